@@ -1,0 +1,265 @@
+"""The device as this library sees it: one Protocol, spoken in plain integers.
+
+Implemented by the emulated device, and by CUDA; wrapped by the layers. Every call
+may raise `DriverError`; one that raises has done nothing, except that a call which
+*gives something back* (release, unmap, destroy, free) has done its work even when
+it reports an error.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NewType, Protocol
+
+from sapwood.units import Addr, Size
+
+__all__ = [
+    "Abilities",
+    "Access",
+    "CaptureStatus",
+    "CopyOp",
+    "Driver",
+    "EmptyOp",
+    "EventHandle",
+    "ExecHandle",
+    "ExtentHandle",
+    "FunctionHandle",
+    "GraphHandle",
+    "HostOp",
+    "KernelOp",
+    "MemoryInfo",
+    "ModuleHandle",
+    "NodeHandle",
+    "Op",
+    "Pointer",
+    "SetOp",
+    "StreamHandle",
+]
+
+StreamHandle = NewType("StreamHandle", int)
+EventHandle = NewType("EventHandle", int)
+ExtentHandle = NewType("ExtentHandle", int)
+ModuleHandle = NewType("ModuleHandle", int)
+FunctionHandle = NewType("FunctionHandle", int)
+GraphHandle = NewType("GraphHandle", int)
+NodeHandle = NewType("NodeHandle", int)
+ExecHandle = NewType("ExecHandle", int)
+
+
+class Access(enum.Enum):
+    """What kernels may do with mapped memory."""
+
+    NONE = 0
+    READ = 1
+    READ_WRITE = 3
+
+
+class CaptureStatus(enum.Enum):
+    """Whether a stream is recording instead of running."""
+
+    NONE = 0
+    ACTIVE = 1
+    INVALIDATED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class KernelOp:
+    """Run a kernel: packed parameter bytes, addresses among them, and a grid."""
+
+    function: FunctionHandle
+    params: bytes
+    grid: tuple[int, int, int] = (1, 1, 1)
+    block: tuple[int, int, int] = (1, 1, 1)
+    shared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOp:
+    """Copy ``size`` bytes from ``src`` to ``dst``; the intervals do not overlap."""
+
+    dst: Addr
+    src: Addr
+    size: Size
+
+
+@dataclass(frozen=True, slots=True)
+class SetOp:
+    """Set ``size`` bytes at ``dst`` to one byte ``value``."""
+
+    dst: Addr
+    value: int
+    size: Size
+
+
+@dataclass(frozen=True, slots=True)
+class HostOp:
+    """Call a host function in stream order; it may make no driver call."""
+
+    call: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyOp:
+    """Do nothing, after what it depends on: a join."""
+
+
+Op = KernelOp | CopyOp | SetOp | HostOp | EmptyOp
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An address inside a kernel's parameter bytes.
+
+    ``offset`` is where its 8 bytes (little-endian) lie; the kernel touches
+    ``[lo, hi)``, which contains the address or is empty, and ``writes`` to it or
+    only reads.
+    """
+
+    offset: int
+    lo: Addr
+    hi: Addr
+    writes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a device is and can do; asked for once."""
+
+    name: str
+    kind: str
+    """``"emulated"`` or ``"cuda"``."""
+    page: Size
+    """The granularity of physical memory, in bytes."""
+    exact_addresses: bool
+    """`Driver.pointers` knows every address in the parameters of every kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInfo:
+    """Physical device memory, in bytes."""
+
+    free: Size
+    total: Size
+
+
+class Driver(Protocol):
+    """A device."""
+
+    @property
+    def abilities(self) -> Abilities: ...
+
+    def memory_info(self) -> MemoryInfo: ...
+    def close(self) -> None:
+        """End the device: nothing of it may be used afterwards."""
+
+    # Virtual memory. Sizes and addresses are multiples of the page.
+
+    def reserve(self, size: Size, at: Addr | None = None) -> Addr:
+        """Reserve addresses; ``at`` is honoured or the call fails."""
+        ...
+
+    def unreserve(self, address: Addr, size: Size) -> None:
+        """Give a whole reservation back; nothing may be mapped in it."""
+
+    def create(self, size: Size) -> ExtentHandle:
+        """Create physical memory, mapped nowhere yet; its contents are undefined."""
+        ...
+
+    def release(self, extent: ExtentHandle) -> None:
+        """Give the handle back; the memory goes with its last mapping."""
+
+    def map(self, address: Addr, extent: ExtentHandle) -> None:
+        """Map a whole extent at reserved, unmapped addresses, without access."""
+
+    def set_access(self, address: Addr, size: Size, access: Access) -> None:
+        """Set access to a wholly mapped interval, which may span mappings."""
+
+    def unmap(self, address: Addr, size: Size) -> None:
+        """Unmap whole mappings. Does not wait for work that uses them."""
+
+    # Host memory that the device can reach.
+
+    def allocate_host(self, size: Size) -> Addr: ...
+    def free_host(self, address: Addr) -> None: ...
+
+    # Streams and events.
+
+    def create_stream(self) -> StreamHandle: ...
+    def destroy_stream(self, stream: StreamHandle) -> None: ...
+    def synchronize_stream(self, stream: StreamHandle) -> None: ...
+    def query_stream(self, stream: StreamHandle) -> bool:
+        """Return whether all work given to the stream is done."""
+        ...
+
+    def create_event(self) -> EventHandle: ...
+    def destroy_event(self, event: EventHandle) -> None: ...
+    def record_event(self, event: EventHandle, stream: StreamHandle) -> None: ...
+    def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
+        """Order the stream's further work after what the event marks."""
+
+    def query_event(self, event: EventHandle) -> bool: ...
+    def synchronize_event(self, event: EventHandle) -> None: ...
+    def elapsed(self, start: EventHandle, end: EventHandle) -> float:
+        """Return milliseconds between two events that are done."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait for all work of the device."""
+
+    # Work. Recorded instead of run where the stream is capturing.
+
+    def load_module(self, image: bytes) -> ModuleHandle: ...
+    def unload_module(self, module: ModuleHandle) -> None: ...
+    def find_function(self, module: ModuleHandle, name: str) -> FunctionHandle: ...
+    def pointers(
+        self, function: FunctionHandle, params: bytes
+    ) -> tuple[Pointer, ...] | None:
+        """Return all addresses in ``params``; None where the device cannot know."""
+        ...
+
+    def launch(self, op: KernelOp, stream: StreamHandle) -> None: ...
+    def copy(self, dst: Addr, src: Addr, size: Size, stream: StreamHandle) -> None: ...
+    def set(self, dst: Addr, value: int, size: Size, stream: StreamHandle) -> None: ...
+    def call_host(self, call: Callable[[], None], stream: StreamHandle) -> None: ...
+    def upload(self, dst: Addr, data: memoryview, stream: StreamHandle) -> None:
+        """Copy host bytes in, in stream order; ``data`` is read before returning."""
+
+    def download(self, src: Addr, size: Size, stream: StreamHandle) -> bytearray:
+        """Copy bytes out, in stream order, and wait for them."""
+        ...
+
+    # Capture and graphs.
+
+    def begin_capture(self, stream: StreamHandle) -> None: ...
+    def end_capture(self, stream: StreamHandle) -> GraphHandle:
+        """End the capture that began on ``stream``; its forks must have joined."""
+        ...
+
+    def capture_status(self, stream: StreamHandle) -> CaptureStatus: ...
+    def create_graph(self) -> GraphHandle: ...
+    def destroy_graph(self, graph: GraphHandle) -> None: ...
+    def add_node(
+        self, graph: GraphHandle, op: Op, after: tuple[NodeHandle, ...] = ()
+    ) -> NodeHandle: ...
+    def nodes(self, graph: GraphHandle) -> tuple[NodeHandle, ...]:
+        """Return the nodes in an order in which they may run."""
+        ...
+
+    def edges(self, graph: GraphHandle) -> tuple[tuple[NodeHandle, NodeHandle], ...]:
+        """Return ``(before, after)`` pairs."""
+        ...
+
+    def node_op(self, node: NodeHandle) -> Op: ...
+    def instantiate(self, graph: GraphHandle) -> ExecHandle:
+        """Make a graph launchable; the graph may be destroyed afterwards."""
+        ...
+
+    def destroy_exec(self, exec_: ExecHandle) -> None:
+        """Destroy an executable graph; launches already made are not affected."""
+
+    def set_op(self, exec_: ExecHandle, node: NodeHandle, op: Op) -> None:
+        """Change the parameters of a node for further launches, not its kind."""
+
+    def launch_graph(self, exec_: ExecHandle, stream: StreamHandle) -> None: ...

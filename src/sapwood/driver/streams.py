@@ -1,0 +1,176 @@
+"""Streams and events as objects that own their handles.
+
+A stream is made current with ``with stream:``, per thread and per task. Handles are
+destroyed by whoever drains `Stream.dropped`, never inside a finaliser.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextvars import ContextVar
+from typing import Any
+
+from sapwood.driver.api import Driver, EventHandle, StreamHandle
+from sapwood.errors import MisuseError
+
+__all__ = ["Event", "Fork", "Stream", "current_stream"]
+
+_stack: ContextVar[tuple[Stream, ...]] = ContextVar("sapwood_streams", default=())
+_fork: ContextVar[Fork | None] = ContextVar("sapwood_fork", default=None)
+
+
+def current_stream(driver: Driver) -> Stream | None:
+    """Return the innermost ``with stream:`` of this driver, if any."""
+    for stream in reversed(_stack.get()):
+        if stream.driver is driver:
+            return stream
+    return None
+
+
+class Event:
+    """A place in a stream's order."""
+
+    __slots__ = ("dropped", "driver", "handle")
+
+    def __init__(
+        self, driver: Driver, handle: EventHandle, dropped: deque[Any]
+    ) -> None:
+        self.driver, self.handle, self.dropped = driver, handle, dropped
+
+    def __del__(self) -> None:
+        self.dropped.append((self.driver.destroy_event, self.handle))
+
+    def query(self) -> bool:
+        """Return whether the work before the event is done."""
+        return self.driver.query_event(self.handle)
+
+    def synchronize(self) -> None:
+        """Wait until the work before the event is done."""
+        self.driver.synchronize_event(self.handle)
+
+    def elapsed(self, end: Event) -> float:
+        """Return the milliseconds from this event to ``end``; both must be done."""
+        return self.driver.elapsed(self.handle, end.handle)
+
+
+class Stream:
+    """A queue of device work that runs in order.
+
+    ``with stream:`` makes it current. ``dropped`` receives ``(destroy, handle)``
+    when the stream or an event is garbage.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_marker",
+        "driver",
+        "dropped",
+        "fork",
+        "handle",
+        "name",
+    )
+
+    def __init__(
+        self, driver: Driver, handle: StreamHandle, name: str, dropped: deque[Any]
+    ) -> None:
+        self.driver, self.handle, self.name = driver, handle, name
+        self.dropped = dropped
+        self._marker: EventHandle | None = None
+        self.fork: Fork | None = None
+
+    def __del__(self) -> None:
+        if self._marker is not None:
+            self.dropped.append((self.driver.destroy_event, self._marker))
+        self.dropped.append((self.driver.destroy_stream, self.handle))
+
+    def __enter__(self) -> Stream:
+        _join_fork(self)
+        _stack.set((*_stack.get(), self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        stack = _stack.get()
+        if not stack or stack[-1] is not self:
+            raise MisuseError(
+                f"stream {self.name} is not the current one: leave `with stream:` "
+                "blocks in the reverse order of entering them"
+            )
+        _stack.set(stack[:-1])
+
+    def wait(self, other: Stream | Event) -> None:
+        """Order further work of this stream after ``other``.
+
+        A stream means all work given to it so far.
+        """
+        _join_fork(self)
+        if isinstance(other, Event):
+            self.driver.wait_event(self.handle, other.handle)
+        elif other is not self:
+            _join_fork(other)
+            self.driver.wait_event(self.handle, other._mark())
+
+    def _mark(self) -> EventHandle:
+        # One event serves all waits: a wait binds to the record before it.
+        if self._marker is None:
+            self._marker = self.driver.create_event()
+        self.driver.record_event(self._marker, self.handle)
+        return self._marker
+
+    def record(self) -> Event:
+        """Return an event that marks all work given to this stream so far."""
+        _join_fork(self)
+        event = Event(self.driver, self.driver.create_event(), self.dropped)
+        self.driver.record_event(event.handle, self.handle)
+        return event
+
+    def query(self) -> bool:
+        """Return whether all work given to this stream is done."""
+        return self.driver.query_stream(self.handle)
+
+    def synchronize(self) -> None:
+        """Wait until all work given to this stream is done."""
+        self.driver.synchronize_stream(self.handle)
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name}>"
+
+
+class Fork:
+    """The streams that take part in one capture, and who uses what inside it.
+
+    A stream that the captured function enters, or waits for, is forked from
+    ``origin``; `join` brings all back. ``uses`` stands in for the writer and the
+    readers that a storage knows of, which capturing must leave as they were.
+    """
+
+    def __init__(self, origin: Stream) -> None:
+        self.origin = origin
+        self.members = [origin]
+        self.uses: dict[int, tuple[Stream | None, tuple[Stream, ...]]] = {}
+        origin.fork = self
+
+    def __enter__(self) -> Fork:
+        self._token = _fork.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _fork.reset(self._token)
+        for stream in self.members:
+            stream.fork = None
+
+    def add(self, stream: Stream) -> None:
+        """Bring a stream into the capture."""
+        stream.fork = self
+        self.members.append(stream)
+        stream.driver.wait_event(stream.handle, self.origin._mark())
+
+    def join(self) -> None:
+        """Order the origin after every stream that took part."""
+        for stream in self.members[1:]:
+            self.origin.driver.wait_event(self.origin.handle, stream._mark())
+
+
+def _join_fork(stream: Stream) -> None:
+    fork = _fork.get()
+    if fork is not None and stream.fork is not fork:
+        fork.add(stream)

@@ -1,0 +1,138 @@
+"""The errors, sorted by who can mend them.
+
+SapwoodError
+├─ MisuseError          you: wrong argument, closed object, a function that cannot be graphed
+│   └─ StaleOutput      an output used after it was revoked or donated
+├─ DriverError          the device: call, code, name, explanation
+│   ├─ NoDevice         there is no such device here
+│   └─ OutOfMemory      asked, free, largest, and who holds the rest; also a MemoryError
+├─ CaptureError         this function cannot be recorded: what, where, what to do
+├─ StoreError           only from explicit store commands, never from a call
+└─ InternalError        us: a broken law; carries a snapshot
+
+Every error has fields, survives pickling, and ends with what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sapwood.units import size_text
+
+__all__ = [
+    "CaptureError",
+    "DriverError",
+    "InternalError",
+    "MisuseError",
+    "NoDevice",
+    "OutOfMemory",
+    "SapwoodError",
+    "StaleOutput",
+    "StoreError",
+]
+
+
+class SapwoodError(Exception):
+    """The root of all errors that this library raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default re-calls ``cls(*args)`` with the finished message, which no
+        # constructor with fields survives: rebuild without it, fields included.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(
+    cls: type[SapwoodError], args: tuple[Any, ...], fields: dict[str, Any]
+) -> SapwoodError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class MisuseError(SapwoodError):
+    """A wrong argument, a closed object, a kind of function that cannot be graphed."""
+
+
+class StaleOutput(MisuseError):
+    """An output was used after it was revoked or donated.
+
+    Fields: ``what`` (the array), ``why`` (what ended it), ``remedy``.
+    """
+
+    def __init__(self, what: str, why: str, remedy: str) -> None:
+        self.what, self.why, self.remedy = what, why, remedy
+        super().__init__(f"{what} is stale: {why}. {remedy}")
+
+
+class DriverError(SapwoodError):
+    """A device call failed.
+
+    Fields: ``call`` (its name), ``code`` (number), ``name`` (of the code),
+    ``explanation``.
+    """
+
+    def __init__(self, call: str, code: int, name: str, explanation: str) -> None:
+        self.call, self.code, self.name = call, code, name
+        self.explanation = explanation
+        super().__init__(f"{call} failed with {name} ({code}): {explanation}")
+
+
+class NoDevice(DriverError):
+    """There is no such device here."""
+
+
+class OutOfMemory(DriverError, MemoryError):
+    """The device cannot give the memory that was asked for.
+
+    Fields: ``asked``, ``free`` and ``largest`` in bytes (``largest``: the largest
+    single piece that can be had), ``holders``: who holds the rest, in bytes.
+    """
+
+    def __init__(
+        self,
+        call: str,
+        *,
+        asked: int,
+        free: int,
+        largest: int | None = None,
+        holders: tuple[tuple[str, int], ...] = (),
+    ) -> None:
+        self.asked, self.free = asked, free
+        self.largest = free if largest is None else largest
+        self.holders = holders
+        held = ", ".join(f"{who} {size_text(size)}" for who, size in holders)
+        super().__init__(
+            call,
+            2,
+            "OUT_OF_MEMORY",
+            f"asked for {size_text(asked)}, {size_text(free)} free, largest piece "
+            f"{size_text(self.largest)}{'; held by ' + held if held else ''}. "
+            "Drop outputs that are kept, lower max_recordings or max_variants, or "
+            "raise memory_limit",
+        )
+
+
+class CaptureError(SapwoodError):
+    """A function cannot be recorded.
+
+    Fields: ``what`` happened, ``where`` (the user's ``file:line``, if known),
+    ``remedy``.
+    """
+
+    def __init__(self, what: str, *, where: str | None = None, remedy: str) -> None:
+        self.what, self.where, self.remedy = what, where, remedy
+        place = f" at {where}" if where else ""
+        super().__init__(f"{what}{place}. {remedy}")
+
+
+class StoreError(SapwoodError):
+    """A store command failed; a call of a graphed function never raises this."""
+
+
+class InternalError(SapwoodError):
+    """A law of this library was broken: please report it with the ``snapshot``."""
+
+    def __init__(self, law: str, snapshot: Any = None) -> None:
+        self.law, self.snapshot = law, snapshot
+        super().__init__(f"broken law: {law}. Please report this with its snapshot")

@@ -1,0 +1,94 @@
+"""One allocation of device memory, shared by all arrays that view it.
+
+A finaliser may run anywhere, inside any lock: it only appends to a queue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Protocol
+
+from sapwood.driver.streams import Stream
+from sapwood.errors import StaleOutput
+from sapwood.units import Addr, Size
+
+__all__ = ["Storage", "Token"]
+
+
+class Token(Protocol):
+    """Whatever a storage gives back when the last array that views it is gone."""
+
+    def ended(self, streams: frozenset[Stream]) -> None:
+        """Take the bytes back; work on ``streams`` may still be using them."""
+
+
+class Storage:
+    """Bytes ``[address, address + size)``, whose they are, and who uses them.
+
+    ``writer`` is the stream that wrote last, ``readers`` the streams that are
+    ordered after that write. ``stale`` says why the bytes may not be used any more.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "dropped",
+        "readers",
+        "size",
+        "stale",
+        "token",
+        "writer",
+    )
+
+    def __init__(
+        self, address: Addr, size: Size, token: Token, dropped: deque[Any]
+    ) -> None:
+        self.address, self.size = address, size
+        self.token, self.dropped = token, dropped
+        self.writer: Stream | None = None
+        self.readers: tuple[Stream, ...] = ()
+        self.stale: str | None = None
+
+    def __del__(self) -> None:
+        self.dropped.append((self.token, self.writer, self.readers))
+
+    def check(self) -> None:
+        """Raise `StaleOutput` where the bytes were revoked or donated."""
+        if self.stale is not None:
+            raise StaleOutput(
+                f"this array of {self.size} bytes",
+                self.stale,
+                "Copy it before, or name it in step(keep=...)",
+            )
+
+    def order_read(self, stream: Stream) -> None:
+        """Order further work of ``stream`` after the last write of these bytes."""
+        writer, readers = self._uses(stream)
+        if writer is stream or stream in readers:
+            return
+        if writer is not None:
+            stream.wait(writer)
+        self._used(stream, writer, (*readers, stream))
+
+    def order_write(self, stream: Stream) -> None:
+        """Order further work of ``stream`` after all uses of these bytes."""
+        writer, readers = self._uses(stream)
+        for other in readers if writer is None else (writer, *readers):
+            if other is not stream:
+                stream.wait(other)
+        self._used(stream, stream, ())
+
+    def _uses(self, stream: Stream) -> tuple[Stream | None, tuple[Stream, ...]]:
+        if stream.fork is None:
+            return self.writer, self.readers
+        # Inside a capture only what is captured counts: the replay as a whole is
+        # ordered after everything before it.
+        return stream.fork.uses.get(id(self), (None, ()))
+
+    def _used(
+        self, stream: Stream, writer: Stream | None, readers: tuple[Stream, ...]
+    ) -> None:
+        if stream.fork is None:
+            self.writer, self.readers = writer, readers
+        else:
+            stream.fork.uses[id(self)] = (writer, readers)

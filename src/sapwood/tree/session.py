@@ -1,0 +1,75 @@
+"""What is watched while a user's function runs as a warm-up or is captured.
+
+The framework's integration tells the current session of everything that a recording
+could not repeat; the session knows whether that is an error.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextvars import ContextVar
+from pathlib import Path
+
+from sapwood.errors import CaptureError
+
+__all__ = ["Session", "current", "disabled", "user_line"]
+
+_ROOM = str(Path(__file__).parent.parent)
+_session: ContextVar[Session | None] = ContextVar("sapwood_session", default=None)
+
+
+class Session:
+    """One warm-up or capture in progress, on this thread.
+
+    ``tolerant`` sessions note what cannot be recorded, in ``unrecordable``, and let
+    the function go on eagerly; others raise `CaptureError` there and then.
+    """
+
+    def __init__(self, *, tolerant: bool) -> None:
+        self.tolerant = tolerant
+        self.unrecordable: CaptureError | None = None
+        self.ops: list[tuple[str, bytes]] = []
+        self.lines: list[str | None] = []
+
+    def op(self, name: str, constants: bytes) -> None:
+        """Note one op that the function gave to the device, addresses left out."""
+        self.ops.append((name, constants))
+        self.lines.append(user_line())
+
+    def refuse(self, what: str, remedy: str) -> None:
+        """Say that the function does something that no replay could repeat."""
+        error = CaptureError(what, where=user_line(), remedy=remedy)
+        if self.unrecordable is None:
+            self.unrecordable = error
+        if not self.tolerant:
+            raise error
+
+
+def current() -> Session | None:
+    """Return the session that this thread or task is in."""
+    return _session.get()
+
+
+class entered:
+    """``with entered(session):`` makes a session (or None) current."""
+
+    def __init__(self, session: Session | None) -> None:
+        self.session = session
+
+    def __enter__(self) -> Session | None:
+        self.token = _session.set(self.session)
+        return self.session
+
+    def __exit__(self, *_: object) -> None:
+        _session.reset(self.token)
+
+
+def user_line() -> str | None:
+    """Return ``file:line`` of the innermost frame that is the user's own code."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_ROOM) and "/numpy/" not in name and name[:1] != "<":
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None

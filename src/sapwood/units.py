@@ -1,0 +1,54 @@
+"""Integers named by what they mean, alignment, and sizes as text.
+
+Sizes are bytes, intervals are half-open, addresses print as hex.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+__all__ = [
+    "Addr",
+    "Mask",
+    "Size",
+    "align_down",
+    "align_up",
+    "hex_address",
+    "size_text",
+]
+
+Addr = NewType("Addr", int)
+"""A device (or pinned host) address."""
+
+Size = NewType("Size", int)
+"""A number of bytes."""
+
+Mask = NewType("Mask", int)
+"""A set of physical pages: bit *n* is page number *n*."""
+
+
+def align_down(value: int, to: int) -> int:
+    """Return the largest multiple of ``to`` that is not above ``value``."""
+    return value - value % to
+
+
+def align_up(value: int, to: int) -> int:
+    """Return the smallest multiple of ``to`` that is not below ``value``."""
+    return -(-value // to) * to
+
+
+def hex_address(address: int) -> str:
+    """Return ``address`` as people read addresses: ``0x6000_0020_0000``."""
+    return f"{address:#_x}"
+
+
+def size_text(size: int) -> str:
+    """Return ``size`` in bytes as short text, in binary units: ``1.5 MiB``."""
+    if abs(size) < 1024:
+        return f"{size} B"
+    value = float(size)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        value /= 1024
+        if abs(value) < 1024 or unit == "TiB":
+            break
+    return f"{value:.1f} {unit}".replace(".0 ", " ")
