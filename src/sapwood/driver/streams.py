@@ -6,14 +6,14 @@ destroyed by whoever drains `Stream.dropped`, never inside a finaliser.
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 from sapwood.driver.api import Driver, EventHandle, StreamHandle
 from sapwood.errors import MisuseError
 
-__all__ = ["Event", "Fork", "Stream", "current_stream"]
+__all__ = ["Event", "Fork", "Queue", "Stream", "current_stream"]
 
 _stack: ContextVar[tuple[Stream, ...]] = ContextVar("sapwood_streams", default=())
 _fork: ContextVar[Fork | None] = ContextVar("sapwood_fork", default=None)
@@ -27,14 +27,18 @@ def current_stream(driver: Driver) -> Stream | None:
     return None
 
 
+class Queue(Protocol):
+    """Where finalisers put what they give back, as ``(give_back, what)``."""
+
+    append: Callable[[tuple[Callable[[Any], None], Any]], None]
+
+
 class Event:
     """A place in a stream's order."""
 
     __slots__ = ("dropped", "driver", "handle")
 
-    def __init__(
-        self, driver: Driver, handle: EventHandle, dropped: deque[Any]
-    ) -> None:
+    def __init__(self, driver: Driver, handle: EventHandle, dropped: Queue) -> None:
         self.driver, self.handle, self.dropped = driver, handle, dropped
 
     def __del__(self) -> None:
@@ -71,7 +75,7 @@ class Stream:
     )
 
     def __init__(
-        self, driver: Driver, handle: StreamHandle, name: str, dropped: deque[Any]
+        self, driver: Driver, handle: StreamHandle, name: str, dropped: Queue
     ) -> None:
         self.driver, self.handle, self.name = driver, handle, name
         self.dropped = dropped

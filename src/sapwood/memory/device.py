@@ -5,49 +5,144 @@ Everything that works on device memory is handed a `Device`; nothing else is glo
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections import deque
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from sapwood.driver.api import Driver, FunctionHandle, ModuleHandle
+from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream, current_stream
+from sapwood.errors import MisuseError, OutOfMemory
 from sapwood.memory.heap import Heap
+from sapwood.memory.pages import Pages
+from sapwood.memory.returns import Returns
 from sapwood.memory.storage import Storage
-from sapwood.units import Size
+from sapwood.units import Mask, Size
 
-__all__ = ["Device", "Route"]
+__all__ = ["Device", "Route", "routed"]
 
 
 class Route(Protocol):
-    """Where allocations of this thread go while something watches or captures."""
+    """Where the allocations of this thread go while a function is watched."""
 
     def allocate(self, size: Size, stream: Stream) -> Storage: ...
 
 
+T = TypeVar("T")
 _route: ContextVar[Route | None] = ContextVar("sapwood_route", default=None)
+
+
+class routed:
+    """``with routed(route):`` sends this thread's allocations through a route."""
+
+    def __init__(self, route: Route | None) -> None:
+        self.route = route
+
+    def __enter__(self) -> None:
+        self._token = _route.set(self.route)
+
+    def __exit__(self, *_: object) -> None:
+        _route.reset(self._token)
 
 
 class Device:
     """A driver with memory management on top; made and closed by the runtime.
 
-    ``lock`` guards pages, heap and everything that decides by them. ``dropped``
-    receives what finalisers give back, and is drained under the lock.
+    ``lock`` guards pages, heap and everything that decides by them. ``reclaim`` is
+    asked for memory before an `OutOfMemory` is raised, and says whether it found
+    any; ``holders`` says who has how much.
     """
 
-    def __init__(self, driver: Driver) -> None: ...
+    def __init__(self, driver: Driver, memory_limit: Size | None = None) -> None:
+        self.driver = driver
+        self.lock = threading.RLock()
+        self.returns = Returns(self.lock)
+        self.pages = Pages(driver, memory_limit)
+        self.heap = Heap(driver, self.pages, self.returns)
+        self.reclaim: Callable[[], bool] = self._trim
+        self.holders: Callable[[], tuple[tuple[str, int], ...]] = tuple
+        self.closed = False
+        self._names = itertools.count(1)
+        self._modules: dict[bytes, ModuleHandle] = {}
+        self._functions: dict[tuple[bytes, str], FunctionHandle] = {}
+        self._kernels: dict[FunctionHandle, tuple[bytes, str]] = {}
+        self.default = self.new_stream("default")
+
+    def new_stream(self, name: str | None = None) -> Stream:
+        """Return a new stream, destroyed when it is garbage."""
+        name = name or f"s{next(self._names)}"
+        return Stream(self.driver, self.driver.create_stream(), name, self.returns)
 
     def stream(self) -> Stream:
         """Return this thread's current stream."""
+        return current_stream(self.driver) or self.default
 
     def allocate(self, size: Size) -> Storage:
         """Return fresh bytes, 512-aligned, for use on the current stream.
 
-        Raises `OutOfMemory`. Goes to the route of this thread, if there is one.
+        Goes to the route of this thread, if there is one. Raises `OutOfMemory`.
         """
+        route = _route.get()
+        if route is not None:
+            return route.allocate(size, self.stream())
+        return self.allocate_on_heap(size, self.stream())
+
+    def allocate_on_heap(self, size: Size, stream: Stream) -> Storage:
+        """Return fresh bytes of the heap, whatever the route."""
+        if self.closed:
+            raise MisuseError("this runtime is closed: make a new one to compute")
+        with self.lock:
+            self.returns.drain()
+            return self.retrying(lambda: self.heap.allocate(size, stream))
+
+    def retrying(self, attempt: Callable[[], T]) -> T:
+        """Return ``attempt()``, reclaiming memory for as long as that helps."""
+        while True:
+            try:
+                return attempt()
+            except OutOfMemory as error:
+                failed = error
+            if not self.reclaim():
+                raise OutOfMemory(
+                    failed.call,
+                    asked=failed.asked,
+                    free=failed.free,
+                    holders=self.holders(),
+                ) from failed
 
     def function(self, image: bytes, name: str) -> FunctionHandle:
         """Return a kernel of a module, loading the module once."""
+        found = self._functions.get((image, name))
+        if found is not None:
+            return found
+        with self.lock:
+            module = self._modules.get(image)
+            if module is None:
+                module = self._modules[image] = self.driver.load_module(image)
+            found = self.driver.find_function(module, name)
+            self._functions[image, name] = found
+            self._kernels[found] = (image, name)
+            return found
 
-    def drain(self) -> None:
-        """Give back what finalisers have queued; called under the lock."""
+    def name_of(self, function: FunctionHandle) -> tuple[bytes, str]:
+        """Return the module image and the name of a kernel."""
+        return self._kernels[function]
+
+    def close(self) -> None:
+        """Give back all that nobody holds; the rest goes with its last holder."""
+        self.closed = True
+        with self.lock, Release() as release:
+            release(self.returns.drain)
+            release(self.pages.settle, Mask(-1))
+            release(self.driver.synchronize)
+            release(self.heap.close)
+            for module in self._modules.values():
+                release(self.driver.unload_module, module)
+            self._modules.clear()
+            self._functions.clear()
+            self.returns.close()
+
+    def _trim(self) -> bool:
+        return self.heap.trim() > 0

@@ -5,10 +5,9 @@ A finaliser may run anywhere, inside any lock: it only appends to a queue.
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Any, Protocol
+from typing import Protocol
 
-from sapwood.driver.streams import Stream
+from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import StaleOutput
 from sapwood.units import Addr, Size
 
@@ -18,7 +17,7 @@ __all__ = ["Storage", "Token"]
 class Token(Protocol):
     """Whatever a storage gives back when the last array that views it is gone."""
 
-    def ended(self, streams: frozenset[Stream]) -> None:
+    def ended(self, streams: tuple[Stream, ...]) -> None:
         """Take the bytes back; work on ``streams`` may still be using them."""
 
 
@@ -41,7 +40,7 @@ class Storage:
     )
 
     def __init__(
-        self, address: Addr, size: Size, token: Token, dropped: deque[Any]
+        self, address: Addr, size: Size, token: Token, dropped: Queue
     ) -> None:
         self.address, self.size = address, size
         self.token, self.dropped = token, dropped
@@ -50,7 +49,11 @@ class Storage:
         self.stale: str | None = None
 
     def __del__(self) -> None:
-        self.dropped.append((self.token, self.writer, self.readers))
+        self.dropped.append((self.token.ended, self.users()))
+
+    def users(self) -> tuple[Stream, ...]:
+        """Return the streams whose work may still be using these bytes."""
+        return self.readers if self.writer is None else (self.writer, *self.readers)
 
     def check(self) -> None:
         """Raise `StaleOutput` where the bytes were revoked or donated."""

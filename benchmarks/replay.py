@@ -1,0 +1,97 @@
+"""A replayed training step against the same step run eagerly and in plain NumPy.
+
+All ratios are of medians in one process, in rounds that take turns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any, TypeVar
+
+import numpy as np
+
+import sapwood as sw
+from sapwood.cli import digits
+from sapwood.cli.training import BATCH, Training, places, step_seconds
+from sapwood.driver.emulated import Emulated
+from sapwood.driver.layers import Layer
+
+GOALS = {
+    "replayed / plain NumPy": 1.15,
+    "replayed / emulated eager": 0.5,
+    "own cost of a replay, train_step, us": 15.0,
+    "own cost of a replay, x += 1, us": 15.0,
+}
+
+REPEATS = 400
+R = TypeVar("R")
+
+
+class Timed(Layer):
+    """Adds up the seconds inside ``launch_graph``: the kernels, bound and called."""
+
+    inside = 0.0
+
+    def around(self, name: str, call: Callable[..., R], args: tuple[Any, ...]) -> R:
+        """Make the call, and add its time where it launches a graph."""
+        if name != "launch_graph":
+            return call(*args)
+        start = time.perf_counter()
+        try:
+            return call(*args)
+        finally:
+            self.inside += time.perf_counter() - start
+
+
+def measure() -> dict[str, float]:
+    """Return ratios, and times in milliseconds and microseconds."""
+    data = digits.load_digits(seed=0)
+    with sw.Runtime("emulated") as rt:
+        replayed, eager, numpy = map(median, _step_seconds(rt, data))
+    return {
+        "replayed, ms": 1e3 * replayed,
+        "emulated eager, ms": 1e3 * eager,
+        "plain NumPy, ms": 1e3 * numpy,
+        "replayed / plain NumPy": replayed / numpy,
+        "replayed / emulated eager": replayed / eager,
+        **_own_costs(data),
+    }
+
+
+def _step_seconds(rt: sw.Runtime, data: digits.Digits) -> list[list[float]]:
+    where = places(rt, rt.graph(digits.train_step), rt.graph(digits.evaluate))
+    trainings = [Training(place, data, seed=0) for place in where]
+    return step_seconds(trainings, rounds=20, steps=20)
+
+
+def _own_costs(data: digits.Digits) -> dict[str, float]:
+    """Return what replays take besides their launch, where work is done at once."""
+    driver = Timed(Emulated(schedule="earliest"))
+    with sw.Runtime(driver) as rt:
+        x = rt.array(np.zeros(4, np.float32))
+        bump = rt.graph(_bump)
+        place, *_ = places(rt, rt.graph(digits.train_step), rt.graph(digits.evaluate))
+        training = Training(place, data, seed=0)
+        images, labels = map(rt.array, next(digits.batches(data, BATCH, (0, 0))))
+        return {
+            "own cost of a replay, train_step, us": _own_cost(
+                driver, lambda: training.step(images, labels)
+            ),
+            "own cost of a replay, x += 1, us": _own_cost(driver, lambda: bump(x)),
+        }
+
+
+def _own_cost(driver: Timed, call: Callable[[], Any]) -> float:
+    costs = []
+    for _ in range(REPEATS):
+        inside, start = driver.inside, time.perf_counter()
+        call()
+        whole = time.perf_counter() - start
+        costs.append(whole - (driver.inside - inside))
+    return 1e6 * median(costs[REPEATS // 4 :])
+
+
+def _bump(x: Any) -> None:
+    x += 1

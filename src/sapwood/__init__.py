@@ -1,0 +1,1 @@
+"""Record GPU work once; replay it at driver speed."""

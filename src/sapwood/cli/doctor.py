@@ -1,0 +1,120 @@
+"""``sapwood doctor``: what is here, and what would run where."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import sapwood as sw
+from sapwood import knobs
+from sapwood.errors import SapwoodError
+
+__all__ = ["doctor", "findings"]
+
+FRAMEWORKS = ("numpy", "torch", "cupy", "numba")
+_NVIDIA = Path("/proc/driver/nvidia/version")
+
+
+def doctor(*, as_json: bool) -> int:
+    """Print what is here; return 1 where no device passes its self-check."""
+    found = findings()
+    if as_json:
+        print(json.dumps(found))
+    else:
+        _show(found)
+    return 0 if any(device["works"] for device in found["devices"]) else 1
+
+
+def findings() -> dict[str, Any]:
+    """Return what is here as plain data; imports no framework but NumPy."""
+    return {
+        "sapwood": version("sapwood"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "frameworks": {name: _version(name) for name in FRAMEWORKS},
+        "devices": [_emulated(), _nvidia()],
+        "runs": {name: _runs(name) for name in FRAMEWORKS},
+        "settings": _changed_settings(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _emulated() -> dict[str, Any]:
+    try:
+        with sw.Runtime("emulated") as rt:
+            _check(rt)
+    except (SapwoodError, OSError) as error:
+        return {"name": "emulated", "works": False, "note": str(error)}
+    return {
+        "name": "emulated",
+        "works": True,
+        "note": "on the CPU; recorded and replayed what it was given",
+    }
+
+
+def _check(rt: sw.Runtime) -> None:
+    """Record and replay something small; raise where a result is wrong."""
+    double = rt.graph(lambda x: x + x, name="self-check")
+    for number in range(4):
+        told = np.asarray(double(rt.array(np.full(3, number))))
+        if told.tolist() != [2 * number] * 3:
+            raise SapwoodError(f"{number} + {number} was {told}. Please report this")
+
+
+def _nvidia() -> dict[str, Any]:
+    note = "none found"
+    if _NVIDIA.exists():
+        note = "found, but this version of sapwood does not use it"
+    return {"name": "cuda", "works": False, "note": note}
+
+
+def _runs(framework: str) -> str:
+    if framework == "numpy":
+        return "functions of sapwood's device arrays: replayed on the emulated device"
+    if _version(framework) is None:
+        return "not installed"
+    return "as without sapwood: this version does not replay it"
+
+
+def _changed_settings() -> dict[str, str]:
+    here, usual = knobs.current(), knobs.Knobs()
+    return {
+        setting.variable: str(getattr(here, setting.name))
+        for setting in knobs.settings()
+        if getattr(here, setting.name) != getattr(usual, setting.name)
+    }
+
+
+def _show(found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(
+        f"sapwood {found['sapwood']}, Python {found['python']} "
+        f"({sys.executable}), {found['platform']}",
+        soft_wrap=True,
+    )
+    devices = Table("device", "works", "note", title="Devices")
+    for device in found["devices"]:
+        works = "yes" if device["works"] else "no"
+        devices.add_row(device["name"], works, device["note"])
+    console.print(devices)
+    frameworks = Table("framework", "version", "runs", title="What runs where")
+    for name, here in found["frameworks"].items():
+        frameworks.add_row(name, here or "-", found["runs"][name])
+    console.print(frameworks)
+    for variable, value in found["settings"].items():
+        console.print(f"{variable} is set: {value}")

@@ -1,0 +1,303 @@
+"""Streams, events and captures: the order of work, and the rules of recording it.
+
+A call that capturing forbids invalidates the capture that it touches, as in CUDA; the
+streams of that capture stay in it until it is ended where it began.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+from sapwood.driver.api import (
+    CaptureStatus,
+    EventHandle,
+    NodeHandle,
+    Op,
+    StreamHandle,
+)
+from sapwood.driver.emulated.graphs import Graph
+from sapwood.driver.emulated.handles import Table
+from sapwood.driver.emulated.schedules import Item, Queue, Schedule
+from sapwood.driver.results import Refusal, Result
+
+__all__ = ["Flow"]
+
+
+class _Capture:
+    """A graph in the making by the queue it began on and those forked from it.
+
+    ``frontiers`` holds, for each queue that takes part, the nodes that its next op
+    comes after.
+    """
+
+    __slots__ = ("broken", "frontiers", "graph", "open", "origin", "thread")
+
+    def __init__(self, origin: Queue, handles: Iterator[int]) -> None:
+        self.origin, self.thread = origin, threading.get_ident()
+        self.graph = Graph(handles)
+        self.frontiers: dict[Queue, tuple[NodeHandle, ...]] = {origin: ()}
+        self.broken: str | None = None
+        self.open = True
+
+    def invalidate(self, why: str) -> None:
+        if self.broken is None:
+            self.broken = why
+
+    def check(self) -> None:
+        if self.broken is not None:
+            raise Refusal(
+                Result.STREAM_CAPTURE_INVALIDATED,
+                f"the capture was invalidated: {self.broken}. End it and capture anew",
+            )
+
+    def join(self, queue: Queue, nodes: tuple[NodeHandle, ...]) -> None:
+        own = self.frontiers.get(queue, ())
+        self.frontiers[queue] = tuple(dict.fromkeys((*own, *nodes)))
+
+    def is_joined(self) -> bool:
+        reached = self.graph.before(self.frontiers[self.origin])
+        return all(reached.issuperset(nodes) for nodes in self.frontiers.values())
+
+
+class _Mark:
+    """What an event that was recorded while capturing stands for."""
+
+    __slots__ = ("capture", "nodes")
+
+    def __init__(self, capture: _Capture, nodes: tuple[NodeHandle, ...]) -> None:
+        self.capture, self.nodes = capture, nodes
+
+
+class Flow:
+    """The streams and events of one device."""
+
+    def __init__(self, schedule: Schedule, handles: Iterator[int]) -> None:
+        self.schedule = schedule
+        self.streams = Table[StreamHandle, Queue]("stream", StreamHandle, handles)
+        self.events = Table[EventHandle, Item | _Mark | None](
+            "event", EventHandle, handles
+        )
+        self._captures: dict[Queue, _Capture] = {}
+        self._handles = handles
+
+    # Streams.
+
+    def destroy(self, stream: StreamHandle) -> None:
+        """End a stream; work given to it before still runs."""
+        queue = self.streams.take(stream)
+        capture = self._captures.pop(queue, None)
+        if capture is not None:
+            capture.invalidate(f"its stream {stream} was destroyed")
+            if queue is capture.origin:
+                self._finish(capture)
+        self.schedule.close(queue)
+
+    def submit(self, stream: StreamHandle, op: Op, work: Callable[[], None]) -> None:
+        """Record the op where the stream is capturing, else give it the work."""
+        queue = self._queue(stream)
+        capture = self._captures.get(queue)
+        if capture is None:
+            self.schedule.submit(queue, work)
+        else:
+            capture.check()
+            node = capture.graph.add(op, capture.frontiers[queue])
+            capture.frontiers[queue] = (node,)
+
+    def run(self, stream: StreamHandle, doing: str, work: Callable[[], None]) -> None:
+        """Give a stream work that cannot be recorded."""
+        self.schedule.submit(self._queue(stream, doing), work)
+
+    def synchronize(self, stream: StreamHandle) -> None:
+        """Wait for all work of a stream."""
+        queue = self._queue(stream, "synchronize with")
+        if queue.tail is not None:
+            self.schedule.drain((queue.tail,))
+            _raise(queue.error)
+
+    def query(self, stream: StreamHandle) -> bool:
+        """Return whether all work of a stream is done."""
+        queue = self._queue(stream, "query")
+        self.schedule.progress()
+        _raise(queue.error)
+        return queue.tail is None or queue.tail.done
+
+    def synchronize_all(self) -> None:
+        """Wait for all work of all streams."""
+        mine = threading.get_ident()
+        for capture in self._captures.values():
+            if capture.thread == mine:
+                capture.invalidate("its thread synchronized with the device")
+                raise Refusal(
+                    Result.STREAM_CAPTURE_UNSUPPORTED,
+                    "this thread is capturing: synchronize before or after the capture",
+                )
+        _raise(self.schedule.drain_all())
+
+    # Events.
+
+    def record(self, event: EventHandle, stream: StreamHandle) -> None:
+        """Let the event mark all work given to the stream so far."""
+        self.events.find(event)
+        queue = self._queue(stream)
+        capture = self._captures.get(queue)
+        mark: Item | _Mark
+        if capture is None:
+            mark = self.schedule.mark(queue)
+        else:
+            capture.check()
+            mark = _Mark(capture, capture.frontiers[queue])
+        self.events.values[event] = mark
+
+    def wait(self, stream: StreamHandle, event: EventHandle) -> None:
+        """Order further work of the stream after what the event marks, if anything."""
+        queue = self._queue(stream)
+        mark = self.events.find(event)
+        capture = self._captures.get(queue)
+        if capture is not None:
+            capture.check()
+        if isinstance(mark, _Mark):
+            self._join(queue, capture, mark)
+        elif mark is not None and capture is not None:
+            capture.invalidate("a stream of it waited for work outside it")
+            raise Refusal(
+                Result.STREAM_CAPTURE_ISOLATION,
+                f"event {event} marks work outside the capture that stream {stream} is "
+                "in: wait for it before the capture begins",
+            )
+        elif mark is not None:
+            self.schedule.follow(queue, mark)
+
+    def query_event(self, event: EventHandle) -> bool:
+        """Return whether what the event marks is done."""
+        item = self._item(event)
+        if item is None:
+            return True
+        self.schedule.progress()
+        _raise(item.error)
+        return item.done
+
+    def synchronize_event(self, event: EventHandle) -> None:
+        """Wait for what the event marks."""
+        item = self._item(event)
+        if item is not None:
+            self.schedule.drain((item,))
+            _raise(item.error)
+
+    def time(self, event: EventHandle) -> float:
+        """Return when what the event marks was done, in seconds."""
+        item = self._item(event)
+        if item is None or not item.done:
+            raise Refusal(
+                Result.NOT_READY,
+                f"event {event} is not done: record it and synchronize with it before "
+                "measuring",
+            )
+        return item.time
+
+    # Captures.
+
+    def begin(self, stream: StreamHandle) -> None:
+        """Record what the stream is given, instead of running it."""
+        queue = self._queue(stream)
+        if queue in self._captures:
+            raise Refusal(
+                Result.ILLEGAL_STATE,
+                f"stream {stream} is capturing already: end that capture first",
+            )
+        self._captures[queue] = _Capture(queue, self._handles)
+
+    def end(self, stream: StreamHandle) -> Graph:
+        """End the capture that began on the stream, and return what it recorded."""
+        queue = self.streams.find(stream)
+        capture = self._captures.get(queue)
+        if capture is None:
+            raise Refusal(
+                Result.ILLEGAL_STATE, f"stream {stream} is not capturing: begin first"
+            )
+        if capture.origin is not queue:
+            raise Refusal(
+                Result.STREAM_CAPTURE_UNMATCHED,
+                f"the capture did not begin on stream {stream}: end it where it began",
+            )
+        if capture.thread != threading.get_ident():
+            raise Refusal(
+                Result.STREAM_CAPTURE_WRONG_THREAD,
+                "the capture began on another thread: end it there",
+            )
+        self._finish(capture)
+        capture.check()
+        if not capture.is_joined():
+            raise Refusal(
+                Result.STREAM_CAPTURE_UNJOINED,
+                f"stream {stream} does not wait for all streams forked from it: record "
+                "an event on each and wait for it before the capture ends",
+            )
+        return capture.graph
+
+    def status(self, stream: StreamHandle) -> CaptureStatus:
+        """Return whether the stream is capturing."""
+        capture = self._captures.get(self.streams.find(stream))
+        if capture is None:
+            return CaptureStatus.NONE
+        if capture.broken is None:
+            return CaptureStatus.ACTIVE
+        return CaptureStatus.INVALIDATED
+
+    def _queue(self, stream: StreamHandle, doing: str = "") -> Queue:
+        """Return where a stream's work goes, if it may do what is being done."""
+        queue = self.streams.find(stream)
+        if queue.tail is not None:
+            _raise(queue.tail.error)
+        if doing and queue in self._captures:
+            self._captures[queue].invalidate(
+                f"somebody tried to {doing} its stream {stream}"
+            )
+            raise Refusal(
+                Result.STREAM_CAPTURE_UNSUPPORTED,
+                f"cannot {doing} stream {stream} while it is capturing: do so before "
+                "or after the capture",
+            )
+        return queue
+
+    def _item(self, event: EventHandle) -> Item | None:
+        """Return what an event waits for, which may not be inside a capture."""
+        mark = self.events.find(event)
+        if isinstance(mark, _Mark):
+            mark.capture.invalidate(f"somebody asked whether its event {event} is done")
+            raise Refusal(
+                Result.CAPTURED_EVENT,
+                f"event {event} was recorded while capturing, so that it never happens "
+                "as such: record it outside the capture",
+            )
+        return mark
+
+    def _join(self, queue: Queue, capture: _Capture | None, mark: _Mark) -> None:
+        """Order a queue after captured work, forking it into the capture if needed."""
+        if not mark.capture.open:
+            if capture is not None:
+                capture.invalidate("a stream of it waited for an ended capture")
+            raise Refusal(
+                Result.CAPTURED_EVENT,
+                "the event was recorded in a capture that has ended: record it again",
+            )
+        mark.capture.check()
+        if capture is not None and capture is not mark.capture:
+            capture.invalidate("it met another capture")
+            mark.capture.invalidate("it met another capture")
+            raise Refusal(
+                Result.STREAM_CAPTURE_MERGE,
+                "the event belongs to another capture: capture one after the other",
+            )
+        mark.capture.join(queue, mark.nodes)
+        self._captures[queue] = mark.capture
+
+    def _finish(self, capture: _Capture) -> None:
+        capture.open = False
+        for queue in capture.frontiers:
+            self._captures.pop(queue, None)
+
+
+def _raise(error: Refusal | None) -> None:
+    if error is not None:
+        raise Refusal(error.result, error.explanation) from error.__cause__

@@ -1,0 +1,132 @@
+"""The few Linux calls that give real virtual memory; they raise OSError.
+
+``mmap`` of the standard library cannot choose an address, so these go through
+ctypes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+
+from sapwood.driver.api import Access
+from sapwood.units import Addr, Size, hex_address
+
+__all__ = [
+    "cover",
+    "map_file",
+    "max_map_count",
+    "new_file",
+    "new_private",
+    "protect",
+    "punch",
+    "reserve",
+    "unmap",
+]
+
+_NORESERVE, _FIXED, _FIXED_NOREPLACE = 0x4000, 0x10, 0x100000
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_NONE = 0
+_PROTECTION = {
+    Access.NONE: _NONE,
+    Access.READ: mmap.PROT_READ,
+    Access.READ_WRITE: mmap.PROT_READ | mmap.PROT_WRITE,
+}
+_FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.fallocate.argtypes = (
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+    ctypes.c_int64,
+)
+
+
+def reserve(address: Addr, size: Size) -> None:
+    """Take addresses that nothing uses, without memory behind them."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE | _FIXED_NOREPLACE
+    got = _map(address, size, _NONE, flags, -1, 0)
+    if got != address:
+        unmap(got, size)
+        raise FileExistsError(f"{hex_address(address)} cannot be had")
+
+
+def cover(address: Addr, size: Size) -> None:
+    """Unmap what lies at reserved addresses and keep the addresses."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE | _FIXED
+    _map(address, size, _NONE, flags, -1, 0)
+
+
+def map_file(address: Addr, size: Size, file: int, offset: int) -> None:
+    """Map a part of a file at reserved addresses, without access."""
+    _map(address, size, _NONE, mmap.MAP_SHARED | _FIXED, file, offset)
+
+
+def new_private(size: Size) -> Addr:
+    """Return new private memory, anywhere."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return _map(Addr(0), size, _PROTECTION[Access.READ_WRITE], flags, -1, 0)
+
+
+def protect(address: Addr, size: Size, access: Access) -> None:
+    """Set what the processor may do with mapped memory."""
+    _check(_libc.mprotect(address, size, _PROTECTION[access]))
+
+
+def unmap(address: Addr, size: Size) -> None:
+    """Give addresses back to the process."""
+    _check(_libc.munmap(address, size))
+
+
+def new_file(name: str, size: Size) -> int:
+    """Return the descriptor of a sparse file that lives in memory only."""
+    file = os.memfd_create(name, os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(file, size)
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def punch(file: int, offset: int, size: Size) -> None:
+    """Free the memory behind a part of a file."""
+    _check(_libc.fallocate(file, _KEEP_SIZE | _PUNCH_HOLE, offset, size))
+
+
+def max_map_count() -> int:
+    """Return how many mappings Linux allows this process."""
+    return int(Path("/proc/sys/vm/max_map_count").read_text())
+
+
+def _map(
+    address: Addr, size: Size, protection: int, flags: int, file: int, offset: int
+) -> Addr:
+    got = _libc.mmap(address, size, protection, flags, file, offset)
+    if got == _FAILED:
+        raise _last_error()
+    return Addr(got)
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        raise _last_error()
+
+
+def _last_error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))

@@ -1,0 +1,236 @@
+"""The emulated device's memory: reservations, extents, mappings, host blocks.
+
+Every access of a kernel or copy is checked against the mappings, so that a wrong
+address is an error and never a segmentation fault. ``version`` changes whenever an
+answer of `Memory.check` may.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from bisect import bisect_right, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sapwood.driver.api import Access, ExtentHandle
+from sapwood.driver.emulated import linux, window
+from sapwood.driver.emulated.handles import Table
+from sapwood.driver.emulated.physical import POISON, Extent, Physical
+from sapwood.driver.results import Refusal, Result
+from sapwood.units import Addr, Size, hex_address, size_text
+
+__all__ = ["Memory"]
+
+_HEADROOM = 4096  # mappings that Linux must leave to the rest of the process
+
+
+@dataclass(slots=True)
+class _Mapping:
+    lo: Addr
+    hi: Addr
+    extent: Extent
+    access: Access = Access.NONE
+
+
+class Memory:
+    """Virtual and physical memory of one device, and host memory it can reach."""
+
+    def __init__(self, total: Size, page: Size, handles: Iterator[int]) -> None:
+        self.page = page
+        self.version = 0
+        self.physical = Physical(total)
+        self.reservations: dict[Addr, Size] = {}
+        self.extents = Table[ExtentHandle, Extent]("extent", ExtentHandle, handles)
+        self.mappings: dict[int, _Mapping] = {}
+        self.host: dict[int, Size] = {}
+        self._starts: list[int] = []
+        self._host_starts: list[int] = []
+        self._most = (linux.max_map_count() - _HEADROOM) // 2
+
+    def reserve(self, size: Size, at: Addr | None) -> Addr:
+        self._whole_pages(size=size, at=at or 0)
+        self._room(1)
+        address = window.WINDOW.take(size, self.page, at)
+        self.reservations[address] = size
+        return address
+
+    def unreserve(self, address: Addr, size: Size) -> None:
+        if self.reservations.get(address) != size:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"{size_text(size)} at {hex_address(address)} are not one whole "
+                "reservation: give back what reserve returned, with its size",
+            )
+        index = bisect_right(self._starts, address - 1)
+        if index < len(self._starts) and self._starts[index] < address + size:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"memory is still mapped at {hex_address(self._starts[index])}: unmap "
+                "it before its addresses are given back",
+            )
+        window.WINDOW.give(address, size)
+        del self.reservations[address]
+
+    def create(self, size: Size) -> ExtentHandle:
+        self._whole_pages(size=size)
+        return self.extents.add(self.physical.create(size))
+
+    def release(self, handle: ExtentHandle) -> None:
+        extent = self.extents.take(handle)
+        extent.held = False
+        self.physical.settle(extent)
+
+    def map(self, address: Addr, handle: ExtentHandle) -> None:
+        self._whole_pages(address=address)
+        extent = self.extents.find(handle)
+        end = Addr(address + extent.size)
+        if not self._is_reserved(address, end):
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"{size_text(extent.size)} at {hex_address(address)} do not lie in "
+                "one reservation: reserve the addresses first",
+            )
+        index = bisect_right(self._starts, end - 1) - 1
+        if index >= 0 and self.mappings[self._starts[index]].hi > address:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"memory is mapped at {hex_address(self._starts[index])}: unmap it "
+                "before mapping there again",
+            )
+        self._room(1)
+        linux.map_file(address, extent.size, self.physical.file, extent.offset)
+        self.mappings[address] = _Mapping(address, end, extent)
+        insort(self._starts, address)
+        extent.mappings += 1
+        self.version += 1
+
+    def set_access(self, address: Addr, size: Size, access: Access) -> None:
+        mappings = self._tiled(address, size)
+        linux.protect(address, size, access)
+        for mapping in mappings:
+            mapping.access = access
+        self.version += 1
+
+    def unmap(self, address: Addr, size: Size) -> None:
+        mappings = self._tiled(address, size)
+        linux.cover(address, size)
+        index = bisect_right(self._starts, address - 1)
+        del self._starts[index : index + len(mappings)]
+        self.version += 1
+        for mapping in mappings:
+            del self.mappings[mapping.lo]
+            mapping.extent.mappings -= 1
+            self.physical.settle(mapping.extent)
+
+    def allocate_host(self, size: Size) -> Addr:
+        if size <= 0:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"cannot allocate {size} bytes: ask for at least 1",
+            )
+        address = linux.new_private(size)
+        ctypes.memset(address, POISON, size)
+        self.host[address] = size
+        insort(self._host_starts, address)
+        self.version += 1
+        return address
+
+    def free_host(self, address: Addr) -> None:
+        size = self.host.pop(address, None)
+        if size is None:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"no host block begins at {hex_address(address)}: free once what "
+                "allocate_host returned",
+            )
+        self._host_starts.remove(address)
+        self.version += 1
+        linux.unmap(address, size)
+
+    def check(self, lo: int, hi: int, writes: bool) -> None:
+        """Refuse an access to ``[lo, hi)`` that the mappings do not allow."""
+        if lo >= hi:
+            return
+        if not window.LOW <= lo < window.HIGH:
+            self._check_host(lo, hi)
+            return
+        at = lo
+        while at < hi:
+            index = bisect_right(self._starts, at) - 1
+            mapping = self.mappings[self._starts[index]] if index >= 0 else None
+            if mapping is None or mapping.hi <= at:
+                raise _illegal(lo, hi, f"nothing is mapped at {hex_address(at)}")
+            if mapping.access is Access.NONE or (
+                writes and mapping.access is Access.READ
+            ):
+                how = "written" if writes else "read"
+                raise _illegal(lo, hi, f"{hex_address(at)} may not be {how}")
+            at = mapping.hi
+
+    def close(self) -> None:
+        """Give everything back to the system, whatever still uses it."""
+        for reserved, size in self.reservations.items():
+            window.WINDOW.give(reserved, size)
+        for address, size in self.host.items():
+            linux.unmap(Addr(address), size)
+        self.physical.close()
+        for table in (self.reservations, self.mappings, self.host):
+            table.clear()
+        self._starts.clear()
+        self._host_starts.clear()
+        self.version += 1
+
+    def _check_host(self, lo: int, hi: int) -> None:
+        index = bisect_right(self._host_starts, lo) - 1
+        if index < 0 or hi > (start := self._host_starts[index]) + self.host[start]:
+            raise _illegal(
+                lo, hi, "it is neither device memory nor in one allocate_host block"
+            )
+
+    def _is_reserved(self, lo: int, hi: int) -> bool:
+        return any(
+            start <= lo and hi <= start + size
+            for start, size in self.reservations.items()
+        )
+
+    def _tiled(self, address: Addr, size: Size) -> list[_Mapping]:
+        """Return the mappings that together are exactly the interval."""
+        mappings: list[_Mapping] = []
+        at, end = address, address + size
+        while at < end and at in self.mappings:
+            mappings.append(self.mappings[at])
+            at = mappings[-1].hi
+        if at != end or size <= 0:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"{size_text(size)} at {hex_address(address)} are not whole mappings: "
+                f"{hex_address(at)} is unmapped, or inside a mapping",
+            )
+        return mappings
+
+    def _room(self, more: int) -> None:
+        # One mapping costs Linux two in the worst case; unmapping never costs more,
+        # so what was allowed here can always be given back.
+        if len(self.mappings) + len(self.reservations) + more > self._most:
+            raise Refusal(
+                Result.OUT_OF_MEMORY,
+                f"more than {self._most} mappings: vm.max_map_count allows no more; "
+                "map larger extents, or raise it with sysctl",
+            )
+
+    def _whole_pages(self, **values: int) -> None:
+        for what, value in values.items():
+            if value < 0 or value % self.page or (what == "size" and not value):
+                raise Refusal(
+                    Result.INVALID_VALUE,
+                    f"{what} {value:#_x} is not a positive multiple of the page: align "
+                    f"it to {size_text(self.page)}",
+                )
+
+
+def _illegal(lo: int, hi: int, why: str) -> Refusal:
+    return Refusal(
+        Result.ILLEGAL_ADDRESS,
+        f"work touches [{hex_address(lo)}, {hex_address(hi)}), but {why}: map the "
+        "memory, with access, for as long as work uses it",
+    )

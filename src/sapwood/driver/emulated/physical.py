@@ -1,0 +1,85 @@
+"""Physical memory: a sparse file in memory, of which extents are parts.
+
+Offsets are never used twice, and one file serves a device, so neither fragments nor
+file descriptors run out. Fresh extents are poisoned.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+
+from sapwood.driver.emulated import linux
+from sapwood.driver.results import Refusal, Result
+from sapwood.errors import OutOfMemory
+from sapwood.units import Size
+
+__all__ = ["POISON", "Extent", "Physical"]
+
+POISON = 0xFF
+"""The byte that fresh memory holds: floats read as NaN, integers as -1."""
+
+_FILE_SIZE = Size(1 << 60)
+_CHUNK = 1 << 20
+_POISONED = bytes([POISON]) * _CHUNK
+
+
+@dataclass(slots=True)
+class Extent:
+    """A part of the file, and what still needs it."""
+
+    offset: int
+    size: Size
+    held: bool = True
+    mappings: int = 0
+
+
+class Physical:
+    """``total`` bytes of memory; an extent counts until nothing needs it."""
+
+    def __init__(self, total: Size) -> None:
+        self.total = total
+        self.used = 0
+        self._end = 0
+        try:
+            self._file = linux.new_file("sapwood-emulated", _FILE_SIZE)
+        except OSError as error:
+            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            raise Refusal(
+                Result.OUT_OF_MEMORY,
+                f"no file for the device's memory: {error.strerror}; RLIMIT_NOFILE is "
+                f"{files}: close devices or files, or raise it with `ulimit -n`",
+            ) from error
+
+    @property
+    def file(self) -> int:
+        """The descriptor of the file behind all extents."""
+        return self._file
+
+    def create(self, size: Size) -> Extent:
+        """Return a poisoned extent. Raises `OutOfMemory`."""
+        free = self.total - self.used
+        if size > free:
+            raise OutOfMemory("create", asked=size, free=free)
+        extent = Extent(self._end, size)
+        try:
+            for start in range(0, size, _CHUNK):
+                part = _POISONED[: min(_CHUNK, size - start)]
+                os.pwrite(self._file, part, extent.offset + start)
+        except OSError as error:
+            linux.punch(self._file, extent.offset, size)
+            raise OutOfMemory("create", asked=size, free=0) from error
+        self._end += size
+        self.used += size
+        return extent
+
+    def settle(self, extent: Extent) -> None:
+        """Free an extent that nothing needs any more."""
+        if not extent.held and not extent.mappings:
+            linux.punch(self._file, extent.offset, extent.size)
+            self.used -= extent.size
+
+    def close(self) -> None:
+        """Give all memory back to the system."""
+        os.close(self._file)

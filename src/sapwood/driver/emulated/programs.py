@@ -1,0 +1,129 @@
+"""Programs: ops bound to what runs them, checked against the memory map.
+
+Binding decodes everything once, so that a run only checks whether the memory map
+is the one that was verified, and calls. Programs do not change: a changed parameter
+makes another program, and launches already made keep theirs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from sapwood.driver.api import CopyOp, EmptyOp, KernelOp, SetOp
+from sapwood.driver.emulated.kernels import Kernel, Module
+from sapwood.driver.emulated.memory import Memory
+from sapwood.driver.results import Refusal, Result
+from sapwood.units import hex_address
+
+__all__ = ["Program", "Step", "bind_kernel", "bind_plain"]
+
+_UNVERIFIED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One bound op: its call, the ``(lo, hi, writes)`` it touches, its module."""
+
+    call: Callable[[], object]
+    spans: tuple[tuple[int, int, bool], ...] = ()
+    module: Module | None = None
+
+    def verify(self, memory: Memory) -> None:
+        """Refuse what may not run now."""
+        if self.module is not None and not self.module.loaded:
+            raise Refusal(
+                Result.INVALID_HANDLE,
+                "the kernel's module was unloaded: keep modules while work uses them",
+            )
+        for lo, hi, writes in self.spans:
+            memory.check(lo, hi, writes)
+
+
+class Program:
+    """Steps and an order to run them in; calling it runs all."""
+
+    __slots__ = ("calls", "memory", "order", "steps", "verified")
+
+    def __init__(
+        self, memory: Memory, steps: Sequence[Step], order: Sequence[int]
+    ) -> None:
+        self.memory, self.steps, self.order = memory, steps, order
+        self.calls = tuple([steps[index].call for index in order])
+        self.verified = _UNVERIFIED
+
+    def __call__(self) -> None:
+        if self.verified != self.memory.version:
+            self._verify()
+        for call in self.calls:
+            call()
+
+    def _verify(self) -> None:
+        self.verified = _UNVERIFIED
+        for step in self.steps:
+            step.verify(self.memory)
+        self.verified = self.memory.version
+
+    def ordered(self, order: Sequence[int]) -> Program:
+        """Return the same steps in another order."""
+        program = Program(self.memory, self.steps, order)
+        program.verified = self.verified
+        return program
+
+    def replaced(self, index: int, step: Step) -> Program:
+        """Return the program with another step at ``index``."""
+        steps = list(self.steps)
+        steps[index] = step
+        program = Program(self.memory, steps, self.order)
+        if self.verified == self.memory.version:
+            try:
+                step.verify(self.memory)
+            except Refusal:
+                return program  # a later launch says so, if it is still true then
+            program.verified = self.verified
+        return program
+
+
+def bind_plain(op: CopyOp | SetOp | EmptyOp) -> Step:
+    """Bind an op that needs no kernel."""
+    match op:
+        case CopyOp(dst, src, size):
+            if size < 0 or abs(dst - src) < size:
+                raise Refusal(
+                    Result.INVALID_VALUE,
+                    f"cannot copy {size} bytes from {hex_address(src)} to "
+                    f"{hex_address(dst)}: copied intervals may not overlap",
+                )
+            spans = ((src, src + size, False), (dst, dst + size, True))
+            return Step(partial(ctypes.memmove, dst, src, size), spans)
+        case SetOp(dst, value, size):
+            if size < 0 or not 0 <= value <= 255:
+                raise Refusal(
+                    Result.INVALID_VALUE,
+                    f"cannot set {size} bytes to {value}: a byte is 0 to 255",
+                )
+            call = partial(ctypes.memset, dst, value, size)
+            return Step(call, ((dst, dst + size, True),))
+        case EmptyOp():
+            return Step(_nothing)
+
+
+def bind_kernel(op: KernelOp, kernel: Kernel, module: Module) -> Step:
+    """Bind a kernel to its parameters."""
+    try:
+        pointers = kernel.pointers(op.params)
+        call = kernel.bind(op.params)
+    except Exception as error:
+        raise Refusal(
+            Result.INVALID_VALUE,
+            f"kernel {kernel.name} does not take these {len(op.params)} bytes of "
+            f"parameters ({error}): pack them as it says",
+        ) from error
+    spans = tuple([(each.lo, each.hi, each.writes) for each in pointers])
+    return Step(call, spans, module)
+
+
+def _nothing() -> None:
+    pass

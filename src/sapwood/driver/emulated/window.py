@@ -1,0 +1,96 @@
+"""The addresses that emulated devices of this process share.
+
+Far from the heap and from libraries, so that a device address is known by its value.
+Addresses given back are reused last, so that use after that shows.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+from sapwood.driver.emulated import linux
+from sapwood.driver.results import Refusal, Result
+from sapwood.units import Addr, Size, align_up, hex_address, size_text
+
+__all__ = ["HIGH", "LOW", "WINDOW", "Window"]
+
+LOW, HIGH = 0x6000_0000_0000, 0x7000_0000_0000
+"""Device addresses lie in ``[LOW, HIGH)``."""
+
+
+class Window:
+    """Which of the addresses are taken."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._taken: list[tuple[int, int]] = []
+        self._last = LOW
+
+    def take(self, size: Size, page: Size, at: Addr | None) -> Addr:
+        """Reserve addresses: at ``at``, or free ones that are a multiple of a page."""
+        with self.lock:
+            if at is not None:
+                return self._take_at(at, size)
+            for address in self._candidates(size, page):
+                if self._reserve(address, size):
+                    self._last = address + size
+                    return address
+        raise Refusal(
+            Result.OUT_OF_MEMORY,
+            f"no {size_text(size)} of free addresses are left: give reservations back",
+        )
+
+    def give(self, address: Addr, size: Size) -> None:
+        """Give a reservation back to the process."""
+        with self.lock:
+            linux.unmap(address, size)
+            del self._taken[bisect_left(self._taken, (address, address + size))]
+
+    def _take_at(self, address: Addr, size: Size) -> Addr:
+        if not LOW <= address <= address + size <= HIGH:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"{size_text(size)} at {hex_address(address)} are no addresses of the "
+                f"device: stay between {hex_address(LOW)} and {hex_address(HIGH)}",
+            )
+        if not self._reserve(address, size):
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"some of the {size_text(size)} at {hex_address(address)} are taken: "
+                "give those back first, or reserve elsewhere",
+            )
+        return address
+
+    def _candidates(self, size: Size, page: Size) -> Iterator[Addr]:
+        """Yield starts of free intervals, those behind the last reservation first."""
+        ends = [LOW, *(hi for _, hi in self._taken)]
+        starts = [*(lo for lo, _ in self._taken), HIGH]
+        gaps = list(zip(ends, starts, strict=True))
+        behind = [(max(lo, self._last), hi) for lo, hi in gaps if hi > self._last]
+        for lo, hi in (*behind, *gaps):
+            # Somebody else's mapping may lie in a gap: look behind it, too.
+            for address in range(align_up(lo, page), hi - size + 1, size):
+                yield Addr(address)
+
+    def _reserve(self, address: Addr, size: Size) -> bool:
+        try:
+            linux.reserve(address, size)
+        except OSError as error:
+            if error.errno in (None, errno.EEXIST):
+                return False
+            raise
+        insort(self._taken, (address, address + size))
+        return True
+
+
+WINDOW = Window()
+
+os.register_at_fork(
+    before=WINDOW.lock.acquire,
+    after_in_parent=WINDOW.lock.release,
+    after_in_child=WINDOW.lock.release,
+)

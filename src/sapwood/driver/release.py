@@ -1,0 +1,46 @@
+"""Giving several things back to a driver, whatever it reports in between.
+
+A call that gives something back has done its work even when it raises. So all of
+them are made, and the first error is raised at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import ParamSpec
+
+from sapwood.errors import DriverError
+
+__all__ = ["Release"]
+
+P = ParamSpec("P")
+
+
+class Release:
+    """``with Release() as release: release(driver.unmap, address, size); ...``"""
+
+    def __init__(self) -> None:
+        self._first: DriverError | None = None
+
+    def __call__(
+        self, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Make one call that gives something back."""
+        try:
+            call(*args, **kwargs)
+        except DriverError as error:
+            self._first = self._first or error
+
+    def __enter__(self) -> Release:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # An error on its way out matters more than what its clean-up met.
+        if error is None and self._first is not None:
+            raise self._first

@@ -1,0 +1,1 @@
+"""Recordings as data, and recordings as the driver runs them."""

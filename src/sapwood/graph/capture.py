@@ -1,0 +1,147 @@
+"""From a captured driver graph to a recording: every address is accounted for."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sapwood.driver.api import (
+    CopyOp,
+    Driver,
+    EmptyOp,
+    FunctionHandle,
+    GraphHandle,
+    HostOp,
+    KernelOp,
+    Op,
+    Pointer,
+    SetOp,
+)
+from sapwood.errors import CaptureError
+from sapwood.graph.recording import WORD, Kind, RecordedOp, Recording, Relocation, Touch
+from sapwood.units import Addr, hex_address, size_text
+
+__all__ = ["Foreign", "Region", "describe_foreign", "read_graph", "touched"]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Addresses ``[lo, hi)`` that belong to a symbol, whose own address is ``at``."""
+
+    lo: Addr
+    hi: Addr
+    symbol: int
+    at: Addr
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """An op uses bytes that belong to no region."""
+
+    op: int
+    pointer: Pointer
+
+
+def read_graph(
+    driver: Driver,
+    graph: GraphHandle,
+    regions: Sequence[Region],
+    kernel: Callable[[FunctionHandle], tuple[bytes, str]],
+) -> Recording | Foreign:
+    """Return a captured graph as a recording, or the first foreign address in it.
+
+    ``regions`` do not overlap; ``kernel`` names a function by image and name.
+    Raises `CaptureError` for ops that no recording may hold.
+    """
+    nodes = driver.nodes(graph)
+    order = {node: i for i, node in enumerate(nodes)}
+    table = _Table(regions)
+    ops: list[RecordedOp] = []
+    relocations: list[Relocation] = []
+    touches: dict[Touch, None] = {}
+    for i, node in enumerate(nodes):
+        op, pointers = _plain(driver, driver.node_op(node), kernel)
+        ops.append(op)
+        for pointer in pointers:
+            if pointer.lo == pointer.hi:
+                continue
+            region = table.find(pointer.lo, pointer.hi)
+            if region is None:
+                return Foreign(i, pointer)
+            (address,) = WORD.unpack_from(op.params, pointer.offset)
+            relocations.append(
+                Relocation(i, pointer.offset, region.symbol, address - region.at)
+            )
+            lo, hi = pointer.lo - region.at, pointer.hi - region.at
+            touches[Touch(region.symbol, lo, hi, pointer.writes)] = None
+    edges = tuple((order[a], order[b]) for a, b in driver.edges(graph))
+    return Recording(tuple(ops), edges, tuple(relocations), tuple(touches))
+
+
+def touched(driver: Driver, graph: GraphHandle) -> list[tuple[Addr, Addr]]:
+    """Return every interval of addresses that a captured graph uses."""
+    found: list[tuple[Addr, Addr]] = []
+    for node in driver.nodes(graph):
+        _, pointers = _plain(driver, driver.node_op(node), _nameless)
+        found += [(p.lo, p.hi) for p in pointers if p.lo < p.hi]
+    return found
+
+
+def _nameless(function: FunctionHandle) -> tuple[bytes, str]:
+    return b"", f"kernel {function}"
+
+
+class _Table:
+    def __init__(self, regions: Sequence[Region]) -> None:
+        self._regions = sorted(regions, key=lambda region: region.lo)
+        self._starts = [region.lo for region in self._regions]
+
+    def find(self, lo: Addr, hi: Addr) -> Region | None:
+        at = bisect.bisect_right(self._starts, lo) - 1
+        if at < 0 or self._regions[at].hi < hi:
+            return None
+        return self._regions[at]
+
+
+def _plain(
+    driver: Driver, op: Op, kernel: Callable[[FunctionHandle], tuple[bytes, str]]
+) -> tuple[RecordedOp, tuple[Pointer, ...]]:
+    match op:
+        case KernelOp(function, params, grid, block, shared):
+            image, name = kernel(function)
+            pointers = driver.pointers(function, params)
+            if pointers is None:
+                raise CaptureError(
+                    f"the device does not know which parameters of {name} are addresses",
+                    remedy="Record it through an integration that knows them",
+                )
+            plain = RecordedOp(Kind.KERNEL, params, image, name, grid, block, shared)
+            return plain, pointers
+        case CopyOp(dst, src, size):
+            params = b"".join(map(WORD.pack, (dst, src, size)))
+            return RecordedOp(Kind.COPY, params), (
+                Pointer(0, dst, Addr(dst + size), writes=True),
+                Pointer(8, src, Addr(src + size), writes=False),
+            )
+        case SetOp(dst, value, size):
+            params = b"".join(map(WORD.pack, (dst, value, size)))
+            pointer = Pointer(0, dst, Addr(dst + size), writes=True)
+            return RecordedOp(Kind.SET, params), (pointer,)
+        case EmptyOp():
+            return RecordedOp(Kind.EMPTY, b""), ()
+        case HostOp():
+            raise CaptureError(
+                "a host call was captured, and it would run on every replay unseen",
+                remedy="Call it outside the graphed function",
+            )
+
+
+def describe_foreign(foreign: Foreign) -> str:
+    """Return what a foreign address is, as text."""
+    pointer = foreign.pointer
+    verb = "writes" if pointer.writes else "reads"
+    return (
+        f"op {foreign.op} {verb} {size_text(pointer.hi - pointer.lo)} at "
+        f"{hex_address(pointer.lo)}"
+    )

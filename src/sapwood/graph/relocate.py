@@ -1,0 +1,46 @@
+"""Giving a recording's addresses their values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from sapwood.driver.api import CopyOp, EmptyOp, FunctionHandle, KernelOp, Op, SetOp
+from sapwood.errors import InternalError
+from sapwood.graph.recording import WORD, Kind, RecordedOp, Relocation
+from sapwood.units import Addr, Size
+
+__all__ = ["by_op", "resolve"]
+
+
+def by_op(relocations: Iterable[Relocation]) -> Mapping[int, list[Relocation]]:
+    """Group relocations by the op they change."""
+    grouped: dict[int, list[Relocation]] = {}
+    for relocation in relocations:
+        grouped.setdefault(relocation.op, []).append(relocation)
+    return grouped
+
+
+def resolve(
+    op: RecordedOp,
+    relocations: Iterable[Relocation],
+    addresses: Sequence[Addr],
+    function: Callable[[bytes, str], FunctionHandle],
+) -> Op:
+    """Return a driver op with every address in it; ``addresses`` are by symbol."""
+    params = bytearray(op.params)
+    for relocation in relocations:
+        address = addresses[relocation.symbol] + relocation.addend
+        WORD.pack_into(params, relocation.offset, address)
+    match op.kind:
+        case Kind.KERNEL:
+            handle = function(op.image, op.name)
+            return KernelOp(handle, bytes(params), op.grid, op.block, op.shared)
+        case Kind.COPY:
+            dst, src, size = (word for (word,) in WORD.iter_unpack(params))
+            return CopyOp(Addr(dst), Addr(src), Size(size))
+        case Kind.SET:
+            dst, value, size = (word for (word,) in WORD.iter_unpack(params))
+            return SetOp(Addr(dst), value, Size(size))
+        case Kind.EMPTY:
+            return EmptyOp()
+    raise InternalError(f"an op is of a known kind, not {op.kind}")

@@ -1,0 +1,1 @@
+"""One framework each, imported only with its framework."""

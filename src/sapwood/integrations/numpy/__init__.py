@@ -1,0 +1,25 @@
+"""NumPy-API device arrays.
+
+NumPy's functions and operators on an `Array` run as kernels on its device, with
+results equal to NumPy's bit for bit, in dtype, shape and strides too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sapwood.integrations.numpy.array import Array
+from sapwood.integrations.numpy.creation import from_host
+from sapwood.integrations.numpy.random import Generator, make_generator
+from sapwood.memory.device import Device
+
+__all__ = ["Array", "Generator", "array_from_host", "make_generator"]
+
+
+def array_from_host(device: Device, host: Any) -> Array:
+    """Return a device array with the values, dtype and memory order of ``host``.
+
+    Raises `TypeError` for dtypes that device arrays cannot have, and `CaptureError`
+    inside a warm-up or capture.
+    """
+    return from_host(Array, device, host)

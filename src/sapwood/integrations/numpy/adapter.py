@@ -1,0 +1,85 @@
+"""What the tree asks of a framework, answered for this room's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sapwood.integrations.numpy.array import Array
+from sapwood.integrations.numpy.layout import Layout, array_at
+from sapwood.integrations.numpy.random import Generator
+from sapwood.memory.device import Device
+from sapwood.memory.storage import Storage
+from sapwood.tree.containers import register_container
+from sapwood.units import Addr
+
+__all__ = ["NumpyAdapter"]
+
+# A generator is its state, an array: so a graphed function may be passed one.
+register_container(
+    Generator,
+    lambda generator: ([generator.state], None),
+    lambda _, children: Generator(*children),
+)
+
+
+class Shape(NamedTuple):
+    """What an array looks like; its face is kept for arrays at the same address."""
+
+    face: Any
+    layout: Layout
+    address: int
+
+
+class NumpyAdapter:
+    """The adapter of one device's NumPy-API arrays."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def is_array(self, value: object) -> bool:
+        """Return whether ``value`` is a device array."""
+        return isinstance(value, Array)
+
+    def text(self, array: Array) -> str:
+        """Return the array's dtype and shape."""
+        return f"{array.dtype}{list(array.shape)}"
+
+    def refusal(self, value: object) -> str | None:
+        """Refuse host arrays: a copy of one would go unseen, and cost every call."""
+        if isinstance(value, np.ndarray):
+            return (
+                f"a host array of {value.dtype}{list(value.shape)} is an argument of a "
+                "graphed function. Bring it to the device with rt.array(...) first"
+            )
+        return None
+
+    def layout(self, array: Array) -> Hashable:
+        """Return shape, strides, dtype and alignment."""
+        array.storage.check()
+        return array.layout
+
+    def address(self, array: Array) -> Addr:
+        """Return where the first element lies."""
+        return Addr(array.address)
+
+    def span(self, array: Array) -> tuple[Addr, Addr]:
+        """Return the bytes that the elements lie in."""
+        return array.span
+
+    def storage(self, array: Array) -> Storage:
+        """Return the storage that the array views."""
+        return array.storage
+
+    def template(self, array: Array) -> Shape:
+        """Return the array's face without its storage."""
+        return Shape(array.face, array.layout, array.address)
+
+    def make(self, template: Shape, storage: Storage, address: Addr) -> Array:
+        """Return an array like the template's."""
+        face, layout, at = template
+        if address != at:
+            face = array_at(address, layout)
+        return Array(storage, self.device, face, layout, address)

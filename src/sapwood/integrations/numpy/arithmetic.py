@@ -1,0 +1,143 @@
+"""What NumPy's ufuncs do with device arrays: `call_ufunc`, for `__array_ufunc__`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from sapwood.integrations.numpy.copies import source
+from sapwood.integrations.numpy.faced import A, Faced
+from sapwood.integrations.numpy.host import constant
+from sapwood.integrations.numpy.indexing import index_items
+from sapwood.integrations.numpy.kernels import UFUNCS
+from sapwood.integrations.numpy.launch import made, mutate
+
+__all__ = ["call_ufunc", "elementwise", "power", "reduced", "unsupported"]
+
+PRODUCTS: Final = frozenset(u for u in UFUNCS.values() if u.signature)
+OPTIONS: Final = frozenset(("axes", "axis", "initial", "keepdims"))
+
+
+def unsupported(what: str, hint: str) -> TypeError:
+    """Return the error for a NumPy function that device arrays do not have."""
+    return TypeError(f"sapwood arrays do not support numpy.{what}; {hint}")
+
+
+def call_ufunc(
+    like: A, ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: dict[str, Any]
+) -> Any:
+    """Run a method of ``ufunc`` on the device and return its outputs.
+
+    Results equal NumPy's in values, dtype, shape and strides. Raises `TypeError` for
+    ufuncs, options and operands that are not supported.
+    """
+    name = ufunc.__name__
+    if UFUNCS.get(name) is not ufunc:
+        raise unsupported(name, "compute it on numpy.asarray(x), outside graphs")
+    outs = options.pop("out", None) or (None,) * ufunc.nout
+    if any(not isinstance(out, Faced | None) for out in outs):
+        raise TypeError(
+            f"numpy.{name} of a sapwood array cannot write into a host array; leave "
+            "out= away and read the result with numpy.asarray"
+        )
+    _drop_defaults(options)
+    if method == "__call__" and ufunc not in PRODUCTS:
+        return elementwise(like, ufunc, inputs, outs, **options)
+    if method == "at":
+        return _at(ufunc, inputs)
+    if method == "outer":
+        first, second = (constant(value, f"{name}.outer") for value in inputs)
+        if isinstance(first, Faced) and isinstance(second, Faced):
+            face = first.face[(..., *(None,) * second.ndim)]
+            return elementwise(
+                like, ufunc, (first.seen(face), second), outs, **options
+            )
+        return elementwise(like, ufunc, (first, second), outs, **options)
+    kernel = "call" if method == "__call__" else method
+    operands = tuple(constant(value, name) for value in inputs)
+    return _filled(like, f"{kernel}:{name}", operands, outs, options)
+
+
+def _drop_defaults(options: dict[str, Any]) -> None:
+    for option, default in (("order", "K"), ("subok", True), ("where", True)):
+        if options.get(option) is default or options.get(option) == "K":
+            options.pop(option, None)
+
+
+def elementwise(
+    like: A,
+    ufunc: np.ufunc,
+    inputs: Sequence[Any],
+    outs: Sequence[A | None] | None = None,
+    *,
+    where: Any = None,
+    dtype: Any = None,
+    casting: str | None = None,
+    **others: Any,
+) -> Any:
+    """Run ``ufunc`` element by element, into new arrays where ``outs`` has None."""
+    name = ufunc.__name__
+    if others:
+        raise unsupported(f"{name}({next(iter(others))}=...)", "leave the option away")
+    operands = tuple(constant(value, name) for value in inputs)
+    mask = where if where is None else constant(where, name)
+    dtype = dtype if dtype is None else np.dtype(dtype)
+    args = (dtype, casting, mask, *operands)
+    found = made(like, f"call:{name}", args, outs or (None,) * ufunc.nout)
+    return found[0] if ufunc.nout == 1 else found
+
+
+def _filled(
+    like: A, kernel: str, operands: Any, outs: Sequence[Any], options: dict[str, Any]
+) -> A:
+    if options.get("dtype") is not None:
+        options["dtype"] = np.dtype(options["dtype"])
+    else:
+        options.pop("dtype", None)
+    named = tuple(options.items())
+    return made(like, kernel, (operands, named), tuple(outs))[0]
+
+
+def reduced(
+    x: A,
+    ufunc: np.ufunc,
+    axis: Any,
+    *,
+    dtype: Any = None,
+    out: A | None = None,
+    **options: Any,
+) -> A:
+    """Return ``ufunc.reduce(x, axis, ...)``; ``axis`` None means all."""
+    found: A = call_ufunc(
+        x, ufunc, "reduce", (x,), {"axis": axis, "dtype": dtype, "out": (out,), **options}
+    )
+    return found
+
+
+def _at(ufunc: np.ufunc, inputs: Sequence[Any]) -> None:
+    target, index, *values = inputs
+    if not isinstance(target, Faced):
+        raise TypeError(
+            f"numpy.{ufunc.__name__}.at cannot write into a host array; bring it to "
+            "the device with rt.array(...) first"
+        )
+    operands = tuple(source(target, value, f"{ufunc.__name__}.at") for value in values)
+    mutate(f"at:{ufunc.__name__}", target, ((index_items(index), *operands), ()))
+
+
+FAST_POWERS: Final = {(int, 2): np.square, (int, -1): np.reciprocal}
+
+
+def power(like: A, base: Any, exponent: Any, out: A | None = None) -> A:
+    """Return ``base ** exponent`` with the short cuts that NumPy's operator takes."""
+    ufunc: np.ufunc = np.power
+    if isinstance(base, Faced) and base.dtype.kind in "fc":
+        if type(exponent) is int:
+            ufunc = FAST_POWERS.get((int, exponent), np.power)
+        elif type(exponent) is float and exponent == 0.5:
+            ufunc = np.sqrt
+    inputs = (base, exponent) if ufunc is np.power else (base,)
+    found: A = elementwise(like, ufunc, inputs, (out,))
+    return found

@@ -1,0 +1,319 @@
+"""`Array`: NumPy's interface over device memory.
+
+Methods and operators are NumPy's functions, which come back here through
+``__array_ufunc__`` and ``__array_function__``. Values leave only by host reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from sapwood.integrations.numpy.arithmetic import call_ufunc, power
+from sapwood.integrations.numpy.copies import assign, converted, raveled, reshaped
+from sapwood.integrations.numpy.faced import Faced
+from sapwood.integrations.numpy.functions import call_function
+from sapwood.integrations.numpy.host import download
+from sapwood.integrations.numpy.indexing import element, write_element
+from sapwood.integrations.numpy.launch import made
+from sapwood.integrations.numpy.views import imaginary
+from sapwood.tree import session
+
+__all__ = ["Array"]
+
+
+class Array(Faced, NDArrayOperatorsMixin):
+    """An array in device memory, with NumPy's interface.
+
+    Views share a ``storage``. Equality is elementwise, hashing by identity.
+    ``numpy.asarray(x)``, ``float(x)`` and printing read the values on the host, which
+    a graphed function may not.
+    """
+
+    __slots__ = ()
+    __array_priority__ = 1000
+    __hash__ = object.__hash__
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any
+    ) -> Any:
+        return call_ufunc(self, ufunc, method, inputs, options)
+
+    def __array_function__(
+        self, function: Any, types: Any, args: Any, options: dict[str, Any]
+    ) -> Any:
+        return call_function(self, function, args, options)
+
+    # Operators that are more than a ufunc.
+
+    def __pow__(self, exponent: Any) -> Array:
+        return power(self, self, exponent)
+
+    def __ipow__(self, exponent: Any) -> Array:
+        return power(self, self, exponent, self)
+
+    def __getitem__(self, index: Any) -> Array:
+        return element(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if value is not self or index is not Ellipsis:
+            write_element(self, index, value)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of unsized object")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Array]:
+        if not self.shape:
+            raise TypeError("iteration over a 0-d array")
+        return (self[place] for place in range(self.shape[0]))
+
+    # Host reads.
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if copy is False:
+            raise ValueError(
+                "the host cannot see device memory without a copy; leave copy=False "
+                "away"
+            )
+        host = download(self, "numpy.asarray(x)")
+        return host if dtype is None else host.astype(dtype, copy=False)
+
+    def __float__(self) -> float:
+        return float(download(self, "float(x)"))
+
+    def __int__(self) -> int:
+        return int(download(self, "int(x)"))
+
+    def __bool__(self) -> bool:
+        return bool(download(self, "bool(x)"))
+
+    def __complex__(self) -> complex:
+        return complex(download(self, "complex(x)"))
+
+    def __index__(self) -> int:
+        return download(self, "an index made of x").__index__()
+
+    def __format__(self, spec: str) -> str:
+        return format(download(self, "format(x)")[()], spec) if spec else str(self)
+
+    def item(self, *index: Any) -> Any:
+        """Return one element as a Python number."""
+        return download(self, "x.item()").item(*index)
+
+    def tolist(self) -> Any:
+        """Return the elements as nested lists of Python numbers."""
+        return download(self, "x.tolist()").tolist()
+
+    def nonzero(self) -> Any:
+        """Return the indices of elements that are not zero."""
+        return np.nonzero(self)
+
+    def __repr__(self) -> str:
+        about = f"shape={self.shape}, dtype={self.dtype}"
+        if session.current() is not None:
+            return f"sapwood.Array({about})"
+        if self.storage.stale is not None:
+            return f"sapwood.Array({about}, stale: {self.storage.stale})"
+        values = np.array2string(download(self, "repr(x)"), separator=", ", prefix="  ")
+        return f"sapwood.Array({values}, dtype={self.dtype})"
+
+    def __str__(self) -> str:
+        if session.current() is not None or self.storage.stale is not None:
+            return repr(self)
+        return str(download(self, "str(x)"))
+
+    # Copies.
+
+    def __copy__(self) -> Array:
+        return converted(self)
+
+    def __deepcopy__(self, _: Any) -> Array:
+        return converted(self)
+
+    def __reduce_ex__(self, _: Any) -> NoReturn:
+        raise TypeError(
+            "sapwood arrays cannot be pickled: pickle numpy.asarray(x), and bring it "
+            "back with rt.array(...)"
+        )
+
+    def copy(self, order: Any = "C") -> Array:
+        """Return a copy in new memory."""
+        return converted(self, None, order)
+
+    def astype(
+        self,
+        dtype: Any,
+        order: Any = "K",
+        casting: Any = "unsafe",
+        subok: bool = True,
+        copy: bool = True,
+    ) -> Array:
+        """Return a copy with another dtype."""
+        dtype = np.dtype(dtype)
+        if not np.can_cast(self.dtype, dtype, casting):
+            raise TypeError(
+                f"Cannot cast array data from {self.dtype!r} to {dtype!r} according "
+                f"to the rule {casting!r}"
+            )
+        if not copy and dtype == self.dtype and order == "K":
+            return self
+        return converted(self, dtype, order)
+
+    def fill(self, value: Any) -> None:
+        """Set every element to ``value``."""
+        assign(self, value)
+
+    # Views.
+
+    @property
+    def T(self) -> Array:
+        """The array with its dimensions in reverse order."""
+        return self.seen(self.face.T)
+
+    @property
+    def mT(self) -> Array:
+        """The array with its last two dimensions swapped."""
+        return self.seen(self.face.mT)
+
+    @property
+    def real(self) -> Array:
+        """The real part, a view."""
+        return self.seen(self.face.real)
+
+    @real.setter
+    def real(self, value: Any) -> None:
+        assign(self.real, value)
+
+    @property
+    def imag(self) -> Array:
+        """The imaginary part: a view of complex arrays, zeros of others."""
+        return imaginary(self)
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        if self.dtype.kind != "c":
+            raise TypeError("cannot set imaginary part of real array")
+        assign(self.imag, value)
+
+    def view(self, dtype: Any = None) -> Array:
+        """Return the same bytes as another dtype."""
+        return self.seen(self.face.view() if dtype is None else self.face.view(dtype))
+
+    def reshape(self, *shape: Any, order: Any = "C") -> Array:
+        """Return the elements in another shape, a view where possible."""
+        return reshaped(self, shape[0] if len(shape) == 1 else shape, order)
+
+    def ravel(self, order: Any = "C") -> Array:
+        """Return the elements in one dimension, a view where possible."""
+        return raveled(self, order)
+
+    def flatten(self, order: Any = "C") -> Array:
+        """Return a copy of the elements in one dimension."""
+        return raveled(self, order, copy=True)
+
+    def transpose(self, *axes: Any) -> Array:
+        """Return the dimensions in another order."""
+        return self.seen(self.face.transpose(*axes))
+
+    def swapaxes(self, axis1: int, axis2: int) -> Array:
+        """Return two dimensions swapped."""
+        return self.seen(self.face.swapaxes(axis1, axis2))
+
+    def squeeze(self, axis: Any = None) -> Array:
+        """Return the array without dimensions of length one."""
+        return self.seen(self.face.squeeze(axis))
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
+        """Return a diagonal, a read-only view."""
+        return self.seen(self.face.diagonal(offset, axis1, axis2))
+
+    # NumPy's functions as methods.
+
+    def all(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.all`` of this array."""
+        return np.all(self, *args, **options)
+
+    def any(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.any`` of this array."""
+        return np.any(self, *args, **options)
+
+    def argmax(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.argmax`` of this array."""
+        return np.argmax(self, *args, **options)
+
+    def argmin(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.argmin`` of this array."""
+        return np.argmin(self, *args, **options)
+
+    def argsort(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.argsort`` of this array."""
+        return np.argsort(self, *args, **options)
+
+    def clip(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.clip`` of this array."""
+        return np.clip(self, *args, **options)
+
+    def conj(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.conj`` of this array."""
+        return np.conj(self, *args, **options)
+
+    def cumprod(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.cumprod`` of this array."""
+        return np.cumprod(self, *args, **options)
+
+    def cumsum(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.cumsum`` of this array."""
+        return np.cumsum(self, *args, **options)
+
+    def dot(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.dot`` of this array."""
+        return np.dot(self, *args, **options)
+
+    def max(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.max`` of this array."""
+        return np.max(self, *args, **options)
+
+    def mean(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.mean`` of this array."""
+        return np.mean(self, *args, **options)
+
+    def min(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.min`` of this array."""
+        return np.min(self, *args, **options)
+
+    def prod(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.prod`` of this array."""
+        return np.prod(self, *args, **options)
+
+    def repeat(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.repeat`` of this array."""
+        return np.repeat(self, *args, **options)
+
+    def round(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.round`` of this array."""
+        return np.round(self, *args, **options)
+
+    def std(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.std`` of this array."""
+        return np.std(self, *args, **options)
+
+    def sum(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.sum`` of this array."""
+        return np.sum(self, *args, **options)
+
+    def take(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.take`` of this array."""
+        return np.take(self, *args, **options)
+
+    def trace(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.trace`` of this array."""
+        return np.trace(self, *args, **options)
+
+    def var(self, *args: Any, **options: Any) -> Any:
+        """Return ``numpy.var`` of this array."""
+        return np.var(self, *args, **options)

@@ -1,0 +1,86 @@
+"""The bodies of random draws: ``method, args, options`` over a Philox state.
+
+The state is 13 words: counter (4), key (2), buffer (4), place in the buffer, and the
+kept half of a word (a flag, its value). It is read, moved on and written in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from sapwood.integrations.numpy.bodies import Body, Given, Values
+from sapwood.integrations.numpy.layout import Array
+
+__all__ = ["METHODS", "WORDS", "draw", "state_words"]
+
+WORDS: Final = 13
+METHODS: Final = (
+    "exponential",
+    "integers",
+    "normal",
+    "permutation",
+    "random",
+    "standard_exponential",
+    "standard_normal",
+    "uniform",
+)
+FILLING: Final = frozenset(("random", "standard_exponential", "standard_normal"))
+
+
+def state_words(philox: np.random.Philox) -> Array:
+    """Return the state of a bit generator as words."""
+    words = np.empty(WORDS, np.uint64)
+    _save(philox, words)
+    return words
+
+
+def _save(philox: np.random.Philox, words: Array) -> None:
+    state: Any = philox.state
+    words[0:4] = state["state"]["counter"]
+    words[4:6] = state["state"]["key"]
+    words[6:10] = state["buffer"]
+    words[10] = state["buffer_pos"]
+    words[11] = state["has_uint32"]
+    words[12] = state["uinteger"]
+
+
+def _load(philox: np.random.Philox, words: Array) -> None:
+    philox.state = {
+        "bit_generator": "Philox",
+        "state": {"counter": words[0:4], "key": words[4:6]},
+        "buffer": words[6:10],
+        "buffer_pos": int(words[10]),
+        "has_uint32": int(words[11]),
+        "uinteger": int(words[12]),
+    }
+
+
+def draw(method: str) -> Body:
+    """Return the body of a method of `numpy.random.Generator`."""
+
+    def results(given: Given, args: Values, options: Values) -> Sequence[Any]:
+        drawn = np.random.Generator(np.random.Philox(0))
+        return (getattr(drawn, method)(*args, **dict(options)),)
+
+    def bind(outs: Values, args: Values, options: Values) -> Callable[[], None]:
+        out, words = outs
+        philox = np.random.Philox(0)
+        function = getattr(np.random.Generator(philox), method)
+        keywords = dict(options)
+        if method in FILLING and out.flags.c_contiguous and out.flags.aligned:
+            keywords = {k: v for k, v in keywords.items() if k != "size"}
+            keywords["out"] = out
+
+        def run() -> None:
+            _load(philox, words)
+            drawn = function(*args, **keywords)
+            if drawn is not out:
+                np.copyto(out, drawn)
+            _save(philox, words)
+
+        return run
+
+    return Body(results, bind)

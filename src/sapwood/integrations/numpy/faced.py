@@ -1,0 +1,108 @@
+"""Bytes of device memory seen as an array, before any arithmetic.
+
+The face is a `numpy.ndarray` over the device addresses. Work on the device runs when
+its stream comes to it, so the host neither reads nor writes through the face: it only
+asks it for shape, strides and dtype, and lets NumPy make views of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sapwood.integrations.numpy import layout as layouts
+from sapwood.memory.device import Device
+from sapwood.memory.storage import Storage
+from sapwood.units import Addr
+
+__all__ = ["A", "Faced"]
+
+A = TypeVar("A", bound="Faced")
+
+
+class Faced:
+    """A storage, and where in it the elements of an array lie.
+
+    ``layout`` and ``address`` are those of ``face``, kept because replays compare
+    them.
+    """
+
+    __slots__ = ("__weakref__", "address", "device", "face", "layout", "storage")
+
+    def __init__(
+        self,
+        storage: Storage,
+        device: Device,
+        face: layouts.Array,
+        layout: layouts.Layout,
+        address: int,
+    ) -> None:
+        self.storage = storage
+        self.device = device
+        self.face = face
+        self.layout = layout
+        self.address = address
+
+    @classmethod
+    def over(
+        cls: type[A],
+        storage: Storage,
+        device: Device,
+        face: layouts.Array,
+        layout: layouts.Layout | None = None,
+    ) -> A:
+        """Return the array that ``face`` shows, over ``storage``, which it keeps."""
+        if layout is None:
+            layout = layouts.layout_of(face)
+        return cls(storage, device, face, layout, layouts.address_of(face))
+
+    def seen(self: A, face: layouts.Array) -> A:
+        """Return a view: the same storage under a face made from this one's."""
+        return self.over(self.storage, self.device, face)
+
+    @property
+    def span(self) -> tuple[Addr, Addr]:
+        """The bytes ``[lo, hi)`` that the elements lie in."""
+        low, high = layouts.extent(self.layout)
+        return Addr(self.address + low), Addr(self.address + high)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The length of every dimension."""
+        return self.layout[0]
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The bytes from one element to the next, for every dimension."""
+        return self.layout[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the elements."""
+        return self.face.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.layout[0])
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.face.size
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one element."""
+        return self.face.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all elements."""
+        return self.face.nbytes
+
+    @property
+    def flags(self) -> Any:
+        """NumPy's memory flags, such as ``c_contiguous`` and ``writeable``."""
+        return self.face.flags

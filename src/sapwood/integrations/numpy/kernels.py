@@ -1,0 +1,172 @@
+"""The kernels of device arrays: NumPy functions, by name.
+
+All of them are registered with the emulated device as one module. `results` says,
+without running one, which arrays it makes.
+"""
+
+from __future__ import annotations
+
+import operator
+from functools import lru_cache, partial
+from typing import Any, Final
+
+import numpy as np
+
+from sapwood.driver.emulated.kernels import Kernel, register_module
+from sapwood.integrations.numpy import draws
+from sapwood.integrations.numpy.bodies import (
+    Body,
+    copying,
+    filling,
+    where,
+    writing,
+    writing_at,
+)
+from sapwood.integrations.numpy.calls import call
+from sapwood.integrations.numpy.layout import (
+    Array,
+    Layout,
+    array_at,
+    blank_at,
+    layout_of,
+)
+from sapwood.integrations.numpy.packing import pointers, unpack
+
+__all__ = ["COPYING", "FILLING", "IMAGE", "UFUNCS", "results"]
+
+IMAGE: Final = b"sapwood.integrations.numpy"
+
+UFUNCS: Final = {
+    ufunc.__name__: ufunc
+    for ufunc in vars(np).values()
+    if isinstance(ufunc, np.ufunc) and ufunc is not np.isnat
+}
+"""Elementwise functions, and the products of stacked matrices and vectors."""
+
+FILLING: Final = {
+    f.__name__: f
+    for f in (
+        np.argmax,
+        np.argmin,
+        np.clip,
+        np.concatenate,
+        np.cumprod,
+        np.cumsum,
+        np.dot,
+        np.einsum,
+        np.outer,
+        np.round,
+        np.take,
+        np.trace,
+    )
+}
+"""Functions that take ``out=``, whose result has a shape known without values."""
+
+COPYING: Final = {
+    f.__name__: f
+    for f in (
+        np.arange,
+        np.argsort,
+        np.column_stack,
+        np.convolve,
+        np.cross,
+        np.diff,
+        np.dstack,
+        np.hstack,
+        np.eye,
+        np.identity,
+        np.inner,
+        np.isclose,
+        np.kron,
+        np.linalg.norm,
+        np.linspace,
+        np.nan_to_num,
+        np.pad,
+        np.repeat,
+        np.roll,
+        np.searchsorted,
+        np.sort,
+        np.stack,
+        np.take_along_axis,
+        np.tensordot,
+        np.tile,
+        np.tri,
+        np.tril,
+        np.triu,
+        np.vdot,
+        np.vstack,
+        np.fft.fft,
+        np.fft.fft2,
+        np.fft.ifft,
+        np.fft.ifft2,
+        np.fft.irfft,
+        np.fft.rfft,
+    )
+}
+"""Functions that make new arrays, of a shape known without values."""
+
+
+
+def _matmul() -> Body:
+    plain = filling(np.matmul)
+
+    def results(given: Any, args: Any, options: Any) -> Any:
+        a, b = args
+        if min(a.ndim, b.ndim) > 0 and a.shape[-1] == b.shape[-min(b.ndim, 2)]:
+            # A product over no terms has the same layout, for no work.
+            a, b = a[..., :0], b[:0] if b.ndim == 1 else b[..., :0, :]
+        return plain.results(given, (a, b), options)
+
+    return Body(results, plain.bind)
+
+
+def _bodies() -> dict[str, Body]:
+    bodies = {
+        "copy": writing(partial(np.copyto, casting="unsafe")),
+        "gather": copying(operator.getitem),
+        "flatten": copying(np.ravel),
+        "put_along_axis": writing(np.put_along_axis),
+        "reshape": copying(np.reshape),
+        "scatter": writing_at(operator.setitem),
+        "where": where(),
+    }
+    bodies |= {f"fill:{name}": filling(f) for name, f in FILLING.items()}
+    bodies |= {f"make:{name}": copying(f) for name, f in COPYING.items()}
+    bodies |= {f"draw:{name}": draws.draw(name) for name in draws.METHODS}
+    for name, ufunc in UFUNCS.items():
+        bodies[f"call:{name}"] = filling(ufunc) if ufunc.signature else call(ufunc)
+        if ufunc.signature is None and ufunc.nin == 2 and ufunc.nout == 1:
+            bodies[f"reduce:{name}"] = filling(ufunc.reduce)
+            bodies[f"accumulate:{name}"] = filling(ufunc.accumulate)
+            bodies[f"reduceat:{name}"] = filling(ufunc.reduceat)
+        if ufunc.signature is None:
+            bodies[f"at:{name}"] = writing_at(ufunc.at)
+    bodies["call:matmul"] = _matmul()
+    return bodies
+
+
+BODIES: Final = _bodies()
+
+
+@lru_cache(8192)
+def results(name: str, bare: bytes) -> tuple[Layout, ...]:
+    """Return the layouts of what kernel ``name`` makes of packed, bare arguments.
+
+    The first argument is the tuple of outputs given by the caller, None for others.
+    Raises what NumPy raises where shapes, dtypes or options do not fit.
+    """
+    _, args = unpack(bare, blank_at)
+    with np.errstate(all="ignore"):
+        made = BODIES[name].results(*args)
+    return tuple(layout_of(np.asarray(array)) for array in made)
+
+
+def _bind(body: Body, params: bytes) -> Any:
+    outs, args = unpack(params, array_at)
+    return body.bind(outs, *args)
+
+
+register_module(
+    IMAGE,
+    [Kernel(name, partial(_bind, body), pointers) for name, body in BODIES.items()],
+)

@@ -1,0 +1,82 @@
+"""Where the elements of an array lie: layouts, and NumPy arrays over addresses.
+
+A layout is a hashable value. An array over an address is made without touching the
+memory there; whether it may be read depends on who runs: kernels may, the host never.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+__all__ = [
+    "Array",
+    "Layout",
+    "address_of",
+    "array_at",
+    "blank_at",
+    "check_dtype",
+    "extent",
+    "layout_of",
+]
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], str, bool]
+"""Shape, strides in bytes, ``dtype.str``, and whether elements are aligned."""
+
+KINDS: Final = "biufc"
+
+
+def check_dtype(dtype: np.dtype[Any]) -> None:
+    """Raise `TypeError` for a dtype that device arrays cannot have."""
+    if dtype.kind not in KINDS or dtype.names is not None:
+        raise TypeError(
+            f"sapwood arrays do not support dtype {dtype}; use bool, an integer, "
+            "float or complex dtype, and keep other data on the host"
+        )
+
+
+def layout_of(array: Array) -> Layout:
+    """Return the layout of ``array``, which is not read."""
+    return array.shape, array.strides, array.dtype.str, array.flags.aligned
+
+
+def address_of(array: Array) -> int:
+    """Return the address of the first element of ``array``, which is not read."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+@lru_cache(4096)
+def extent(layout: Layout) -> tuple[int, int]:
+    """Return the bytes ``[lo, hi)`` that a layout touches, from its first element."""
+    shape, strides, dtype, _ = layout
+    if 0 in shape:
+        return 0, 0
+    steps = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
+    low = sum(step for step in steps if step < 0)
+    high = sum(step for step in steps if step > 0)
+    return low, high + np.dtype(dtype).itemsize
+
+
+@lru_cache(4096)
+def _window(layout: Layout) -> tuple[int, Any, np.dtype[Any]]:
+    low, high = extent(layout)
+    return low, ctypes.c_char * (high - low), np.dtype(layout[2])
+
+
+def array_at(address: int, layout: Layout) -> Array:
+    """Return an array over the bytes at ``address``, which are not touched."""
+    low, window, dtype = _window(layout)
+    memory = window.from_address(address + low)
+    return np.ndarray(layout[0], dtype, memory, -low, layout[1])
+
+
+def blank_at(address: int, layout: Layout) -> Array:
+    """Return zeros of that layout in host memory; the address plays no part."""
+    low, high = extent(layout)
+    memory = np.zeros(high - low, np.uint8)
+    return np.ndarray(layout[0], layout[2], memory.data, -low, layout[1])

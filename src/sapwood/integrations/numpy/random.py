@@ -1,0 +1,108 @@
+"""Random numbers whose whole state is on the device.
+
+The stream is that of ``numpy.random.Generator(numpy.random.Philox(seed))``, whatever
+is drawn in whatever order; a replay goes on where the last one ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sapwood.integrations.numpy.array import Array
+from sapwood.integrations.numpy.creation import from_host
+from sapwood.integrations.numpy.draws import WORDS, state_words
+from sapwood.integrations.numpy.kernels import results
+from sapwood.integrations.numpy.launch import empty, launch
+from sapwood.integrations.numpy.packing import pack
+from sapwood.memory.device import Device
+
+__all__ = ["Generator", "make_generator"]
+
+
+class Generator:
+    """A generator over ``state``, a device array of 13 words (``uint64``).
+
+    Arguments of its methods are plain numbers, sizes, and dtypes; results are device
+    arrays, of no dimensions where ``size`` is None.
+    """
+
+    __slots__ = ("__weakref__", "state")
+
+    def __init__(self, state: Array) -> None:
+        if state.shape != (WORDS,) or state.dtype != np.uint64:
+            raise TypeError(
+                f"a generator's state is {WORDS} words of uint64, not {state!r}; "
+                "make one with rt.generator(seed)"
+            )
+        self.state = state
+
+    def random(self, size: Any = None, dtype: Any = np.float64) -> Array:
+        """Return uniform floats in [0, 1), float32 or float64."""
+        return self._draw("random", size=size, dtype=np.dtype(dtype))
+
+    def standard_normal(self, size: Any = None, dtype: Any = np.float64) -> Array:
+        """Return normal floats of mean 0 and deviation 1, float32 or float64."""
+        return self._draw("standard_normal", size=size, dtype=np.dtype(dtype))
+
+    def standard_exponential(self, size: Any = None, dtype: Any = np.float64) -> Array:
+        """Return exponential floats of mean 1, float32 or float64."""
+        return self._draw("standard_exponential", size=size, dtype=np.dtype(dtype))
+
+    def normal(self, loc: float = 0.0, scale: float = 1.0, size: Any = None) -> Array:
+        """Return normal float64 of mean ``loc`` and deviation ``scale``."""
+        return self._draw("normal", loc=loc, scale=scale, size=size)
+
+    def uniform(self, low: float = 0.0, high: float = 1.0, size: Any = None) -> Array:
+        """Return uniform float64 in [low, high)."""
+        return self._draw("uniform", low=low, high=high, size=size)
+
+    def exponential(self, scale: float = 1.0, size: Any = None) -> Array:
+        """Return exponential float64 of mean ``scale``."""
+        return self._draw("exponential", scale=scale, size=size)
+
+    def integers(
+        self,
+        low: int,
+        high: int | None = None,
+        size: Any = None,
+        dtype: Any = np.int64,
+        endpoint: bool = False,
+    ) -> Array:
+        """Return integers in [low, high), or [0, low) without ``high``."""
+        return self._draw(
+            "integers",
+            low=low,
+            high=high,
+            size=size,
+            dtype=np.dtype(dtype),
+            endpoint=endpoint,
+        )
+
+    def permutation(self, n: int) -> Array:
+        """Return the integers below ``n`` in random order."""
+        return self._draw("permutation", n)
+
+    def _draw(self, method: str, *args: Any, **options: Any) -> Array:
+        for name, value in options.items():
+            if isinstance(value, Array):
+                raise TypeError(
+                    f"Generator.{method} takes a plain number for {name}; scale and "
+                    "shift what it draws on the device instead"
+                )
+        kernel = f"draw:{method}"
+        values = (args, tuple(options.items()))
+        (layout,) = results(kernel, pack(((None,), *values), bare=True))
+        out = empty(Array, self.state.device, layout)
+        launch(kernel, (out, self.state), values)
+        return out
+
+    def __repr__(self) -> str:
+        return f"<Generator Philox, state at {self.state.address:#x}>"
+
+
+def make_generator(device: Device, seed: Any = None) -> Generator:
+    """Return a generator seeded as ``numpy.random.Philox(seed)``."""
+    words = state_words(np.random.Philox(seed))
+    return Generator(from_host(Array, device, words))

@@ -1,0 +1,204 @@
+"""Every setting: its type, default, environment variable and one line of help.
+
+`current` reads the environment when it is called, never at import. A runtime calls
+it once, when it is made: later changes reach later runtimes only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from sapwood.errors import MisuseError
+from sapwood.units import Size, size_text
+
+__all__ = ["Kind", "Knobs", "Setting", "current", "scope", "settings"]
+
+_BINARY = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a setting may be.
+
+    ``read`` makes a value of it, or of its text; it raises ValueError for others.
+    """
+
+    allowed: str
+    read: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting, as documented; ``default`` is text, as in the environment."""
+
+    name: str
+    variable: str
+    default: str
+    kind: Kind
+    meaning: str
+
+    def accept(self, value: object, said_by: str) -> Any:
+        """Return ``value``, or the value that it is the text of.
+
+        Raises `MisuseError` that names ``said_by``, the value and what is allowed.
+        """
+        try:
+            return self.kind.read(value)
+        except (TypeError, ValueError):
+            raise MisuseError(
+                f"{said_by}={value!r} is not allowed. Set {self.kind.allowed}; the "
+                f"default is {self.default or 'empty'}"
+            ) from None
+
+
+def _count(least: int) -> Kind:
+    def read(value: Any) -> int:
+        count = int(value) if isinstance(value, str) else value
+        if type(count) is not int or count < least:
+            raise ValueError(value)
+        return count
+
+    return Kind(f"a whole number from {least}", read)
+
+
+def _size(least: int) -> Kind:
+    def read(value: Any) -> Size:
+        if isinstance(value, str):
+            match = re.fullmatch(r"([0-9]+) ?(|B|KIB|MIB|GIB)", value.strip().upper())
+            if match is None:
+                raise ValueError(value)
+            value = int(match[1]) * _BINARY[match[2]]
+        if type(value) is not int or value < least:
+            raise ValueError(value)
+        return Size(value)
+
+    return Kind(f"bytes or text such as 512MiB, from {size_text(least)}", read)
+
+
+def _optional(kind: Kind) -> Kind:
+    def read(value: Any) -> Any:
+        return None if value is None or value == "" else kind.read(value)
+
+    return Kind(f"{kind.allowed}, or empty", read)
+
+
+def _text(pattern: str, allowed: str) -> Kind:
+    def read(value: Any) -> str:
+        if re.fullmatch(pattern, value) is None:
+            raise ValueError(value)
+        return str(value)
+
+    return Kind(allowed, read)
+
+
+def _knob(default: str, kind: Kind, meaning: str) -> Any:
+    documented = {"default": default, "kind": kind, "meaning": meaning}
+    return field(default=default, metadata=documented)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    """The value of every setting; wrong ones raise `MisuseError` when it is made."""
+
+    device: str = _knob(
+        "",
+        _text("|emulated", "empty or emulated"),
+        "The device of a runtime that names none; empty: the best that is here.",
+    )
+    emulated_memory: Size = _knob(
+        "4GiB", _size(2 << 20), "Size of the emulated device's memory."
+    )
+    emulated_schedule: str = _knob(
+        "earliest",
+        _text("earliest|latest|random:[0-9]+", "earliest, latest or random:SEED"),
+        "When the emulated device runs queued work: at once, when waited for, or "
+        "at times drawn from a seed.",
+    )
+    events: int = _knob(
+        "256", _count(0), "How many of the last events a runtime remembers."
+    )
+    max_recordings: int = _knob(
+        "64", _count(1), "How many recordings one function may have."
+    )
+    max_variants: int = _knob(
+        "4", _count(1), "How many recordings one signature of a function may have."
+    )
+    memory_limit: Size | None = _knob(
+        "",
+        _optional(_size(2 << 20)),
+        "The most device memory that a runtime may use; empty: all there is.",
+    )
+    patch_from: Size = _knob(
+        "1MiB",
+        _size(0),
+        "Arguments that move and are at least this large are patched, not copied.",
+    )
+
+    def __post_init__(self) -> None:
+        for setting in settings():
+            value = getattr(self, setting.name)
+            value = setting.accept(value, setting.name)
+            object.__setattr__(self, setting.name, value)
+
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str] | None = None) -> Knobs:
+        """Return what the environment says, and defaults for the rest.
+
+        Raises `MisuseError` naming the variable, its value and what is allowed.
+        """
+        environment = os.environ if environment is None else environment
+        return cls(
+            **{
+                setting.name: setting.accept(said, setting.variable)
+                for setting in settings()
+                if (said := environment.get(setting.variable)) is not None
+            }
+        )
+
+
+def settings() -> tuple[Setting, ...]:
+    """Return all settings, sorted by name."""
+    return tuple(
+        Setting(
+            name=knob.name,
+            variable=f"SAPWOOD_{knob.name.upper()}",
+            **knob.metadata,
+        )
+        for knob in sorted(fields(Knobs), key=lambda knob: knob.name)
+    )
+
+
+_scoped: ContextVar[Knobs | None] = ContextVar("sapwood_knobs", default=None)
+
+
+def current() -> Knobs:
+    """Return the knobs of the innermost `scope`, else what the environment says."""
+    return _scoped.get() or Knobs.from_env()
+
+
+@contextmanager
+def scope(**changes: object) -> Iterator[Knobs]:
+    """Change settings for runtimes made inside the ``with`` block, on this thread.
+
+    Values may also be text, as in the environment. Raises `MisuseError` for a name
+    that is no setting and for a value that is not allowed.
+    """
+    known = {setting.name for setting in settings()}
+    if unknown := changes.keys() - known:
+        raise MisuseError(
+            f"no such knob: {', '.join(sorted(unknown))}. "
+            f"Choose from {', '.join(sorted(known))}"
+        )
+    before: Any = current()
+    knobs: Knobs = replace(before, **changes)
+    token = _scoped.set(knobs)
+    try:
+        yield knobs
+    finally:
+        _scoped.reset(token)

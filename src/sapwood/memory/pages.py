@@ -1,0 +1,161 @@
+"""The physical pages of one device: extents, who lives on them, who uses them.
+
+Pages that recordings are mapped on have numbers; sets of them are integers. A page
+is *live* while a lease holds it. Work that streams may still do on a page is
+remembered, so that whoever clobbers or unmaps it can wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sapwood.driver.api import Driver, ExtentHandle
+from sapwood.driver.release import Release
+from sapwood.driver.streams import Stream
+from sapwood.errors import DriverError, InternalError, OutOfMemory
+from sapwood.units import Mask, Size
+
+__all__ = ["Extent", "Pages", "page_numbers"]
+
+
+class Extent:
+    """Adjacent numbered pages, created and mapped as one.
+
+    ``ranges`` counts the ranges that map it; ``scratch`` says whether any recording
+    may clobber it.
+    """
+
+    __slots__ = ("first", "handle", "mask", "pages", "ranges", "scratch")
+
+    def __init__(
+        self, handle: ExtentHandle, first: int, pages: int, *, scratch: bool
+    ) -> None:
+        self.handle, self.first, self.pages = handle, first, pages
+        self.scratch = scratch
+        self.mask = Mask(((1 << pages) - 1) << first)
+        self.ranges = 0
+
+
+def page_numbers(mask: Mask) -> Iterator[int]:
+    """Yield the page numbers in a mask."""
+    left = int(mask)
+    while left:
+        low = left & -left
+        yield low.bit_length() - 1
+        left ^= low
+
+
+class Pages:
+    """The page pool of one device.
+
+    ``limit`` bounds the bytes of all extents, ``heap`` bytes included. ``live`` is
+    the mask of pages that a lease holds.
+    """
+
+    def __init__(self, driver: Driver, limit: Size | None) -> None:
+        self.driver, self.limit = driver, limit
+        self.page = driver.abilities.page
+        self.live = Mask(0)
+        self.extents: dict[Extent, None] = {}
+        self.heap = 0
+        self._numbers = Mask(0)
+        self._holds: dict[int, int] = {}
+        self._uses: dict[Stream, Mask] = {}
+
+    # Extents.
+
+    def create(self, pages: int, *, scratch: bool) -> Extent:
+        """Create an extent of adjacent, numbered pages; raises `OutOfMemory`."""
+        handle = self.create_raw(pages)
+        first = self._free_numbers(pages)
+        extent = Extent(handle, first, pages, scratch=scratch)
+        self.extents[extent] = None
+        self._numbers = Mask(self._numbers | extent.mask)
+        return extent
+
+    def create_raw(self, pages: int) -> ExtentHandle:
+        """Create physical memory without page numbers, within the limit."""
+        size = Size(pages * self.page)
+        if self.limit is not None:
+            free = self.limit - (self.mapped() + self.heap) * self.page
+            if size > free:
+                raise OutOfMemory("create", asked=size, free=max(free, 0))
+        return self.driver.create(size)
+
+    def release(self, extent: Extent) -> None:
+        """Give an extent back that no range maps and no lease holds."""
+        if extent.ranges or extent.mask & self.live:
+            raise InternalError("an extent is released when nobody uses it")
+        self.extents.pop(extent, None)
+        self._numbers = Mask(self._numbers & ~extent.mask)
+        for stream in list(self._uses):
+            self._forget(stream, extent.mask)
+        self.driver.release(extent.handle)
+
+    def _free_numbers(self, count: int) -> int:
+        first, want = 0, (1 << count) - 1
+        while taken := (self._numbers >> first) & want:
+            first += taken.bit_length()
+        return first
+
+    def mapped(self, *, scratch: bool | None = None) -> int:
+        """Return the number of pages of recordings: scratch, output, or both."""
+        return sum(e.pages for e in self.extents if scratch in (None, e.scratch))
+
+    # Liveness.
+
+    def hold(self, mask: Mask) -> None:
+        """Make pages live, once more."""
+        for number in page_numbers(mask):
+            self._holds[number] = self._holds.get(number, 0) + 1
+        self.live = Mask(self.live | mask)
+
+    def drop(self, mask: Mask) -> None:
+        """Undo one `hold`."""
+        for number in page_numbers(mask):
+            holds = self._holds.get(number, 0)
+            if holds == 0:
+                raise InternalError(f"a lease ends once: page {number} is not live")
+            if holds > 1:
+                self._holds[number] = holds - 1
+            else:
+                del self._holds[number]
+                self.live = Mask(self.live & ~(1 << number))
+
+    # Use by streams.
+
+    def claim(self, stream: Stream, mask: Mask) -> None:
+        """Order further work of ``stream`` after all work on these pages.
+
+        The pages count as used by it from here on, and by it alone: to wait for it
+        is to wait for the others.
+        """
+        for other in [s for s, m in self._uses.items() if m & mask and s is not stream]:
+            stream.wait(other)
+            self._forget(other, mask)
+        self._uses[stream] = Mask(self._uses.get(stream, 0) | mask)
+
+    def used(self, streams: tuple[Stream, ...], mask: Mask) -> None:
+        """Remember that these streams may have work on the pages."""
+        for stream in streams:
+            self._uses[stream] = Mask(self._uses.get(stream, 0) | mask)
+
+    def settle(self, mask: Mask) -> None:
+        """Wait until no stream works on these pages."""
+        with Release() as release:
+            for stream in [s for s, m in self._uses.items() if m & mask]:
+                try:
+                    stream.synchronize()
+                except DriverError:
+                    # Unmapping under running work is worse than asking twice.
+                    release(stream.synchronize)
+                    raise
+                finally:
+                    del self._uses[stream]
+
+    def _forget(self, stream: Stream, mask: Mask) -> None:
+        left = self._uses[stream] & ~mask
+        if left:
+            self._uses[stream] = Mask(left)
+        else:
+            del self._uses[stream]

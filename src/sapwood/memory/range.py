@@ -1,0 +1,254 @@
+"""The addresses of one recording, and the physical pages behind them.
+
+    base                      base + HALF                          base + RESERVE
+    |-- temporaries ------->  |-- allocations expected to stay -->  |
+
+While the function is captured nothing runs, so the range is backed by scratch pages,
+whoever uses them. Afterwards, when it is known what every page holds, `place` maps
+the pages that hold an output onto output pages; the rest stays scratch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Set
+from typing import Final
+
+from sapwood.driver.api import Access
+from sapwood.driver.release import Release
+from sapwood.driver.streams import Queue, Stream
+from sapwood.errors import DriverError, InternalError
+from sapwood.memory.blocks import Blocks
+from sapwood.memory.cover import cover, grain, runs
+from sapwood.memory.pages import Extent, Pages
+from sapwood.memory.storage import Storage
+from sapwood.units import Addr, Mask, Size, align_down, align_up
+
+__all__ = ["Range"]
+
+RESERVE: Final = Size(1 << 37)
+HALF: Final = Size(RESERVE // 2)
+
+
+class _Block:
+    """The token of an allocation made while capturing."""
+
+    __slots__ = ("address", "blocks")
+
+    def __init__(self, blocks: Blocks, address: Addr) -> None:
+        self.blocks, self.address = blocks, address
+
+    def ended(self, streams: tuple[Stream, ...]) -> None:
+        # Inside a capture the tags of a block are the streams that were forked.
+        self.blocks.give(self.address, frozenset(streams))
+
+
+class Range:
+    """A reserved address range with pages mapped into it.
+
+    Made by `reserve`; to be closed. `close` leaves pages mapped that are live, and
+    the last lease takes them along.
+    """
+
+    def __init__(self, pages: Pages, base: Addr) -> None:
+        self.pages, self.base = pages, base
+        self.closed = False
+        self.mask = Mask(0)
+        self._extents: dict[int, Extent] = {}
+        self._lines: dict[Addr, str | None] = {}
+        self._halves = (Blocks(base), Blocks(Addr(base + HALF)))
+
+    @classmethod
+    def reserve(cls, pages: Pages) -> Range:
+        """Reserve addresses; nothing is mapped yet."""
+        return cls(pages, pages.driver.reserve(RESERVE))
+
+    # While capturing.
+
+    def allocate(
+        self,
+        size: Size,
+        stream: Stream,
+        queue: Queue,
+        *,
+        line: str | None,
+        stays: bool = False,
+    ) -> Storage:
+        """Return addresses for an allocation of the captured function.
+
+        ``stays`` is a guess: the allocation will outlive the function.
+        """
+        blocks = self._halves[stays]
+        taken = blocks.take(size)
+        if taken is None:
+            blocks.grow(self._back(blocks.end, blocks.missing(size)))
+            taken = blocks.take(size)
+        if taken is None:
+            raise InternalError("a range that has grown has room")
+        address, tags = taken
+        for other in tags:
+            if isinstance(other, Stream) and other is not stream:
+                stream.wait(other)
+        self._lines[address] = line
+        return Storage(address, size, _Block(blocks, address), queue)
+
+    def taken(self) -> list[tuple[Addr, Size, str | None]]:
+        """Return the blocks in use, and the lines that asked for them.
+
+        When capture has ended, these are the survivors.
+        """
+        return [
+            (address, size, self._lines[address])
+            for blocks in self._halves
+            for address, size in blocks.taken.items()
+        ]
+
+    def _back(self, at: Addr, size: Size) -> Size:
+        size = Size(align_up(size, self.pages.page))
+        first = (at - self.base) // self.pages.page
+        self._map(first, size // self.pages.page, self._spare(), scratch=True)
+        return size
+
+    # After capture.
+
+    def page_indices(self, spans: Iterable[tuple[Addr, Addr]]) -> set[int]:
+        """Return the indices of the pages of this range that the spans touch."""
+        page = self.pages.page
+        found: set[int] = set()
+        for lo, hi in spans:
+            first = (align_down(lo, page) - self.base) // page
+            found.update(range(first, (align_up(hi, page) - self.base) // page))
+        return found
+
+    def place(self, outputs: Set[int], candidates: Collection[Extent]) -> None:
+        """Map the pages with these indices onto output pages, the rest onto scratch.
+
+        ``candidates`` are output extents that may be shared. If it raises, the range
+        must be closed.
+        """
+        moved = {
+            index: extent
+            for index, extent in self._extents.items()
+            if not outputs_free(index, extent.pages, outputs)
+        }
+        inside = {index + i for index, e in moved.items() for i in range(e.pages)}
+        # Held meanwhile, so that scratch is not released only to be created again.
+        for extent in moved.values():
+            extent.ranges += 1
+        with Release() as release:
+            self._unmap(moved)
+            for want, scratch in ((inside - outputs, True), (inside & outputs, False)):
+                spare = self._spare() if scratch else list(candidates)
+                for first, count in runs(want):
+                    self._map(first, count, spare, scratch=scratch)
+            for extent in moved.values():
+                extent.ranges -= 1
+                if not extent.ranges:
+                    release(self.pages.release, extent)
+
+    def mask_of(self, lo: Addr, hi: Addr) -> Mask:
+        """Return the physical pages behind ``[lo, hi)``."""
+        page, mask = self.pages.page, 0
+        for index, extent in self._extents.items():
+            start = self.base + index * page
+            for i in range(extent.pages):
+                if start + i * page < hi and lo < start + (i + 1) * page:
+                    mask |= 1 << (extent.first + i)
+        return Mask(mask)
+
+    def output_extents(self) -> list[Extent]:
+        """Return the extents that hold outputs of this recording."""
+        return [e for e in self._extents.values() if not e.scratch]
+
+    def size(self) -> int:
+        """Return the number of pages mapped in this range."""
+        return sum(e.pages for e in self._extents.values())
+
+    def mappings(self) -> list[tuple[Addr, Extent]]:
+        """Return what is mapped where, in address order."""
+        return [
+            (Addr(self.base + index * self.pages.page), extent)
+            for index, extent in sorted(self._extents.items())
+        ]
+
+    # The end.
+
+    def close(self) -> None:
+        """Unmap what is not live, after its last use; give the addresses back.
+
+        Called again when a lease on a closed range ends.
+        """
+        self.closed = True
+        live = self.pages.live
+        with Release() as release:
+            release(self.pages.settle, self.mask)
+            release(
+                self._unmap,
+                {i: e for i, e in self._extents.items() if not e.mask & live},
+            )
+            if not self._extents and self.base:
+                base, self.base = self.base, Addr(0)
+                release(self.pages.driver.unreserve, base, RESERVE)
+
+    def _spare(self) -> list[Extent]:
+        mine = set(self._extents.values())
+        return [e for e in self.pages.extents if e.scratch and e not in mine]
+
+    def _map(
+        self, first: int, count: int, spare: list[Extent], *, scratch: bool
+    ) -> None:
+        """Map ``count`` pages from index ``first``, taking extents out of ``spare``."""
+        largest = grain(self.size() + count)
+        (pieces,) = cover([count], Counter(e.pages for e in spare), largest)
+        start = first
+        for size, exists in pieces:
+            extent = (
+                _pop(spare, size)
+                if exists
+                else self.pages.create(size, scratch=scratch)
+            )
+            self._map_extent(start, extent)
+            start += size
+        page = self.pages.page
+        self.pages.driver.set_access(
+            Addr(self.base + first * page), Size(count * page), Access.READ_WRITE
+        )
+
+    def _map_extent(self, index: int, extent: Extent) -> None:
+        try:
+            self.pages.driver.map(
+                Addr(self.base + index * self.pages.page), extent.handle
+            )
+        except DriverError:
+            if not extent.ranges:
+                self.pages.release(extent)
+            raise
+        extent.ranges += 1
+        self._extents[index] = extent
+        self.mask = Mask(self.mask | extent.mask)
+
+    def _unmap(self, extents: Mapping[int, Extent]) -> None:
+        page = self.pages.page
+        with Release() as release:
+            for index, extent in extents.items():
+                del self._extents[index]
+                self.mask = Mask(self.mask & ~extent.mask)
+                extent.ranges -= 1
+                release(
+                    self.pages.driver.unmap,
+                    Addr(self.base + index * page),
+                    Size(extent.pages * page),
+                )
+                if not extent.ranges:
+                    release(self.pages.release, extent)
+
+
+def outputs_free(index: int, pages: int, outputs: Set[int]) -> bool:
+    """Return whether none of these pages holds an output."""
+    return outputs.isdisjoint(range(index, index + pages))
+
+
+def _pop(spare: list[Extent], size: int) -> Extent:
+    extent = next(e for e in spare if e.pages == size)
+    spare.remove(extent)
+    return extent

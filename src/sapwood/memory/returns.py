@@ -1,0 +1,58 @@
+"""Where finalisers put what they give back, until somebody may deal with it.
+
+Garbage collection can run a finaliser inside any lock, so it only appends. Whoever
+holds the lock drains. After `close` nobody calls any more: then the finaliser itself
+drains, where the lock is free to take.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from sapwood.errors import DriverError
+
+__all__ = ["Returns"]
+
+Item = tuple[Callable[[Any], None], Any]
+
+
+class Returns:
+    """A queue of ``(give_back, what)`` pairs."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock = lock
+        self._queue: deque[Item] = deque()
+        self.append: Callable[[Item], None] = self._queue.append
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def drain(self) -> None:
+        """Give everything back; called under the lock.
+
+        A driver error is raised when all is done: what reports it has let go.
+        """
+        failed: DriverError | None = None
+        while self._queue:
+            give_back, what = self._queue.popleft()
+            try:
+                give_back(what)
+            except DriverError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def close(self) -> None:
+        """From now on whoever appends also drains."""
+        self.append = self._append_and_drain
+
+    def _append_and_drain(self, item: Item) -> None:
+        self._queue.append(item)
+        if self._lock.acquire(blocking=False):
+            try:
+                self.drain()
+            finally:
+                self._lock.release()

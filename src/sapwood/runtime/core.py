@@ -1,0 +1,232 @@
+"""A runtime: one device, and everything that is recorded on it, built and owned.
+
+The integration that makes its arrays is loaded by name; nothing below knows of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Final, Protocol, Unpack
+
+from sapwood import knobs
+from sapwood.driver.api import Driver
+from sapwood.driver.emulated import Emulated
+from sapwood.driver.release import Release
+from sapwood.driver.streams import Stream
+from sapwood.errors import MisuseError, NoDevice
+from sapwood.events import Closed, Event, Log
+from sapwood.memory.device import Device
+from sapwood.memory.storage import Storage
+from sapwood.runtime.graphed import GraphOptions, graphed
+from sapwood.tree.adapter import Adapter, Array
+from sapwood.tree.containers import flatten
+from sapwood.tree.forest import Forest
+from sapwood.tree.runner import Options, Runner
+from sapwood.tree.stats import Stats, Tally
+from sapwood.units import Size
+
+__all__ = ["Runtime"]
+
+INTEGRATIONS: Final[Mapping[str, str]] = {"emulated": "sapwood.integrations.numpy"}
+"""Which integration makes the arrays of which kind of device."""
+
+
+class Integration(Protocol):
+    """What a runtime needs of the module in `INTEGRATIONS`."""
+
+    def adapter(self, device: Device) -> Adapter: ...
+    def array_from_host(self, device: Device, host: Any) -> Array: ...
+    def make_generator(self, device: Device, seed: int) -> Any: ...
+
+
+class Runtime:
+    """Records functions on one device and replays them.
+
+    ``device``: None (the best there is), ``"emulated"``, or a `Driver`;
+    ``memory_limit`` in bytes. A context manager: leaving it closes the runtime.
+    Raises `NoDevice` for a device that is not there.
+    """
+
+    def __init__(
+        self, device: str | Driver | None = None, *, memory_limit: int | None = None
+    ) -> None:
+        settings = knobs.current()
+        if memory_limit is None:
+            memory_limit = settings.memory_limit
+        self._knobs = settings
+        self._driver = _driver(device, settings)
+        self._events = Log(settings.events)
+        self._device = Device(
+            self._driver, None if memory_limit is None else Size(memory_limit)
+        )
+        kind = self._driver.abilities.kind
+        self._integration: Integration = importlib.import_module(INTEGRATIONS[kind])
+        self._forest = Forest(
+            self._device,
+            self._integration.adapter(self._device),
+            self._events,
+            patch_from=settings.patch_from,
+        )
+        self._runners: weakref.WeakSet[Runner] = weakref.WeakSet()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Functions.
+
+    def graph(
+        self, fn: Callable[..., Any] | None = None, **options: Unpack[GraphOptions]
+    ) -> Any:
+        """Return ``fn`` as a function whose calls are recorded and replayed.
+
+        Without ``fn``, returns a decorator. `GraphOptions` says what options there
+        are. Raises `MisuseError` for a kind of function that cannot be graphed, and
+        for wrong options.
+        """
+        return graphed(lambda: self, fn, options)
+
+    def runner(
+        self, target: Callable[[], Callable[..., Any]], options: Options
+    ) -> Runner:
+        """Return a runner for a graphed function; for `Graphed` alone."""
+        runner = Runner(target, options, self._forest)
+        self._runners.add(runner)
+        return runner
+
+    @contextmanager
+    def step(self, keep: Any = ()) -> Iterator[None]:
+        """Mark an iteration: on entry, outputs of earlier calls end.
+
+        Those in ``keep``, any nest of arrays, are excepted. Using one that has ended
+        raises `StaleOutput`.
+        """
+        self._open()
+        adapter = self._forest.adapter
+        leaves, _ = flatten(keep, adapter.is_array)
+        kept: set[Storage] = {
+            adapter.storage(leaf) for leaf in leaves if adapter.is_array(leaf)
+        }
+        with self._device.lock:
+            self._device.returns.drain()
+            self._forest.leases.revoke("a later step() began", kept)
+        yield
+
+    # Arrays, streams, generators.
+
+    def array(self, host: Any) -> Array:
+        """Return a device array with the contents of a host array."""
+        self._open()
+        return self._integration.array_from_host(self._device, host)
+
+    def generator(self, seed: int) -> Any:
+        """Return a random generator whose state lives in device memory."""
+        self._open()
+        return self._integration.make_generator(self._device, seed)
+
+    def stream(self) -> Stream:
+        """Return a new stream; ``with stream:`` makes it current."""
+        self._open()
+        return self._device.new_stream()
+
+    def synchronize(self) -> None:
+        """Wait for all work of the device."""
+        self._open()
+        self._driver.synchronize()
+
+    # What happened, and who holds what.
+
+    def stats(self) -> Stats:
+        """Return the sum of the statistics of all functions that are alive."""
+        total = Tally()
+        for runner in list(self._runners):
+            total.update(runner.tally)
+        return Stats(**total)
+
+    def events(self) -> tuple[Event, ...]:
+        """Return the last events, oldest first."""
+        return tuple(self._events)
+
+    def memory_stats(self) -> dict[str, int]:
+        """Return counts of pages, ranges and bytes.
+
+        ``pages.mapped`` are the physical pages of all recordings, ``pages.scratch``
+        and ``pages.output`` its parts; ``pages.live`` hold outputs that are held;
+        ``ranges.pages`` sums the pages of all ranges, sharing not counted;
+        ``heap.pages`` and ``heap.bytes`` are those of eager arrays; ``limit`` in
+        bytes, 0 if there is none.
+        """
+        device = self._device
+        with device.lock:
+            device.returns.drain()
+            ranges = self._forest.ranges()
+            return {
+                "heap.bytes": device.heap.used(),
+                "heap.pages": device.pages.heap,
+                "limit": device.pages.limit or 0,
+                "page.bytes": device.pages.page,
+                "pages.live": device.pages.live.bit_count(),
+                "pages.mapped": device.pages.mapped(),
+                "pages.output": device.pages.mapped(scratch=False),
+                "pages.scratch": device.pages.mapped(scratch=True),
+                "ranges": len(ranges),
+                "ranges.pages": sum(r.size() for r in ranges),
+            }
+
+    def memory_snapshot(self) -> dict[str, Any]:
+        """Return who holds which addresses and pages, as plain JSON-able data."""
+        with self._device.lock:
+            self._device.returns.drain()
+            return self._forest.snapshot()
+
+    # The end.
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._device.closed
+
+    def close(self) -> None:
+        """Evict all recordings and give memory back.
+
+        Outputs that are still held stay readable, and take their pages along when
+        they go. Closing twice does nothing.
+        """
+        device = self._device
+        with device.lock, Release() as release:
+            if device.closed:
+                return
+            release(device.returns.drain)
+            recordings = len(self._forest.nodes)
+            release(self._forest.close)
+            self._events(Closed(recordings, len(self._forest.leases)))
+            release(device.close)
+
+    def _open(self) -> None:
+        if self._device.closed:
+            raise MisuseError("this runtime is closed. Make a new one")
+
+
+def _driver(device: str | Driver | None, settings: knobs.Knobs) -> Driver:
+    name = (settings.device or None) if device is None else device
+    if name is None or name == "emulated":
+        return Emulated(
+            total=settings.emulated_memory, schedule=settings.emulated_schedule
+        )
+    if isinstance(name, str):
+        raise NoDevice(
+            "Runtime", 100, "NO_DEVICE", f"there is no device {name!r} here. "
+            "Use device=None or device=\"emulated\""
+        )
+    return name

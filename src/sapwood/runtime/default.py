@@ -1,0 +1,36 @@
+"""The runtime of those who name none: made when it is first needed, one a process."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable
+from typing import Any, Unpack
+
+from sapwood.runtime.core import Runtime
+from sapwood.runtime.graphed import GraphOptions, graphed
+
+__all__ = ["default_runtime", "graph"]
+
+_lock = threading.Lock()
+_default: Runtime | None = None
+
+
+def default_runtime() -> Runtime:
+    """Return the process's runtime; after it was closed, a new one."""
+    global _default
+    found = _default
+    if found is not None and not found.closed:
+        return found
+    with _lock:
+        if _default is None or _default.closed:
+            _default = Runtime()
+            atexit.register(_default.close)
+        return _default
+
+
+def graph(
+    fn: Callable[..., Any] | None = None, **options: Unpack[GraphOptions]
+) -> Any:
+    """Graph a function on the default runtime: see `Runtime.graph`."""
+    return graphed(default_runtime, fn, options)

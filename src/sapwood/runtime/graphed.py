@@ -1,0 +1,242 @@
+"""A graphed function: called like the plain one, a method where that is one."""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from sapwood import knobs
+from sapwood.errors import MisuseError
+from sapwood.tree import session
+from sapwood.tree.parameters import Parameters, check_kind
+from sapwood.tree.runner import Options, Runner
+from sapwood.tree.stats import Stats
+
+if TYPE_CHECKING:
+    from sapwood.runtime.core import Runtime
+
+__all__ = ["Bound", "GraphOptions", "Graphed", "disabled", "graphed"]
+
+_disabled: ContextVar[bool] = ContextVar("sapwood_disabled", default=False)
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Run every graphed function as its plain function, on this thread or task."""
+    token = _disabled.set(True)
+    try:
+        yield
+    finally:
+        _disabled.reset(token)
+
+
+class GraphOptions(TypedDict, total=False):
+    """How to graph a function.
+
+    ``name`` appears in messages. ``donate`` and ``pinned`` name parameters: arrays
+    that a call may overwrite and whose leases it ends, and arrays that are always
+    found at the same address. ``max_variants`` (4) bounds the recordings of one
+    signature, ``max_recordings`` (64) those of the function. ``on_unsupported`` is
+    ``"raise"``, or ``"eager"`` to run eagerly what cannot be recorded. ``verify=n``
+    holds every n-th replay against an eager run, 0 none.
+    """
+
+    name: str | None
+    donate: Sequence[str]
+    pinned: Sequence[str]
+    max_variants: int | None
+    max_recordings: int | None
+    on_unsupported: str
+    verify: int
+
+
+def graphed(
+    runtime: Callable[[], Runtime],
+    fn: Callable[..., Any] | None,
+    options: GraphOptions,
+) -> Any:
+    """Return a graphed function, or without ``fn`` a decorator that makes one.
+
+    Raises `MisuseError` for wrong options.
+    """
+    if fn is None:
+        return lambda fn: graphed(runtime, fn, options)
+    check_kind(fn)
+    made = _options(fn, **options)
+    parameters = Parameters(fn)
+    parameters.check("donate", made.donate)
+    parameters.check("pinned", made.pinned)
+    return Graphed(fn, made, runtime)
+
+
+def _options(
+    fn: Callable[..., Any],
+    *,
+    name: str | None = None,
+    donate: Sequence[str] = (),
+    pinned: Sequence[str] = (),
+    max_variants: int | None = None,
+    max_recordings: int | None = None,
+    on_unsupported: str = "raise",
+    verify: int = 0,
+) -> Options:
+    if on_unsupported not in {"raise", "eager"}:
+        raise MisuseError(
+            f"on_unsupported={on_unsupported!r} is not allowed. Use 'raise' or 'eager'"
+        )
+    if type(verify) is not int or verify < 0:
+        raise MisuseError(f"verify={verify!r} is not a count. Use 0, or n for every n-th")
+    settings = knobs.current()
+    if max_variants is not None:
+        settings = replace(settings, max_variants=max_variants)
+    if max_recordings is not None:
+        settings = replace(settings, max_recordings=max_recordings)
+    return Options(
+        name=name or getattr(fn, "__qualname__", type(fn).__qualname__),
+        donate=(donate,) if isinstance(donate, str) else tuple(donate),
+        pinned=(pinned,) if isinstance(pinned, str) else tuple(pinned),
+        max_variants=settings.max_variants,
+        max_recordings=settings.max_recordings,
+        tolerant=on_unsupported == "eager",
+        verify=verify,
+    )
+
+
+class Graphed:
+    """A function whose calls are recorded once and replayed.
+
+    ``runtime`` says on which runtime; it is asked at every call, so that decorating
+    makes no device. As a class attribute it binds like a function, and every
+    instance has recordings of its own.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], options: Options, runtime: Callable[[], Runtime]
+    ) -> None:
+        functools.update_wrapper(self, fn)
+        self.__wrapped__ = fn
+        self._options, self._runtime = options, runtime
+        self._runner: Runner | None = None
+        self._on: Runtime | None = None
+        self._bound: dict[int, tuple[weakref.ref[Any], Graphed]] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if session.current() is not None or _disabled.get():
+            return self.__wrapped__(*args, **kwargs)
+        return self._run_on().call(args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Graphed | Bound:
+        if instance is None:
+            return self
+        held = self._bound.get(id(instance))
+        if held is None or held[0]() is not instance:
+            return Bound(self._bind(instance), instance)
+        return Bound(held[1], instance)
+
+    def _bind(self, instance: Any) -> Graphed:
+        key, method = id(instance), types.MethodType(self.__wrapped__, instance)
+        try:
+            gone = weakref.ref(instance, lambda _: self._bound.pop(key, None))
+        except TypeError:
+            raise MisuseError(
+                f"{type(instance).__qualname__} has __slots__ without __weakref__, so "
+                f"{self._options.name} cannot keep recordings of its own for it. Add "
+                "__weakref__ to its __slots__"
+            ) from None
+        bound = _Method(method, self._options, self._runtime)
+        self._bound[key] = (gone, bound)
+        return bound
+
+    def _run_on(self) -> Runner:
+        runtime = self._runtime()
+        if self._runner is None or runtime is not self._on:
+            self._runner = runtime.runner(self._target(), self._options)
+            self._on = runtime
+        return self._runner
+
+    def _target(self) -> Callable[[], Callable[..., Any]]:
+        fn = self.__wrapped__
+        return lambda: fn
+
+    def warm(self, *args: Any, **kwargs: Any) -> None:
+        """Warm up and record for such arguments now; arrays are left as they are.
+
+        Raises what a call would raise.
+        """
+        self._run_on().warm(args, kwargs)
+
+    def stats(self) -> Stats:
+        """Return what has happened to the calls so far."""
+        return self._run_on().stats()
+
+    def explain(self) -> str:
+        """Return, for each recording and each recent miss, what it is and why."""
+        return self._run_on().explain()
+
+    def __repr__(self) -> str:
+        return f"<graphed {self._options.name}>"
+
+
+class _Method(Graphed):
+    """A graphed function bound to an instance, which it does not keep alive."""
+
+    def __init__(
+        self, method: types.MethodType, options: Options, runtime: Callable[[], Runtime]
+    ) -> None:
+        self._method = weakref.WeakMethod(method)
+        super().__init__(method.__func__, options, runtime)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if session.current() is not None or _disabled.get():
+            return self._alive()(*args, **kwargs)
+        return self._run_on().call(args, kwargs)
+
+    def _alive(self) -> Callable[..., Any]:
+        method = self._method()
+        if method is None:
+            raise MisuseError(
+                f"the object that {self._options.name} is a method of is gone. Keep "
+                "it alive while its method is in use"
+            )
+        return method
+
+    def _target(self) -> Callable[[], Callable[..., Any]]:
+        return self._alive
+
+
+class Bound:
+    """A graphed method of one object, which it keeps alive as a method does."""
+
+    __slots__ = ("__self__", "_method")
+
+    def __init__(self, method: Graphed, instance: Any) -> None:
+        self._method, self.__self__ = method, instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._method(*args, **kwargs)
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """The plain method."""
+        return types.MethodType(self._method.__wrapped__, self.__self__)
+
+    def warm(self, *args: Any, **kwargs: Any) -> None:
+        """Warm up and record for such arguments now; arrays are left as they are."""
+        self._method.warm(*args, **kwargs)
+
+    def stats(self) -> Stats:
+        """Return what has happened to this object's calls so far."""
+        return self._method.stats()
+
+    def explain(self) -> str:
+        """Return, for each recording and each recent miss, what it is and why."""
+        return self._method.explain()
+
+    def __repr__(self) -> str:
+        return f"{self._method!r} of {self.__self__!r}"

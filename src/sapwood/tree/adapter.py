@@ -1,0 +1,63 @@
+"""What the tree asks of a framework: one `Adapter` per framework.
+
+Only an adapter sees the framework's arrays. Several may serve one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Protocol
+
+from sapwood.memory.storage import Storage
+from sapwood.units import Addr
+
+__all__ = ["Adapter", "Array", "Template"]
+
+Array = Any
+"""A framework's array; nobody but its adapter looks inside."""
+
+Template = Any
+"""An adapter's memory of how to make an array like one that it has seen."""
+
+
+class Adapter(Protocol):
+    """One framework's arrays, as the tree needs them."""
+
+    def is_array(self, value: object) -> bool:
+        """Return whether ``value`` is a device array of this framework."""
+        ...
+
+    def text(self, array: Array) -> str:
+        """Return what the array is, briefly: ``float32[64, 10]``."""
+        ...
+
+    def refusal(self, value: object) -> str | None:
+        """Say why a value may not be an argument, such as a host array."""
+        ...
+
+    def layout(self, array: Array) -> Hashable:
+        """Return everything that tells two arrays apart but their addresses.
+
+        Shape, strides, dtype and whether the array is aligned. Raises `StaleOutput`.
+        """
+        ...
+
+    def address(self, array: Array) -> Addr:
+        """Return where the first element lies."""
+        ...
+
+    def span(self, array: Array) -> tuple[Addr, Addr]:
+        """Return the half-open byte interval that all elements lie in."""
+        ...
+
+    def storage(self, array: Array) -> Storage:
+        """Return the memory that this array shares with its views."""
+        ...
+
+    def template(self, array: Array) -> Template:
+        """Return what `make` needs to make arrays like this one."""
+        ...
+
+    def make(self, template: Template, storage: Storage, address: Addr) -> Array:
+        """Return a fresh array like the template's, at ``address`` in ``storage``."""
+        ...

@@ -1,0 +1,413 @@
+"""Nests of containers, taken apart into leaves and put together again; constants.
+
+A structure is hashable and says everything of a nest except its leaves: classes,
+keys in their order, names of fields. Putting together always gives fresh containers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from types import BuiltinMethodType, MethodType, ModuleType
+from typing import Any, TypeAlias
+
+from sapwood.errors import MisuseError
+
+__all__ = [
+    "Container",
+    "Identity",
+    "Structure",
+    "constant_key",
+    "container_of",
+    "flatten",
+    "paths",
+    "register_container",
+    "registered",
+    "unflatten",
+]
+
+Structure: TypeAlias = Hashable
+"""A nest without its leaves; ``None`` is one leaf."""
+
+_DEPTH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """How the instances of one class are taken apart and put together.
+
+    ``flatten(value)`` gives the children and a hashable rest, ``unflatten(rest,
+    children)`` a fresh value, ``labels(rest, count)`` what a path adds per child.
+    """
+
+    flatten: Callable[[Any], tuple[Sequence[Any], Any]]
+    unflatten: Callable[[Any, list[Any]], Any]
+    labels: Callable[[Any, int], Iterable[str]]
+
+
+def flatten(
+    value: Any, is_array: Callable[[Any], bool]
+) -> tuple[list[Any], Structure]:
+    """Return the leaves of a nest, in order, and its structure.
+
+    Tuples, lists, dicts (`OrderedDict` and `defaultdict` too), deques, named tuples,
+    dataclasses and registered containers are taken apart, except for values that
+    ``is_array`` claims. Raises `MisuseError` for a nest that contains itself, and for
+    other subclasses of the built-in containers.
+    """
+    leaves: list[Any] = []
+    return leaves, _fold(value, is_array, leaves, 0)
+
+
+def _fold(
+    value: Any, is_array: Callable[[Any], bool], leaves: list[Any], depth: int
+) -> Structure:
+    cls = type(value)
+    known = _known.get(cls, _UNSEEN)
+    container = container_of(cls) if known is _UNSEEN else known
+    if container is None or (cls not in _BUILT_IN and is_array(value)):
+        leaves.append(value)
+        return None
+    if depth == _DEPTH:
+        raise MisuseError(
+            f"a {cls.__name__} is nested deeper than {_DEPTH} levels, or contains "
+            "itself. Pass arrays and plain values in a nest that ends"
+        )
+    children, rest = container.flatten(value)
+    folded: list[Structure] = []
+    for child in children:
+        if _known.get(type(child), _UNSEEN) is None:
+            leaves.append(child)
+            folded.append(None)
+        else:
+            folded.append(_fold(child, is_array, leaves, depth + 1))
+    return cls, rest, tuple(folded)
+
+
+def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
+    """Return a fresh nest of this structure; the inverse of `flatten`.
+
+    Raises `MisuseError` where the number of leaves is not the structure's.
+    """
+    rest = iter(leaves)
+    try:
+        value = _unfold(structure, rest)
+    except StopIteration:
+        raise MisuseError(
+            "there are fewer leaves than the structure has places: pass them all"
+        ) from None
+    if next(rest, _UNSEEN) is not _UNSEEN:
+        raise MisuseError(
+            "there are more leaves than the structure has places: pass only its own"
+        )
+    return value
+
+
+def _unfold(structure: Any, leaves: Iterator[Any]) -> Any:
+    if structure is None:
+        return next(leaves)
+    cls, rest, folded = structure
+    children = [
+        next(leaves) if child is None else _unfold(child, leaves) for child in folded
+    ]
+    container = container_of(cls)
+    if container is None:
+        raise MisuseError(
+            f"{cls.__name__} is not a container any more. Register it again with "
+            "register_container"
+        )
+    return container.unflatten(rest, children)
+
+
+def paths(structure: Structure, root: str = "args") -> tuple[str, ...]:
+    """Return the name of each leaf as a user would write it: ``args[0]['w'].bias``."""
+    return tuple(_name(structure, root))
+
+
+def _name(structure: Any, path: str) -> Iterator[str]:
+    if structure is None:
+        yield path
+        return
+    cls, rest, folded = structure
+    container = container_of(cls)
+    labels = _indices(rest, len(folded)) if container is None else (
+        container.labels(rest, len(folded))
+    )
+    for label, child in zip(labels, folded, strict=True):
+        yield from _name(child, path + label)
+
+
+def register_container(
+    cls: type,
+    flatten: Callable[[Any], tuple[Iterable[Any], Hashable]],
+    unflatten: Callable[[Any, list[Any]], Any],
+) -> None:
+    """Let instances of exactly ``cls`` be taken apart wherever arrays are passed.
+
+    ``flatten(value)`` returns the children and a hashable rest, ``unflatten(rest,
+    children)`` a fresh value from them. Raises `MisuseError` where ``cls`` is not a
+    class or is a built-in container.
+    """
+    if not isinstance(cls, type):
+        raise MisuseError(f"{cls!r} is not a class: register_container takes a class")
+    if cls in _BUILT_IN:
+        raise MisuseError(
+            f"{cls.__name__} is taken apart already: register a class of your own"
+        )
+
+    def taken_apart(value: Any) -> tuple[Sequence[Any], Hashable]:
+        children, rest = flatten(value)
+        try:
+            hash(rest)
+        except TypeError:
+            raise MisuseError(
+                f"the rest that flatten gives for {cls.__name__} is not hashable. "
+                "Return arrays as children and everything else as hashable values"
+            ) from None
+        return tuple(children), rest
+
+    _registered[cls] = _known[cls] = Container(taken_apart, unflatten, _indices)
+
+
+def registered(cls: type) -> Container | None:
+    """Return how a class that was given to `register_container` is taken apart."""
+    return _registered.get(cls)
+
+
+def container_of(cls: type) -> Container | None:
+    """Return how the instances of ``cls`` are taken apart; None: they are leaves.
+
+    Raises `MisuseError` for a class that looks like a container but may be more.
+    """
+    known = _known.get(cls, _UNSEEN)
+    if known is not _UNSEEN:
+        return known
+    if len(_known) > 4096:
+        # Classes made in a loop must not be kept for ever.
+        _known.clear()
+        _known.update(_BUILT_IN)
+        _known.update(_registered)
+    container = _known[cls] = _container(cls)
+    return container
+
+
+def _container(cls: type) -> Container | None:
+    if issubclass(cls, Enum):
+        return None
+    if dataclasses.is_dataclass(cls) and not issubclass(cls, (tuple, list, dict)):
+        return _dataclass(cls)
+    if issubclass(cls, tuple) and hasattr(cls, "_make") and hasattr(cls, "_fields"):
+        return Container(
+            lambda value: (value, None),
+            lambda _, children: cls._make(children),
+            lambda _, __: [f".{name}" for name in cls._fields],
+        )
+    if issubclass(cls, (tuple, list, dict, deque)):
+        raise MisuseError(
+            f"{cls.__qualname__} is a {cls.__mro__[-2].__name__} of its own kind, and "
+            "cannot be rebuilt without knowing it. Teach it with "
+            f"sapwood.register_container({cls.__name__}, flatten, unflatten)"
+        )
+    return None
+
+
+def _dataclass(cls: type) -> Container:
+    fields = tuple(each.name for each in dataclasses.fields(cls))
+
+    def taken_apart(value: Any) -> tuple[Sequence[Any], Hashable]:
+        more = getattr(value, "__dict__", {})
+        names = [name for name in fields if name in more or hasattr(value, name)]
+        names += [name for name in more if name not in fields]
+        return [getattr(value, name) for name in names], tuple(names)
+
+    def put_together(names: tuple[str, ...], children: list[Any]) -> Any:
+        value = object.__new__(cls)
+        for name, child in zip(names, children, strict=True):
+            # Frozen dataclasses forbid their own setattr.
+            object.__setattr__(value, name, child)
+        return value
+
+    return Container(
+        taken_apart, put_together, lambda names, _: [f".{name}" for name in names]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Keys that are not all strings, compared by type and bits."""
+
+    constants: tuple[Hashable, ...]
+    keys: tuple[Any, ...] = field(compare=False)
+
+
+def _keys(value: dict[Any, Any]) -> Any:
+    keys = tuple(value)
+    for key in keys:
+        if type(key) is not str:
+            return _Keys(tuple(map(constant_key, keys)), keys)
+    return keys
+
+
+def _items(keys: Any, children: list[Any]) -> Iterable[tuple[Any, Any]]:
+    return zip(_plain_keys(keys), children, strict=True)
+
+
+def _plain_keys(keys: Any) -> tuple[Any, ...]:
+    return keys.keys if type(keys) is _Keys else keys
+
+
+def _indices(_: Any, count: int) -> Iterable[str]:
+    return [f"[{index}]" for index in range(count)]
+
+
+def _subscripts(keys: Any, _: int) -> Iterable[str]:
+    return [f"[{key!r}]" for key in _plain_keys(keys)]
+
+
+_UNSEEN: Any = object()
+_BUILT_IN: dict[type, Container] = {
+    tuple: Container(
+        lambda value: (value, None), lambda _, children: tuple(children), _indices
+    ),
+    list: Container(
+        lambda value: (value, None), lambda _, children: list(children), _indices
+    ),
+    deque: Container(lambda value: (value, value.maxlen), lambda n, children: deque(
+        children, n
+    ), _indices),
+    dict: Container(
+        lambda value: (tuple(value.values()), _keys(value)),
+        lambda keys, children: dict(_items(keys, children)),
+        _subscripts,
+    ),
+    OrderedDict: Container(
+        lambda value: (tuple(value.values()), _keys(value)),
+        lambda keys, children: OrderedDict(_items(keys, children)),
+        _subscripts,
+    ),
+    defaultdict: Container(
+        lambda value: (tuple(value.values()), (value.default_factory, _keys(value))),
+        lambda rest, children: defaultdict(rest[0], _items(rest[1], children)),
+        lambda rest, count: _subscripts(rest[1], count),
+    ),
+}
+_registered: dict[type, Container] = {}
+_known: dict[type, Container | None] = dict(_BUILT_IN)
+
+
+class Identity:
+    """Stands for one object: equal only to itself, and only while it lives.
+
+    The object is held weakly where it can be.
+    """
+
+    __slots__ = ("_hash", "target")
+
+    def __init__(self, value: object) -> None:
+        self._hash = id(value)
+        self.target: Callable[[], object]
+        try:
+            self.target = weakref.ref(value)
+        except TypeError:
+            self.target = lambda: value
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Identity):
+            return NotImplemented
+        mine = self.target()
+        return mine is not None and mine is other.target()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"<Identity of {type(self.target()).__name__}>"
+
+
+def constant_key(value: Any) -> Hashable:
+    """Return what a constant is compared by: its type and bits, else its identity.
+
+    1, True and 1.0 differ, +0.0 and -0.0 differ, NaN equals itself. Tuples and sets
+    compare by their items, in order; bound methods by object and function; objects
+    that are not plain values by `Identity`.
+    """
+    key = _constants.get(type(value))
+    return _other_key(value) if key is None else key(value)
+
+
+_double = struct.Struct("<d").pack
+_doubles = struct.Struct("<2d").pack
+
+
+def _item_keys(value: Iterable[Any]) -> Hashable:
+    return (type(value), *map(constant_key, value))
+
+
+_constants: dict[type, Callable[[Any], Hashable]] = {
+    int: lambda value: value,
+    str: lambda value: value,
+    type(None): lambda value: value,
+    type(...): lambda value: value,
+    bool: lambda value: (bool, value),
+    float: lambda value: (float, _double(value)),
+    complex: lambda value: (complex, _doubles(value.real, value.imag)),
+    bytes: lambda value: (bytes, value),
+    bytearray: lambda value: (bytearray, bytes(value)),
+    range: lambda value: (range, value.start, value.stop, value.step),
+    slice: lambda value: (
+        slice,
+        constant_key(value.start),
+        constant_key(value.stop),
+        constant_key(value.step),
+    ),
+    tuple: _item_keys,
+    frozenset: _item_keys,
+    set: _item_keys,
+    MethodType: lambda value: (
+        MethodType,
+        constant_key(value.__func__),
+        Identity(value.__self__),
+    ),
+}
+
+_BY_TEXT = {
+    ("datetime", "date"),
+    ("datetime", "datetime"),
+    ("datetime", "time"),
+    ("datetime", "timedelta"),
+    ("decimal", "Decimal"),
+    ("fractions", "Fraction"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "PurePosixPath"),
+    ("pathlib", "WindowsPath"),
+    ("pathlib._local", "PosixPath"),
+    ("uuid", "UUID"),
+}
+"""Immutable values of the standard library whose text says all there is."""
+
+
+def _other_key(value: Any) -> Hashable:
+    cls = type(value)
+    if isinstance(value, Enum):
+        return Identity(value)
+    for base in cls.__mro__:
+        if base.__module__ == "numpy" and base.__name__ == "generic":
+            return (cls, value.dtype.str, value.tobytes())
+        if base.__module__ == "numpy" and base.__name__ == "dtype":
+            return (cls, value)
+    if (cls.__module__, cls.__name__) in _BY_TEXT:
+        return (cls, repr(value))
+    if cls is BuiltinMethodType and not isinstance(value.__self__, ModuleType):
+        return (cls, value.__name__, Identity(value.__self__))
+    if not getattr(value, "__dict__", None):
+        for plain in (int, float, complex, str, bytes):
+            if isinstance(value, plain):
+                return (cls, constant_key(plain.__call__(value)))
+    return Identity(value)

@@ -1,0 +1,55 @@
+"""Why a function's calls were or were not replayed, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sapwood.tree.miss import Miss
+from sapwood.tree.node import Node
+from sapwood.tree.stats import Stats
+from sapwood.units import size_text
+
+__all__ = ["explain_function"]
+
+
+def explain_function(
+    name: str,
+    stats: Stats,
+    nodes: Iterable[Node],
+    misses: Sequence[tuple[str, tuple[Miss, ...]]],
+    refusals: Iterable[str],
+) -> str:
+    """Return a page about one function: its recordings and its recent misses."""
+    lines = [
+        f"{name}: {stats.replays} replays of {stats.recordings} recordings, "
+        f"{stats.warmups} warm-ups, {stats.passed_through} passed through, "
+        f"{stats.evicted} evicted"
+    ]
+    for node in nodes:
+        lines += _node(node)
+    for refusal in refusals:
+        lines.append(f"  runs eagerly: {refusal}")
+    if misses:
+        lines.append(f"  the last {len(misses)} calls without a recording:")
+    for signature, reasons in misses:
+        lines.append(f"    ({signature})")
+        lines += [f"      {reason}" for reason in dict.fromkeys(map(str, reasons))]
+    return "\n".join(lines)
+
+
+def _node(node: Node) -> list[str]:
+    after = f" after {node.parent}" if node.parent else ""
+    lines = [
+        f"  {node.label}{after}: {len(node.recording.ops)} ops, "
+        f"{node.clobbers.bit_count()} pages, replayed {node.hits} times"
+        + (", copies its outputs out" if node.escapes else "")
+    ]
+    for place in node.places:
+        if place.used:
+            written = ", written" if place.written else ""
+            donated = ", donated" if place.donated else ""
+            lines.append(
+                f"    {place.name}: {place.role.value}{written}{donated}, "
+                f"{size_text(place.size)}"
+            )
+    return lines

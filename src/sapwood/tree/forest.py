@@ -1,0 +1,128 @@
+"""All recordings of one runtime: who may run, who goes first when memory is short."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from sapwood.driver.release import Release
+from sapwood.driver.streams import Stream
+from sapwood.memory.device import Device
+from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.adapter import Adapter
+from sapwood.tree.group import least_recent
+from sapwood.tree.leases import Lease, Leases
+from sapwood.tree.node import Node
+from sapwood.units import Mask
+
+__all__ = ["Forest"]
+
+Forget = Callable[[Node, str | None], None]
+
+
+class Forest:
+    """What the runners of one runtime share; guarded by the device's lock.
+
+    ``emit`` takes event records; ``last`` is the recording that was replayed last.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        adapter: Adapter,
+        emit: Callable[[Any], None],
+        *,
+        patch_from: int,
+    ) -> None:
+        self.device, self.adapter, self.emit = device, adapter, emit
+        self.patch_from = patch_from
+        self.leases = Leases(device.pages)
+        self.nodes: dict[Node, Forget] = {}
+        self.last: Node | None = None
+        self.clock = 0
+        self._numbers = itertools.count(1)
+        self.busy: set[Node] = set()
+        self.before_call: Callable[[], None] | None = None
+        self._capture_stream: Stream | None = None
+        device.reclaim = self._reclaim
+        device.holders = self._holders
+
+    def capture_stream(self) -> Stream:
+        """Return the stream that all captures are made on."""
+        if self._capture_stream is None:
+            self._capture_stream = self.device.new_stream("capture")
+        return self._capture_stream
+
+    def renew_capture_stream(self) -> None:
+        """Forget a capture stream whose capture went wrong."""
+        self._capture_stream = None
+
+    def plant(self, node: Node, forget: Forget) -> None:
+        """Add a recording; ``forget`` takes it from whoever looks for it."""
+        self.nodes[node] = forget
+
+    def fell(self, node: Node, reason: str | None) -> None:
+        """Remove a recording: nobody finds it any more, its memory returns.
+
+        With a ``reason`` it counts as evicted. Pages with a live lease stay until
+        that ends.
+        """
+        self.nodes.pop(node)(node, reason)
+        if self.last is node:
+            self.last = None
+        with Release() as release:
+            release(node.exec.close)
+            release(node.range.close)
+
+    def inherits(self, storage: Storage) -> bool:
+        """Return whether these bytes are the output of a recording."""
+        return isinstance(storage.token, Lease)
+
+    def number(self) -> int:
+        """Return the next number to tell recordings apart."""
+        return next(self._numbers)
+
+    def tick(self) -> int:
+        """Advance the clock that uses and misses are read off."""
+        self.clock += 1
+        return self.clock
+
+    def idle_pages(self) -> Mask:
+        """Return the pages that no lease holds."""
+        mask = 0
+        for extent in self.device.pages.extents:
+            mask |= extent.mask
+        return Mask(mask & ~self.device.pages.live)
+
+    def ranges(self) -> list[Range]:
+        """Return the ranges of all recordings."""
+        return [node.range for node in self.nodes]
+
+    def close(self) -> None:
+        """Evict everything."""
+        with Release() as release:
+            for node in list(self.nodes):
+                release(self.fell, node, None)
+        self._capture_stream = None
+
+    def _reclaim(self) -> bool:
+        """Find memory: what the heap does not need, else the oldest recording."""
+        if self.device.heap.trim():
+            return True
+        node = least_recent(n for n in self.nodes if n not in self.busy)
+        if node is None:
+            return False
+        self.fell(node, "memory is short")
+        return True
+
+    def _holders(self) -> tuple[tuple[str, int], ...]:
+        pages = self.device.pages
+        held = [("eager arrays", pages.heap * pages.page)]
+        held += [
+            (f"outputs and temporaries of {node.label}", node.range.size() * pages.page)
+            for node in self.nodes
+        ]
+        live = pages.live.bit_count() * pages.page
+        return (*((who, size) for who, size in held if size), ("live outputs", live))

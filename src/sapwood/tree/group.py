@@ -1,0 +1,73 @@
+"""What is known about calls with one signature under one set of ambient values."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from sapwood.errors import CaptureError
+from sapwood.tree.node import Node
+from sapwood.tree.roles import History, Role
+
+__all__ = ["Group", "Warm", "least_recent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """What a warm-up showed, for the recording to be held against.
+
+    ``ops`` are digests of the ops, addresses left out; ``stays`` the allocations, by
+    their order, that outlived the function; ``constants`` the plain results.
+    """
+
+    ops: tuple[int, ...]
+    stays: frozenset[int]
+    constants: Hashable
+
+
+class Group:
+    """The recordings of one signature and one set of ambient values.
+
+    ``misses`` are the clock readings of the last two calls that no recording fitted.
+    """
+
+    def __init__(self, ambient_key: Hashable, max_variants: int) -> None:
+        self.ambient_key, self.max_variants = ambient_key, max_variants
+        self.nodes: list[Node] = []
+        self.warm: Warm | None = None
+        self.unrecordable: CaptureError | None = None
+        self.places: list[History] = []
+        self.ambient: dict[str, History] = {}
+        self.misses: tuple[int, ...] = ()
+
+    def missed(self, clock: int) -> None:
+        """Note a call that no recording fitted."""
+        self.misses = (*self.misses[-1:], clock)
+
+    def missed_since(self, clock: int) -> int:
+        """Return how many of the last two misses came after ``clock``."""
+        return sum(miss > clock for miss in self.misses)
+
+    def add(self, node: Node) -> None:
+        """Add a recording; those that copy less are tried first."""
+        self.nodes.append(node)
+        self.nodes.sort(key=lambda n: (n.escapes, n.copied_bytes))
+
+
+    def outdated(self) -> list[Node]:
+        """Return the nodes that fix a place which comes from too many addresses."""
+        return [node for node in self.nodes if self._fixes_moved(node)]
+
+    def _fixes_moved(self, node: Node) -> bool:
+        arguments = zip(node.places, self.places, strict=False)
+        if any(use.role is Role.INHERITED and history.moved for use, history in arguments):
+            return True
+        return any(
+            use.role is Role.INHERITED and self.ambient[use.name].moved
+            for use in node.places[node.argument_places :]
+        )
+
+
+def least_recent(nodes: Iterable[Node]) -> Node | None:
+    """Return the node whose last use is longest ago."""
+    return min(nodes, key=lambda node: node.last_used, default=None)

@@ -1,0 +1,81 @@
+"""Who holds outputs: one lease per storage, ended by its last array or revoked.
+
+A lease on pages keeps them from being clobbered. Outputs in ordinary memory (of
+warm-ups, of escapes) have no pages to hold, but `revoke` ends them alike.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Container
+
+from sapwood.driver.streams import Stream
+from sapwood.memory.pages import Pages
+from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
+from sapwood.units import Mask
+
+__all__ = ["Lease", "Leases"]
+
+
+class Lease:
+    """The token of an output's storage: the right to its pages."""
+
+    __slots__ = ("leases", "mask", "range", "storage")
+
+    def __init__(self, leases: Leases, range_: Range, mask: Mask) -> None:
+        self.leases, self.range, self.mask = leases, range_, mask
+        self.storage: weakref.ref[Storage] | None = None
+
+    def ended(self, streams: tuple[Stream, ...]) -> None:
+        self.leases.end(self, streams)
+
+
+class Leases:
+    """All leases of one runtime; called under its lock."""
+
+    def __init__(self, pages: Pages) -> None:
+        self.pages = pages
+        self._held: dict[Lease, None] = {}
+        self._loose: weakref.WeakSet[Storage] = weakref.WeakSet()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def begin(self, lease: Lease, storage: Storage) -> None:
+        """Hold the pages of an output until its storage is gone."""
+        lease.storage = weakref.ref(storage)
+        self._held[lease] = None
+        self.pages.hold(lease.mask)
+
+    def begin_loose(self, storage: Storage) -> None:
+        """Remember an output in ordinary memory, to be revoked with the others."""
+        self._loose.add(storage)
+
+    def end(self, lease: Lease, streams: tuple[Stream, ...]) -> None:
+        """End a lease that nobody holds any more, unless it was revoked before."""
+        if lease not in self._held:
+            return
+        del self._held[lease]
+        # Whoever clobbers the pages next waits for those who may still read them.
+        self.pages.used(streams, lease.mask)
+        self.pages.drop(lease.mask)
+        if lease.range.closed:
+            lease.range.close()
+
+    def revoke(self, why: str, keep: Container[Storage]) -> None:
+        """End all leases but those on the storages to ``keep``."""
+        for lease in list(self._held):
+            storage = lease.storage() if lease.storage is not None else None
+            if storage is not None and storage not in keep:
+                self.revoke_one(storage, why)
+        for storage in list(self._loose):
+            if storage not in keep:
+                self.revoke_one(storage, why)
+
+    def revoke_one(self, storage: Storage, why: str) -> None:
+        """End the lease on one storage: using it raises `StaleOutput` from now on."""
+        storage.stale = why
+        self._loose.discard(storage)
+        if isinstance(storage.token, Lease):
+            self.end(storage.token, storage.users())

@@ -1,0 +1,91 @@
+"""A recording's place in the tree: what it may be replayed on, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sapwood.graph.exec import Exec
+from sapwood.graph.recording import Recording
+from sapwood.memory.range import Range
+from sapwood.tree.ambient import Ambient
+from sapwood.tree.outputs import Outputs
+from sapwood.tree.roles import Role
+from sapwood.units import Addr, Mask, Size
+
+__all__ = ["Node", "PlaceUse"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceUse:
+    """What a recording does with one place.
+
+    ``address`` is where it was when it was recorded, which fixed roles require.
+    """
+
+    name: str
+    role: Role
+    address: Addr
+    size: Size
+    used: bool
+    written: bool
+    donated: bool
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One recording, linked, with its footprint and counters.
+
+    ``places`` are the arguments' and behind them the ambient arrays'; ``escapes``
+    says that new storages are copied out after every replay; ``clobbers`` are the
+    pages that a replay overwrites; ``revokes`` the places whose leases it ends.
+    """
+
+    label: str
+    parent: str | None
+    recording: Recording
+    exec: Exec
+    range: Range
+    ambient: Ambient
+    places: tuple[PlaceUse, ...]
+    argument_places: int
+    outputs: Outputs
+    escapes: bool
+    clobbers: Mask
+    output_masks: tuple[Mask, ...]
+    ambient_addresses: tuple[Addr, ...]
+    ambient_sharing: object
+    watches_overlap: bool
+    revokes: tuple[int, ...]
+    hits: int = 0
+    last_used: int = 0
+    fixed: tuple[tuple[int, Addr], ...] = field(init=False)
+    aimed: tuple[int, ...] = field(init=False)
+    used: tuple[tuple[int, bool], ...] = field(init=False)
+    copied_bytes: Size = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fixed = tuple(
+            (i, place.address)
+            for i, place in enumerate(self.places[: self.argument_places])
+            if place.role.fixed
+        )
+        self.aimed = tuple(
+            i
+            for i, place in enumerate(self.places)
+            if not place.role.fixed and place.used
+        )
+        self.used = tuple(
+            (i, place.written) for i, place in enumerate(self.places) if place.used
+        )
+        self.copied_bytes = Size(
+            sum(
+                place.size * (1 + (place.written and not place.donated))
+                for place in self.places
+                if place.role is Role.COPIED and place.used
+            )
+        )
+
+    def roles(self) -> Sequence[Role]:
+        """Return the role of every place."""
+        return [place.role for place in self.places]

@@ -1,0 +1,189 @@
+"""What a call returns and rebinds: described once, made anew by every replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sapwood.memory.storage import Storage
+from sapwood.tree.adapter import Adapter, Array, Template
+from sapwood.tree.containers import constant_key, flatten, unflatten
+from sapwood.tree.signature import Call
+from sapwood.units import Addr, Size
+
+__all__ = ["Alias", "Bytes", "Constant", "Fresh", "Outputs", "Same", "View", "analyse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """A storage that the function allocated and that outlives it."""
+
+    address: Addr
+    size: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """An array over the ``storage``-th of the new storages."""
+
+    storage: int
+    template: Template
+    address: Addr
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """The very object that an earlier output is."""
+
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """The very object that was passed in, or that the function reads: an array."""
+
+    array: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A new array over the storage of an array that was passed in or is read."""
+
+    array: int
+    template: Template
+    offset: int
+    """From that array's address, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A plain value."""
+
+    value: Any
+
+
+Output = Fresh | Same | Alias | View | Constant
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The result's nesting and leaves; behind them the arrays bound to slots."""
+
+    structure: Hashable
+    leaves: tuple[Output, ...]
+    bound: tuple[Output, ...]
+    storages: tuple[Bytes, ...]
+
+    def make(
+        self,
+        adapter: Adapter,
+        storages: Sequence[Storage],
+        arrays: Callable[[int], Array],
+    ) -> tuple[Any, list[Any]]:
+        """Return a fresh result, and the values to bind.
+
+        ``storages`` stand for `storages`; ``arrays`` are this call's arrays.
+        """
+        made: list[Any] = []
+        for output in (*self.leaves, *self.bound):
+            made.append(self._make(output, made, adapter, storages, arrays))
+        count = len(self.leaves)
+        return unflatten(self.structure, made[:count]), made[count:]
+
+    def _make(
+        self,
+        output: Output,
+        made: list[Any],
+        adapter: Adapter,
+        storages: Sequence[Storage],
+        arrays: Callable[[int], Array],
+    ) -> Any:
+        match output:
+            case Fresh(k, template, address):
+                # Escaped storages lie elsewhere than where they were recorded.
+                moved = storages[k].address - self.storages[k].address
+                return adapter.make(template, storages[k], Addr(address + moved))
+            case Same(k):
+                return made[k]
+            case Alias(k):
+                return arrays(k)
+            case View(k, template, offset):
+                base = arrays(k)
+                address = Addr(adapter.address(base) + offset)
+                return adapter.make(template, adapter.storage(base), address)
+            case Constant(value):
+                return value
+
+    def shown(self, call: Call) -> frozenset[int]:
+        """Return the places of a call that the result or a slot still shows."""
+        arrays = {
+            output.array
+            for output in (*self.leaves, *self.bound)
+            if isinstance(output, Alias | View)
+        }
+        return frozenset(
+            i for i, place in enumerate(call.places) if arrays & set(place.arrays)
+        )
+
+    def constants(self) -> Hashable:
+        """Return a key of all plain values in the result."""
+        return tuple(
+            constant_key(leaf.value)
+            for leaf in self.leaves
+            if isinstance(leaf, Constant)
+        )
+
+
+def analyse(
+    result: Any,
+    bound: Sequence[Array],
+    known: Sequence[Array],
+    adapter: Adapter,
+) -> Outputs:
+    """Describe what a captured function returned and bound to slots.
+
+    ``known`` are the arrays that it was passed or reads; any other storage is new.
+    """
+    leaves, structure = flatten(result, adapter.is_array)
+    seen: dict[int, int] = {}
+    storages: dict[int, int] = {}
+    new: list[Bytes] = []
+    outputs: list[Output] = []
+    for i, value in enumerate((*leaves, *bound)):
+        if not adapter.is_array(value):
+            outputs.append(Constant(value))
+            continue
+        if id(value) in seen:
+            outputs.append(Same(seen[id(value)]))
+            continue
+        seen[id(value)] = i
+        output = _of_known(value, known, adapter)
+        if output is None:
+            storage = adapter.storage(value)
+            if id(storage) not in storages:
+                storages[id(storage)] = len(new)
+                new.append(Bytes(storage.address, storage.size))
+            output = Fresh(
+                storages[id(storage)],
+                adapter.template(value),
+                adapter.address(value),
+            )
+        outputs.append(output)
+    count = len(leaves)
+    return Outputs(
+        structure, tuple(outputs[:count]), tuple(outputs[count:]), tuple(new)
+    )
+
+
+def _of_known(
+    value: Array, known: Sequence[Array], adapter: Adapter
+) -> Alias | View | None:
+    for k, array in enumerate(known):
+        if array is value:
+            return Alias(k)
+    for k, array in enumerate(known):
+        if adapter.storage(array) is adapter.storage(value):
+            offset = adapter.address(value) - adapter.address(array)
+            return View(k, adapter.template(value), offset)
+    return None

@@ -1,0 +1,91 @@
+"""A function's parameters: which arguments belong to which, and what to call them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sapwood.errors import MisuseError
+from sapwood.tree.containers import paths
+from sapwood.tree.signature import Call
+
+__all__ = ["Parameters", "check_kind"]
+
+_LEAF = re.compile(r"^\[(0|1)\]\[([^\]]*)\](.*)$")
+
+
+def check_kind(fn: Callable[..., Any]) -> None:
+    """Raise `MisuseError` for a kind of function that cannot be graphed."""
+    for kind, is_kind in (
+        ("an asynchronous generator", inspect.isasyncgenfunction),
+        ("a coroutine function", inspect.iscoroutinefunction),
+        ("a generator function", inspect.isgeneratorfunction),
+    ):
+        if is_kind(fn):
+            raise MisuseError(
+                f"{getattr(fn, '__qualname__', fn)} is {kind}, whose body does not "
+                "run when it is called. Graph a plain function that it calls"
+            )
+    if not callable(fn):
+        raise MisuseError(f"{fn!r} is not callable. Graph a function or a method")
+
+
+class Parameters:
+    """The parameters of one function."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        try:
+            self._signature: inspect.Signature | None = inspect.signature(fn)
+        except (TypeError, ValueError):
+            self._signature = None
+
+    def bind(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Mapping[str, object]:
+        """Return the arguments by parameter; raises `TypeError` as the call would."""
+        if self._signature is None:
+            return {f"args[{i}]": value for i, value in enumerate(args)} | dict(kwargs)
+        return dict(self._signature.bind(*args, **kwargs).arguments)
+
+    def check(self, option: str, names: Sequence[str]) -> None:
+        """Raise `MisuseError` for a name that is no parameter."""
+        known = [] if self._signature is None else list(self._signature.parameters)
+        for name in names:
+            if name not in known:
+                raise MisuseError(
+                    f"{option}={name!r} names no parameter. The parameters are "
+                    f"{', '.join(known) or 'none'}"
+                )
+
+    def names(self, call: Call) -> list[str]:
+        """Return what a user would call each array argument: ``params['w']``."""
+        leaves = paths(call.structure, "")
+        return [self._name(leaves[position]) for position in call.positions]
+
+    def named(self, names: Sequence[str], option: Sequence[str]) -> frozenset[int]:
+        """Return which of the array ``names`` belong to the parameters in ``option``."""
+        return frozenset(
+            i
+            for i, name in enumerate(names)
+            if re.split(r"[.\[]", name, maxsplit=1)[0] in option
+        )
+
+    def _name(self, path: str) -> str:
+        found = _LEAF.match(path)
+        if found is None:
+            return path
+        which, key, rest = found.groups()
+        if which == "1":
+            return key.strip("'\"") + rest
+        position = int(key)
+        parameters = (
+            [] if self._signature is None else list(self._signature.parameters.values())
+        )
+        for i, parameter in enumerate(parameters):
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                return f"{parameter.name}[{position - i}]{rest}"
+            if i == position:
+                return parameter.name + rest
+        return f"args[{position}]{rest}"

@@ -1,0 +1,103 @@
+"""Running a recording that fits: plan, perform, commit.
+
+Everything that may fail comes before the commit, which only assigns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sapwood.driver.streams import Stream
+from sapwood.memory.storage import Storage
+from sapwood.tree.adapter import Array
+from sapwood.tree.forest import Forest
+from sapwood.tree.leases import Lease
+from sapwood.tree.node import Node
+from sapwood.tree.signature import Call, Place
+
+__all__ = ["replay"]
+
+
+def replay(
+    forest: Forest,
+    node: Node,
+    call: Call,
+    ambient: Sequence[Array],
+    ambient_places: Sequence[Place],
+) -> tuple[Any, list[Any]]:
+    """Replay a node on a call; return the result and the values to bind to slots.
+
+    Raises `DriverError` or `OutOfMemory`, and then nothing of it counts as done.
+    """
+    device = forest.device
+    stream = device.stream()
+    places = (*call.places, *ambient_places) if ambient_places else call.places
+    for i, written in node.used:
+        if written:
+            places[i].storage.order_write(stream)
+        else:
+            places[i].storage.order_read(stream)
+    device.pages.claim(stream, node.clobbers)
+    escaped = _escape_storages(forest, node, stream) if node.escapes else None
+    for i in node.aimed:
+        node.exec.aim(i + 1, places[i].lo)
+    node.exec.launch(stream.handle)
+    if escaped is not None:
+        for storage, new in zip(node.outputs.storages, escaped, strict=True):
+            if storage.size:
+                device.driver.copy(
+                    new.address, storage.address, storage.size, stream.handle
+                )
+    return _commit(forest, node, call, ambient, stream, escaped)
+
+
+def _escape_storages(forest: Forest, node: Node, stream: Stream) -> list[Storage]:
+    forest.busy.add(node)
+    try:
+        return [
+            forest.device.allocate_on_heap(storage.size, stream)
+            for storage in node.outputs.storages
+        ]
+    finally:
+        forest.busy.discard(node)
+
+
+def _commit(
+    forest: Forest,
+    node: Node,
+    call: Call,
+    ambient: Sequence[Array],
+    stream: Stream,
+    escaped: list[Storage] | None,
+) -> tuple[Any, list[Any]]:
+    storages = _leased(forest, node) if escaped is None else escaped
+    for storage in storages:
+        storage.writer = stream
+        if escaped is not None:
+            forest.leases.begin_loose(storage)
+    node.hits += 1
+    node.last_used = forest.tick()
+    forest.last = node
+    count = len(call.arrays)
+    result = node.outputs.make(
+        forest.adapter,
+        storages,
+        lambda k: call.arrays[k] if k < count else ambient[k - count],
+    )
+    for i in node.revokes:
+        forest.leases.revoke_one(
+            call.places[i].storage, f"it was donated to {node.label}"
+        )
+    return result
+
+
+def _leased(forest: Forest, node: Node) -> list[Storage]:
+    leases, returns = forest.leases, forest.device.returns
+    storages: list[Storage] = []
+    for new, mask in zip(node.outputs.storages, node.output_masks, strict=True):
+        lease = Lease(leases, node.range, mask)
+        storage = Storage(new.address, new.size, lease, returns)
+        leases.begin(lease, storage)
+        storages.append(storage)
+    return storages

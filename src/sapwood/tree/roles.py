@@ -1,0 +1,96 @@
+"""What replay does with the bytes of each argument: the choice. Pure.
+
+Arguments that share a storage form one *place* and have one role. So do the ambient
+arrays that a function reads.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sapwood.units import Addr
+
+__all__ = ["History", "Role", "assign"]
+
+
+class Role(enum.Enum):
+    """What replay does with a place."""
+
+    PINNED = "pinned"
+    """Its address is baked in and compared."""
+    INHERITED = "inherited"
+    """The same; it is the output of another recording."""
+    COPIED = "copied"
+    """Copied into the range by every replay, and back where it is written."""
+    PATCHED = "patched"
+    """Its address is rewritten in the ops."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the address is part of what is recorded."""
+        return self in (Role.PINNED, Role.INHERITED)
+
+
+@dataclass(slots=True)
+class History:
+    """What one place has looked like over the calls with one signature.
+
+    ``last`` is its address in the call before; ``inherited`` the addresses at which
+    it came as an output of a recording; ``varied`` says that it ever moved, ``moved``
+    that it comes from too many addresses to be fixed.
+    """
+
+    last: Addr | None = None
+    inherited: frozenset[Addr] = frozenset()
+    varied: bool = False
+    moved: bool = False
+
+    def saw(self, address: Addr, *, inherited: bool, max_variants: int) -> None:
+        """Note one call."""
+        self.varied |= self.last not in (None, address)
+        self.last = address
+        if inherited:
+            self.inherited |= {address}
+            self.moved |= len(self.inherited) > max_variants
+
+
+def assign(
+    histories: Sequence[History],
+    addresses: Sequence[Addr],
+    inherited: Sequence[bool],
+    pinned: Sequence[bool],
+    patchable: Sequence[bool],
+    *,
+    universal: bool,
+) -> tuple[Role, ...]:
+    """Choose the role of every place for a recording of this call.
+
+    A ``universal`` recording must fit whatever comes: every place that has ever
+    moved is copied or patched. ``pinned`` places were declared so by the user.
+    """
+    places = zip(histories, addresses, inherited, pinned, patchable, strict=True)
+    return tuple(_assign(*place, universal=universal) for place in places)
+
+
+def _assign(
+    history: History,
+    address: Addr,
+    inherited: bool,
+    pinned: bool,
+    patchable: bool,
+    *,
+    universal: bool,
+) -> Role:
+    if universal and (history.varied or inherited):
+        fixed = False
+    elif pinned:
+        return Role.PINNED
+    else:
+        fixed = not history.moved
+    if fixed and inherited:
+        return Role.INHERITED
+    if fixed and history.last == address:
+        return Role.PINNED
+    return Role.PATCHED if patchable else Role.COPIED

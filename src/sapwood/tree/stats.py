@@ -1,0 +1,29 @@
+"""What has happened to the calls of one function, or of a whole runtime."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+__all__ = ["Stats", "Tally"]
+
+Tally = Counter[str]
+"""The counters of `Stats` while they count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Calls by how they were run, and what that cost.
+
+    ``warmups``, ``recordings``, ``replays`` and ``passed_through`` count calls;
+    ``evicted`` recordings; ``copied_bytes`` arguments copied in and back by replays;
+    ``escaped`` outputs copied out to ordinary memory.
+    """
+
+    warmups: int = 0
+    recordings: int = 0
+    replays: int = 0
+    passed_through: int = 0
+    evicted: int = 0
+    copied_bytes: int = 0
+    escaped: int = 0

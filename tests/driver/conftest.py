@@ -1,0 +1,204 @@
+"""Every law of the driver runs on every driver listed here, and is a leak test."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from contextlib import suppress
+from functools import partial
+
+import numpy as np
+import pytest
+
+from sapwood.driver import Access, KernelOp, Pointer
+from sapwood.driver.emulated import Emulated, Kernel, register_module
+from sapwood.errors import DriverError
+from sapwood.units import Size
+
+SCHEDULES = ("earliest", "latest", "random:1", "random:2")
+PAGE = Size(1 << 16)
+TOTAL = Size(64 * PAGE)
+IMAGE = b"kernels of the driver's tests"
+
+
+def _view(address, count):
+    return np.frombuffer((ctypes.c_char * (8 * count)).from_address(address), np.int64)
+
+
+def _bind_add(params):
+    dst, src, count, amount = struct.unpack("<4Q", params)
+    return partial(np.add, _view(src, count), np.int64(amount), _view(dst, count))
+
+
+def _bind_mix(params):
+    dst, src, count, _ = struct.unpack("<4Q", params)
+    to, of = _view(dst, count), _view(src, count)
+
+    def mix():
+        to[:] = to * 31 + of
+
+    return mix
+
+
+def _raise():
+    raise ArithmeticError("this kernel always fails")
+
+
+def _pointers(params):
+    dst, src, count, _ = struct.unpack("<4Q", params)
+    return (
+        Pointer(0, dst, dst + 8 * count, writes=True),
+        Pointer(8, src, src + 8 * count, writes=False),
+    )
+
+
+register_module(
+    IMAGE,
+    [
+        Kernel("add", _bind_add, _pointers),
+        Kernel("mix", _bind_mix, _pointers),
+        Kernel("fail", lambda _: _raise, lambda _: ()),
+    ],
+)
+
+
+class Lab:
+    """A driver with a module, some streams and memory, all given back at the end."""
+
+    def __init__(self, driver):
+        self.driver = driver
+        self.page = driver.abilities.page
+        self.module = driver.load_module(IMAGE)
+        self._back = [(driver.unload_module, self.module)]
+        self.functions = {
+            name: driver.find_function(self.module, name)
+            for name in ("add", "mix", "fail")
+        }
+
+    def stream(self):
+        stream = self.driver.create_stream()
+        self._back.append((self.driver.destroy_stream, stream))
+        return stream
+
+    def event(self):
+        event = self.driver.create_event()
+        self._back.append((self.driver.destroy_event, event))
+        return event
+
+    def memory(self, pages=1):
+        """Return new memory of 64-bit integers, all -1."""
+        size = pages * self.page
+        address = self.driver.reserve(size)
+        self._back.append((self.driver.unreserve, address, size))
+        extent = self.driver.create(size)
+        self.driver.map(address, extent)
+        self._back.append((self.driver.unmap, address, size))
+        self.driver.release(extent)
+        self.driver.set_access(address, size, Access.READ_WRITE)
+        return address
+
+    def op(self, name, dst=0, src=0, amount=0, count=4):
+        params = struct.pack("<4Q", dst, src, count, amount)
+        return KernelOp(self.functions[name], params)
+
+    def launch(self, stream, name, dst=0, src=0, amount=0):
+        self.driver.launch(self.op(name, dst, src, amount), stream)
+
+    def write(self, address, values, stream):
+        self.driver.upload(address, memoryview(np.array(values, np.int64)), stream)
+
+    def read(self, address, stream, count=4):
+        return np.frombuffer(
+            self.driver.download(address, Size(8 * count), stream), np.int64
+        ).tolist()
+
+    def order(self, earlier, later):
+        """Let further work of one stream wait for the work of another so far."""
+        event = self.event()
+        self.driver.record_event(event, earlier)
+        self.driver.wait_event(later, event)
+
+    def exec_(self, graph):
+        """Return an executable graph; the graph itself is given back."""
+        handle = self.driver.instantiate(graph)
+        self._back.append((self.driver.destroy_exec, handle))
+        self.driver.destroy_graph(graph)
+        return handle
+
+    def give_back(self):
+        for call, *args in reversed(self._back):
+            call(*args)
+
+
+@pytest.fixture(params=SCHEDULES)
+def driver(request):
+    """Return a device of 64 pages; nothing of it may be left at the end."""
+    device = Emulated(TOTAL, PAGE, request.param)
+    yield device
+    try:
+        assert not any(device.live_handles().values()), device.live_handles()
+        info = device.memory_info()
+        assert info.free == info.total
+    finally:
+        device.close()
+
+
+@pytest.fixture
+def lab(driver):
+    """Return a driver with what most tests need."""
+    lab = Lab(driver)
+    yield lab
+    with suppress(DriverError):  # a test may have made the device fail
+        driver.synchronize()
+    lab.give_back()
+
+
+@pytest.fixture
+def make_lab():
+    """Return a maker of labs on an emulated device with any schedule."""
+    labs = []
+
+    def make(schedule):
+        labs.append(Lab(Emulated(TOTAL, PAGE, schedule)))
+        return labs[-1]
+
+    yield make
+    for lab in labs:
+        lab.give_back()
+        assert not any(lab.driver.live_handles().values())
+        lab.driver.close()
+
+
+@pytest.fixture
+def refused():
+    """Return a context in which a device call must fail with the named result."""
+
+    class Refused:
+        def __init__(self, name):
+            self.name = name
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, kind, error, _):
+            assert isinstance(error, DriverError), f"not refused: {self.name}"
+            assert error.name == self.name, error
+            assert error.code > 0
+            assert error.explanation
+            return True
+
+    return Refused
+
+
+@pytest.fixture
+def device():
+    """Return a device that runs everything at once, for rules without work."""
+    made = Emulated(TOTAL, PAGE)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def make_device_lab():
+    """Return a maker of labs whose user gives everything back."""
+    return lambda schedule: Lab(Emulated(TOTAL, PAGE, schedule))

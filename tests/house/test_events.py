@@ -1,0 +1,52 @@
+"""Events are plain frozen records, and a log forgets the oldest first."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import get_args
+
+import pytest
+
+from sapwood import events
+from sapwood.events import Closed, Event, Log
+
+
+def _sample(kind: type) -> Event:
+    values = {"str": "text", "int": 1, "Size": 1}
+    return kind(*(values[field.type] for field in dataclasses.fields(kind)))
+
+
+def test_every_event_is_in_the_sum():
+    """`Event` is the sum of all event records that are exported."""
+    assert sorted(kind.__name__ for kind in get_args(Event)) == [
+        name for name in events.__all__ if name not in {"Event", "Log", "Sink"}
+    ]
+
+
+@pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
+def test_an_event_is_frozen_and_plain(kind):
+    """An event cannot change, can be counted in a set, and is plain for JSON."""
+    event = _sample(kind)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(event, dataclasses.fields(kind)[0].name, "other")
+    assert {event, _sample(kind)} == {event}
+    assert json.loads(json.dumps(dataclasses.asdict(event)))
+
+
+def test_a_log_remembers_the_last():
+    """A log keeps so many events, oldest first, and may grow while it is read."""
+    log = Log(3)
+    for number in range(5):
+        log(Closed(number, 0))
+    for seen, event in enumerate(log):
+        log(event)
+        assert event.recordings == 2 + seen
+    assert len(log) == 3
+
+
+def test_a_log_of_none_remembers_nothing():
+    """Zero is a size."""
+    log = Log(0)
+    log(Closed(1, 0))
+    assert list(log) == []

@@ -1,0 +1,48 @@
+"""What is public is said once, sorted, in ``__all__``."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from types import ModuleType
+
+import sapwood
+
+
+def _modules(sources) -> list[ModuleType]:
+    return [importlib.import_module(source.module) for source in sources]
+
+
+def test_every_module_exports_sorted_names(sources):
+    """Each module has an ``__all__``: sorted, without doubles, and every name there."""
+    for module in _modules(sources):
+        names = list(module.__all__)
+        assert names == sorted(set(names)), module.__name__
+        missing = [name for name in names if not hasattr(module, name)]
+        assert missing == [], module.__name__
+
+
+def test_the_public_surface_is_what_it_says():
+    """``sapwood`` holds no public name that ``sapwood.__all__`` leaves out."""
+    held = {
+        name
+        for name, value in vars(sapwood).items()
+        if not name.startswith("_")
+        and not isinstance(value, ModuleType)
+        and name != "annotations"
+    }
+    assert held <= set(sapwood.__all__)
+
+
+def test_public_names_live_in_one_place(sources):
+    """Every public name is exported by one module, and gathered by packages only."""
+    packages = {s.module for s in sources if s.path.endswith("__init__.py")}
+    homes = Counter(
+        name
+        for module in _modules(sources)
+        if module.__name__ not in packages
+        for name in module.__all__
+        if getattr(sapwood, name, None) is getattr(module, name)
+    )
+    public = {name for name in sapwood.__all__ if not name.startswith("_")}
+    assert {name for name in public if homes[name] > 1} == set()

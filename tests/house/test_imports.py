@@ -1,0 +1,39 @@
+"""``import sapwood`` is light, and framework rooms wait for their framework."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+FRAMEWORKS = {"cuda", "cupy", "numba", "torch", "triton"}
+TOOLS = {"argparse", "hypothesis", "pytest", "rich", "sklearn"}
+
+PROBE = """
+import json, sys, numpy
+before = set(sys.modules)
+import sapwood
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def _pulled_in() -> set[str]:
+    probe = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROBE],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(json.loads(probe.stdout))
+
+
+def test_import_pulls_in_no_framework_and_no_tool():
+    """Nothing that a caller has not asked for is imported."""
+    roots = {name.partition(".")[0] for name in _pulled_in()}
+    assert roots & (FRAMEWORKS | TOOLS) == set()
+
+
+def test_import_pulls_in_no_integration():
+    """An integration, the tests' room and the command are imported when used."""
+    rooms = ("sapwood.integrations.", "sapwood.testing", "sapwood.cli")
+    assert [name for name in _pulled_in() if name.startswith(rooms)] == []

@@ -1,0 +1,92 @@
+"""Every setting is typed, checked, documented and undone after its scope."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from sapwood import knobs
+from sapwood.errors import MisuseError
+
+WRONG = {
+    "device": "gpu",
+    "emulated_memory": "8 GB",
+    "emulated_schedule": "sometimes",
+    "events": "-1",
+    "max_recordings": 0,
+    "max_variants": True,
+    "memory_limit": "1 page",
+    "patch_from": 1.5,
+}
+
+
+def test_the_page_is_current(root):
+    """docs/settings.md is what ``scripts/settings`` prints."""
+    printed = subprocess.run(
+        [sys.executable, root / "scripts/settings"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert (root / "docs/settings.md").read_text() == printed
+
+
+def test_every_variable_in_the_source_is_a_knob(sources):
+    """Nothing reads an environment variable of ours behind the knobs' back."""
+    known = {setting.variable for setting in knobs.settings()}
+    named = {
+        name for s in sources for name in re.findall(r"\bSAPWOOD_[A-Z_]+\b", s.text)
+    }
+    assert named <= known
+
+
+def test_only_knobs_read_the_environment(sources):
+    """One room reads the environment, when it is asked to."""
+    reading = [s.module for s in sources if re.search(r"environ\b|getenv", s.text)]
+    assert reading == ["sapwood.knobs"]
+
+
+@pytest.mark.parametrize("name", sorted(WRONG))
+def test_a_wrong_value_is_named(name):
+    """A wrong value is refused with its name, itself and what is allowed."""
+    (setting,) = (s for s in knobs.settings() if s.name == name)
+    with pytest.raises(MisuseError) as refused, knobs.scope(**{name: WRONG[name]}):
+        pass
+    for part in (name, repr(WRONG[name]), setting.kind.allowed):
+        assert part in str(refused.value)
+
+
+def test_every_knob_refuses_something():
+    """The test above covers every knob."""
+    assert sorted(WRONG) == [setting.name for setting in knobs.settings()]
+
+
+def test_the_environment_is_read_when_asked(monkeypatch):
+    """A variable counts from when it is set, as text, and is refused by its name."""
+    assert knobs.current().memory_limit is None
+    monkeypatch.setenv("SAPWOOD_MEMORY_LIMIT", "64 MiB")
+    monkeypatch.setenv("SAPWOOD_EMULATED_SCHEDULE", "random:7")
+    assert knobs.current().memory_limit == 64 << 20
+    assert knobs.current().emulated_schedule == "random:7"
+    monkeypatch.setenv("SAPWOOD_MAX_VARIANTS", "many")
+    with pytest.raises(MisuseError, match="SAPWOOD_MAX_VARIANTS='many'"):
+        knobs.current()
+
+
+def test_a_scope_is_undone():
+    """Scopes nest, change what they name only, and end with their block."""
+    usual = knobs.current()
+    with knobs.scope(max_variants=2):
+        with knobs.scope(events="3"):
+            assert (knobs.current().max_variants, knobs.current().events) == (2, 3)
+        assert (knobs.current().max_variants, knobs.current().events) == (2, 256)
+    assert knobs.current() == usual
+
+
+def test_an_unknown_knob_is_refused():
+    """A misspelt name is refused, with the names that there are."""
+    with pytest.raises(MisuseError, match=r"max_variant\. Choose from .*max_variants"):
+        knobs.scope(max_variant=3).__enter__()
