@@ -43,12 +43,14 @@ def test_the_demo_says_what_it_misses(monkeypatch, capsys):
     assert "pip install 'sapwood[demo]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("field", ["identical_to_eager", "identical_to_numpy"])
-def test_a_different_bit_is_a_broken_promise(field):
-    """The demo fails where the bits differ, however good the accuracy."""
-    values = {f.name: 1 for f in dataclasses.fields(Figures)}
+@pytest.mark.parametrize(
+    "field", ["accuracy", "identical_to_eager", "identical_to_numpy", "replays"]
+)
+def test_each_promise_can_be_broken(field):
+    """The demo fails where the bits differ, however good the accuracy; and so on."""
+    values = {f.name: 1 for f in dataclasses.fields(Figures)} | {"replays": 9}
     assert Figures(**values).broken() == []
-    assert len(Figures(**values | {field: False}).broken()) == 1
+    assert len(Figures(**values | {field: 0}).broken()) == 1
 
 
 def test_doctor_says_what_is_here(capsys, monkeypatch):

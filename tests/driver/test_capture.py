@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_a_capture_is_a_chain_of_its_ops(lab):
         SetOp(address, 7, 8),
         HostOp(print),
     ]
-    assert driver.edges(graph) == tuple(zip(nodes, nodes[1:], strict=False))
+    assert driver.edges(graph) == tuple(pairwise(nodes))
     driver.destroy_graph(graph)
 
 
@@ -159,19 +160,17 @@ def test_memory_may_change_during_a_capture(lab):
 
 def test_another_thread_may_synchronize(lab):
     """A capture forbids waiting for the device to its own thread only."""
-    driver, stream, errors = lab.driver, lab.stream(), []
+    driver, stream, waited = lab.driver, lab.stream(), []
 
     def wait():
-        try:
-            driver.synchronize()
-        except Exception as error:
-            errors.append(error)
+        driver.synchronize()
+        waited.append(True)
 
     driver.begin_capture(stream)
     thread = threading.Thread(target=wait)
     thread.start()
     thread.join()
-    assert errors == []
+    assert waited == [True]
     driver.destroy_graph(driver.end_capture(stream))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -34,7 +36,7 @@ def test_every_order_of_a_graph_keeps_its_edges(make_device_lab, before):
         driver, stream = lab.driver, lab.stream()
         graph, nodes = driver.create_graph(), []
         for number, earlier in enumerate(before):
-            op = HostOp(lambda number=number: ran.append(number))
+            op = HostOp(partial(ran.append, number))
             after = tuple([nodes[each] for each in earlier if each < number])
             nodes.append(driver.add_node(graph, op, after))
         exec_ = lab.exec_(graph)
@@ -59,7 +61,7 @@ def test_a_missing_edge_shows(make_lab):
     driver, stream = lab.driver, lab.stream()
     graph = driver.create_graph()
     for number in range(3):
-        driver.add_node(graph, HostOp(lambda number=number: ran.append(number)))
+        driver.add_node(graph, HostOp(partial(ran.append, number)))
     driver.launch_graph(lab.exec_(graph), stream)
     driver.synchronize()
     assert ran == [2, 1, 0]

@@ -178,7 +178,7 @@ def test_leaks_are_counted_by_kind(below):
 class _Careless(Layer):
     """A driver that lets everything pass and does nothing."""
 
-    def around(self, name, call, args):
+    def around(self, name, _call, _args):
         return 1 if name in {"create", "create_stream", "create_graph"} else None
 
 
@@ -242,4 +242,23 @@ def test_poison_fills_what_may_be_written(below):
     driver.unmap(base + 2 * page, page)
     driver.unreserve(base, 4 * page)
     driver.destroy_stream(stream)
+    assert driver.leaks() == {}
+
+
+def test_the_account_follows_what_was_done(below):
+    """A release that is done and reported failed is no leak."""
+    faulty = Faulty(below)
+    driver = Checked(faulty)
+    page, stream = driver.abilities.page, driver.create_stream()
+    base, extent = driver.reserve(page), driver.create(page)
+    driver.map(base, extent)
+    faulty.plan = range(100)
+    for call, *args in (
+        (driver.unmap, base, page),
+        (driver.release, extent),
+        (driver.unreserve, base, page),
+        (driver.destroy_stream, stream),
+    ):
+        with pytest.raises(DriverError, match="on purpose"):
+            call(*args)
     assert driver.leaks() == {}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import warnings
+from pathlib import Path
 
 import pytest
 
 from sapwood.driver import Access
 from sapwood.driver.emulated import Emulated
-from sapwood.errors import DriverError
+from sapwood.errors import DriverError, OutOfMemory
 
 
 def test_handles_are_given_back_once(driver, refused):
@@ -65,10 +66,13 @@ def test_closing_gives_everything_back_to_the_system():
     """Files and addresses of a closed device are gone, whatever was left in it."""
 
     def mapped():
-        with open("/proc/self/maps") as maps:
-            return [line for line in maps if "sapwood-emulated" in line]
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        return [line for line in maps if "sapwood-emulated" in line]
 
-    files = len(os.listdir("/proc/self/fd"))
+    def files():
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    opened = files()
     device = Emulated(1 << 22, 1 << 16)
     base = device.reserve(1 << 20)
     device.map(base, device.create(1 << 16))
@@ -77,7 +81,7 @@ def test_closing_gives_everything_back_to_the_system():
     assert len(mapped()) == 1
     device.close()
     assert mapped() == []
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert files() == opened
 
 
 def test_memory_given_back_is_free_for_the_system():
@@ -90,7 +94,7 @@ def test_memory_given_back_is_free_for_the_system():
     device.close()
 
 
-def test_too_few_files_are_named(monkeypatch):
+def test_too_few_files_are_named():
     """Where no file can be opened, the error names the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
@@ -120,3 +124,32 @@ def test_a_forked_child_may_not_use_the_device(device):
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     device.synchronize_stream(stream)
+
+
+def test_a_system_without_memory_is_out_of_memory(device):
+    """Where the system gives no memory, nothing is created and nothing counted."""
+    extent = device.create(1 << 16)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    try:
+        with pytest.raises(OutOfMemory):
+            device.create(1 << 16)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert device.live_handles()["extents"] == 1
+    device.release(extent)
+    assert device.memory_info().free == device.memory_info().total
+
+
+def test_a_system_without_addresses_says_so(device, refused):
+    """Where Linux refuses a mapping, the error says what limits there are."""
+    extent, base = device.create(1 << 16), device.reserve(1 << 16)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 16, hard))
+    try:
+        with refused("OUT_OF_MEMORY"):
+            device.reserve(1 << 40)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    device.map(base, extent)
+    assert device.live_handles()["reservations"] == 1

@@ -298,3 +298,14 @@ def test_a_page_must_be_mappable():
     """A page that the machine cannot map is refused with what it could be."""
     with pytest.raises(MisuseError, match="multiple of 4096"):
         Emulated(page=100)
+
+
+def test_addresses_given_back_are_reused_last(driver):
+    """The next reservation lies elsewhere, so that use after that shows."""
+    page = driver.abilities.page
+    seen = set()
+    for _ in range(8):
+        address = driver.reserve(page)
+        driver.unreserve(address, page)
+        seen.add(address)
+    assert len(seen) == 8

@@ -13,7 +13,7 @@ import numpy as np
 
 import sapwood as sw
 from sapwood import knobs
-from sapwood.errors import SapwoodError
+from sapwood.errors import InternalError, SapwoodError
 
 __all__ = ["doctor", "findings"]
 
@@ -70,7 +70,7 @@ def _check(rt: sw.Runtime) -> None:
     for number in range(4):
         told = np.asarray(double(rt.array(np.full(3, number))))
         if told.tolist() != [2 * number] * 3:
-            raise SapwoodError(f"{number} + {number} was {told}. Please report this")
+            raise InternalError(f"{number} + {number} is not {told}")
 
 
 def _nvidia() -> dict[str, Any]:

@@ -7,8 +7,9 @@ themselves, find an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sapwood.driver.api import (
     CopyOp,
@@ -39,6 +40,14 @@ class Staged:
     back: bool
 
 
+class Copies(NamedTuple):
+    """The nodes that copy a staged place in, and back."""
+
+    staged: Staged
+    into: NodeHandle
+    back: NodeHandle | None
+
+
 class Exec:
     """An instantiated graph, owned; made by `link`."""
 
@@ -49,12 +58,12 @@ class Exec:
         recording: Recording,
         addresses: list[Addr],
         nodes: Sequence[NodeHandle],
-        copies: Sequence[tuple[Staged, NodeHandle, NodeHandle | None]],
+        copies: Sequence[Copies],
         functions: Functions,
     ) -> None:
         self.driver, self.handle, self.recording = driver, handle, recording
         self._addresses, self._nodes, self._functions = addresses, nodes, functions
-        self._copies = {staged.symbol: (staged, *rest) for staged, *rest in copies}
+        self._copies = {copy.staged.symbol: copy for copy in copies}
         self._aimed: dict[int, Addr | None] = {}
 
     def aim(self, symbol: int, address: Addr) -> None:
@@ -104,14 +113,17 @@ def link(
 ) -> Exec:
     """Instantiate a recording with its symbols at ``addresses``.
 
-    Staged places start out aimed at nothing useful: `Exec.aim` them before a launch.
+    Staged places are copied from there, and the ops find the copies.
     """
     values = list(addresses)
+    sources = {place.symbol: addresses[place.symbol] for place in staged}
     for place in staged:
         values[place.symbol] = place.address
     graph = driver.create_graph()
     try:
-        nodes, copies = _build(driver, graph, recording, values, staged, functions)
+        nodes, copies = _build(
+            driver, graph, recording, values, staged, sources, functions
+        )
         handle = driver.instantiate(graph)
     except DriverError:
         driver.destroy_graph(graph)
@@ -130,11 +142,11 @@ def _build(
     recording: Recording,
     addresses: Sequence[Addr],
     staged: Sequence[Staged],
+    sources: Mapping[int, Addr],
     functions: Functions,
-) -> tuple[list[NodeHandle], list[tuple[Staged, NodeHandle, NodeHandle | None]]]:
-    # Until it is aimed, a staged place is copied onto itself.
+) -> tuple[list[NodeHandle], list[Copies]]:
     into = [
-        driver.add_node(graph, CopyOp(place.address, place.address, place.size))
+        driver.add_node(graph, CopyOp(place.address, sources[place.symbol], place.size))
         for place in staged
     ]
     before: dict[int, list[int]] = {}
@@ -149,11 +161,11 @@ def _build(
         nodes.append(driver.add_node(graph, resolved, tuple(after)))
     followed = {first for first, _ in recording.edges}
     last = tuple(n for i, n in enumerate(nodes) if i not in followed) or tuple(into)
-    copies: list[tuple[Staged, NodeHandle, NodeHandle | None]] = []
+    copies: list[Copies] = []
     for place, node in zip(staged, into, strict=True):
         back = None
         if place.back:
-            copy = CopyOp(place.address, place.address, place.size)
+            copy = CopyOp(sources[place.symbol], place.address, place.size)
             back = driver.add_node(graph, copy, last)
-        copies.append((place, node, back))
+        copies.append(Copies(place, node, back))
     return nodes, copies

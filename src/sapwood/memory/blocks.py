@@ -89,7 +89,9 @@ class Blocks:
 
     def free(self) -> tuple[tuple[Addr, Addr], ...]:
         """Return the free intervals in address order."""
-        return tuple((Addr(f.start), Addr(f.end)) for _, f in sorted(self._by_start.items()))
+        return tuple(
+            (Addr(f.start), Addr(f.end)) for _, f in sorted(self._by_start.items())
+        )
 
     def _merged(self, free: _Free) -> _Free:
         start, end, tags = free.start, free.end, free.tags

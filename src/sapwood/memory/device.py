@@ -52,11 +52,17 @@ class Device:
 
     ``lock`` guards pages, heap and everything that decides by them. ``reclaim`` is
     asked for memory before an `OutOfMemory` is raised, and says whether it found
-    any; ``holders`` says who has how much.
+    any; ``holders`` says who has how much. ``owns_driver``: closes it at the end.
     """
 
-    def __init__(self, driver: Driver, memory_limit: Size | None = None) -> None:
-        self.driver = driver
+    def __init__(
+        self,
+        driver: Driver,
+        memory_limit: Size | None = None,
+        *,
+        owns_driver: bool = False,
+    ) -> None:
+        self.driver, self._owns_driver = driver, owns_driver
         self.lock = threading.RLock()
         self.returns = Returns(self.lock)
         self.pages = Pages(driver, memory_limit)
@@ -64,6 +70,7 @@ class Device:
         self.reclaim: Callable[[], bool] = self._trim
         self.holders: Callable[[], tuple[tuple[str, int], ...]] = tuple
         self.closed = False
+        self.finished = False
         self._names = itertools.count(1)
         self._modules: dict[bytes, ModuleHandle] = {}
         self._functions: dict[tuple[bytes, str], FunctionHandle] = {}
@@ -142,7 +149,20 @@ class Device:
                 release(self.driver.unload_module, module)
             self._modules.clear()
             self._functions.clear()
-            self.returns.close()
+            self.returns.close(self._finish)
+            release(self._finish)
+
+    def _finish(self) -> None:
+        """End the last stream and the driver once nobody holds any memory."""
+        if self.finished or self.heap.base is not None or self.pages.extents:
+            return
+        self.finished = True
+        with Release() as release:
+            # The stream's finaliser queues what destroys it.
+            self.__dict__.pop("default", None)
+            release(self.returns.drain)
+            if self._owns_driver:
+                release(self.driver.close)
 
     def _trim(self) -> bool:
         return self.heap.trim() > 0

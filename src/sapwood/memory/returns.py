@@ -26,6 +26,7 @@ class Returns:
         self._lock = lock
         self._queue: deque[Item] = deque()
         self.append: Callable[[Item], None] = self._queue.append
+        self._after: Callable[[], object] = bool
 
     def __bool__(self) -> bool:
         return bool(self._queue)
@@ -45,8 +46,9 @@ class Returns:
         if failed is not None:
             raise failed
 
-    def close(self) -> None:
-        """From now on whoever appends also drains."""
+    def close(self, after: Callable[[], object]) -> None:
+        """From now on whoever appends also drains, and then calls ``after``."""
+        self._after = after
         self.append = self._append_and_drain
 
     def _append_and_drain(self, item: Item) -> None:
@@ -54,5 +56,6 @@ class Returns:
         if self._lock.acquire(blocking=False):
             try:
                 self.drain()
+                self._after()
             finally:
                 self._lock.release()

@@ -39,9 +39,7 @@ class Storage:
         "writer",
     )
 
-    def __init__(
-        self, address: Addr, size: Size, token: Token, dropped: Queue
-    ) -> None:
+    def __init__(self, address: Addr, size: Size, token: Token, dropped: Queue) -> None:
         self.address, self.size = address, size
         self.token, self.dropped = token, dropped
         self.writer: Stream | None = None

@@ -61,7 +61,9 @@ class Runtime:
         self._driver = _driver(device, settings)
         self._events = Log(settings.events)
         self._device = Device(
-            self._driver, None if memory_limit is None else Size(memory_limit)
+            self._driver,
+            None if memory_limit is None else Size(memory_limit),
+            owns_driver=self._driver is not device,
         )
         kind = self._driver.abilities.kind
         self._integration: Integration = importlib.import_module(INTEGRATIONS[kind])
@@ -226,7 +228,9 @@ def _driver(device: str | Driver | None, settings: knobs.Knobs) -> Driver:
         )
     if isinstance(name, str):
         raise NoDevice(
-            "Runtime", 100, "NO_DEVICE", f"there is no device {name!r} here. "
-            "Use device=None or device=\"emulated\""
+            "Runtime",
+            100,
+            "NO_DEVICE",
+            f'there is no device {name!r} here. Use device=None or device="emulated"',
         )
     return name

@@ -29,8 +29,6 @@ def default_runtime() -> Runtime:
         return _default
 
 
-def graph(
-    fn: Callable[..., Any] | None = None, **options: Unpack[GraphOptions]
-) -> Any:
+def graph(fn: Callable[..., Any] | None = None, **options: Unpack[GraphOptions]) -> Any:
     """Graph a function on the default runtime: see `Runtime.graph`."""
     return graphed(default_runtime, fn, options)

@@ -91,14 +91,16 @@ def _options(
             f"on_unsupported={on_unsupported!r} is not allowed. Use 'raise' or 'eager'"
         )
     if type(verify) is not int or verify < 0:
-        raise MisuseError(f"verify={verify!r} is not a count. Use 0, or n for every n-th")
+        raise MisuseError(
+            f"verify={verify!r} is not a count. Use 0, or n for every n-th"
+        )
     settings = knobs.current()
     if max_variants is not None:
         settings = replace(settings, max_variants=max_variants)
     if max_recordings is not None:
         settings = replace(settings, max_recordings=max_recordings)
     return Options(
-        name=name or getattr(fn, "__qualname__", type(fn).__qualname__),
+        name=name or str(getattr(fn, "__qualname__", type(fn).__qualname__)),
         donate=(donate,) if isinstance(donate, str) else tuple(donate),
         pinned=(pinned,) if isinstance(pinned, str) else tuple(pinned),
         max_variants=settings.max_variants,

@@ -35,6 +35,13 @@ class Adapter(Protocol):
         """Say why a value may not be an argument, such as a host array."""
         ...
 
+    def look(self, value: object) -> tuple[Hashable, Storage, Addr] | None:
+        """Return the layout, storage and first byte of an array, None of others.
+
+        The one question of the hot path. Raises `StaleOutput`.
+        """
+        ...
+
     def layout(self, array: Array) -> Hashable:
         """Return everything that tells two arrays apart but their addresses.
 
@@ -52,6 +59,10 @@ class Adapter(Protocol):
 
     def storage(self, array: Array) -> Storage:
         """Return the memory that this array shares with its views."""
+        ...
+
+    def bits(self, array: Array) -> bytes:
+        """Return the bytes of all elements in C order; waits for them."""
         ...
 
     def template(self, array: Array) -> Template:

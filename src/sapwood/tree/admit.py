@@ -7,12 +7,13 @@ recordings that share them, by whoever calls this).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
+from sapwood.tree.adapter import Adapter
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node, PlaceUse
 from sapwood.tree.roles import Role
-from sapwood.tree.signature import Place
+from sapwood.tree.signature import Arrays, Place
 from sapwood.units import Addr, Mask, hex_address
 
 __all__ = ["explain", "rejects"]
@@ -21,27 +22,30 @@ __all__ = ["explain", "rejects"]
 def rejects(
     node: Node,
     live: Mask,
-    places: Sequence[Place],
-    ambient: tuple[Addr, ...],
-    ambient_places: Sequence[Place],
-    sharing: Hashable,
+    given: Arrays,
+    ambient: Arrays,
+    adapter: Adapter,
 ) -> Why | None:
     """Return why a node may not be replayed on this call, or None.
 
-    ``ambient`` are the addresses of the arrays that the function reads besides its
-    arguments, ``ambient_places`` their storages, ``sharing`` how they share them.
+    ``given`` are the call's arrays, ``ambient`` those that the function reads besides.
     """
     if node.clobbers & live:
         return Why.LIVE
+    lows = given.lows
     for i, address in node.fixed:
-        if places[i].lo != address:
+        if lows[i] != address:
             return Why.MOVED
-    if node.ambient_addresses != ambient:
-        if sharing != node.ambient_sharing:
+    if ambient.lows != node.ambient_lows:
+        if ambient.sharing != node.ambient_sharing:
             return Why.OVERLAP
-        if _moved(node, node.argument_places, ambient_places) is not None:
+        if _moved(node, node.argument_places, ambient.lows) is not None:
             return Why.MOVED
-    if node.watches_overlap and _overlap(node, (*places, *ambient_places)):
+    elif ambient.sharing != node.ambient_sharing:
+        return Why.OVERLAP
+    if node.watches_overlap and _overlap(
+        node, [*given.places(adapter), *ambient.places(adapter)]
+    ):
         return Why.OVERLAP
     return None
 
@@ -50,17 +54,17 @@ def explain(
     node: Node,
     why: Why,
     live: Mask,
-    places: Sequence[Place],
-    ambient_places: Sequence[Place],
+    given: Arrays,
+    ambient: Arrays | None,
 ) -> Miss:
     """Return the miss that `rejects` found, and what it is about."""
     match why:
         case Why.LIVE:
             return Miss(why, f"{(node.clobbers & live).bit_count()} page(s)")
         case Why.MOVED:
-            moved = _moved(node, 0, places)
-            if moved is None:
-                moved = _moved(node, node.argument_places, ambient_places)
+            moved = _moved(node, 0, given.lows)
+            if moved is None and ambient is not None:
+                moved = _moved(node, node.argument_places, ambient.lows)
             return Miss(why, "" if moved is None else _text(*moved))
         case Why.AMBIENT:
             return Miss(why, node.ambient.miss() or "")
@@ -69,13 +73,13 @@ def explain(
 
 
 def _moved(
-    node: Node, first: int, places: Sequence[Place]
+    node: Node, first: int, lows: Sequence[Addr]
 ) -> tuple[PlaceUse, Addr] | None:
     """Return the first fixed place that is not where it was, and where it is."""
-    for i, place in enumerate(places, first):
+    for i, low in enumerate(lows, first):
         use = node.places[i]
-        if use.role.fixed and place.lo != use.address:
-            return use, place.lo
+        if use.role.fixed and low != use.address:
+            return use, low
     return None
 
 

@@ -50,9 +50,7 @@ class Container:
     labels: Callable[[Any, int], Iterable[str]]
 
 
-def flatten(
-    value: Any, is_array: Callable[[Any], bool]
-) -> tuple[list[Any], Structure]:
+def flatten(value: Any, is_array: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
     """Return the leaves of a nest, in order, and its structure.
 
     Tuples, lists, dicts (`OrderedDict` and `defaultdict` too), deques, named tuples,
@@ -135,8 +133,10 @@ def _name(structure: Any, path: str) -> Iterator[str]:
         return
     cls, rest, folded = structure
     container = container_of(cls)
-    labels = _indices(rest, len(folded)) if container is None else (
-        container.labels(rest, len(folded))
+    labels = (
+        _indices(rest, len(folded))
+        if container is None
+        else (container.labels(rest, len(folded)))
     )
     for label, child in zip(labels, folded, strict=True):
         yield from _name(child, path + label)
@@ -277,9 +277,11 @@ _BUILT_IN: dict[type, Container] = {
     list: Container(
         lambda value: (value, None), lambda _, children: list(children), _indices
     ),
-    deque: Container(lambda value: (value, value.maxlen), lambda n, children: deque(
-        children, n
-    ), _indices),
+    deque: Container(
+        lambda value: (value, value.maxlen),
+        lambda n, children: deque(children, n),
+        _indices,
+    ),
     dict: Container(
         lambda value: (tuple(value.values()), _keys(value)),
         lambda keys, children: dict(_items(keys, children)),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sapwood.tree.group import Group, least_recent
+from sapwood.tree.miss import Why
 from sapwood.tree.node import Node
 
 __all__ = ["Deed", "Step", "next_step"]
@@ -22,31 +23,38 @@ class Deed(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A deed; the recordings to evict first; whether the new one must fit always."""
+    """A deed; the recordings to evict first; and what the new one must put up with.
+
+    ``anywhere``: places that ever moved may be at any address; ``escapes``: outputs
+    are copied out, so that no page of it is ever live.
+    """
 
     deed: Deed
     evict: tuple[Node, ...] = ()
-    universal: bool = False
+    anywhere: bool = False
+    escapes: bool = False
     reason: str = ""
 
 
-def next_step(group: Group, nodes: Sequence[Node], max_recordings: int) -> Step:
+def next_step(
+    group: Group,
+    nodes: Sequence[Node],
+    reasons: Mapping[Node, Why],
+    max_recordings: int,
+) -> Step:
     """Decide for a call in ``group``; ``nodes`` are all recordings of the function.
 
-    At ``max_recordings`` a newcomer evicts the recording whose last use is longest
-    ago, and only if it was itself missed twice since then: so a cycle through more
-    shapes than fit replays what it has and runs the rest eagerly.
+    ``reasons`` say why those of the group do not fit. At ``max_recordings`` a
+    newcomer evicts the recording whose last use is longest ago, and only if it was
+    itself missed twice since then: so a cycle through more shapes than fit replays
+    what it has and runs the rest eagerly.
     """
     if group.unrecordable is not None:
         return Step(Deed.PASS_THROUGH, reason=str(group.unrecordable))
     if group.warm is None:
         return Step(Deed.WARM_UP)
-    evict = group.outdated()
-    universal = sum(
-        not n.escapes and n not in evict for n in group.nodes
-    ) >= group.max_variants
-    if universal:
-        evict += [n for n in group.nodes if n.escapes and n not in evict]
+    evict, escapes = _make_room(group, reasons)
+    full = bool(evict) or escapes
     if len(nodes) - len(evict) >= max_recordings:
         victim = least_recent(n for n in nodes if n not in evict)
         if victim is None or group.missed_since(victim.last_used) < 2:
@@ -56,4 +64,17 @@ def next_step(group: Group, nodes: Sequence[Node], max_recordings: int) -> Step:
                 "replayed since this call was last missed",
             )
         evict.append(victim)
-    return Step(Deed.RECORD, tuple(evict), universal)
+    return Step(Deed.RECORD, tuple(evict), anywhere=full, escapes=escapes)
+
+
+def _make_room(group: Group, reasons: Mapping[Node, Why]) -> tuple[list[Node], bool]:
+    """Return the variants to evict for another one, and whether it must escape."""
+    evict = group.outdated()
+    variants = [n for n in group.nodes if not n.escapes and n not in evict]
+    if len(variants) < group.max_variants:
+        return evict, False
+    # One that waits for an address gives way to one that takes any.
+    stale = least_recent(n for n in variants if reasons.get(n) is Why.MOVED)
+    if stale is not None:
+        return [*evict, stale], False
+    return [*evict, *(n for n in group.nodes if n.escapes and n not in evict)], True

@@ -9,7 +9,9 @@ from typing import Any
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.memory.device import Device
+from sapwood.memory.pages import page_numbers
 from sapwood.memory.range import Range
+from sapwood.memory.snapshot import snapshot
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter
 from sapwood.tree.group import least_recent
@@ -99,6 +101,22 @@ class Forest:
     def ranges(self) -> list[Range]:
         """Return the ranges of all recordings."""
         return [node.range for node in self.nodes]
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a picture of the memory and of the tree, as plain data."""
+        picture = snapshot(self.device, {node.label: node.range for node in self.nodes})
+        picture["recordings"] = [
+            {
+                "name": node.label,
+                "parent": node.parent,
+                "ops": len(node.recording.ops),
+                "hits": node.hits,
+                "clobbers": list(page_numbers(node.clobbers)),
+                "roles": {place.name: place.role.value for place in node.places},
+            }
+            for node in self.nodes
+        ]
+        return picture
 
     def close(self) -> None:
         """Evict everything."""

@@ -53,14 +53,15 @@ class Group:
         self.nodes.append(node)
         self.nodes.sort(key=lambda n: (n.escapes, n.copied_bytes))
 
-
     def outdated(self) -> list[Node]:
         """Return the nodes that fix a place which comes from too many addresses."""
         return [node for node in self.nodes if self._fixes_moved(node)]
 
     def _fixes_moved(self, node: Node) -> bool:
         arguments = zip(node.places, self.places, strict=False)
-        if any(use.role is Role.INHERITED and history.moved for use, history in arguments):
+        if any(
+            use.role is Role.INHERITED and history.moved for use, history in arguments
+        ):
             return True
         return any(
             use.role is Role.INHERITED and self.ambient[use.name].moved

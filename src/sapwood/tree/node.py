@@ -53,7 +53,7 @@ class Node:
     escapes: bool
     clobbers: Mask
     output_masks: tuple[Mask, ...]
-    ambient_addresses: tuple[Addr, ...]
+    ambient_lows: Sequence[Addr]
     ambient_sharing: object
     watches_overlap: bool
     revokes: tuple[int, ...]

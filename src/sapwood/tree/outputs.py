@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,16 +79,22 @@ class Outputs:
         self,
         adapter: Adapter,
         storages: Sequence[Storage],
-        arrays: Callable[[int], Array],
+        given: Sequence[Array],
+        ambient: Sequence[Array],
     ) -> tuple[Any, list[Any]]:
         """Return a fresh result, and the values to bind.
 
-        ``storages`` stand for `storages`; ``arrays`` are this call's arrays.
+        ``storages`` stand for `storages`; ``given`` and ``ambient`` are this call's
+        arrays.
         """
         made: list[Any] = []
-        for output in (*self.leaves, *self.bound):
-            made.append(self._make(output, made, adapter, storages, arrays))
+        for output in self.leaves:
+            made.append(self._make(output, made, adapter, storages, given, ambient))
+        for output in self.bound:
+            made.append(self._make(output, made, adapter, storages, given, ambient))
         count = len(self.leaves)
+        if self.structure is None:
+            return made[0], made[1:]
         return unflatten(self.structure, made[:count]), made[count:]
 
     def _make(
@@ -97,7 +103,8 @@ class Outputs:
         made: list[Any],
         adapter: Adapter,
         storages: Sequence[Storage],
-        arrays: Callable[[int], Array],
+        given: Sequence[Array],
+        ambient: Sequence[Array],
     ) -> Any:
         match output:
             case Fresh(k, template, address):
@@ -107,9 +114,9 @@ class Outputs:
             case Same(k):
                 return made[k]
             case Alias(k):
-                return arrays(k)
+                return _nth(k, given, ambient)
             case View(k, template, offset):
-                base = arrays(k)
+                base = _nth(k, given, ambient)
                 address = Addr(adapter.address(base) + offset)
                 return adapter.make(template, adapter.storage(base), address)
             case Constant(value):
@@ -122,9 +129,7 @@ class Outputs:
             for output in (*self.leaves, *self.bound)
             if isinstance(output, Alias | View)
         }
-        return frozenset(
-            i for i, place in enumerate(call.places) if arrays & set(place.arrays)
-        )
+        return call.given.holding(arrays)
 
     def constants(self) -> Hashable:
         """Return a key of all plain values in the result."""
@@ -133,6 +138,10 @@ class Outputs:
             for leaf in self.leaves
             if isinstance(leaf, Constant)
         )
+
+
+def _nth(k: int, given: Sequence[Array], ambient: Sequence[Array]) -> Array:
+    return given[k] if k < len(given) else ambient[k - len(given)]
 
 
 def analyse(
@@ -158,7 +167,7 @@ def analyse(
             outputs.append(Same(seen[id(value)]))
             continue
         seen[id(value)] = i
-        output = _of_known(value, known, adapter)
+        output: Output | None = _of_known(value, known, adapter)
         if output is None:
             storage = adapter.storage(value)
             if id(storage) not in storages:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sapwood.errors import CaptureError
 from sapwood.graph.capture import Foreign, Region, describe_foreign, read_graph
@@ -24,7 +23,7 @@ from sapwood.tree.ambient import Ambient
 from sapwood.tree.node import Node, PlaceUse
 from sapwood.tree.outputs import Outputs, analyse
 from sapwood.tree.roles import Role
-from sapwood.tree.signature import Call, Place, places_of
+from sapwood.tree.signature import Arrays, Call, Place, look
 from sapwood.tree.watch import Captured
 from sapwood.units import Addr, Mask, Size, size_text
 
@@ -46,6 +45,7 @@ class Drawing:
     label: str
     parent: str | None
     call: Call
+    places: Sequence[Place]
     names: Sequence[str]
     donated: frozenset[int]
     roles: Sequence[Role]
@@ -56,21 +56,26 @@ class Drawing:
     ambient_names: Sequence[str]
     ambient_roles: Mapping[str, Role]
     bound: Sequence[Array]
-    universal: bool
+    escapes: bool
     candidates: Sequence[Extent]
 
 
 def placeholders(
-    call: Call, roles: Sequence[Role], range_: Range, device: Device, adapter: Adapter
+    given: Arrays,
+    places: Sequence[Place],
+    roles: Sequence[Role],
+    range_: Range,
+    device: Device,
+    adapter: Adapter,
 ) -> tuple[dict[int, Storage], list[Array]]:
     """Return storages inside the range for copied places, and arrays over them.
 
     The arrays stand in for the call's; those of other places are the call's own.
     """
     stages: dict[int, Storage] = {}
-    arrays = list(call.arrays)
+    arrays = list(given.arrays)
     stream = device.stream()
-    for i, (place, role) in enumerate(zip(call.places, roles, strict=True)):
+    for i, (place, role) in enumerate(zip(places, roles, strict=True)):
         if role is not Role.COPIED:
             continue
         slack = place.lo % _STAGE
@@ -79,31 +84,38 @@ def placeholders(
         )
         stages[i] = storage
         for k in place.arrays:
-            offset = adapter.address(call.arrays[k]) - place.lo
+            offset = adapter.address(given.arrays[k]) - place.lo
             address = Addr(storage.address + slack + offset)
-            template = adapter.template(call.arrays[k])
+            template = adapter.template(given.arrays[k])
             arrays[k] = adapter.make(template, storage, address)
     return stages, arrays
 
 
 def build(
-    drawing: Drawing, captured: Captured, range_: Range, device: Device, adapter: Adapter
+    drawing: Drawing,
+    captured: Captured,
+    range_: Range,
+    device: Device,
+    adapter: Adapter,
 ) -> Node:
     """Return a node, linked and placed, for a captured call.
 
     Raises `CaptureError` where an address or an allocation cannot be accounted for.
     """
-    ambient_places, sharing = places_of(drawing.ambient_arrays, adapter)
-    places = [*drawing.call.places, *ambient_places]
+    ambient = look(drawing.ambient_arrays, adapter)
+    ambient_places = ambient.places(adapter)
+    places = [*drawing.places, *ambient_places]
     recording = _read(drawing, captured, places, range_, device)
     known = [*drawing.stand_ins, *drawing.ambient_arrays]
     outputs = analyse(captured.result, drawing.bound, known, adapter)
     stages = _ambient_stages(drawing, ambient_places, recording, range_, device)
     stages.update(drawing.stages)
-    _check_survivors(outputs, stages, captured, range_, device)
-    uses = _uses(drawing, places, ambient_places, recording)
-    if not drawing.universal:
-        spans = [(s.address, Addr(s.address + max(s.size, 1))) for s in outputs.storages]
+    _check_survivors(outputs, stages, range_, device)
+    uses = _uses(drawing, places, recording)
+    if not drawing.escapes:
+        spans = [
+            (s.address, Addr(s.address + max(s.size, 1))) for s in outputs.storages
+        ]
         range_.place(range_.page_indices(spans), drawing.candidates)
     staged = [
         Staged(
@@ -117,7 +129,6 @@ def build(
     ]
     addresses = [range_.base, *(place.lo for place in places)]
     exec_ = link(device.driver, recording, addresses, staged, device.function)
-    arguments = len(drawing.call.places)
     return Node(
         label=drawing.label,
         parent=drawing.parent,
@@ -126,13 +137,13 @@ def build(
         range=range_,
         ambient=drawing.ambient,
         places=tuple(uses),
-        argument_places=arguments,
+        argument_places=len(drawing.places),
         outputs=outputs,
-        escapes=drawing.universal,
+        escapes=drawing.escapes,
         clobbers=range_.mask,
         output_masks=_output_masks(outputs, range_),
-        ambient_addresses=tuple(adapter.address(a) for a in drawing.ambient_arrays),
-        ambient_sharing=sharing,
+        ambient_lows=ambient.lows,
+        ambient_sharing=ambient.sharing,
         watches_overlap=bool(ambient_places)
         and any(use.used and not use.role.fixed for use in uses),
         revokes=tuple(sorted(drawing.donated - outputs.shown(drawing.call))),
@@ -153,9 +164,7 @@ def _read(
     raise _foreign(found, captured)
 
 
-def _regions(
-    drawing: Drawing, places: Sequence[Place], range_: Range
-) -> list[Region]:
+def _regions(drawing: Drawing, places: Sequence[Place], range_: Range) -> list[Region]:
     """Say which addresses belong to what: the range, less its stages, and places."""
     regions: list[Region] = []
     at = range_.base
@@ -194,8 +203,7 @@ def _ambient_stages(
 ) -> dict[int, Storage]:
     """Allocate room in the range for ambient arrays that every replay copies."""
     stages: dict[int, Storage] = {}
-    first = len(drawing.call.places)
-    for i, place in enumerate(places, first):
+    for i, place in enumerate(places, len(drawing.places)):
         name = drawing.ambient_names[place.arrays[0]]
         copied = drawing.ambient_roles.get(name) is Role.COPIED
         if copied and i + 1 in recording.symbols():
@@ -209,11 +217,10 @@ def _ambient_stages(
 def _uses(
     drawing: Drawing,
     places: Sequence[Place],
-    ambient_places: Sequence[Place],
     recording: Recording,
 ) -> list[PlaceUse]:
     symbols = recording.symbols()
-    first = len(drawing.call.places)
+    first = len(drawing.places)
     uses: list[PlaceUse] = []
     for i, place in enumerate(places):
         if i < first:
@@ -238,7 +245,6 @@ def _uses(
 def _check_survivors(
     outputs: Outputs,
     stages: Mapping[int, Storage],
-    captured: Captured,
     range_: Range,
     device: Device,
 ) -> None:
@@ -251,7 +257,7 @@ def _check_survivors(
         gc.collect()
         lost = _lost(range_, named, device)
     if lost:
-        address, size, line = lost[0]
+        _, size, line = lost[0]
         raise CaptureError(
             f"{len(lost)} allocation(s) outlive the function, the first of "
             f"{size_text(size)}, and neither its result nor a slot that it names "

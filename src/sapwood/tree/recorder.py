@@ -16,16 +16,16 @@ from sapwood.tree.adapter import Array
 from sapwood.tree.ambient import Ambient, BoundArray, Change, Survey, survey
 from sapwood.tree.containers import flatten, unflatten
 from sapwood.tree.forest import Forest
-from sapwood.tree.group import Group
+from sapwood.tree.group import Group, Warm
 from sapwood.tree.node import Node
 from sapwood.tree.record import Drawing, build, placeholders
 from sapwood.tree.roles import History, Role, assign
 from sapwood.tree.session import Session
-from sapwood.tree.signature import Call
-from sapwood.tree.watch import Captured, Watched, capture
+from sapwood.tree.signature import Call, Place
+from sapwood.tree.watch import Captured, capture
 from sapwood.units import Addr, Size
 
-__all__ = ["Order", "Recorded", "check_against", "plain_changes", "record"]
+__all__ = ["Order", "Recorded", "plain_changes", "record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class Order:
 
     ``names`` are those of the call's places; ``pinned`` and ``donated`` the places
     that the user declared so; ``candidates`` output extents that may be shared;
-    ``reached`` the identities of storages that the function reaches by itself.
+    ``reached`` the identities of storages that the function reaches by itself;
+    ``anywhere`` and ``escapes`` as in `Step`.
     """
 
     fn: Callable[..., Any]
@@ -45,7 +46,8 @@ class Order:
     pinned: frozenset[int]
     donated: frozenset[int]
     group: Group
-    universal: bool
+    anywhere: bool
+    escapes: bool
     candidates: Sequence[Extent]
     reached: frozenset[int]
     bind: Callable[[tuple[Any, ...], Mapping[str, Any]], Mapping[str, object]]
@@ -73,11 +75,14 @@ def record(order: Order, forest: Forest) -> Recorded:
     """
     device, adapter = forest.device, forest.adapter
     range_ = device.retrying(lambda: Range.reserve(device.pages))
-    roles = _roles(order, forest)
+    places = order.call.given.places(adapter)
+    roles = _roles(order, places, forest)
     graph: GraphHandle | None = None
     bound: tuple[BoundArray, ...] = ()
     try:
-        stages, arrays = placeholders(order.call, roles, range_, device, adapter)
+        stages, arrays = placeholders(
+            order.call.given, places, roles, range_, device, adapter
+        )
         args, kwargs = _stand_ins(order.call, arrays)
         arguments = order.bind(args, kwargs)
         before = survey(order.fn, arguments, adapter)
@@ -92,6 +97,7 @@ def record(order: Order, forest: Forest) -> Recorded:
             label=order.label,
             parent=order.parent,
             call=order.call,
+            places=places,
             names=order.names,
             donated=order.donated,
             roles=roles,
@@ -102,7 +108,7 @@ def record(order: Order, forest: Forest) -> Recorded:
             ambient_names=[slot.path for slot in ambient.arrays],
             ambient_roles=_ambient_roles(order, ambient, read, forest),
             bound=[change.new for change in bound],
-            universal=order.universal,
+            escapes=order.escapes,
             candidates=order.candidates,
         )
         node = build(drawing, captured, range_, device, adapter)
@@ -121,15 +127,17 @@ def record(order: Order, forest: Forest) -> Recorded:
             release(node.exec.close)
             release(range_.close)
         raise
+    warm = order.group.warm
+    if error is None and warm is not None:
+        error = _differs(warm, captured, node)
     return Recorded(node, bound, error)
 
 
-def _roles(order: Order, forest: Forest) -> tuple[Role, ...]:
-    places, adapter = order.call.places, forest.adapter
+def _roles(order: Order, places: Sequence[Place], forest: Forest) -> tuple[Role, ...]:
     exact = forest.device.driver.abilities.exact_addresses
     return assign(
         order.group.places,
-        order.call.addresses(),
+        order.call.given.lows,
         [forest.inherits(place.storage) for place in places],
         [
             # Copies of what the function also reads by itself would go apart.
@@ -137,7 +145,7 @@ def _roles(order: Order, forest: Forest) -> tuple[Role, ...]:
             for i, place in enumerate(places)
         ],
         [exact and place.hi - place.lo >= forest.patch_from for place in places],
-        universal=order.universal,
+        anywhere=order.anywhere,
     )
 
 
@@ -183,7 +191,7 @@ def _error(
         raise captured.session.unrecordable
     if captured.error is not None:
         return captured.error
-    return plain_changes(changes) or check_against(order.group, captured)
+    return plain_changes(changes)
 
 
 def plain_changes(changes: Sequence[Change]) -> CaptureError | None:
@@ -199,27 +207,26 @@ def plain_changes(changes: Sequence[Change]) -> CaptureError | None:
     return None
 
 
-def check_against(group: Group, watched: Watched) -> CaptureError | None:
+def _differs(warm: Warm, captured: Captured, node: Node) -> CaptureError | None:
     """Return an error where a capture did other things than its warm-up."""
-    warm = group.warm
-    if warm is None:
-        return None
-    ops = tuple(map(hash, watched.session.ops))
+    session = captured.session
+    ops = tuple(map(hash, session.ops))
+    what, where = None, None
     for i, (now, then) in enumerate(zip(ops, warm.ops, strict=False)):
         if now != then:
-            return _differs(f"op {i}, {watched.session.ops[i][0]},", watched, i)
-    if len(ops) != len(warm.ops):
-        return _differs(
-            f"the number of ops ({len(warm.ops)}, then {len(ops)})", watched, None
-        )
-    return None
-
-
-def _differs(what: str, watched: Watched, op: int | None) -> CaptureError:
+            what, where = f"op {i}, {session.ops[i][0]},", session.lines[i]
+            break
+    else:
+        if len(ops) != len(warm.ops):
+            what = f"the number of ops ({len(warm.ops)}, then {len(ops)})"
+        elif node.outputs.constants() != warm.constants:
+            what = "a plain value in the result"
+    if what is None:
+        return None
     return CaptureError(
-        f"{what} differs between two calls with the same arguments: a value that the "
-        "function makes itself (time, a random number, a counter) went into it",
-        where=None if op is None else watched.session.lines[op],
+        f"{what} differs between two calls with the same arguments: it depends on "
+        "something that the function makes itself (time, a random number, a counter)",
+        where=where,
         remedy="Pass that value as an argument, or draw it from a device generator",
     )
 
@@ -230,7 +237,7 @@ def _ambient(
     """Return the guards, and the arrays that the captured ops or the result use."""
     adapter = forest.adapter
     spans = touched(forest.device.driver, captured.graph)
-    arguments = {id(place.storage) for place in order.call.places}
+    arguments = set(map(id, order.call.given.storages))
 
     def used(array: Array) -> bool:
         lo, hi = adapter.span(array)
@@ -274,7 +281,7 @@ def _ambient_roles(
             [inherits],
             [not exact],
             [exact and Size(hi - lo) >= forest.patch_from],
-            universal=order.universal,
+            anywhere=order.anywhere,
         )
         # The first time, there is no call before to have moved since.
         roles[slot.path] = role if history.varied or inherits else Role.PINNED

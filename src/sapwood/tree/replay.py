@@ -10,11 +10,11 @@ from typing import Any
 
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import Storage
-from sapwood.tree.adapter import Array
 from sapwood.tree.forest import Forest
 from sapwood.tree.leases import Lease
 from sapwood.tree.node import Node
-from sapwood.tree.signature import Call, Place
+from sapwood.tree.signature import Arrays
+from sapwood.units import Addr
 
 __all__ = ["replay"]
 
@@ -22,9 +22,8 @@ __all__ = ["replay"]
 def replay(
     forest: Forest,
     node: Node,
-    call: Call,
-    ambient: Sequence[Array],
-    ambient_places: Sequence[Place],
+    given: Arrays,
+    ambient: Arrays,
 ) -> tuple[Any, list[Any]]:
     """Replay a node on a call; return the result and the values to bind to slots.
 
@@ -32,16 +31,19 @@ def replay(
     """
     device = forest.device
     stream = device.stream()
-    places = (*call.places, *ambient_places) if ambient_places else call.places
+    storages: Sequence[Storage] = given.storages
+    lows: Sequence[Addr] = given.lows
+    if ambient.arrays:
+        storages, lows = [*storages, *ambient.storages], [*lows, *ambient.lows]
     for i, written in node.used:
         if written:
-            places[i].storage.order_write(stream)
+            storages[i].order_write(stream)
         else:
-            places[i].storage.order_read(stream)
+            storages[i].order_read(stream)
     device.pages.claim(stream, node.clobbers)
     escaped = _escape_storages(forest, node, stream) if node.escapes else None
     for i in node.aimed:
-        node.exec.aim(i + 1, places[i].lo)
+        node.exec.aim(i + 1, lows[i])
     node.exec.launch(stream.handle)
     if escaped is not None:
         for storage, new in zip(node.outputs.storages, escaped, strict=True):
@@ -49,7 +51,7 @@ def replay(
                 device.driver.copy(
                     new.address, storage.address, storage.size, stream.handle
                 )
-    return _commit(forest, node, call, ambient, stream, escaped)
+    return _commit(forest, node, given, ambient, stream, escaped)
 
 
 def _escape_storages(forest: Forest, node: Node, stream: Stream) -> list[Storage]:
@@ -66,8 +68,8 @@ def _escape_storages(forest: Forest, node: Node, stream: Stream) -> list[Storage
 def _commit(
     forest: Forest,
     node: Node,
-    call: Call,
-    ambient: Sequence[Array],
+    given: Arrays,
+    ambient: Arrays,
     stream: Stream,
     escaped: list[Storage] | None,
 ) -> tuple[Any, list[Any]]:
@@ -79,16 +81,9 @@ def _commit(
     node.hits += 1
     node.last_used = forest.tick()
     forest.last = node
-    count = len(call.arrays)
-    result = node.outputs.make(
-        forest.adapter,
-        storages,
-        lambda k: call.arrays[k] if k < count else ambient[k - count],
-    )
+    result = node.outputs.make(forest.adapter, storages, given.arrays, ambient.arrays)
     for i in node.revokes:
-        forest.leases.revoke_one(
-            call.places[i].storage, f"it was donated to {node.label}"
-        )
+        forest.leases.revoke_one(given.storages[i], f"it was donated to {node.label}")
     return result
 
 

@@ -63,15 +63,15 @@ def assign(
     pinned: Sequence[bool],
     patchable: Sequence[bool],
     *,
-    universal: bool,
+    anywhere: bool,
 ) -> tuple[Role, ...]:
     """Choose the role of every place for a recording of this call.
 
-    A ``universal`` recording must fit whatever comes: every place that has ever
-    moved is copied or patched. ``pinned`` places were declared so by the user.
+    With ``anywhere``, every place that has ever moved is copied or patched, so that
+    it may come from any address. ``pinned`` places were declared so by the user.
     """
     places = zip(histories, addresses, inherited, pinned, patchable, strict=True)
-    return tuple(_assign(*place, universal=universal) for place in places)
+    return tuple(_assign(*place, anywhere=anywhere) for place in places)
 
 
 def _assign(
@@ -81,9 +81,9 @@ def _assign(
     pinned: bool,
     patchable: bool,
     *,
-    universal: bool,
+    anywhere: bool,
 ) -> Role:
-    if universal and (history.varied or inherited):
+    if anywhere and (history.varied or inherited):
         fixed = False
     elif pinned:
         return Role.PINNED

@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 from contextvars import ContextVar
 from pathlib import Path
+from types import FrameType
 
 from sapwood.errors import CaptureError
 
-__all__ = ["Session", "current", "disabled", "user_line"]
+__all__ = ["Session", "current", "entered", "user_line"]
 
 _ROOM = str(Path(__file__).parent.parent)
 _session: ContextVar[Session | None] = ContextVar("sapwood_session", default=None)
@@ -66,7 +67,7 @@ class entered:
 
 def user_line() -> str | None:
     """Return ``file:line`` of the innermost frame that is the user's own code."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001: made for this
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_ROOM) and "/numpy/" not in name and name[:1] != "<":

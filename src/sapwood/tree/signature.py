@@ -7,6 +7,7 @@ values by type and bits, layouts, and which arrays share a storage at which offs
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from sapwood.memory.storage import Storage
@@ -14,13 +15,13 @@ from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.containers import constant_key, flatten
 from sapwood.units import Addr
 
-__all__ = ["Call", "Place", "describe", "places_of"]
+__all__ = ["Arrays", "Call", "Place", "describe", "look"]
 
 
 class Place(NamedTuple):
     """The bytes of arrays that share a storage; ``lo`` and ``hi`` bound them all.
 
-    ``arrays`` are positions in the call's list of arrays.
+    ``arrays`` are positions in a list of arrays.
     """
 
     storage: Storage
@@ -29,20 +30,56 @@ class Place(NamedTuple):
     arrays: tuple[int, ...]
 
 
+class Arrays(NamedTuple):
+    """Some arrays and their places: storages, and where each place starts.
+
+    ``sharing`` is None where every array has a storage of its own; else it says which
+    share one, and at which offsets.
+    """
+
+    arrays: Sequence[Array]
+    storages: Sequence[Storage]
+    lows: Sequence[Addr]
+    sharing: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] | None
+
+    def groups(self) -> list[tuple[int, ...]]:
+        """Return the positions of the arrays of each place."""
+        if self.sharing is None:
+            return [(i,) for i in range(len(self.arrays))]
+        return [arrays for arrays, _ in self.sharing]
+
+    def holding(self, arrays: AbstractSet[int]) -> frozenset[int]:
+        """Return the places that hold any of the arrays at these positions."""
+        return frozenset(
+            i for i, group in enumerate(self.groups()) if not arrays.isdisjoint(group)
+        )
+
+    def places(self, adapter: Adapter) -> list[Place]:
+        """Return the places with their ends."""
+        return [
+            Place(
+                storage,
+                low,
+                max(adapter.span(self.arrays[i])[1] for i in group),
+                group,
+            )
+            for storage, low, group in zip(
+                self.storages, self.lows, self.groups(), strict=True
+            )
+        ]
+
+
 class Call(NamedTuple):
-    """One call of a graphed function."""
+    """One call of a graphed function.
+
+    ``positions`` say where in ``leaves`` each array stands.
+    """
 
     key: Hashable
     leaves: Sequence[Any]
     structure: Hashable
-    arrays: list[Array]
-    positions: list[int]
-    """Where in ``leaves`` each array stands."""
-    places: list[Place]
-
-    def addresses(self) -> list[Addr]:
-        """Return the address of every place."""
-        return [place.lo for place in self.places]
+    positions: Sequence[int]
+    given: Arrays
 
 
 def describe(
@@ -55,51 +92,53 @@ def describe(
     """
     leaves, structure = flatten((args, kwargs), adapter.is_array)
     parts: list[Hashable] = []
-    arrays: list[Array] = []
     positions: list[int] = []
+    arrays: list[Array] = []
+    storages: list[Storage] = []
+    lows: list[Addr] = []
     for i, leaf in enumerate(leaves):
-        if adapter.is_array(leaf):
-            parts.append(adapter.layout(leaf))
-            arrays.append(leaf)
-            positions.append(i)
-        else:
-            refusal = adapter.refusal(leaf)
-            if refusal is not None:
-                raise TypeError(refusal)
-            parts.append(constant_key(leaf))
-    places, sharing = places_of(arrays, adapter)
-    key = (structure, tuple(parts), sharing)
-    return Call(key, leaves, structure, arrays, positions, places)
+        seen = adapter.look(leaf)
+        if seen is None:
+            parts.append(_constant(leaf, adapter))
+            continue
+        layout, storage, low = seen
+        parts.append(layout)
+        positions.append(i)
+        arrays.append(leaf)
+        storages.append(storage)
+        lows.append(low)
+    given = _grouped(arrays, storages, lows)
+    key = (structure, tuple(parts), given.sharing)
+    return Call(key, leaves, structure, positions, given)
 
 
-def places_of(
-    arrays: Sequence[Array], adapter: Adapter
-) -> tuple[list[Place], Hashable]:
-    """Group arrays by storage, and say how they share, offsets included."""
-    storage_of, span_of = adapter.storage, adapter.span
-    storages = [storage_of(array) for array in arrays]
-    spans = [span_of(array) for array in arrays]
-    if len({id(storage) for storage in storages}) == len(storages):
-        return [
-            Place(storage, *span, (i,))
-            for i, (storage, span) in enumerate(zip(storages, spans, strict=True))
-        ], None
-    groups: dict[int, list[int]] = {}
-    for i, storage in enumerate(storages):
-        groups.setdefault(id(storage), []).append(i)
-    places = [
-        Place(
-            storages[group[0]],
-            min(spans[i][0] for i in group),
-            max(spans[i][1] for i in group),
-            tuple(group),
-        )
-        for group in groups.values()
-    ]
-    sharing = tuple(
-        (place.arrays, tuple(spans[i][0] - place.lo for i in place.arrays))
-        for place in places
+def look(arrays: Sequence[Array], adapter: Adapter) -> Arrays:
+    """Return where some arrays are, and which share a storage."""
+    return _grouped(
+        arrays,
+        [adapter.storage(array) for array in arrays],
+        [adapter.span(array)[0] for array in arrays],
     )
-    return places, sharing
 
 
+def _constant(leaf: Any, adapter: Adapter) -> Hashable:
+    refusal = adapter.refusal(leaf)
+    if refusal is not None:
+        raise TypeError(refusal)
+    return constant_key(leaf)
+
+
+def _grouped(
+    arrays: Sequence[Array], storages: Sequence[Storage], lows: Sequence[Addr]
+) -> Arrays:
+    if len(set(storages)) == len(storages):
+        return Arrays(arrays, storages, lows, None)
+    groups: dict[Storage, list[int]] = {}
+    for i, storage in enumerate(storages):
+        groups.setdefault(storage, []).append(i)
+    firsts = [min(lows[i] for i in group) for group in groups.values()]
+    sharing = tuple(
+        (tuple(group), tuple(lows[i] - first for i in group))
+        for group, first in zip(groups.values(), firsts, strict=True)
+    )
+    return Arrays(arrays, list(groups), firsts, sharing)

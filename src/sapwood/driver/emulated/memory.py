@@ -174,11 +174,6 @@ class Memory:
         for address, size in self.host.items():
             linux.unmap(Addr(address), size)
         self.physical.close()
-        for table in (self.reservations, self.mappings, self.host):
-            table.clear()
-        self._starts.clear()
-        self._host_starts.clear()
-        self.version += 1
 
     def _check_host(self, lo: int, hi: int) -> None:
         index = bisect_right(self._host_starts, lo) - 1

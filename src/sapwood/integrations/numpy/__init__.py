@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from sapwood.integrations.numpy.adapter import NumpyAdapter
 from sapwood.integrations.numpy.array import Array
 from sapwood.integrations.numpy.creation import from_host
 from sapwood.integrations.numpy.random import Generator, make_generator
 from sapwood.memory.device import Device
 
-__all__ = ["Array", "Generator", "array_from_host", "make_generator"]
+__all__ = ["Array", "Generator", "adapter", "array_from_host", "make_generator"]
+
+
+def adapter(device: Device) -> NumpyAdapter:
+    """Return what the tree asks of this integration."""
+    return NumpyAdapter(device)
 
 
 def array_from_host(device: Device, host: Any) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sapwood.integrations.numpy.array import Array
-from sapwood.integrations.numpy.layout import Layout, array_at
+from sapwood.integrations.numpy.layout import Layout, array_at, extent
 from sapwood.integrations.numpy.random import Generator
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
@@ -41,7 +41,7 @@ class NumpyAdapter:
 
     def is_array(self, value: object) -> bool:
         """Return whether ``value`` is a device array."""
-        return isinstance(value, Array)
+        return type(value) is Array
 
     def text(self, array: Array) -> str:
         """Return the array's dtype and shape."""
@@ -55,6 +55,17 @@ class NumpyAdapter:
                 "graphed function. Bring it to the device with rt.array(...) first"
             )
         return None
+
+    def look(self, value: object) -> tuple[Hashable, Storage, Addr] | None:
+        """Return layout, storage and first byte of an array."""
+        if type(value) is not Array:
+            return None
+        storage = value.storage
+        if storage.stale is not None:
+            storage.check()
+        layout = value.layout
+        low = value.address + extent(layout)[0]
+        return layout, storage, Addr(low)
 
     def layout(self, array: Array) -> Hashable:
         """Return shape, strides, dtype and alignment."""
@@ -72,6 +83,10 @@ class NumpyAdapter:
     def storage(self, array: Array) -> Storage:
         """Return the storage that the array views."""
         return array.storage
+
+    def bits(self, array: Array) -> bytes:
+        """Return the bytes of all elements in C order."""
+        return bytes(np.asarray(array).tobytes())
 
     def template(self, array: Array) -> Shape:
         """Return the array's face without its storage."""

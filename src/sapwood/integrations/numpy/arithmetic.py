@@ -56,14 +56,20 @@ def call_ufunc(
             )
         return elementwise(like, ufunc, (first, second), outs, **options)
     kernel = "call" if method == "__call__" else method
-    operands = tuple(constant(value, name) for value in inputs)
+    if method == "reduceat":
+        inputs = (inputs[0], *index_items(inputs[1]))
+    operands = tuple(
+        value if method == "reduceat" else constant(value, name) for value in inputs
+    )
     return _filled(like, f"{kernel}:{name}", operands, outs, options)
 
 
 def _drop_defaults(options: dict[str, Any]) -> None:
-    for option, default in (("order", "K"), ("subok", True), ("where", True)):
-        if options.get(option) is default or options.get(option) == "K":
-            options.pop(option, None)
+    defaults = {"order": "K", "subok": True, "where": True}
+    for option, default in defaults.items():
+        value = options.get(option)
+        if isinstance(value, (bool, str)) and value == default:
+            del options[option]
 
 
 def elementwise(
@@ -127,17 +133,18 @@ def _at(ufunc: np.ufunc, inputs: Sequence[Any]) -> None:
     mutate(f"at:{ufunc.__name__}", target, ((index_items(index), *operands), ()))
 
 
-FAST_POWERS: Final = {(int, 2): np.square, (int, -1): np.reciprocal}
-
-
-def power(like: A, base: Any, exponent: Any, out: A | None = None) -> A:
+def power(base: A, exponent: Any, out: A | None = None) -> A:
     """Return ``base ** exponent`` with the short cuts that NumPy's operator takes."""
-    ufunc: np.ufunc = np.power
-    if isinstance(base, Faced) and base.dtype.kind in "fc":
-        if type(exponent) is int:
-            ufunc = FAST_POWERS.get((int, exponent), np.power)
-        elif type(exponent) is float and exponent == 0.5:
-            ufunc = np.sqrt
-    inputs = (base, exponent) if ufunc is np.power else (base,)
-    found: A = elementwise(like, ufunc, inputs, (out,))
+    inexact = base.dtype.kind in "fc"
+    short: np.ufunc | None = None
+    if type(exponent) is int and exponent == 2:
+        short = np.square
+    elif type(exponent) is int and exponent == -1 and inexact:
+        short = np.reciprocal
+    elif type(exponent) is float and exponent == 0.5 and inexact:
+        short = np.sqrt
+    if short is None:
+        found: A = elementwise(base, np.power, (base, exponent), (out,))
+        return found
+    found = elementwise(base, short, (base,), (out,))
     return found

@@ -50,10 +50,10 @@ class Array(Faced, NDArrayOperatorsMixin):
     # Operators that are more than a ufunc.
 
     def __pow__(self, exponent: Any) -> Array:
-        return power(self, self, exponent)
+        return power(self, exponent)
 
     def __ipow__(self, exponent: Any) -> Array:
-        return power(self, self, exponent, self)
+        return power(self, exponent, self)
 
     def __getitem__(self, index: Any) -> Array:
         return element(self, index)
@@ -258,9 +258,9 @@ class Array(Faced, NDArrayOperatorsMixin):
         """Return ``numpy.clip`` of this array."""
         return np.clip(self, *args, **options)
 
-    def conj(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.conj`` of this array."""
-        return np.conj(self, *args, **options)
+    def conj(self) -> Array:
+        """Return the complex conjugate; an array that is not complex itself."""
+        return np.conjugate(self) if self.dtype.kind == "c" else self
 
     def cumprod(self, *args: Any, **options: Any) -> Any:
         """Return ``numpy.cumprod`` of this array."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -33,12 +33,10 @@ def call(ufunc: np.ufunc) -> Body:
         types = _resolved(ufunc, given, dtype, casting, ins)
         _typed(ufunc, types, ins)
         arrays = [v for v in ins if isinstance(v, np.ndarray)]
-        if mask is None and any(g is None for g in given):
-            order = _trivial_order(arrays, types)
-            if order is not None:
-                shape = next((a.shape for a in arrays if a.ndim), ())
-                made = [np.empty(shape, t, order) for t in types[ufunc.nin :]]
-                return [m if g is None else g for m, g in zip(made, given, strict=True)]
+        order = None if mask is not None else _trivial_order(types, ins)
+        if order is not None and all(out is None for out in given):
+            shape = next((a.shape for a in arrays if a.ndim), ())
+            return [np.empty(shape, dtype, order) for dtype in types[ufunc.nin :]]
         arrays += [mask] if isinstance(mask, np.ndarray) else []
         return _iterated(arrays, given, types[ufunc.nin :])
 
@@ -48,7 +46,7 @@ def call(ufunc: np.ufunc) -> Body:
         types = _resolved(ufunc, outs, dtype, casting, ins)
         options = {"dtype": dtype, "casting": casting, "where": mask}
         options = {name: v for name, v in options.items() if v is not None}
-        return partial(ufunc, *_typed(ufunc, types, ins), *outs, **options)
+        return partial(ufunc, *_typed(ufunc, types, ins), out=outs, **options)
 
     return Body(results, bind)
 
@@ -70,12 +68,13 @@ def _weak(value: complex) -> Any:
 
 
 def _typed(ufunc: np.ufunc, types: Types, ins: Values) -> list[Any]:
-    if ufunc is np.power and types[0].kind in "iu" and _negative(ins[1]):
-        raise ValueError("Integers to negative integer powers are not allowed.")
-    return [
+    typed = [
         v if isinstance(v, np.ndarray) else _constant(ufunc, v, to)
         for v, to in zip(ins, types, strict=False)
     ]
+    if ufunc is np.power and types[0].kind in "iu" and _negative(ins[1]):
+        raise ValueError("Integers to negative integer powers are not allowed.")
+    return typed
 
 
 def _negative(value: Any) -> bool:
@@ -92,16 +91,17 @@ def _constant(ufunc: np.ufunc, value: complex, dtype: np.dtype[Any]) -> Any:
         raise
 
 
-def _trivial_order(arrays: list[Array], types: Types) -> str | None:
+def _trivial_order(types: Types, ins: Values) -> Literal["C", "F"] | None:
     # Where all operands are laid out alike, NumPy takes a short cut whose results
     # differ from its iterator's in the strides of dimensions of length one.
-    shaped = [a for a in arrays if a.ndim]
-    if any(a.shape != shaped[0].shape for a in shaped):
-        return None
-    for order, flag in (("C", "C_CONTIGUOUS"), ("F", "F_CONTIGUOUS")):
-        if all(a.flags[flag] for a in shaped):
-            return order
-    return None
+    shaped = [(v, to) for v, to in zip(ins, types, strict=False) if np.ndim(v)]
+    for array, to in shaped:
+        ready = array.flags.aligned and array.dtype == to
+        if array.shape != shaped[0][0].shape or not (ready or array.ndim == 1):
+            return None
+    if all(array.flags.c_contiguous for array, _ in shaped):
+        return "C"
+    return "F" if all(array.flags.f_contiguous for array, _ in shaped) else None
 
 
 def _iterated(arrays: list[Array], given: Given, types: Types) -> Sequence[Any]:

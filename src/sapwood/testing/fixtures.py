@@ -1,0 +1,99 @@
+"""What fixtures are made of: a runtime behind every layer, poisoned, leak-checked.
+
+A `Rig` is one runtime on one device, with all layers between them, so that a test can
+count calls, make them fail, and see at the end that everything was given back. Its
+variants differ in when work runs, and in what memory that nobody holds looks like.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Final
+
+from sapwood.driver.emulated import Emulated
+from sapwood.driver.layers import Checked, Faulty, Recorded
+from sapwood.errors import InternalError
+from sapwood.memory.pages import page_numbers
+from sapwood.runtime import Runtime
+from sapwood.units import Addr, Size
+
+__all__ = ["VARIANTS", "Rig", "poison_idle"]
+
+VARIANTS: Final = ("earliest", "latest", "random:1", "poisoned")
+"""The devices that every law runs on: a schedule each, and poison between calls."""
+
+_TOTAL: Final = Size(1 << 28)
+_PAGE: Final = Size(1 << 16)
+
+
+class Rig:
+    """A runtime on an emulated device of ``total`` bytes, in pages of ``page``.
+
+    ``variant`` is one of `VARIANTS`. From the runtime down: ``recorded``, ``faulty``,
+    ``checked``, ``device``; poisoning passes the first two by.
+    """
+
+    def __init__(
+        self,
+        variant: str,
+        *,
+        total: Size = _TOTAL,
+        page: Size = _PAGE,
+        memory_limit: int | None = None,
+    ) -> None:
+        schedule = "earliest" if variant == "poisoned" else variant
+        self.variant = variant
+        self.device = Emulated(total, page, schedule)
+        self.checked = Checked(self.device)
+        self.faulty = Faulty(self.checked)
+        self.recorded = Recorded(self.faulty)
+        self.runtime = Runtime(device=self.recorded, memory_limit=memory_limit)
+        if variant == "poisoned":
+            poison_idle(self.runtime, self.checked)
+
+    def finish(self) -> None:
+        """Close the runtime and the device, when the test has dropped its arrays.
+
+        Raises `InternalError` where anything was not given back, `DriverError` where
+        work had failed and nobody was told.
+        """
+        self.faulty.plan = ()
+        if not self.runtime.closed:
+            self.runtime.synchronize()
+        self.runtime.close()
+        gc.collect()
+        self.check_leaks()
+        self.device.close()
+
+    def check_leaks(self) -> None:
+        """Raise `InternalError` if the driver is not as it was when it was opened."""
+        held = {kind: n for kind, n in self.device.live_handles().items() if n}
+        info = self.device.memory_info()
+        if held or self.checked.leaks() or info.free != info.total:
+            used = {"bytes": info.total - info.free}
+            raise InternalError(
+                "after close, everything is given back",
+                {**held, **used, "by the account of Checked": self.checked.leaks()},
+            )
+
+
+def poison_idle(runtime: Runtime, checked: Checked) -> None:
+    """Have every page that no lease holds overwritten before each call.
+
+    Whatever a recording expects there from an earlier one, it then finds destroyed.
+    ``checked`` is the layer that the runtime's driver calls go through.
+    """
+    forest = runtime._forest  # noqa: SLF001 - no user has business with this hook
+
+    def poison() -> None:
+        idle, page = forest.idle_pages(), checked.abilities.page
+        spans = {
+            number: Addr(address + i * page)
+            for range_ in forest.ranges()
+            for address, extent in range_.mappings()
+            for i, number in enumerate(page_numbers(extent.mask))
+            if idle >> number & 1
+        }
+        checked.poison((address, page) for address in spans.values())
+
+    forest.before_call = poison

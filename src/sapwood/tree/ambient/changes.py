@@ -1,0 +1,48 @@
+"""What differs between two surveys: what a function wrote in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sapwood.tree.ambient.slots import Slot
+
+__all__ = ["BoundArray", "Change"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that the function wrote, and that no replay would repeat.
+
+    ``path`` names it, ``text`` says what became of it.
+    """
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundArray(Change):
+    """An array bound to a slot, which every replay can do again.
+
+    ``old`` is what the slot held, `EMPTY` if nothing; ``new`` is the array, or None
+    where the function took an array away. Only ``slot`` is worth keeping: the rest
+    keeps arrays alive.
+    """
+
+    slot: Slot
+    old: Any
+    new: Any
+    _arguments: Mapping[str, object] = field(repr=False)
+
+    def undo(self) -> None:
+        """Bind the slot to what it held before."""
+        self.slot.write(self.old, self._arguments)
+
+    def write(self, value: object, arguments: Mapping[str, object]) -> None:
+        """Bind the slot to ``value``, in a call with these arguments."""
+        self.slot.write(value, arguments)

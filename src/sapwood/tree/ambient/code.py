@@ -1,0 +1,120 @@
+"""What a code object can read and write by name, nested functions included.
+
+An attribute can be read only by naming it, so the names in the bytecode bound what a
+function reaches; where names are computed, `Names.dynamic` says that nothing does.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
+
+__all__ = ["Names", "names_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names in one code object.
+
+    ``dynamic``: attributes are named by computed text somewhere; ``every_global``:
+    so are globals. ``modules`` are imported inside the function.
+    """
+
+    globals: frozenset[str]
+    attributes: frozenset[str]
+    modules: frozenset[str]
+    dynamic: bool
+    every_global: bool
+
+
+_BY_TEXT = frozenset({"getattr", "hasattr", "setattr", "delattr"})
+_ANY_ATTRIBUTE = frozenset(
+    {"asdict", "astuple", "attrgetter", "dir", "eval", "exec", "fields", "getmembers"}
+    | {"methodcaller", "vars", "__dict__", "__getattribute__"}
+)
+_ANY_GLOBAL = frozenset({"eval", "exec", "globals", "locals", "__globals__"})
+_GLOBAL_OPS = frozenset(
+    {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
+    | {"LOAD_FROM_DICT_OR_GLOBALS"}
+)
+_ATTRIBUTE_OPS = frozenset(
+    {"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR", "LOAD_SUPER_ATTR"}
+    | {"IMPORT_FROM"}
+)
+_SIMPLE_LOADS = ("LOAD_CONST", "LOAD_FAST", "LOAD_DEREF", "LOAD_SMALL_INT")
+
+
+@lru_cache(maxsize=2048)
+def names_of(code: CodeType) -> Names:
+    """Return the names that ``code`` and the functions made in it use."""
+    globals_: set[str] = set()
+    attributes: set[str] = set()
+    modules: set[str] = set()
+    dynamic = False
+    for each in _nested(code):
+        instructions = list(dis.get_instructions(each))
+        for index, op in enumerate(instructions):
+            if op.opname in _GLOBAL_OPS:
+                globals_.add(op.argval)
+                if op.argval in _BY_TEXT:
+                    name = _constant_name(instructions, index)
+                    dynamic |= name is None
+                    attributes.update(() if name is None else (name,))
+            elif op.opname in _ATTRIBUTE_OPS:
+                attributes.add(op.argval)
+            elif op.opname == "IMPORT_NAME":
+                modules.add(op.argval)
+            elif op.opname == "MATCH_CLASS":
+                dynamic = True
+    used = globals_ | attributes
+    return Names(
+        frozenset(globals_),
+        frozenset(attributes),
+        frozenset(modules),
+        dynamic or bool(used & _ANY_ATTRIBUTE) or bool(attributes & _BY_TEXT),
+        bool(used & _ANY_GLOBAL),
+    )
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
+
+
+def _constant_name(instructions: Sequence[dis.Instruction], at: int) -> str | None:
+    """Return the ``"name"`` of a ``getattr(value, "name")``, if it is as plain as that.
+
+    ``at`` is where getattr is loaded. Only straight code counts in which the name
+    stands alone as the second of two or three arguments.
+    """
+    rest = [
+        op
+        for op in instructions[at + 1 : at + 40]
+        if op.opname not in {"PUSH_NULL", "CACHE", "EXTENDED_ARG"}
+    ]
+    depth = 0
+    for index, op in enumerate(rest):
+        if depth == 1 and op.opname == "LOAD_CONST":
+            return _name_in_call([op for op in rest[index:] if op.opname != "PRECALL"])
+        if "JUMP" in op.opname or op.opname.startswith(("RETURN", "FOR_ITER")):
+            return None
+        depth += dis.stack_effect(op.opcode, op.arg)
+        if depth < 1 or op.opname == "CALL_KW":
+            return None
+    return None
+
+
+def _name_in_call(ops: Sequence[dis.Instruction]) -> str | None:
+    name = ops[0].argval
+    calls = [op.opname == "CALL" and op.argval for op in ops[:3]]
+    plain = calls[1:2] == [2] or (
+        calls[2:3] == [3]
+        and ops[1].opname.startswith(_SIMPLE_LOADS)
+        and dis.stack_effect(ops[1].opcode, ops[1].arg) == 1
+    )
+    return name if plain and isinstance(name, str) else None

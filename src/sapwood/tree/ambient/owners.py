@@ -1,0 +1,50 @@
+"""Whose code something is: the user's, or an installed package's that is not read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Literal, TypeAlias
+
+__all__ = ["Owner", "owner_of_class", "owner_of_code", "owner_of_module"]
+
+Owner: TypeAlias = Literal["user", "installed", "standard", "sapwood"]
+
+_STANDARD = str(Path(os.__file__).resolve().parent) + os.sep
+_SAPWOOD = str(Path(__file__).resolve().parents[2]) + os.sep
+
+
+@lru_cache(maxsize=4096)
+def _owner_of_file(name: str) -> Owner:
+    if name.startswith("<"):
+        return "standard" if name.startswith("<frozen") else "user"
+    if name.startswith(_SAPWOOD):
+        return "sapwood"
+    if "site-packages" in name or "dist-packages" in name:
+        return "installed"
+    return "standard" if name.startswith(_STANDARD) else "user"
+
+
+def owner_of_code(code: CodeType) -> Owner:
+    """Return whose file a code object was compiled from; typed-in code is the user's."""
+    return _owner_of_file(code.co_filename)
+
+
+def owner_of_module(name: str, module: ModuleType | None = None) -> Owner:
+    """Return whose a module is, by its file; by its name where it has none."""
+    module = sys.modules.get(name) if module is None else module
+    file = getattr(module, "__file__", None)
+    if isinstance(file, str):
+        return _owner_of_file(file)
+    top = name.partition(".")[0]
+    if top == __name__.partition(".")[0]:
+        return "sapwood"
+    return "standard" if top in sys.stdlib_module_names else "user"
+
+
+def owner_of_class(cls: type) -> Owner:
+    """Return whose module a class says that it is from."""
+    return owner_of_module(cls.__module__)

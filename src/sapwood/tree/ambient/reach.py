@@ -1,0 +1,264 @@
+"""What a function reaches: a walk from its code, its object and its arguments.
+
+Names in reached code bound what is looked into, and what is found may be code with
+more names: the walk is repeated until nothing is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any, Literal, NamedTuple, Protocol
+
+from sapwood.errors import CaptureError, StaleOutput
+from sapwood.tree.ambient import views
+from sapwood.tree.ambient.openings import Opening, Reach, is_structural, openings
+from sapwood.tree.ambient.views import View
+from sapwood.tree.containers import Identity, constant_key, container_of
+
+__all__ = [
+    "LIMIT",
+    "Arrays",
+    "Inside",
+    "Node",
+    "Row",
+    "constant_of",
+    "layout_of",
+    "reach",
+]
+
+LIMIT = 50_000
+"""How many slots a function may reach."""
+
+_BYTES = 1 << 16
+
+
+class Arrays(Protocol):
+    """What the walk asks of a framework."""
+
+    def is_array(self, value: object) -> bool:
+        """Return whether a value is a device array, which is not looked into."""
+        ...
+
+    def layout(self, array: Any) -> Hashable:
+        """Return all that tells two arrays apart but their addresses."""
+        ...
+
+    def address(self, array: Any) -> int:
+        """Return where the array's first element lies."""
+        ...
+
+
+class Row(NamedTuple):
+    """One slot as it was read.
+
+    ``frozen`` is what its value is compared by: the layout of an array, the key of a
+    constant, the class or identity of a node; ``node`` is that node's number.
+    """
+
+    key: Any
+    value: Any
+    role: Literal["array", "constant", "node"]
+    frozen: Hashable
+    node: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A value that is looked into, and how it was come by.
+
+    ``covered``: it is an argument's container, whose leaves the signature compares.
+    ``root`` is the parameter that it is, or None.
+    """
+
+    value: Any
+    path: str
+    frozen: Hashable
+    openings: tuple[Opening, ...]
+    covered: bool = False
+    parent: int = -1
+    step: tuple[View, Any] | None = None
+    root: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Inside:
+    """What one view of a node held; ``lacks``: names that were not there, if asked."""
+
+    node: int
+    view: View
+    rows: list[Row]
+    lacks: frozenset[str] | None
+
+
+@dataclass(slots=True, eq=False)
+class Walk:
+    """Everything reached: nodes, and what is inside them, in a fixed order."""
+
+    arrays: Arrays
+    reach: Reach
+    home: Mapping[str, Any] | None
+    nodes: list[Node] = field(default_factory=list)
+    insides: list[Inside] = field(default_factory=list)
+    _known: dict[tuple[int, bool], int] = field(default_factory=dict)
+    _slots: int = 0
+
+    def start(self, path: str, value: Any, parameter: str | None = None) -> None:
+        """Walk on from a root, unless it was reached before."""
+        if self.arrays.is_array(value):
+            return
+        covered = parameter is not None and container_of(type(value)) is not None
+        opened = tuple(openings(value, self.reach))
+        if opened and (id(value), covered) not in self._known:
+            node = Node(value, path, self._frozen(value), opened, covered)
+            node.root = parameter
+            first = self._enter(node)
+            for number, each in _growing(self.nodes, first):
+                for view, wanted in each.openings:
+                    self._look(number, each, view, wanted)
+
+    def label(self, node: Node, view: View, key: Any) -> str:
+        """Return what a user would write for what is at ``key`` in a node."""
+        if view is views.GLOBALS and node.value.__globals__ is not self.home:
+            return f"{node.value.__globals__.get('__name__')}.{key}"
+        return view.label(node.path, node.value, key)
+
+    def _enter(self, node: Node) -> int:
+        number = len(self.nodes)
+        self.nodes.append(node)
+        self._known[id(node.value), node.covered] = number
+        return number
+
+    def _look(
+        self, number: int, node: Node, view: View, wanted: frozenset[str] | None
+    ) -> None:
+        space, lacks = view.open(node.value), None
+        if wanted is not None and isinstance(space, Mapping):
+            present = sorted(wanted & space.keys())
+            lacks = wanted.difference(present)
+            space = {key: space[key] for key in present}
+        self._slots += len(space)
+        if self._slots > LIMIT:
+            raise self._too_much(node, len(space))
+        rows = [
+            self._row(number, node, view, key, value) for key, value in _items(space)
+        ]
+        self.insides.append(Inside(number, view, rows, lacks))
+
+    def _row(self, number: int, node: Node, view: View, key: Any, value: Any) -> Row:
+        if self.arrays.is_array(value):
+            return Row(key, value, "array", layout_of(self.arrays, value))
+        if isinstance(value, type) and self._may_be_called(node, view, key):
+            self.reach.built.add(value)
+        covered = node.covered and container_of(type(value)) is not None
+        known = self._known.get((id(value), covered))
+        if known is None:
+            opened = tuple(openings(value, self.reach))
+            if not opened:
+                return Row(key, value, "constant", constant_of(value))
+            path, frozen = self.label(node, view, key), self._frozen(value)
+            step = (view, key)
+            known = self._enter(
+                Node(value, path, frozen, opened, covered, number, step)
+            )
+        return Row(key, value, "node", self.nodes[known].frozen, known)
+
+    def _frozen(self, value: Any) -> Hashable:
+        opaque = isinstance(value, FunctionType) and not self.reach.reads(value)
+        structural = is_structural(type(value)) and not opaque
+        return type(value) if structural else Identity(value)
+
+    @staticmethod
+    def _may_be_called(node: Node, view: View, key: Any) -> bool:
+        if view in {views.TYPE, views.BASES}:
+            return False
+        # super() needs no constructor, but closes over the class.
+        return view is not views.CELLS or (
+            node.value.__code__.co_freevars[key] != "__class__"
+        )
+
+    def _too_much(self, node: Node, more: int) -> CaptureError:
+        size, number = max(
+            ((len(inside.rows), inside.node) for inside in self.insides),
+            default=(0, 0),
+        )
+        largest = node if more >= size else self.nodes[number]
+        return CaptureError(
+            f"the function reaches more than {LIMIT:,} values, most of them in "
+            f"{largest.path}",
+            remedy=f"Pass what it needs of {largest.path} as an argument, or keep it "
+            "where no name in the function leads",
+        )
+
+
+def reach(
+    fn: Callable[..., Any], arguments: Mapping[str, object], arrays: Arrays
+) -> Walk:
+    """Read everything that ``fn`` reaches by itself, then through its arguments.
+
+    Raises `CaptureError` where that is more than `LIMIT` slots.
+    """
+    known = Reach()
+    roots = list(_roots(fn, known))
+    while True:
+        size = known.size()
+        walk = Walk(arrays, known, getattr(roots[-1][1], "__globals__", None))
+        for path, value in roots:
+            walk.start(path, value)
+        for name, value in arguments.items():
+            walk.start(name, value, name)
+        if known.size() == size:
+            return walk
+
+
+def _roots(fn: Any, known: Reach) -> Iterator[tuple[str, Any]]:
+    """Yield where the walk starts: an object if ``fn`` is bound to one, and the code."""
+    while isinstance(fn, MethodType):
+        yield "self", fn.__self__
+        fn = fn.__func__
+    call = getattr(type(fn), "__call__", None)
+    if not isinstance(fn, FunctionType) and isinstance(call, FunctionType):
+        yield "self", fn
+        known.own.add(call.__code__)
+        yield call.__qualname__, call
+        return
+    inner = fn
+    while inner is not None:
+        if isinstance(inner, FunctionType):
+            known.own.add(inner.__code__)
+        inner = getattr(inner, "__wrapped__", None) or (
+            inner.func if isinstance(inner, partial) else None
+        )
+    yield getattr(fn, "__name__", type(fn).__name__), fn
+
+
+def _growing(nodes: list[Node], first: int) -> Iterator[tuple[int, Node]]:
+    number = first
+    while number < len(nodes):
+        yield number, nodes[number]
+        number += 1
+
+
+def _items(space: views.Space) -> Iterator[tuple[Any, Any]]:
+    return iter(space.items()) if isinstance(space, Mapping) else enumerate(space)
+
+
+def layout_of(arrays: Arrays, array: Any) -> Hashable:
+    """Return an array's layout; one that was revoked has none, and may lie around."""
+    try:
+        return arrays.layout(array)
+    except StaleOutput:
+        return "stale"
+
+
+def constant_of(value: Any) -> Hashable:
+    """Return what a constant is compared by; small host arrays by their contents."""
+    cls = type(value)
+    if hasattr(cls, "tobytes") and hasattr(cls, "shape") and hasattr(cls, "nbytes"):
+        shape, kind = tuple(value.shape), str(getattr(value, "dtype", ""))
+        if value.nbytes <= _BYTES and "O" not in kind and kind != "object":
+            return (cls, shape, kind, value.tobytes())
+        return (cls, shape, kind, Identity(value))
+    return constant_key(value)

@@ -1,0 +1,53 @@
+"""Random sources that live in Python: `random`, NumPy's generators.
+
+Their state moves with every draw, so it is never guarded; but a function that draws
+while it is recorded would draw the same number for ever, so a move is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from types import ModuleType
+from typing import Any
+
+from sapwood.tree.ambient.views import View
+from sapwood.tree.containers import constant_key
+
+__all__ = ["STATE", "is_random_source"]
+
+
+def is_random_source(value: object) -> bool:
+    """Return whether a value draws random numbers on the host."""
+    if isinstance(value, ModuleType):
+        return value.__name__ in {"random", "numpy.random"}
+    return any(
+        base.__name__ == "Random"
+        if base.__module__ == "random"
+        else base.__module__.startswith("numpy.random")
+        and base.__name__ in {"Generator", "RandomState", "BitGenerator"}
+        for base in type(value).__mro__
+    )
+
+
+def _state(source: Any) -> Sequence[Hashable]:
+    bits = getattr(source, "bit_generator", source)
+    if hasattr(source, "getstate"):
+        state = source.getstate()
+    elif hasattr(source, "get_state"):
+        state = source.get_state()
+    else:
+        state = bits.state
+    return (_frozen(state),)
+
+
+def _frozen(state: Any) -> Hashable:
+    if isinstance(state, dict):
+        return tuple((key, _frozen(value)) for key, value in state.items())
+    if isinstance(state, tuple | list):
+        return tuple(map(_frozen, state))
+    if hasattr(state, "tobytes"):
+        return bytes(state.tobytes())
+    return constant_key(state)
+
+
+STATE = View("state", _state, lambda path, _, __: f"the state of {path}", guarded=False)

@@ -1,0 +1,266 @@
+"""How one looks into an object: each `View` is one way of naming things inside.
+
+A view opens a thing into a mapping or a sequence. What it opens is read on every
+call, so views do as little as they can and run no code of the user's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
+from types import MemberDescriptorType
+from typing import Any, Literal, TypeAlias
+
+from sapwood.tree.ambient.code import names_of
+from sapwood.tree.containers import registered
+
+__all__ = [
+    "ATTRIBUTES",
+    "BASES",
+    "CACHED",
+    "CELLS",
+    "DICT",
+    "EMPTY",
+    "FIELDS",
+    "FUNCTION",
+    "GLOBALS",
+    "IMPORTS",
+    "INNER",
+    "LIST",
+    "MODULE",
+    "PARTIAL",
+    "PROPERTY",
+    "REGISTERED",
+    "SELF",
+    "SET",
+    "TUPLE",
+    "TYPE",
+    "VARIABLES",
+    "WRAPPED",
+    "Space",
+    "View",
+    "imported",
+    "member_names",
+    "value_text",
+]
+
+Space: TypeAlias = Mapping[Any, Any] | Sequence[Any]
+"""What a view opens a thing into."""
+
+
+class _Empty:
+    """Stands for a cell without contents and a name without a value."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+EMPTY = _Empty()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """One way of naming what is inside a thing.
+
+    ``label(path, thing, key)`` is what a user would write; ``store(thing, key,
+    value)`` binds a slot, where that can be done, and unbinds it for `EMPTY`. ``extent`` says what besides single
+    slots may change: nothing, the length, the keys, or which names are there.
+    ``guarded``: a change between calls is a miss; always, a change during one is seen.
+    """
+
+    name: str
+    open: Callable[[Any], Space]
+    label: Callable[[str, Any, Any], str]
+    store: Callable[[Any, Any, Any], None] | None = None
+    extent: Literal["fixed", "length", "keys", "names"] = "fixed"
+    guarded: bool = True
+
+
+def value_text(value: object) -> str:
+    """Return a value as short text, without running any code of the user's."""
+    if value is EMPTY:
+        return "nothing"
+    if type(value) in _PLAIN:
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:57]}..."
+    name = getattr(value, "__qualname__", None)
+    if isinstance(value, type) and isinstance(name, str):
+        return name
+    return f"<{type(value).__qualname__}>"
+
+
+_OWN_ITEMS = {list, deque, dict, OrderedDict, defaultdict}
+_PLAIN = {bool, int, float, complex, str, bytes, type(None), type(...), range}
+
+
+def _dotted(path: str, _: Any, key: Any) -> str:
+    return f"{path}.{key}"
+
+
+def _subscript(path: str, _: Any, key: Any) -> str:
+    return f"{path}[{value_text(key)}]"
+
+
+def _same(path: str, _: Any, __: Any) -> str:
+    return path
+
+
+def _named(*names: str) -> Callable[[str, Any, Any], str]:
+    return lambda path, _, key: f"{path}.{names[key]}"
+
+
+def _bind(space: Any, key: Any, value: Any) -> None:
+    if value is EMPTY:
+        del space[key]
+    else:
+        space[key] = value
+
+
+def _store_attribute(thing: Any, key: Any, value: Any) -> None:
+    _bind(vars(thing), key, value)
+
+
+def _store_global(thing: Any, key: Any, value: Any) -> None:
+    _bind(thing.__globals__, key, value)
+
+
+def _store_cell(thing: Any, key: Any, value: Any) -> None:
+    if value is EMPTY:
+        del thing.__closure__[key].cell_contents
+    else:
+        thing.__closure__[key].cell_contents = value
+
+
+def _store_field(thing: Any, key: Any, value: Any) -> None:
+    # Past what a frozen class or one's own __setattr__ would say: this is the slot.
+    if value is EMPTY:
+        object.__delattr__(thing, key)
+    else:
+        object.__setattr__(thing, key, value)
+
+
+def _store_variable(thing: Any, key: Any, value: Any) -> None:
+    if value is EMPTY:
+        delattr(thing, key)
+    else:
+        setattr(thing, key, value)
+
+
+def _cells(function: Any) -> Sequence[Any]:
+    try:
+        return [cell.cell_contents for cell in function.__closure__]
+    except ValueError:
+        return [_contents(cell) for cell in function.__closure__]
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return EMPTY
+
+
+@lru_cache(maxsize=1024)
+def member_names(cls: type) -> tuple[str, ...]:
+    """Return the names that a class and its bases keep in ``__slots__``."""
+    return tuple(
+        name
+        for base in cls.__mro__
+        for name, value in vars(base).items()
+        if isinstance(value, MemberDescriptorType)
+    )
+
+
+def _fields(thing: Any) -> Mapping[str, Any]:
+    found = ((name, getattr(thing, name, EMPTY)) for name in member_names(type(thing)))
+    return {name: value for name, value in found if value is not EMPTY}
+
+
+def _children(thing: Any) -> Sequence[Any]:
+    container = registered(type(thing))
+    if container is None:
+        return ()
+    children, rest = container.flatten(thing)
+    return (*children, rest)
+
+
+def _imports(function: Any) -> Mapping[str, Any]:
+    return imported(names_of(function.__code__).modules)
+
+
+def imported(names: frozenset[str]) -> Mapping[str, Any]:
+    """Return those of the modules, and of their packages, that are loaded."""
+    found: dict[str, Any] = {}
+    for name in sorted(names):
+        parts = name.split(".")
+        for end in range(1, len(parts) + 1):
+            whole = ".".join(parts[:end])
+            if whole in sys.modules:
+                found[whole] = sys.modules[whole]
+    return found
+
+
+FUNCTION = View(
+    "function",
+    attrgetter("__code__", "__defaults__", "__kwdefaults__"),
+    _named("__code__", "__defaults__", "__kwdefaults__"),
+)
+GLOBALS = View(
+    "globals",
+    attrgetter("__globals__"),
+    lambda _, __, key: str(key),
+    _store_global,
+    "names",
+)
+CELLS = View(
+    "cells",
+    _cells,
+    lambda _, function, key: str(function.__code__.co_freevars[key]),
+    _store_cell,
+)
+IMPORTS = View("imports", _imports, lambda _, __, key: str(key))
+ATTRIBUTES = View(
+    "attributes", attrgetter("__dict__"), _dotted, _store_attribute, "names"
+)
+FIELDS = View("fields", _fields, _dotted, _store_field, "names")
+VARIABLES = View("variables", attrgetter("__dict__"), _dotted, _store_variable, "names")
+MODULE = View("module", attrgetter("__dict__"), _dotted, _store_attribute, "names")
+BASES = View(
+    "bases",
+    attrgetter("__bases__"),
+    lambda _, thing, key: str(thing.__bases__[key].__name__),
+)
+TYPE = View(
+    "type", lambda thing: (type(thing),), lambda _, thing, __: type(thing).__name__
+)
+SELF = View("self", lambda thing: (thing.__self__,), _named("__self__"))
+CACHED = View("cached", lambda thing: (thing.func,), _same)
+INNER = View("inner", lambda thing: (thing.__func__,), _same)
+WRAPPED = View("wrapped", lambda thing: (thing.__wrapped__,), _same)
+PARTIAL = View(
+    "partial",
+    attrgetter("func", "args", "keywords"),
+    _named("func", "args", "keywords"),
+)
+PROPERTY = View("property", attrgetter("fget", "fset", "fdel"), _same)
+TUPLE = View("tuple", lambda thing: tuple.__getitem__(thing, slice(None)), _subscript)
+LIST = View(
+    "list",
+    lambda thing: thing if type(thing) in _OWN_ITEMS else list.copy(thing),
+    _subscript,
+    _bind,
+    "length",
+)
+SET = View("set", tuple, _subscript, None, "length")
+DICT = View(
+    "dict",
+    lambda thing: thing if type(thing) in _OWN_ITEMS else dict.copy(thing),
+    _subscript,
+    _bind,
+    "keys",
+)
+REGISTERED = View("registered", _children, _subscript)

@@ -1,0 +1,141 @@
+"""The recordings of one function, by signature, and finding the one that fits."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from sapwood.memory.pages import Extent, Pages
+from sapwood.tree.adapter import Adapter
+from sapwood.tree.admit import explain, rejects
+from sapwood.tree.ambient import BoundArray
+from sapwood.tree.group import Group
+from sapwood.tree.miss import Miss, Why
+from sapwood.tree.node import Node
+from sapwood.tree.roles import History
+from sapwood.tree.signature import Arrays, Call, look
+
+__all__ = ["Families", "Found", "ambient_arrays"]
+
+
+class Found(NamedTuple):
+    """A recording that fits a call, and the ambient arrays that it reads."""
+
+    node: Node
+    ambient: Arrays
+
+
+_NONE = Arrays([], [], [], None)
+
+
+def ambient_arrays(node: Node, adapter: Adapter) -> Arrays:
+    """Read the slots of the ambient arrays that a recording uses."""
+    slots = node.ambient.arrays
+    return look([slot.read() for slot in slots], adapter) if slots else _NONE
+
+
+class Families:
+    """All groups and recordings of one function; used under the device's lock.
+
+    ``limit`` bounds the signatures, and the ambient values of each, that are
+    remembered without a recording.
+    """
+
+    def __init__(self, adapter: Adapter, pages: Pages, *, limit: int) -> None:
+        self.adapter, self.pages, self.limit = adapter, pages, limit
+        self.groups: OrderedDict[Hashable, list[Group]] = OrderedDict()
+        self.nodes: dict[Node, tuple[Hashable, Group]] = {}
+        self.bound: dict[Node, tuple[BoundArray, ...]] = {}
+
+    def find(self, call: Call) -> Found | None:
+        """Return a recording that may be replayed on this call."""
+        live = self.pages.live
+        asked, holds, ambient = None, False, _NONE
+        for group in self.groups.get(call.key, ()):
+            for node in group.nodes:
+                if node.ambient is not asked:
+                    # Recordings of one group share their guards: asked once.
+                    asked = node.ambient
+                    holds = asked.holds()
+                    ambient = ambient_arrays(node, self.adapter) if holds else _NONE
+                if holds and not rejects(node, live, call.given, ambient, self.adapter):
+                    return Found(node, ambient)
+        return None
+
+    def misses(self, call: Call) -> dict[Node, Miss]:
+        """Return why each recording with the call's signature does not fit."""
+        live = self.pages.live
+        found: dict[Node, Miss] = {}
+        for group in self.groups.get(call.key, ()):
+            for node in group.nodes:
+                if not node.ambient.holds():
+                    found[node] = explain(node, Why.AMBIENT, live, call.given, None)
+                    continue
+                ambient = ambient_arrays(node, self.adapter)
+                why = rejects(node, live, call.given, ambient, self.adapter)
+                if why is not None:
+                    found[node] = explain(node, why, live, call.given, ambient)
+        return found
+
+    def group(self, call: Call, ambient_key: Hashable, max_variants: int) -> Group:
+        """Return the group of a call, a new one if need be."""
+        groups = self.groups.setdefault(call.key, [])
+        self.groups.move_to_end(call.key)
+        for group in groups:
+            if group.ambient_key == ambient_key:
+                return group
+        group = Group(ambient_key, max_variants)
+        group.places = [History() for _ in call.given.lows]
+        groups.append(group)
+        self._forget_oldest(groups)
+        return group
+
+    def _forget_oldest(self, groups: list[Group]) -> None:
+        for group in [g for g in groups[:-1] if not g.nodes]:
+            if len(groups) <= self.limit:
+                break
+            groups.remove(group)
+        for key in list(self.groups)[:-1]:
+            if len(self.groups) <= self.limit:
+                break
+            if not any(group.nodes for group in self.groups[key]):
+                del self.groups[key]
+
+    def plant(
+        self, call: Call, group: Group, node: Node, bound: tuple[BoundArray, ...]
+    ) -> None:
+        """Add a recording, which from now on is found."""
+        for other in group.nodes:
+            if other.ambient == node.ambient:
+                node.ambient = other.ambient
+        group.add(node)
+        self.nodes[node] = (call.key, group)
+        self.bound[node] = bound
+
+    def remove(self, node: Node) -> None:
+        """Remove a recording, which is not found any more."""
+        _, group = self.nodes.pop(node)
+        group.nodes.remove(node)
+        del self.bound[node]
+
+    def candidates(self, call: Call) -> list[Extent]:
+        """Return idle output extents of other signatures: they exclude each other."""
+        mine: set[Extent] = set()
+        others: dict[Extent, None] = {}
+        for node, (key, _) in self.nodes.items():
+            if key == call.key:
+                mine.update(node.range.output_extents())
+            else:
+                others.update(dict.fromkeys(node.range.output_extents()))
+        live = self.pages.live
+        return [e for e in others if e not in mine and not e.mask & live]
+
+    def refusals(self) -> list[str]:
+        """Return why signatures run eagerly that were found not to be recordable."""
+        return [
+            str(group.unrecordable)
+            for groups in self.groups.values()
+            for group in groups
+            if group.unrecordable is not None
+        ]

@@ -1,0 +1,286 @@
+"""One program, three worlds: replayed, eager and plain NumPy must agree bit for bit.
+
+A program is a generator function. It gets a `World`, makes its arrays, functions,
+streams and generators there, and yields what must be the same in all three.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from contextlib import ExitStack, nullcontext
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+from sapwood.testing import VARIANTS, Rig
+
+_OUTCOME = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Remember failures: their tracebacks keep arrays, which is no leak."""
+    report = yield
+    if report.failed or report.outcome == "xfailed":
+        item.stash[_OUTCOME] = True
+    return report
+
+
+@pytest.fixture(params=VARIANTS)
+def make_rig(request):
+    """Return a maker of rigs of one variant, leak-checked when the test is over."""
+    rigs = []
+
+    def make(**options):
+        rigs.append(Rig(request.param, **options))
+        return rigs[-1]
+
+    yield make
+    for rig in rigs:
+        if not request.node.stash.get(_OUTCOME, False):
+            rig.finish()
+
+
+@pytest.fixture
+def rig(make_rig):
+    """Return a runtime with the layers below it."""
+    return make_rig()
+
+
+@pytest.fixture
+def rt(rig):
+    """Return a runtime."""
+    return rig.runtime
+
+
+class _HostStream:
+    """A stream of the host, where everything has always been done."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def wait(self, other):
+        pass
+
+    def record(self):
+        return self
+
+
+class World:
+    """Where a program runs: ``replayed``, ``eager`` or ``plain``."""
+
+    def __init__(self, name, rt):
+        self.name, self.rt = name, rt
+        self.functions = []
+        self.rng = np.random.default_rng(7)
+
+    @property
+    def replayed(self):
+        return self.name == "replayed"
+
+    @property
+    def plain(self):
+        return self.name == "plain"
+
+    def graph(self, fn=None, **options):
+        """Graph a function, or return it where nothing is graphed."""
+        if fn is None:
+            return lambda fn: self.graph(fn, **options)
+        if self.plain:
+            return fn
+        function = self.rt.graph(fn, **options)
+        self.functions.append(function)
+        return function
+
+    def array(self, host):
+        """Return an array of this world with a copy of host values."""
+        return np.array(host, order="K") if self.plain else self.rt.array(host)
+
+    def values(self, *shape, dtype=np.float64):
+        """Return an array of new values: in every world the same, in their order."""
+        return self.array(self.host_values(*shape, dtype=dtype))
+
+    def host_values(self, *shape, dtype=np.float64):
+        dtype = np.dtype(dtype)
+        if dtype.kind == "b":
+            return self.rng.random(shape) < 0.5
+        if dtype.kind == "u":
+            return self.rng.integers(0, 40, shape).astype(dtype)
+        if dtype.kind == "i":
+            return self.rng.integers(-40, 40, shape).astype(dtype)
+        real = self.rng.standard_normal(shape)
+        if dtype.kind == "c":
+            return (real + 1j * self.rng.standard_normal(shape)).astype(dtype)
+        return np.asarray(real).astype(dtype)
+
+    def generator(self, seed):
+        if self.plain:
+            return np.random.Generator(np.random.Philox(seed))
+        return self.rt.generator(seed)
+
+    def stream(self):
+        return _HostStream() if self.plain else self.rt.stream()
+
+    def step(self, keep=()):
+        return nullcontext() if self.plain else self.rt.step(keep=keep)
+
+    def mode(self):
+        """Return the context that the program runs in."""
+        context = ExitStack()
+        if self.plain:
+            context.enter_context(np.errstate(all="ignore"))
+        if self.name == "eager":
+            context.enter_context(sw.disabled())
+        return context
+
+    def count(self, field):
+        """Return the sum of one statistic over the functions of this world."""
+        return sum(getattr(function.stats(), field) for function in self.functions)
+
+
+class Picture:
+    """A nest of arrays and plain values as it was at one time."""
+
+    def __init__(self, nest):
+        self.leaves, self.shape = [], None
+        self._arrays = []
+        self.shape = self._take(nest)
+        self.shared = {
+            (i, j)
+            for i, one in self._arrays
+            for j, other in self._arrays
+            if i < j and one is other
+        }
+        self.owned = {i for i, _ in self._arrays}
+        del self._arrays
+
+    def _take(self, value):
+        if isinstance(value, dict):
+            return type(value), [(key, self._take(v)) for key, v in value.items()]
+        if isinstance(value, (list, tuple)):
+            return type(value), [self._take(v) for v in value]
+        if dataclasses.is_dataclass(value):
+            return type(value), [
+                (f.name, self._take(getattr(value, f.name)))
+                for f in dataclasses.fields(value)
+            ]
+        if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "storage"):
+            self.leaves.append(self._array(value))
+        else:
+            self.leaves.append(_plain(value))
+        return len(self.leaves)
+
+    def _array(self, value):
+        if value.size and not isinstance(value, np.generic):
+            self._arrays.append((len(self.leaves), _owner(value)))
+        host = np.asarray(value)
+        steps = [
+            step
+            for step, length in zip(value.strides, value.shape, strict=True)
+            if length > 1 and value.size
+        ]
+        return (str(value.dtype), value.shape, steps, host.tobytes(), host.tolist())
+
+    def agrees(self, other, what):
+        """Assert that ``other`` shows the same; host scalars own nothing."""
+        assert other.shape == self.shape, what
+        for i, (mine, theirs) in enumerate(
+            zip(self.leaves, other.leaves, strict=True)
+        ):
+            assert mine == theirs, f"{what}, leaf {i}"
+        both = self.owned & other.owned
+        for pair in self.shared ^ other.shared:
+            assert not both.issuperset(pair), f"{what}: leaves {pair} share or not"
+
+
+def _plain(value):
+    if isinstance(value, float):
+        return float, struct.pack("<d", value)
+    return type(value), value
+
+
+def _owner(array):
+    if hasattr(array, "storage"):
+        return array.storage
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _pictures(program, world):
+    run, pictures = program(world), []
+    while True:
+        with world.mode():
+            try:
+                shown = next(run)
+            except StopIteration:
+                return pictures
+        pictures.append(Picture(shown))
+        del shown
+
+
+@pytest.fixture
+def agree(rt):
+    """Return what runs a program in all worlds, compares, and gives the replayed."""
+
+    def agree(program):
+        expected = _pictures(program, World("plain", rt))
+        assert expected, "a program yields something"
+        for name in ("eager", "replayed"):
+            world = World(name, rt)
+            found = _pictures(program, world)
+            assert len(found) == len(expected), f"{name} yields as often as plain"
+            for i, pair in enumerate(zip(expected, found, strict=True)):
+                pair[0].agrees(pair[1], f"{name}, picture {i}")
+        return world
+
+    return agree
+
+
+@pytest.fixture
+def same(agree):
+    """Return what compares calls of one function, with lasting and with new arguments.
+
+    ``make_args`` gets a world and returns the arguments: a tuple, or a dict of keyword
+    arguments. Results and arguments are compared after every call.
+    """
+
+    def same(fn, make_args, calls=4, **options):
+        def call(f, args):
+            return f(**args) if isinstance(args, dict) else f(*args)
+
+        def lasting(world):
+            f, args = world.graph(fn, **options), make_args(world)
+            for _ in range(calls):
+                yield call(f, args), args
+
+        def fresh(world):
+            f = world.graph(fn, **options)
+            for _ in range(calls + 1):
+                args = make_args(world)
+                yield call(f, args), args
+
+        world = agree(lasting)
+        assert world.count("warmups") == 1
+        assert world.count("recordings") == 1
+        assert world.count("replays") == calls - 2
+        world = agree(fresh)
+        assert world.count("recordings") <= 2
+        assert world.count("replays") >= 1
+
+    return same
+
+
+@pytest.fixture
+def bits():
+    """Return what makes values comparable bit for bit: a `Picture`'s leaves."""
+
+    def bits(*nest):
+        return Picture(nest).leaves
+
+    return bits
