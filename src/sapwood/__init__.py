@@ -1,1 +1,34 @@
 """Record GPU work once; replay it at driver speed."""
+
+from __future__ import annotations
+
+from sapwood.errors import (
+    CaptureError,
+    DriverError,
+    InternalError,
+    MisuseError,
+    NoDevice,
+    OutOfMemory,
+    SapwoodError,
+    StaleOutput,
+    StoreError,
+)
+from sapwood.runtime import Runtime, default_runtime, disabled, graph
+from sapwood.tree.containers import register_container
+
+__all__ = [
+    "CaptureError",
+    "DriverError",
+    "InternalError",
+    "MisuseError",
+    "NoDevice",
+    "OutOfMemory",
+    "Runtime",
+    "SapwoodError",
+    "StaleOutput",
+    "StoreError",
+    "default_runtime",
+    "disabled",
+    "graph",
+    "register_container",
+]

@@ -1,7 +1,7 @@
 """The errors, sorted by who can mend them.
 
 SapwoodError
-├─ MisuseError          you: wrong argument, closed object, a function that cannot be graphed
+├─ MisuseError          you: wrong argument, closed object, unfit function
 │   └─ StaleOutput      an output used after it was revoked or donated
 ├─ DriverError          the device: call, code, name, explanation
 │   ├─ NoDevice         there is no such device here
@@ -44,7 +44,7 @@ class SapwoodError(Exception):
 def _rebuild(
     cls: type[SapwoodError], args: tuple[Any, ...], fields: dict[str, Any]
 ) -> SapwoodError:
-    error = cls.__new__(cls, *args)
+    error = BaseException.__new__(cls, *args)
     error.args = args
     error.__dict__.update(fields)
     return error

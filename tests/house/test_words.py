@@ -6,7 +6,7 @@ import ast
 import re
 
 EMPTY_WORDS = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
-EMPTY_NAMES = re.compile(r"_*(get|do|maybe)_|\w+_impl$|\w*[Mm]anager$|\w+Impl$")
+EMPTY_NAMES = re.compile(r"_?(get|do|maybe)_|\w+_impl$|\w*[Mm]anager$|\w+Impl$")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
 
 

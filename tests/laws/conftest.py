@@ -184,7 +184,7 @@ class Picture:
             for step, length in zip(value.strides, value.shape, strict=True)
             if length > 1 and value.size
         ]
-        return (str(value.dtype), value.shape, steps, host.tobytes(), host.tolist())
+        return str(value.dtype), value.shape, steps, host.tobytes()
 
     def agrees(self, other, what):
         """Assert that ``other`` shows the same; host scalars own nothing."""
@@ -192,10 +192,17 @@ class Picture:
         for i, (mine, theirs) in enumerate(
             zip(self.leaves, other.leaves, strict=True)
         ):
-            assert mine == theirs, f"{what}, leaf {i}"
+            assert mine == theirs, f"{what}, leaf {i}: {_told(mine)}, {_told(theirs)}"
         both = self.owned & other.owned
         for pair in self.shared ^ other.shared:
             assert not both.issuperset(pair), f"{what}: leaves {pair} share or not"
+
+
+def _told(leaf):
+    if len(leaf) < 4:
+        return leaf
+    dtype, shape, steps, data = leaf
+    return f"{np.frombuffer(data, dtype).reshape(shape)!r} with strides {steps}"
 
 
 def _plain(value):
@@ -247,7 +254,8 @@ def same(agree):
     """Return what compares calls of one function, with lasting and with new arguments.
 
     ``make_args`` gets a world and returns the arguments: a tuple, or a dict of keyword
-    arguments. Results and arguments are compared after every call.
+    arguments. Results and arguments are compared after every call, and once more at
+    the end of calls after which nobody waited.
     """
 
     def same(fn, make_args, calls=4, **options):
@@ -265,6 +273,14 @@ def same(agree):
                 args = make_args(world)
                 yield call(f, args), args
 
+        def unread(world):
+            f = world.graph(fn, **options)
+            for _ in range(calls):
+                args = make_args(world)
+                for _ in range(calls):
+                    result = call(f, args)
+            yield result, args
+
         world = agree(lasting)
         assert world.count("warmups") == 1
         assert world.count("recordings") == 1
@@ -272,6 +288,7 @@ def same(agree):
         world = agree(fresh)
         assert world.count("recordings") <= 2
         assert world.count("replays") >= 1
+        agree(unread)
 
     return same
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import ParamSpec
+from typing import ParamSpec, Self
 
 from sapwood.errors import DriverError
 
@@ -18,7 +18,10 @@ P = ParamSpec("P")
 
 
 class Release:
-    """``with Release() as release: release(driver.unmap, address, size); ...``"""
+    """Makes calls that give something back, and raises the first error at its end.
+
+    ``with Release() as release: release(driver.unmap, address, size)``.
+    """
 
     def __init__(self) -> None:
         self._first: DriverError | None = None
@@ -32,7 +35,7 @@ class Release:
         except DriverError as error:
             self._first = self._first or error
 
-    def __enter__(self) -> Release:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

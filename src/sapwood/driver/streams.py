@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from sapwood.driver.api import Driver, EventHandle, StreamHandle
 from sapwood.errors import MisuseError
@@ -36,7 +36,7 @@ class Queue(Protocol):
 class Event:
     """A place in a stream's order."""
 
-    __slots__ = ("dropped", "driver", "handle")
+    __slots__ = ("driver", "dropped", "handle")
 
     def __init__(self, driver: Driver, handle: EventHandle, dropped: Queue) -> None:
         self.driver, self.handle, self.dropped = driver, handle, dropped
@@ -87,7 +87,7 @@ class Stream:
             self.dropped.append((self.driver.destroy_event, self._marker))
         self.dropped.append((self.driver.destroy_stream, self.handle))
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> Self:
         _join_fork(self)
         _stack.set((*_stack.get(), self))
         return self
@@ -111,9 +111,10 @@ class Stream:
             self.driver.wait_event(self.handle, other.handle)
         elif other is not self:
             _join_fork(other)
-            self.driver.wait_event(self.handle, other._mark())
+            self.driver.wait_event(self.handle, other.mark())
 
-    def _mark(self) -> EventHandle:
+    def mark(self) -> EventHandle:
+        """Record the event that other streams wait for, and return it."""
         # One event serves all waits: a wait binds to the record before it.
         if self._marker is None:
             self._marker = self.driver.create_event()
@@ -153,7 +154,7 @@ class Fork:
         self.uses: dict[int, tuple[Stream | None, tuple[Stream, ...]]] = {}
         origin.fork = self
 
-    def __enter__(self) -> Fork:
+    def __enter__(self) -> Self:
         self._token = _fork.set(self)
         return self
 
@@ -166,12 +167,12 @@ class Fork:
         """Bring a stream into the capture."""
         stream.fork = self
         self.members.append(stream)
-        stream.driver.wait_event(stream.handle, self.origin._mark())
+        stream.driver.wait_event(stream.handle, self.origin.mark())
 
     def join(self) -> None:
         """Order the origin after every stream that took part."""
         for stream in self.members[1:]:
-            self.origin.driver.wait_event(self.origin.handle, stream._mark())
+            self.origin.driver.wait_event(self.origin.handle, stream.mark())
 
 
 def _join_fork(stream: Stream) -> None:

@@ -113,7 +113,7 @@ def _plain(
             pointers = driver.pointers(function, params)
             if pointers is None:
                 raise CaptureError(
-                    f"the device does not know which parameters of {name} are addresses",
+                    f"the device does not know the addresses in the parameters of {name}",
                     remedy="Record it through an integration that knows them",
                 )
             plain = RecordedOp(Kind.KERNEL, params, image, name, grid, block, shared)

@@ -1,0 +1,1 @@
+"""Pages and ranges for recordings, a heap for eager arrays, over one driver."""

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from sapwood.driver.api import Driver, FunctionHandle, ModuleHandle
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream, current_stream
-from sapwood.errors import MisuseError, OutOfMemory
+from sapwood.errors import MisuseError
 from sapwood.memory.heap import Heap
 from sapwood.memory.pages import Pages
 from sapwood.memory.returns import Returns
@@ -30,7 +29,6 @@ class Route(Protocol):
     def allocate(self, size: Size, stream: Stream) -> Storage: ...
 
 
-T = TypeVar("T")
 _route: ContextVar[Route | None] = ContextVar("sapwood_route", default=None)
 
 
@@ -50,9 +48,8 @@ class routed:
 class Device:
     """A driver with memory management on top; made and closed by the runtime.
 
-    ``lock`` guards pages, heap and everything that decides by them. ``reclaim`` is
-    asked for memory before an `OutOfMemory` is raised, and says whether it found
-    any; ``holders`` says who has how much. ``owns_driver``: closes it at the end.
+    ``lock`` guards pages, heap and everything that decides by them. A device that
+    ``owns_driver`` closes it at the end.
     """
 
     def __init__(
@@ -67,8 +64,6 @@ class Device:
         self.returns = Returns(self.lock)
         self.pages = Pages(driver, memory_limit)
         self.heap = Heap(driver, self.pages, self.returns)
-        self.reclaim: Callable[[], bool] = self._trim
-        self.holders: Callable[[], tuple[tuple[str, int], ...]] = tuple
         self.closed = False
         self.finished = False
         self._names = itertools.count(1)
@@ -102,22 +97,7 @@ class Device:
             raise MisuseError("this runtime is closed: make a new one to compute")
         with self.lock:
             self.returns.drain()
-            return self.retrying(lambda: self.heap.allocate(size, stream))
-
-    def retrying(self, attempt: Callable[[], T]) -> T:
-        """Return ``attempt()``, reclaiming memory for as long as that helps."""
-        while True:
-            try:
-                return attempt()
-            except OutOfMemory as error:
-                failed = error
-            if not self.reclaim():
-                raise OutOfMemory(
-                    failed.call,
-                    asked=failed.asked,
-                    free=failed.free,
-                    holders=self.holders(),
-                ) from failed
+            return self.heap.allocate(size, stream)
 
     def function(self, image: bytes, name: str) -> FunctionHandle:
         """Return a kernel of a module, loading the module once."""
@@ -163,6 +143,3 @@ class Device:
             release(self.returns.drain)
             if self._owns_driver:
                 release(self.driver.close)
-
-    def _trim(self) -> bool:
-        return self.heap.trim() > 0

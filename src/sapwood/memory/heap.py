@@ -11,7 +11,7 @@ from typing import Final
 from sapwood.driver.api import Access, Driver
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
-from sapwood.errors import DriverError, InternalError
+from sapwood.errors import DriverError
 from sapwood.memory.blocks import Blocks
 from sapwood.memory.pages import Pages
 from sapwood.memory.returns import Returns
@@ -48,12 +48,8 @@ class Heap:
 
     def allocate(self, size: Size, stream: Stream) -> Storage:
         """Return fresh bytes for use on ``stream``; raises `OutOfMemory`."""
-        taken = self.blocks.take(size)
-        if taken is None:
+        while (taken := self.blocks.take(size)) is None:
             self._grow(self.blocks.missing(size))
-            taken = self.blocks.take(size)
-        if taken is None:
-            raise InternalError("a heap that has grown has room")
         address, tags = taken
         try:
             for other in tags:
@@ -105,8 +101,9 @@ class Heap:
             self.base = self.driver.reserve(RESERVE)
             self.blocks = Blocks(self.base)
         size = Size(align_up(size, self.pages.page))
-        at = self.blocks.end
         extent = self.pages.create_raw(size // self.pages.page)
+        # Only now: finding memory may have trimmed the end.
+        at = self.blocks.end
         try:
             self.driver.map(at, extent)
         except DriverError:

@@ -7,7 +7,7 @@ remembered, so that whoever clobbers or unmaps it can wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sapwood.driver.api import Driver, ExtentHandle
 from sapwood.driver.release import Release
@@ -48,8 +48,10 @@ def page_numbers(mask: Mask) -> Iterator[int]:
 class Pages:
     """The page pool of one device.
 
-    ``limit`` bounds the bytes of all extents, ``heap`` bytes included. ``live`` is
-    the mask of pages that a lease holds.
+    ``limit`` bounds the bytes of all extents, the ``heap`` pages included. ``live``
+    is the mask of pages that a lease holds. ``reclaim`` is asked for memory before an
+    `OutOfMemory` is raised, and says whether it found any; ``holders`` says who has
+    how many bytes.
     """
 
     def __init__(self, driver: Driver, limit: Size | None) -> None:
@@ -58,6 +60,8 @@ class Pages:
         self.live = Mask(0)
         self.extents: dict[Extent, None] = {}
         self.heap = 0
+        self.reclaim: Callable[[], bool] = bool
+        self.holders: Callable[[], tuple[tuple[str, int], ...]] = tuple
         self._numbers = Mask(0)
         self._holds: dict[int, int] = {}
         self._uses: dict[Stream, Mask] = {}
@@ -74,8 +78,26 @@ class Pages:
         return extent
 
     def create_raw(self, pages: int) -> ExtentHandle:
-        """Create physical memory without page numbers, within the limit."""
+        """Create physical memory without page numbers, within the limit.
+
+        While there is none, what can be reclaimed is. Raises `OutOfMemory`, which
+        says who holds how much.
+        """
         size = Size(pages * self.page)
+        while True:
+            try:
+                return self._create(size)
+            except OutOfMemory as error:
+                failed = error
+            if not self.reclaim():
+                raise OutOfMemory(
+                    failed.call,
+                    asked=size,
+                    free=failed.free,
+                    holders=self.holders(),
+                ) from failed
+
+    def _create(self, size: Size) -> ExtentHandle:
         if self.limit is not None:
             free = self.limit - (self.mapped() + self.heap) * self.page
             if size > free:

@@ -11,7 +11,8 @@ the pages that hold an output onto output pages; the rest stays scratch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from sapwood.driver.api import Access
@@ -120,7 +121,7 @@ class Range:
             found.update(range(first, (align_up(hi, page) - self.base) // page))
         return found
 
-    def place(self, outputs: Set[int], candidates: Collection[Extent]) -> None:
+    def place(self, outputs: AbstractSet[int], candidates: Collection[Extent]) -> None:
         """Map the pages with these indices onto output pages, the rest onto scratch.
 
         ``candidates`` are output extents that may be shared. If it raises, the range
@@ -198,31 +199,49 @@ class Range:
         self, first: int, count: int, spare: list[Extent], *, scratch: bool
     ) -> None:
         """Map ``count`` pages from index ``first``, taking extents out of ``spare``."""
-        largest = grain(self.size() + count)
-        (pieces,) = cover([count], Counter(e.pages for e in spare), largest)
         start = first
-        for size, exists in pieces:
-            extent = (
-                _pop(spare, size)
-                if exists
-                else self.pages.create(size, scratch=scratch)
-            )
-            self._map_extent(start, extent)
-            start += size
+        extents = self._obtain(count, spare, scratch=scratch)
+        try:
+            for extent in extents:
+                self._map_extent(start, extent)
+                start += extent.pages
+        except DriverError:
+            self._release_unused(extents)
+            raise
         page = self.pages.page
         self.pages.driver.set_access(
             Addr(self.base + first * page), Size(count * page), Access.READ_WRITE
         )
 
-    def _map_extent(self, index: int, extent: Extent) -> None:
+    def _obtain(
+        self, count: int, spare: list[Extent], *, scratch: bool
+    ) -> list[Extent]:
+        """Take extents of ``count`` pages in all out of ``spare``, or make some."""
+        largest = grain(self.size() + count)
+        made: list[Extent] = []
         try:
-            self.pages.driver.map(
-                Addr(self.base + index * self.pages.page), extent.handle
-            )
+            while True:
+                # Making one may have evicted those who kept others.
+                spare[:] = [e for e in spare if e in self.pages.extents]
+                (pieces,) = cover([count], Counter(e.pages for e in spare), largest)
+                missing = [size for size, exists in pieces if not exists]
+                if not missing:
+                    return [_pop(spare, size) for size, _ in pieces]
+                made.append(self.pages.create(missing[0], scratch=scratch))
+                spare.append(made[-1])
         except DriverError:
-            if not extent.ranges:
-                self.pages.release(extent)
+            self._release_unused(made)
             raise
+
+    def _release_unused(self, extents: Iterable[Extent]) -> None:
+        with Release() as release:
+            for extent in extents:
+                if not extent.ranges:
+                    release(self.pages.release, extent)
+
+    def _map_extent(self, index: int, extent: Extent) -> None:
+        address = Addr(self.base + index * self.pages.page)
+        self.pages.driver.map(address, extent.handle)
         extent.ranges += 1
         self._extents[index] = extent
         self.mask = Mask(self.mask | extent.mask)
@@ -243,7 +262,7 @@ class Range:
                     release(self.pages.release, extent)
 
 
-def outputs_free(index: int, pages: int, outputs: Set[int]) -> bool:
+def outputs_free(index: int, pages: int, outputs: AbstractSet[int]) -> bool:
     """Return whether none of these pages holds an output."""
     return outputs.isdisjoint(range(index, index + pages))
 

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Final, Protocol, Unpack
+from typing import Any, Final, Protocol, Self, Unpack
 
 from sapwood import knobs
 from sapwood.driver.api import Driver
@@ -75,7 +75,7 @@ class Runtime:
         )
         self._runners: weakref.WeakSet[Runner] = weakref.WeakSet()
 
-    def __enter__(self) -> Runtime:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -1,0 +1,1 @@
+"""Which recording fits a call, and everything that follows from the answer."""

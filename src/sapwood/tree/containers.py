@@ -184,15 +184,15 @@ def container_of(cls: type) -> Container | None:
 
     Raises `MisuseError` for a class that looks like a container but may be more.
     """
-    known = _known.get(cls, _UNSEEN)
-    if known is not _UNSEEN:
-        return known
+    if cls in _known:
+        return _known[cls]
     if len(_known) > 4096:
         # Classes made in a loop must not be kept for ever.
         _known.clear()
         _known.update(_BUILT_IN)
         _known.update(_registered)
-    container = _known[cls] = _container(cls)
+    container = _container(cls)
+    _known[cls] = container
     return container
 
 
@@ -226,7 +226,7 @@ def _dataclass(cls: type) -> Container:
         return [getattr(value, name) for name in names], tuple(names)
 
     def put_together(names: tuple[str, ...], children: list[Any]) -> Any:
-        value = object.__new__(cls)
+        value: Any = object.__new__(cls)
         for name, child in zip(names, children, strict=True):
             # Frozen dataclasses forbid their own setattr.
             object.__setattr__(value, name, child)
@@ -266,7 +266,13 @@ def _indices(_: Any, count: int) -> Iterable[str]:
 
 
 def _subscripts(keys: Any, _: int) -> Iterable[str]:
-    return [f"[{key!r}]" for key in _plain_keys(keys)]
+    # The text of any other key could run anybody's code.
+    return [
+        f"[{key!r}]"
+        if type(key) in {str, int, bool, float, bytes}
+        else f"[{type(key).__name__}]"
+        for key in _plain_keys(keys)
+    ]
 
 
 _UNSEEN: Any = object()
@@ -397,19 +403,32 @@ _BY_TEXT = {
 
 def _other_key(value: Any) -> Hashable:
     cls = type(value)
-    if isinstance(value, Enum):
-        return Identity(value)
-    for base in cls.__mro__:
-        if base.__module__ == "numpy" and base.__name__ == "generic":
-            return (cls, value.dtype.str, value.tobytes())
-        if base.__module__ == "numpy" and base.__name__ == "dtype":
-            return (cls, value)
     if (cls.__module__, cls.__name__) in _BY_TEXT:
         return (cls, repr(value))
     if cls is BuiltinMethodType and not isinstance(value.__self__, ModuleType):
         return (cls, value.__name__, Identity(value.__self__))
-    if not getattr(value, "__dict__", None):
-        for plain in (int, float, complex, str, bytes):
-            if isinstance(value, plain):
-                return (cls, constant_key(plain.__call__(value)))
+    for base in () if isinstance(value, Enum) else cls.__mro__:
+        key = _key_by_base(base, value)
+        if key is not None:
+            return key
     return Identity(value)
+
+
+def _key_by_base(base: type, value: Any) -> Hashable:
+    if base.__module__ == "numpy" and base.__name__ == "generic":
+        return (type(value), value.dtype.str, value.tobytes())
+    if base.__module__ == "numpy" and base.__name__ == "dtype":
+        return (type(value), value)
+    if base in _exact and not getattr(value, "__dict__", None):
+        return (type(value), constant_key(_exact[base](value)))
+    return None
+
+
+_exact: dict[type, Callable[[Any], Any]] = {
+    # What a subclass makes of the conversion is not asked.
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    str: str.__str__,
+    bytes: bytes.__bytes__,
+}

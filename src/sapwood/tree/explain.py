@@ -21,9 +21,11 @@ def explain_function(
 ) -> str:
     """Return a page about one function: its recordings and its recent misses."""
     lines = [
-        f"{name}: {stats.replays} replays of {stats.recordings} recordings, "
-        f"{stats.warmups} warm-ups, {stats.passed_through} passed through, "
-        f"{stats.evicted} evicted"
+        (
+            f"{name}: {stats.replays} replays of {stats.recordings} recordings, "
+            f"{stats.warmups} warm-ups, {stats.passed_through} passed through, "
+            f"{stats.evicted} evicted"
+        )
     ]
     for node in nodes:
         lines += _node(node)

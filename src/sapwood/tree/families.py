@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sapwood.memory.pages import Extent, Pages
 from sapwood.tree.adapter import Adapter
 from sapwood.tree.admit import explain, rejects
-from sapwood.tree.ambient import BoundArray
+from sapwood.tree.ambient import Slot
 from sapwood.tree.group import Group
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
@@ -46,7 +46,7 @@ class Families:
         self.adapter, self.pages, self.limit = adapter, pages, limit
         self.groups: OrderedDict[Hashable, list[Group]] = OrderedDict()
         self.nodes: dict[Node, tuple[Hashable, Group]] = {}
-        self.bound: dict[Node, tuple[BoundArray, ...]] = {}
+        self.bound: dict[Node, tuple[Slot, ...]] = {}
 
     def find(self, call: Call) -> Found | None:
         """Return a recording that may be replayed on this call."""
@@ -103,7 +103,7 @@ class Families:
                 del self.groups[key]
 
     def plant(
-        self, call: Call, group: Group, node: Node, bound: tuple[BoundArray, ...]
+        self, call: Call, group: Group, node: Node, bound: tuple[Slot, ...]
     ) -> None:
         """Add a recording, which from now on is found."""
         for other in group.nodes:

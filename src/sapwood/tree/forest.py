@@ -48,8 +48,8 @@ class Forest:
         self.busy: set[Node] = set()
         self.before_call: Callable[[], None] | None = None
         self._capture_stream: Stream | None = None
-        device.reclaim = self._reclaim
-        device.holders = self._holders
+        device.pages.reclaim = self._reclaim
+        device.pages.holders = self._holders
 
     def capture_stream(self) -> Stream:
         """Return the stream that all captures are made on."""

@@ -6,24 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, DriverError
 from sapwood.graph.capture import touched
 from sapwood.memory.pages import Extent
 from sapwood.memory.range import Range
-from sapwood.tree.adapter import Array
-from sapwood.tree.ambient import Ambient, BoundArray, Change, Survey, survey
+from sapwood.tree.accounts import check_allocations, read
+from sapwood.tree.adapter import Adapter, Array
+from sapwood.tree.ambient import Ambient, BoundArray, Change, Slot, survey
+from sapwood.tree.build import Drawing, build
 from sapwood.tree.containers import flatten, unflatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
 from sapwood.tree.node import Node
-from sapwood.tree.record import Drawing, build, placeholders
+from sapwood.tree.outputs import Outputs, analyse
 from sapwood.tree.roles import History, Role, assign
 from sapwood.tree.session import Session
-from sapwood.tree.signature import Call, Place
+from sapwood.tree.signature import Arrays, Call, Place, look
+from sapwood.tree.stage import stage, stand_ins
 from sapwood.tree.watch import Captured, capture
-from sapwood.units import Addr, Size
+from sapwood.units import Addr
 
 __all__ = ["Order", "Recorded", "plain_changes", "record"]
 
@@ -63,7 +65,7 @@ class Recorded:
     """
 
     node: Node
-    bound: tuple[BoundArray, ...]
+    bound: tuple[Slot, ...]
     error: BaseException | None
 
 
@@ -73,83 +75,90 @@ def record(order: Order, forest: Forest) -> Recorded:
     Raises `CaptureError`, `DriverError` or `OutOfMemory`, and then no trace is left
     but what the function's own Python did to plain values.
     """
-    device, adapter = forest.device, forest.adapter
-    range_ = device.retrying(lambda: Range.reserve(device.pages))
-    places = order.call.given.places(adapter)
-    roles = _roles(order, places, forest)
-    graph: GraphHandle | None = None
-    bound: tuple[BoundArray, ...] = ()
+    device = forest.device
+    range_ = Range.reserve(device.pages)
     try:
-        stages, arrays = placeholders(
-            order.call.given, places, roles, range_, device, adapter
-        )
-        args, kwargs = _stand_ins(order.call, arrays)
-        arguments = order.bind(args, kwargs)
-        before = survey(order.fn, arguments, adapter)
-        captured = _capture(order, forest, range_, args, kwargs)
-        graph = captured.graph
-        after = survey(order.fn, arguments, adapter)
-        changes = after.changes_since(before)
-        bound = tuple(c for c in changes if isinstance(c, BoundArray))
-        error = _error(order, captured, changes)
-        ambient, read = _ambient(order, captured, before, forest)
-        drawing = Drawing(
-            label=order.label,
-            parent=order.parent,
-            call=order.call,
-            places=places,
-            names=order.names,
-            donated=order.donated,
-            roles=roles,
-            stages=stages,
-            stand_ins=arrays,
-            ambient=ambient,
-            ambient_arrays=read,
-            ambient_names=[slot.path for slot in ambient.arrays],
-            ambient_roles=_ambient_roles(order, ambient, read, forest),
-            bound=[change.new for change in bound],
-            escapes=order.escapes,
-            candidates=order.candidates,
-        )
-        node = build(drawing, captured, range_, device, adapter)
+        return _record_into(range_, order, forest)
     except BaseException:
         with Release() as release:
-            if graph is not None:
-                release(device.driver.destroy_graph, graph)
             release(range_.close)
         raise
+
+
+def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
+    device, adapter, call = forest.device, forest.adapter, order.call
+    places = call.given.places(adapter)
+    roles = _roles(order, places, forest)
+    stages, arrays = stand_ins(call.given, places, roles, range_, device, adapter)
+    args, kwargs = _with_leaves(call, arrays)
+    arguments = order.bind(args, kwargs)
+    before = survey(order.fn, arguments, adapter)
+    captured = _capture(order, forest, range_, args, kwargs)
+    bound: tuple[BoundArray, ...] = ()
+    try:
+        changes = survey(order.fn, arguments, adapter).changes_since(before)
+        bound = tuple(c for c in changes if isinstance(c, BoundArray))
+        error = _error(captured, changes)
+        spans = touched(device.driver, captured.graph)
+        ambient = before.guards(_used(spans, captured.result, adapter))
+        read_by = look([slot.read() for slot in ambient.arrays], adapter)
+        everything = [*places, *read_by.places(adapter)]
+        recording = read(
+            captured.graph, captured.session, everything, stages, range_, device
+        )
     finally:
         _restore(bound)
-    try:
-        device.driver.destroy_graph(graph)
-    except DriverError:
-        with Release() as release:
-            release(node.exec.close)
-            release(range_.close)
-        raise
+        device.driver.destroy_graph(captured.graph)
+    known = [*arrays, *read_by.arrays]
+    values = [change.new for change in bound]
+    outputs = analyse(captured.result, values, known, adapter)
+    names, more = _ambient_roles(order, ambient, read_by, forest)
+    for i, (place, role) in enumerate(zip(everything, (*roles, *more), strict=True)):
+        if role is Role.COPIED and i not in stages:
+            stages[i] = stage(place, range_, device)
+    if captured.error is None:
+        check_allocations(outputs, stages, range_, device)
+    drawing = Drawing(
+        label=order.label,
+        parent=order.parent,
+        call=call,
+        recording=recording,
+        outputs=outputs,
+        places=everything,
+        names=[*order.names, *names],
+        roles=[*roles, *more],
+        stages=stages,
+        ambient=ambient,
+        ambient_arrays=read_by,
+        donated=order.donated,
+        escapes=order.escapes,
+        candidates=order.candidates,
+    )
+    node = build(drawing, range_, device)
     warm = order.group.warm
     if error is None and warm is not None:
-        error = _differs(warm, captured, node)
-    return Recorded(node, bound, error)
+        error = _differs(warm, captured.session, outputs)
+    return Recorded(node, tuple(change.slot for change in bound), error)
 
 
 def _roles(order: Order, places: Sequence[Place], forest: Forest) -> tuple[Role, ...]:
     exact = forest.device.driver.abilities.exact_addresses
-    return assign(
+    roles = assign(
         order.group.places,
         order.call.given.lows,
         [forest.inherits(place.storage) for place in places],
-        [
-            # Copies of what the function also reads by itself would go apart.
-            i in order.pinned or id(place.storage) in order.reached
-            for i, place in enumerate(places)
-        ],
+        [i in order.pinned for i in range(len(places))],
         [exact and place.hi - place.lo >= forest.patch_from for place in places],
         anywhere=order.anywhere,
     )
+    # A copy of what the function also reads by itself would go its own way.
+    return tuple(
+        Role.PINNED if id(place.storage) in order.reached else role
+        for place, role in zip(places, roles, strict=True)
+    )
 
 
-def _stand_ins(
+def _with_leaves(
     call: Call, arrays: Sequence[Array]
 ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     leaves = list(call.leaves)
@@ -183,9 +192,7 @@ def _capture(
         raise
 
 
-def _error(
-    order: Order, captured: Captured, changes: Sequence[Change]
-) -> BaseException | None:
+def _error(captured: Captured, changes: Sequence[Change]) -> BaseException | None:
     if captured.session.unrecordable is not None:
         # The function did not get any further, whatever it made of the exception.
         raise captured.session.unrecordable
@@ -199,7 +206,7 @@ def plain_changes(changes: Sequence[Change]) -> CaptureError | None:
     for change in changes:
         if not isinstance(change, BoundArray):
             return CaptureError(
-                f"the function writes {change.path} ({change}), which no replay "
+                f"{change}: the function writes {change.path}, which no replay "
                 "would repeat",
                 remedy="Return the value, keep it in a device array, or write it "
                 "outside the graphed function",
@@ -207,9 +214,8 @@ def plain_changes(changes: Sequence[Change]) -> CaptureError | None:
     return None
 
 
-def _differs(warm: Warm, captured: Captured, node: Node) -> CaptureError | None:
+def _differs(warm: Warm, session: Session, outputs: Outputs) -> CaptureError | None:
     """Return an error where a capture did other things than its warm-up."""
-    session = captured.session
     ops = tuple(map(hash, session.ops))
     what, where = None, None
     for i, (now, then) in enumerate(zip(ops, warm.ops, strict=False)):
@@ -219,7 +225,7 @@ def _differs(warm: Warm, captured: Captured, node: Node) -> CaptureError | None:
     else:
         if len(ops) != len(warm.ops):
             what = f"the number of ops ({len(warm.ops)}, then {len(ops)})"
-        elif node.outputs.constants() != warm.constants:
+        elif outputs.constants() != warm.constants:
             what = "a plain value in the result"
     if what is None:
         return None
@@ -231,61 +237,49 @@ def _differs(warm: Warm, captured: Captured, node: Node) -> CaptureError | None:
     )
 
 
-def _ambient(
-    order: Order, captured: Captured, before: Survey, forest: Forest
-) -> tuple[Ambient, list[Array]]:
-    """Return the guards, and the arrays that the captured ops or the result use."""
-    adapter = forest.adapter
-    spans = touched(forest.device.driver, captured.graph)
-    arguments = set(map(id, order.call.given.storages))
+def _used(
+    spans: Sequence[tuple[Addr, Addr]], result: Any, adapter: Adapter
+) -> Callable[[Array], bool]:
+    """Return a test for arrays that the captured ops, or the result, use."""
+    leaves, _ = flatten(result, adapter.is_array)
+    shown = {adapter.storage(leaf) for leaf in leaves if adapter.is_array(leaf)}
 
     def used(array: Array) -> bool:
         lo, hi = adapter.span(array)
-        return id(adapter.storage(array)) not in arguments and (
-            any(a < hi and lo < b for a, b in spans) or returned(array)
+        return adapter.storage(array) in shown or any(
+            start < hi and lo < end for start, end in spans
         )
 
-    result = _storages(captured.result, forest)
-
-    def returned(array: Array) -> bool:
-        return id(adapter.storage(array)) in result
-
-    ambient = before.guards(used)
-    return ambient, [slot.read() for slot in ambient.arrays]
-
-
-def _storages(result: Any, forest: Forest) -> set[int]:
-    leaves, _ = flatten(result, forest.adapter.is_array)
-    return {
-        id(forest.adapter.storage(leaf))
-        for leaf in leaves
-        if forest.adapter.is_array(leaf)
-    }
+    return used
 
 
 def _ambient_roles(
-    order: Order, ambient: Ambient, arrays: Sequence[Array], forest: Forest
-) -> dict[str, Role]:
-    """Choose the roles of ambient arrays, each by its own history."""
-    roles: dict[str, Role] = {}
+    order: Order, ambient: Ambient, arrays: Arrays, forest: Forest
+) -> tuple[list[str], list[Role]]:
+    """Name the places of ambient arrays and choose their roles, each by its history."""
+    names: list[str] = []
+    roles: list[Role] = []
     exact = forest.device.driver.abilities.exact_addresses
-    for slot, array in zip(ambient.arrays, arrays, strict=True):
-        storage = forest.adapter.storage(array)
-        lo, hi = forest.adapter.span(array)
-        inherits = forest.inherits(storage)
-        history = order.group.ambient.setdefault(slot.path, History())
-        history.saw(lo, inherited=inherits, max_variants=order.group.max_variants)
+    for place in arrays.places(forest.adapter):
+        name = ambient.arrays[place.arrays[0]].path
+        inherits = forest.inherits(place.storage)
+        history = order.group.ambient.setdefault(name, History())
+        known = history.last is not None
+        history.saw(place.lo, inherited=inherits, max_variants=order.group.max_variants)
         (role,) = assign(
             [history],
-            [Addr(lo)],
+            [place.lo],
             [inherits],
-            [not exact],
-            [exact and Size(hi - lo) >= forest.patch_from],
-            anywhere=order.anywhere,
+            # The first time, there is no call before to have moved since. And only a
+            # device that knows every address can have one moved after capture.
+            [not (known and exact)],
+            [exact and place.hi - place.lo >= forest.patch_from],
+            anywhere=order.anywhere and exact,
         )
-        # The first time, there is no call before to have moved since.
-        roles[slot.path] = role if history.varied or inherits else Role.PINNED
-    return roles
+        shared = place.storage in order.call.given.storages
+        names.append(name)
+        roles.append(Role.PINNED if shared else role)
+    return names, roles
 
 
 def _restore(bound: Sequence[BoundArray]) -> None:

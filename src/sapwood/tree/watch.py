@@ -91,10 +91,8 @@ class _RangeRoute:
         line = user_line()
         self.device.returns.drain()
         return self.allocations.add(
-            self.device.retrying(
-                lambda: self.range.allocate(
-                    size, stream, self.device.returns, stays=stays, line=line
-                )
+            self.range.allocate(
+                size, stream, self.device.returns, stays=stays, line=line
             )
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import re
 from functools import partial
 
@@ -83,7 +84,7 @@ ONE = {
     "ravelF": lambda x: np.ravel(x, "F"),
     "ravelA": lambda x: np.ravel(x, "A"),
     "ravelK": lambda x: np.ravel(x, "K"),
-    "flatten": lambda x: x.flatten(),
+    "flatten": operator.methodcaller("flatten"),
     "flattenF": lambda x: x.flatten("F"),
     "reshape": lambda x: np.reshape(x, (-1, 2)),
     "reshapeF": lambda x: x.reshape(2, -1, order="F"),
@@ -111,7 +112,7 @@ ONE = {
     "vdot": lambda x: np.vdot(x, x),
     "outer": lambda x: np.outer(x[0], x[1]),
     "einsum": lambda x: np.einsum("...i,...i->...", x, x),
-    "iterate": lambda x: list(x),
+    "iterate": list,
     "len": lambda x: x[: len(x) - 1],
 }
 
@@ -141,6 +142,7 @@ def test_products_of_matrices_equal_numpy(lab, kind):
     lab.agree(lambda p, q: q @ p.T, zero, lab.pair(kind, (3, 4)))
 
 
+@pytest.mark.filterwarnings("ignore:Mean of empty", "ignore:Degrees of freedom")
 def test_shapes_of_no_elements_and_no_dimensions(lab):
     """Arrays of size zero and of no dimensions go through everything."""
     for shape in ((), (0,), (0, 3), (3, 0), (1,)):
@@ -263,14 +265,16 @@ def test_host_arrays_do_not_mix(lab):
     ):
         with pytest.raises(TypeError, match=r"rt\.array|host array"):
             function()
-    with pytest.raises(TypeError, match="numpy.copyto"):
+    with pytest.raises(TypeError, match=r"numpy\.copyto"):
         np.copyto(host, x)
 
 
 @pytest.mark.parametrize("value", ["text", object(), np.datetime64(1, "s")])
 def test_other_dtypes_are_named(lab, value):
     """Strings, objects and dates have no place on the device."""
-    with pytest.raises(TypeError, match=re.escape(f"dtype {np.asarray([value]).dtype}")):
+    with pytest.raises(
+        TypeError, match=re.escape(f"dtype {np.asarray([value]).dtype}")
+    ):
         lab.up(np.asarray([value]))
 
 
@@ -279,7 +283,7 @@ def test_read_only_views_stay_so(lab):
     _, x = lab.pair("d", (3, 3))
     for view in (np.broadcast_to(x, (2, 3, 3)), x.diagonal()):
         with pytest.raises(ValueError, match="read-only"):
-            view += 1
+            np.add(view, 1, out=view)
 
 
 def test_operands_of_two_devices(lab):

@@ -12,7 +12,7 @@ from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.host import constant
 from sapwood.integrations.numpy.indexing import index_items
 from sapwood.integrations.numpy.kernels import UFUNCS
-from sapwood.integrations.numpy.launch import made, mutate
+from sapwood.integrations.numpy.launch import arrays_in, made, mutate
 
 __all__ = ["call_ufunc", "elementwise", "power", "reduced", "unsupported"]
 
@@ -26,7 +26,7 @@ def unsupported(what: str, hint: str) -> TypeError:
 
 
 def call_ufunc(
-    like: A, ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: dict[str, Any]
+    ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: dict[str, Any]
 ) -> Any:
     """Run a method of ``ufunc`` on the device and return its outputs.
 
@@ -43,25 +43,25 @@ def call_ufunc(
             "out= away and read the result with numpy.asarray"
         )
     _drop_defaults(options)
-    if method == "__call__" and ufunc not in PRODUCTS:
-        return elementwise(like, ufunc, inputs, outs, **options)
     if method == "at":
         return _at(ufunc, inputs)
     if method == "outer":
-        first, second = (constant(value, f"{name}.outer") for value in inputs)
-        if isinstance(first, Faced) and isinstance(second, Faced):
-            face = first.face[(..., *(None,) * second.ndim)]
-            return elementwise(
-                like, ufunc, (first.seen(face), second), outs, **options
-            )
-        return elementwise(like, ufunc, (first, second), outs, **options)
-    kernel = "call" if method == "__call__" else method
+        return elementwise(ufunc, _crossed(ufunc, *inputs), outs, **options)
+    if method == "__call__" and ufunc not in PRODUCTS:
+        return elementwise(ufunc, inputs, outs, **options)
+    kernel = f"{'call' if method == '__call__' else method}:{name}"
     if method == "reduceat":
-        inputs = (inputs[0], *index_items(inputs[1]))
-    operands = tuple(
-        value if method == "reduceat" else constant(value, name) for value in inputs
-    )
-    return _filled(like, f"{kernel}:{name}", operands, outs, options)
+        operands = (constant(inputs[0], name), *index_items(inputs[1]))
+    else:
+        operands = tuple([constant(value, name) for value in inputs])
+    return _filled(kernel, operands, outs, options)
+
+
+def _crossed(ufunc: np.ufunc, *inputs: Any) -> tuple[Any, Any]:
+    first, second = (constant(value, f"{ufunc.__name__}.outer") for value in inputs)
+    if isinstance(first, Faced) and isinstance(second, Faced):
+        first = first.seen(first.face[(..., *(None,) * second.ndim)])
+    return first, second
 
 
 def _drop_defaults(options: dict[str, Any]) -> None:
@@ -73,10 +73,9 @@ def _drop_defaults(options: dict[str, Any]) -> None:
 
 
 def elementwise(
-    like: A,
     ufunc: np.ufunc,
     inputs: Sequence[Any],
-    outs: Sequence[A | None] | None = None,
+    outs: Sequence[Any] | None = None,
     *,
     where: Any = None,
     dtype: Any = None,
@@ -87,38 +86,30 @@ def elementwise(
     name = ufunc.__name__
     if others:
         raise unsupported(f"{name}({next(iter(others))}=...)", "leave the option away")
-    operands = tuple(constant(value, name) for value in inputs)
+    outs = outs or (None,) * ufunc.nout
+    operands = tuple([constant(value, name) for value in inputs])
     mask = where if where is None else constant(where, name)
     dtype = dtype if dtype is None else np.dtype(dtype)
-    args = (dtype, casting, mask, *operands)
-    found = made(like, f"call:{name}", args, outs or (None,) * ufunc.nout)
+    like = next(arrays_in((*operands, *outs, mask)))
+    found = made(like, f"call:{name}", (dtype, casting, mask, *operands), outs)
     return found[0] if ufunc.nout == 1 else found
 
 
 def _filled(
-    like: A, kernel: str, operands: Any, outs: Sequence[Any], options: dict[str, Any]
-) -> A:
-    if options.get("dtype") is not None:
-        options["dtype"] = np.dtype(options["dtype"])
-    else:
-        options.pop("dtype", None)
-    named = tuple(options.items())
-    return made(like, kernel, (operands, named), tuple(outs))[0]
+    kernel: str, operands: tuple[Any, ...], outs: Sequence[Any], options: dict[str, Any]
+) -> Faced:
+    dtype = options.pop("dtype", None)
+    if dtype is not None:
+        options["dtype"] = np.dtype(dtype)
+    like: Faced = next(arrays_in((*operands, *outs)))
+    (found, *_) = made(like, kernel, (operands, tuple(options.items())), outs)
+    return found
 
 
-def reduced(
-    x: A,
-    ufunc: np.ufunc,
-    axis: Any,
-    *,
-    dtype: Any = None,
-    out: A | None = None,
-    **options: Any,
-) -> A:
+def reduced(x: A, ufunc: np.ufunc, axis: Any, **options: Any) -> A:
     """Return ``ufunc.reduce(x, axis, ...)``; ``axis`` None means all."""
-    found: A = call_ufunc(
-        x, ufunc, "reduce", (x,), {"axis": axis, "dtype": dtype, "out": (out,), **options}
-    )
+    options |= {"axis": axis, "out": (options.pop("out", None),)}
+    found: A = call_ufunc(ufunc, "reduce", (x,), options)
     return found
 
 
@@ -143,8 +134,6 @@ def power(base: A, exponent: Any, out: A | None = None) -> A:
         short = np.reciprocal
     elif type(exponent) is float and exponent == 0.5 and inexact:
         short = np.sqrt
-    if short is None:
-        found: A = elementwise(base, np.power, (base, exponent), (out,))
-        return found
-    found = elementwise(base, short, (base,), (out,))
+    inputs = (base, exponent) if short is None else (base,)
+    found: A = elementwise(short or np.power, inputs, (out,))
     return found

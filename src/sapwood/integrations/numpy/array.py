@@ -7,7 +7,7 @@ Methods and operators are NumPy's functions, which come back here through
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -18,7 +18,6 @@ from sapwood.integrations.numpy.faced import Faced
 from sapwood.integrations.numpy.functions import call_function
 from sapwood.integrations.numpy.host import download
 from sapwood.integrations.numpy.indexing import element, write_element
-from sapwood.integrations.numpy.launch import made
 from sapwood.integrations.numpy.views import imaginary
 from sapwood.tree import session
 
@@ -40,7 +39,7 @@ class Array(Faced, NDArrayOperatorsMixin):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any
     ) -> Any:
-        return call_ufunc(self, ufunc, method, inputs, options)
+        return call_ufunc(ufunc, method, inputs, options)
 
     def __array_function__(
         self, function: Any, types: Any, args: Any, options: dict[str, Any]
@@ -52,7 +51,7 @@ class Array(Faced, NDArrayOperatorsMixin):
     def __pow__(self, exponent: Any) -> Array:
         return power(self, exponent)
 
-    def __ipow__(self, exponent: Any) -> Array:
+    def __ipow__(self, exponent: Any) -> Self:
         return power(self, exponent, self)
 
     def __getitem__(self, index: Any) -> Array:
@@ -150,7 +149,7 @@ class Array(Faced, NDArrayOperatorsMixin):
         dtype: Any,
         order: Any = "K",
         casting: Any = "unsafe",
-        subok: bool = True,
+        subok: bool = True,  # noqa: ARG002 - NumPy's signature
         copy: bool = True,
     ) -> Array:
         """Return a copy with another dtype."""
@@ -171,12 +170,12 @@ class Array(Faced, NDArrayOperatorsMixin):
     # Views.
 
     @property
-    def T(self) -> Array:
+    def T(self) -> Array:  # noqa: N802 - NumPy's name
         """The array with its dimensions in reverse order."""
         return self.seen(self.face.T)
 
     @property
-    def mT(self) -> Array:
+    def mT(self) -> Array:  # noqa: N802 - NumPy's name
         """The array with its last two dimensions swapped."""
         return self.seen(self.face.mT)
 
@@ -260,7 +259,10 @@ class Array(Faced, NDArrayOperatorsMixin):
 
     def conj(self) -> Array:
         """Return the complex conjugate; an array that is not complex itself."""
-        return np.conjugate(self) if self.dtype.kind == "c" else self
+        if self.dtype.kind != "c":
+            return self
+        conjugate: Array = np.conjugate(self)  # type: ignore[assignment]
+        return conjugate
 
     def cumprod(self, *args: Any, **options: Any) -> Any:
         """Return ``numpy.cumprod`` of this array."""

@@ -16,7 +16,16 @@ import numpy as np
 
 from sapwood.integrations.numpy.layout import Array
 
-__all__ = ["Body", "Given", "Values", "copying", "filling", "where", "writing", "writing_at"]
+__all__ = [
+    "Body",
+    "Given",
+    "Values",
+    "copying",
+    "filling",
+    "where",
+    "writing",
+    "writing_at",
+]
 
 Given: TypeAlias = tuple[Array | None, ...]
 Values: TypeAlias = tuple[Any, ...]
@@ -55,7 +64,7 @@ def filling(function: Callable[..., Any]) -> Body:
 def copying(function: Callable[..., Any]) -> Body:
     """Return the body of a function whose results are new arrays."""
 
-    def results(given: Given, args: Values, options: Values) -> Sequence[Any]:
+    def results(_: Given, args: Values, options: Values) -> Sequence[Any]:
         return _several(function(*args, **dict(options)))
 
     def bind(outs: Values, args: Values, options: Values) -> Callable[[], Any]:
@@ -88,10 +97,12 @@ def writing_at(function: Callable[..., Any]) -> Body:
     plain = writing(function)
 
     def results(given: Given, args: Values, options: Values) -> Sequence[Any]:
-        (target,), index = given, args[0]
-        if any(_is_mask(item) for item in index):
-            # How many places a mask selects is known on the device only.
-            operator.getitem(target, index)
+        target, index = given[0], args[0]
+        if any(_is_mask(item) and item.flags.writeable for item in index):
+            # How many places a mask selects is known on the device only, except for
+            # constants, which are read-only.
+            check: Any = operator.getitem
+            check(target, index)
             return ()
         return plain.results(given, args, options)
 

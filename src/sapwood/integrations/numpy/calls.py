@@ -105,13 +105,13 @@ def _trivial_order(types: Types, ins: Values) -> Literal["C", "F"] | None:
 
 
 def _iterated(arrays: list[Array], given: Given, types: Types) -> Sequence[Any]:
-    new = ["writeonly", "allocate", "no_broadcast"]
-    old = ["writeonly", "no_broadcast"]
-    walk: Any = np.nditer(
-        [*arrays, *given],
-        ["zerosize_ok"],
-        [["readonly"]] * len(arrays) + [new if g is None else old for g in given],
-        [None] * len(arrays)
-        + [t if g is None else None for g, t in zip(given, types, strict=True)],
-    )
-    return tuple(walk.operands[len(arrays) :])
+    operands: list[Any] = [*arrays, *given]
+    flags: list[Any] = [["readonly"]] * len(arrays)
+    flags += [
+        ["writeonly", "no_broadcast", *(["allocate"] if out is None else [])]
+        for out in given
+    ]
+    dtypes: list[Any] = [None] * len(arrays)
+    dtypes += [t if out is None else None for out, t in zip(given, types, strict=True)]
+    walk = np.nditer(operands, ["zerosize_ok"], flags, dtypes)
+    return walk.operands[len(arrays) :]

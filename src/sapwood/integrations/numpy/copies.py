@@ -44,7 +44,8 @@ def source(target: A, value: Any, what: str) -> Any:
 
 def assign(target: A, value: Any, what: str = "x[...] = value") -> None:
     """Write ``value`` into ``target``, broadcast and cast as by NumPy's ``[...] =``."""
-    mutate("copy", target, ((source(target, value, what),), ()))
+    given = source(target, value, what)
+    mutate("copy", target, ((given,), (("casting", "unsafe"),)))
 
 
 def converted(x: A, dtype: Any = None, order: Any = "K") -> A:

@@ -39,7 +39,6 @@ def array(
     copy: bool | None = True,
     order: Any = "K",
     ndmin: int = 0,
-    device: Any = None,
     **_: Any,
 ) -> A:
     """Return ``numpy.array(value, ..., like=like)``: from host data, or a copy."""
@@ -56,9 +55,7 @@ def array(
 
 
 def _created(value: Any) -> Callable[..., Any]:
-    def create(
-        like: A, shape: Any, dtype: Any = None, order: Any = "C", **_: Any
-    ) -> A:
+    def create(like: A, shape: Any, dtype: Any = None, order: Any = "C", **_: Any) -> A:
         dtype = np.dtype(np.float64) if dtype is None else np.dtype(dtype)
         new = blank(like, np.empty(shape, dtype, order))
         if value is not None:
@@ -86,7 +83,9 @@ def _computed(name: str) -> Callable[..., Any]:
     return create
 
 
-def _same(like: A, value: Any, dtype: Any = None, order: Any = "K", **options: Any) -> A:
+def _same(
+    like: A, value: Any, dtype: Any = None, order: Any = "K", **options: Any
+) -> A:
     options["copy"] = options.get("copy") or None
     return array(like, value, dtype, order=order, **options)
 

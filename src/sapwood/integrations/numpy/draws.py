@@ -61,7 +61,7 @@ def _load(philox: np.random.Philox, words: Array) -> None:
 def draw(method: str) -> Body:
     """Return the body of a method of `numpy.random.Generator`."""
 
-    def results(given: Given, args: Values, options: Values) -> Sequence[Any]:
+    def results(_: Given, args: Values, options: Values) -> Sequence[Any]:
         drawn = np.random.Generator(np.random.Philox(0))
         return (getattr(drawn, method)(*args, **dict(options)),)
 
@@ -70,7 +70,7 @@ def draw(method: str) -> Body:
         philox = np.random.Philox(0)
         function = getattr(np.random.Generator(philox), method)
         keywords = dict(options)
-        if method in FILLING and out.flags.c_contiguous and out.flags.aligned:
+        if method in FILLING and out.ndim:
             keywords = {k: v for k, v in keywords.items() if k != "size"}
             keywords["out"] = out
 

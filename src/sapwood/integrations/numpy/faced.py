@@ -7,7 +7,7 @@ asks it for shape, strides and dtype, and lets NumPy make views of it.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -46,18 +46,18 @@ class Faced:
 
     @classmethod
     def over(
-        cls: type[A],
+        cls,
         storage: Storage,
         device: Device,
         face: layouts.Array,
         layout: layouts.Layout | None = None,
-    ) -> A:
+    ) -> Self:
         """Return the array that ``face`` shows, over ``storage``, which it keeps."""
         if layout is None:
             layout = layouts.layout_of(face)
         return cls(storage, device, face, layout, layouts.address_of(face))
 
-    def seen(self: A, face: layouts.Array) -> A:
+    def seen(self, face: layouts.Array) -> Self:
         """Return a view: the same storage under a face made from this one's."""
         return self.over(self.storage, self.device, face)
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from sapwood.integrations.numpy import creation, reductions, views
 from sapwood.integrations.numpy.arithmetic import elementwise, unsupported
-from sapwood.integrations.numpy.copies import assign, converted, raveled, reshaped
-from sapwood.integrations.numpy.copies import source
+from sapwood.integrations.numpy.copies import converted, raveled, reshaped, source
 from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.host import constant, download, is_host_array
 from sapwood.integrations.numpy.kernels import COPYING, FILLING
@@ -99,33 +98,27 @@ def _allclose(a: Any, b: Any, *args: Any, **options: Any) -> bool:
 def _array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
     if np.shape(a1) != np.shape(a2):
         return False
-    like = next(arrays_in((a1, a2)))
-    same = elementwise(like, np.equal, (a1, a2))
+    same = elementwise(np.equal, (a1, a2))
     if equal_nan:
-        nans = elementwise(like, np.not_equal, (a1, a1))
-        nans = elementwise(
-            like, np.logical_and, (nans, elementwise(like, np.not_equal, (a2, a2)))
-        )
-        same = elementwise(like, np.logical_or, (same, nans))
+        nans = elementwise(np.not_equal, (a1, a1))
+        others = elementwise(np.not_equal, (a2, a2))
+        nans = elementwise(np.logical_and, (nans, others))
+        same = elementwise(np.logical_or, (same, nans))
     return bool(download(reductions.reduction(np.logical_and)(same), "array_equal"))
 
 
-def _copyto(
-    dst: Any, src: Any, casting: Any = "same_kind", where: Any = True
-) -> None:
+def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
     if not isinstance(dst, Faced):
         raise TypeError(
             "numpy.copyto cannot write device data into a host array; use "
             "numpy.asarray(x) to read it"
         )
-    given = source(dst, src, "numpy.copyto")
-    if not np.can_cast(given.dtype, dst.dtype, casting):
-        raise TypeError(
-            f"Cannot cast array data from {given.dtype!r} to {dst.dtype!r} according "
-            f"to the rule {casting!r}"
-        )
-    options = () if where is True else (("where", constant(where, "copyto")),)
-    mutate("copy", dst, ((given,), options))
+    if not isinstance(src, (Faced, bool, int, float, complex, np.generic)):
+        src = source(dst, src, "numpy.copyto")
+    options: tuple[tuple[str, Any], ...] = (("casting", casting),)
+    if where is not True:
+        options += (("where", constant(where, "copyto")),)
+    mutate("copy", dst, ((src,), options))
 
 
 def _put_along_axis(arr: A, indices: Any, values: Any, axis: int) -> None:
@@ -149,7 +142,7 @@ def _astype(x: A, dtype: Any, *, copy: bool = True, **_: Any) -> A:
     return converted(x, dtype) if copy or np.dtype(dtype) != x.dtype else x
 
 
-def _copy(a: A, order: Any = "K", subok: bool = False) -> A:
+def _copy(a: A, order: Any = "K", **_: Any) -> A:
     return converted(a, None, order)
 
 

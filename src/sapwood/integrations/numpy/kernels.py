@@ -26,7 +26,6 @@ from sapwood.integrations.numpy.bodies import (
 )
 from sapwood.integrations.numpy.calls import call
 from sapwood.integrations.numpy.layout import (
-    Array,
     Layout,
     array_at,
     blank_at,
@@ -108,7 +107,6 @@ COPYING: Final = {
 """Functions that make new arrays, of a shape known without values."""
 
 
-
 def _matmul() -> Body:
     plain = filling(np.matmul)
 
@@ -124,7 +122,7 @@ def _matmul() -> Body:
 
 def _bodies() -> dict[str, Body]:
     bodies = {
-        "copy": writing(partial(np.copyto, casting="unsafe")),
+        "copy": writing(np.copyto),
         "gather": copying(operator.getitem),
         "flatten": copying(np.ravel),
         "put_along_axis": writing(np.put_along_axis),

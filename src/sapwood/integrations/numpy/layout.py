@@ -75,8 +75,8 @@ def array_at(address: int, layout: Layout) -> Array:
     return np.ndarray(layout[0], dtype, memory, -low, layout[1])
 
 
-def blank_at(address: int, layout: Layout) -> Array:
-    """Return zeros of that layout in host memory; the address plays no part."""
+def blank_at(_: int, layout: Layout) -> Array:
+    """Return zeros of that layout in host memory; no address plays a part."""
     low, high = extent(layout)
     memory = np.zeros(high - low, np.uint8)
     return np.ndarray(layout[0], layout[2], memory.data, -low, layout[1])

@@ -88,13 +88,8 @@ def _pack_constant(value: Any) -> bytes:
     for number, symbol in enumerate(SYMBOLS):
         if value is symbol:
             return _record(SYMBOL, number, b"")
-    if isinstance(value, int):
-        words = value.bit_length() // 64 + 1
-        return _record(INT, 0, int(value).to_bytes(8 * words, "little", signed=True))
-    if isinstance(value, float):
-        return _record(FLOAT, 0, _float.pack(value))
-    if isinstance(value, complex):
-        return _record(COMPLEX, 0, _complex.pack(value.real, value.imag))
+    if isinstance(value, (int, float, complex)):
+        return _pack_number(value)
     if isinstance(value, str):
         text = value.encode()
         return _record(TEXT, len(text), text)
@@ -104,6 +99,15 @@ def _pack_constant(value: Any) -> bytes:
         f"a kernel cannot take {type(value).__name__}; pass a device array or a "
         "plain number"
     )
+
+
+def _pack_number(value: complex) -> bytes:
+    if isinstance(value, int):
+        words = value.bit_length() // 64 + 1
+        return _record(INT, 0, int(value).to_bytes(8 * words, "little", signed=True))
+    if isinstance(value, float):
+        return _record(FLOAT, 0, _float.pack(value))
+    return _record(COMPLEX, 0, _complex.pack(value.real, value.imag))
 
 
 def _record(tag: int, info: int, body: bytes) -> bytes:
@@ -134,7 +138,7 @@ def _unpack_value(
         frame = params[place + 8 : place + 16], params[place + 24 : end]
         return array_at(address, _layout(*frame)), end
     if tag not in (TUPLE, SLICE):
-        return _unpack_constant(tag, info, params[place + 8 : end]), end
+        return _READERS[tag](info, params[place + 8 : end]), end
     items = []
     for _ in range(info if tag == TUPLE else 3):
         item, end = _unpack_value(params, end, array_at)
@@ -149,22 +153,24 @@ def _layout(dtype: bytes, rest: bytes) -> Layout:
     return numbers[:rank], numbers[rank:], dtype.rstrip(b"\0").decode(), True
 
 
-def _unpack_constant(tag: int, info: int, body: bytes) -> Any:
-    if tag == SYMBOL:
-        return SYMBOLS[info]
-    if tag == INT:
-        return int.from_bytes(body, "little", signed=True)
-    if tag == FLOAT:
-        return _float.unpack(body)[0]
-    if tag == COMPLEX:
-        return complex(*_complex.unpack(body))
-    if tag == TEXT:
-        return body[:info].decode()
-    dtype = np.dtype(body[:8].rstrip(b"\0").decode())
-    if tag == DTYPE:
-        return dtype
+def _unpack_array(info: int, body: bytes) -> Array:
     shape = struct.unpack_from(f"<{info}Q", body, 8)
-    return np.ndarray(shape, dtype, body, 8 + 8 * info)
+    return np.ndarray(shape, _unpack_dtype(info, body), body, 8 + 8 * info)
+
+
+def _unpack_dtype(_: int, body: bytes) -> np.dtype[Any]:
+    return np.dtype(body[:8].rstrip(b"\0").decode())
+
+
+_READERS: Final[dict[int, Callable[[int, bytes], Any]]] = {
+    CONST: _unpack_array,
+    INT: lambda _, body: int.from_bytes(body, "little", signed=True),
+    FLOAT: lambda _, body: _float.unpack(body)[0],
+    COMPLEX: lambda _, body: complex(*_complex.unpack(body)),
+    SYMBOL: lambda info, _: SYMBOLS[info],
+    TEXT: lambda info, body: body[:info].decode(),
+    DTYPE: _unpack_dtype,
+}
 
 
 def _arrays(params: bytes) -> Iterator[int]:
@@ -182,7 +188,7 @@ def pointers(params: bytes) -> tuple[Pointer, ...]:
     found = []
     for number, place in enumerate(_arrays(params)):
         (address,) = _word.unpack_from(params, place + 16)
-        _, rank, words = _head.unpack_from(params, place)
+        _, _, words = _head.unpack_from(params, place)
         rest = params[place + 24 : place + 8 * words]
         low, high = extent(_layout(params[place + 8 : place + 16], rest))
         low, high = address + low, address + high

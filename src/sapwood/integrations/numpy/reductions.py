@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any, Final
 
 import numpy as np
 
 from sapwood.integrations.numpy.arithmetic import elementwise, reduced
-from sapwood.integrations.numpy.copies import converted, raveled
+from sapwood.integrations.numpy.copies import converted
 from sapwood.integrations.numpy.faced import A
 from sapwood.integrations.numpy.launch import made
 
 __all__ = ["accumulated", "count_nonzero", "mean", "ptp", "reduction", "std", "var"]
 
-UNSET: Final = np._NoValue  # type: ignore[attr-defined]
+UNSET: Final = signature(np.sum).parameters["keepdims"].default
 """What NumPy's signatures have where an option is left away."""
 
 
@@ -29,9 +30,7 @@ def reduction(ufunc: np.ufunc) -> Any:
     ) -> A:
         return reduced(a, ufunc, axis, dtype=dtype, out=out, **_options(options))
 
-    def reduce_plain(
-        a: A, axis: Any = None, out: A | None = None, **options: Any
-    ) -> A:
+    def reduce_plain(a: A, axis: Any = None, out: A | None = None, **options: Any) -> A:
         return reduced(a, ufunc, axis, out=out, **_options(options))
 
     return reduce if ufunc in (np.add, np.multiply) else reduce_plain
@@ -43,10 +42,12 @@ def accumulated(name: str) -> Any:
     def accumulate(
         a: A, axis: int | None = None, dtype: Any = None, out: A | None = None
     ) -> A:
-        options = (("axis", axis),)
-        if dtype is not None:
-            options += (("dtype", np.dtype(dtype)),)
-        return made(a, f"fill:{name}", ((a,), options), (out,))[0]
+        options = (
+            {"axis": axis}
+            if dtype is None
+            else {"axis": axis, "dtype": np.dtype(dtype)}
+        )
+        return made(a, f"fill:{name}", ((a,), tuple(options.items())), (out,))[0]
 
     return accumulate
 
@@ -66,9 +67,7 @@ def _count(a: A, axis: Any) -> np.intp:
 
 
 def _divided(total: A, count: Any) -> A:
-    found: A = elementwise(
-        total, np.true_divide, (total, count), (total,), casting="unsafe"
-    )
+    found: A = elementwise(np.true_divide, (total, count), (total,), casting="unsafe")
     return found
 
 
@@ -90,7 +89,7 @@ def mean(
     if total.ndim:
         return converted(_divided(total, _count(a, axis)), np.float16)
     # NumPy divides a scalar in double precision before it rounds to half.
-    exact = elementwise(total, np.true_divide, (total, _count(a, axis)))
+    exact: A = elementwise(np.true_divide, (total, _count(a, axis)))
     return converted(exact, np.float16)
 
 
@@ -119,7 +118,7 @@ def var(
     wide = _wide(a, dtype)
     average = reduced(a, np.add, axis, dtype=wide, keepdims=True)
     count = _count(a, axis)
-    off = elementwise(a, np.subtract, (a, _divided(average, count)))
+    off: A = elementwise(np.subtract, (a, _divided(average, count)))
     squares = reduced(_squared(off), np.add, axis, dtype=wide, out=out, **options)
     return _divided(squares, np.maximum(count - ddof, 0))
 
@@ -127,19 +126,21 @@ def var(
 def _squared(off: A) -> A:
     """``|off|**2``, written over ``off``."""
     if off.dtype.kind != "c":
-        found: A = elementwise(off, np.multiply, (off, off), (off,))
+        found: A = elementwise(np.multiply, (off, off), (off,))
         return found
     real, imag = off.seen(off.face.real), off.seen(off.face.imag)
     for part in (real, imag):
-        elementwise(part, np.multiply, (part, part), (part,))
-    summed: A = elementwise(real, np.add, (real, imag), (real,))
+        elementwise(np.multiply, (part, part), (part,))
+    summed: A = elementwise(np.add, (real, imag), (real,))
     return summed
 
 
-def std(a: A, axis: Any = None, dtype: Any = None, out: A | None = None, **rest: Any) -> A:
+def std(
+    a: A, axis: Any = None, dtype: Any = None, out: A | None = None, **rest: Any
+) -> A:
     """Return ``numpy.std(a, axis, ...)``, with the options of `var`."""
     spread = var(a, axis, dtype, out, **rest)
-    found: A = elementwise(spread, np.sqrt, (spread,), (spread,))
+    found: A = elementwise(np.sqrt, (spread,), (spread,))
     return found
 
 
@@ -148,11 +149,11 @@ def ptp(a: A, axis: Any = None, out: A | None = None, keepdims: Any = UNSET) -> 
     options = _options({"keepdims": keepdims})
     high = reduced(a, np.maximum, axis, out=out, **options)
     low = reduced(a, np.minimum, axis, **options)
-    found: A = elementwise(a, np.subtract, (high, low), (high,))
+    found: A = elementwise(np.subtract, (high, low), (high,))
     return found
 
 
 def count_nonzero(a: A, axis: Any = None, *, keepdims: bool = False) -> A:
     """Return how many elements are not zero, as a device array."""
-    mask = elementwise(a, np.not_equal, (a, 0))
+    mask: A = elementwise(np.not_equal, (a, 0))
     return reduced(mask, np.add, axis, dtype=np.dtype(np.intp), keepdims=keepdims)

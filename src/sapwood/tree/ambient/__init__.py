@@ -1,0 +1,23 @@
+"""What a function reads and writes in Python besides its array arguments.
+
+`survey` reads it before and after a function runs. What differs was written; what
+was read becomes the guards of a recording, an `Ambient`.
+"""
+
+from __future__ import annotations
+
+from sapwood.tree.ambient.changes import BoundArray, Change
+from sapwood.tree.ambient.guards import Ambient
+from sapwood.tree.ambient.reach import Arrays
+from sapwood.tree.ambient.slots import Slot
+from sapwood.tree.ambient.survey import Survey, survey
+
+__all__ = [
+    "Ambient",
+    "Arrays",
+    "BoundArray",
+    "Change",
+    "Slot",
+    "Survey",
+    "survey",
+]

@@ -6,63 +6,149 @@ from them. An unchanged slot costs an identity test, most of them in C.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from operator import is_, itemgetter
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from sapwood.tree.ambient.reach import Arrays, Inside, Row, constant_of, layout_of
+from sapwood.tree.ambient.checks import (
+    ArrayTest,
+    ConstantTest,
+    Guard,
+    KeysTest,
+    LacksTest,
+    LengthTest,
+    NodeTest,
+    OpaqueTest,
+    SeenTest,
+    Test,
+)
+from sapwood.tree.ambient.reach import Inside, Row, Walk
 from sapwood.tree.ambient.slots import Slot
-from sapwood.tree.ambient.views import EMPTY, Space, value_text
-from sapwood.tree.containers import Identity, constant_key
+from sapwood.tree.ambient.views import GLOBALS, Space
+from sapwood.tree.containers import Identity
 
-__all__ = ["Ambient", "Check", "Guard"]
-
-_CHANGING = object()
-"""Stands for a value that may change while it stays the same object."""
+__all__ = ["Ambient", "guard"]
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
-    """One guarded slot. ``pin``: its array is used; ``seen``: the number of a node
-    that was come by before, or -1."""
-
-    path: str
-    row: Row
-    pin: bool
-    seen: int
-
-
-class _Group:
-    """Slots of one kind in one space; ``expected`` is what is tried first."""
-
-    __slots__ = ("expected", "frozen", "pick")
-
-    def __init__(self, guards: Sequence[Guard], expected: Sequence[Any]) -> None:
-        keys = [guard.row.key for guard in guards]
-        # itemgetter gives a tuple for two keys and more.
-        self.pick: Callable[[Space], Sequence[Any]] = itemgetter(*keys, *keys[:1])
-        self.expected = (*expected, *expected[:1])
-        self.frozen = tuple(guard.row.frozen for guard in (*guards, *guards[:1]))
-
-
 class Check:
-    """What is guarded inside one thing, by one view."""
+    """The tests inside one thing; ``thing`` is its place among those come by."""
 
-    __slots__ = (
-        "_arrays",
-        "_constants",
-        "_extent",
-        "_idle",
-        "_lacks",
-        "_nodes",
-        "_opaque",
-        "_pinned",
-        "_seen",
-        "guards",
-        "open",
-        "path",
-        "thing",
-    )
+    thing: int
+    open: Callable[[Any], Space]
+    tests: tuple[Test, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ambient:
+    """What a recording was made under.
+
+    ``arrays`` are the slots of the arrays that it uses; guarded is what these look
+    like, not where they are. Two are equal where they guard the same values.
+    """
+
+    key: Hashable
+    arrays: tuple[Slot, ...] = field(compare=False)
+    roots: tuple[Callable[[], object], ...] = field(compare=False, repr=False)
+    checks: tuple[Check, ...] = field(compare=False, repr=False)
+
+    def holds(self) -> bool:
+        """Return whether every guarded slot holds what it held."""
+        return self.match() is not None
+
+    def match(self) -> list[Any] | None:
+        """Return what the slots in ``arrays`` hold now; None where a guard fails."""
+        things: list[Any] = []
+        found: list[Any] = []
+        for root in self.roots:
+            thing = root()
+            if thing is None:
+                return None
+            things.append(thing)
+        try:
+            for check in self.checks:
+                space = check.open(things[check.thing])
+                for test in check.tests:
+                    if not test.holds(space, things, found):
+                        return None
+        except (AttributeError, LookupError):
+            # A slot, or what held it, is not there any more.
+            return None
+        return found
+
+    def miss(self) -> str | None:
+        """Name the first difference: ``LR was 0.1, is 0.05``; None where all holds."""
+        things: list[Any] = [root() for root in self.roots]
+        if any(thing is None for thing in things):
+            return "an object that the function reached is gone"
+        for check in self.checks:
+            space = check.open(things[check.thing])
+            for test in check.tests:
+                difference = test.difference(space, things)
+                if difference is not None:
+                    return difference
+        return None
+
+
+def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
+    """Return the guards of everything in ``walk``; ``used`` arrays are to be pinned."""
+    places: dict[int, int] = {}
+    roots: list[Callable[[], object]] = []
+    for number in walk.held():
+        places[number] = len(roots)
+        roots.append(Identity(walk.nodes[number].value).target)
+    checks: list[Check] = []
+    slots: list[Slot] = []
+    for inside in walk.guarded():
+        kinds: dict[str, list[Row]] = {}
+        for row in inside.rows:
+            kinds.setdefault(_kind(row, used, places), []).append(row)
+        slots += [walk.slot(inside, row.key) for row in kinds.get("pinned", ())]
+        tests = (*_extents(walk, inside), *_tests(walk, inside, kinds, places))
+        if tests:
+            checks.append(Check(places[inside.node], inside.view.open, tests))
+    paths = tuple(slot.path for slot in slots)
+    return Ambient((key, paths), tuple(slots), tuple(roots), tuple(checks))
+
+
+def _kind(row: Row, used: Callable[[Any], bool], places: dict[int, int]) -> str:
+    if row.role == "array":
+        return "pinned" if used(row.value) else "idle"
+    if row.role == "node":
+        if row.node in places:
+            return "seen"
+        places[row.node] = len(places)
+        return "node"
+    return "opaque" if isinstance(row.frozen, Identity) else "constant"
+
+
+def _extents(walk: Walk, inside: Inside) -> Iterator[Test]:
+    node, view = walk.nodes[inside.node], inside.view
+    if inside.lacks:
+        yield LacksTest(inside.lacks, "" if view is GLOBALS else f"{node.path}.")
+    elif view.extent == "length":
+        yield LengthTest(node.path, len(inside.rows))
+    elif view.extent == "keys" or (view.extent == "names" and inside.lacks is None):
+        yield KeysTest(node.path, [row.key for row in inside.rows])
+
+
+def _tests(
+    walk: Walk, inside: Inside, kinds: dict[str, list[Row]], places: dict[int, int]
+) -> Iterator[Test]:
+    arrays = walk.arrays
+    guards = {
+        kind: [Guard(walk.path(inside, row.key), row) for row in rows]
+        for kind, rows in kinds.items()
+    }
+    if "constant" in kinds:
+        yield ConstantTest(guards["constant"], kinds["constant"])
+    if "opaque" in kinds:
+        yield OpaqueTest(guards["opaque"], kinds["opaque"])
+    if "node" in kinds:
+        yield NodeTest(guards["node"], kinds["node"])
+    if "seen" in kinds:
+        yield SeenTest(guards["seen"], [places[row.node] for row in kinds["seen"]])
+    if "idle" in kinds:
+        yield ArrayTest(guards["idle"], kinds["idle"], arrays, used=False)
+    if "pinned" in kinds:
+        yield ArrayTest(guards["pinned"], kinds["pinned"], arrays, used=True)

@@ -10,7 +10,7 @@ import dataclasses
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from enum import Enum
-from functools import cached_property, lru_cache, partial, partialmethod
+from functools import cached_property, partial, partialmethod
 from types import (
     BuiltinMethodType,
     CodeType,
@@ -20,6 +20,7 @@ from types import (
     SimpleNamespace,
 )
 from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 from sapwood.tree.ambient import views
 from sapwood.tree.ambient.code import names_of
@@ -165,18 +166,23 @@ def _class(value: type, reach: Reach) -> _Openings:
 def _instance(value: Any, reach: Reach) -> _Openings:
     cls = type(value)
     owner = owner_of_class(cls)
-    if isinstance(value, Enum) or owner in {"standard", "sapwood"}:
-        if cls.__module__ in {"functools"} or owner == "sapwood":
-            if hasattr(value, "__wrapped__"):
-                yield Opening(views.WRAPPED)
+    if isinstance(value, Enum):
+        return
+    if owner in {"standard", "sapwood"}:
+        ours = cls.__module__ == "functools" or owner == "sapwood"
+        if ours and hasattr(value, "__wrapped__"):
+            yield Opening(views.WRAPPED)
         return
     if owner == "user":
         yield Opening(views.TYPE)
-    more = _package_names(cls)
+    wanted = reach.attributes()
+    if owner == "installed" or wanted is not None:
+        # What a package computes names from is too much; what it names is not.
+        wanted = _package_names(cls).union(reach.names)
     if isinstance(getattr(value, "__dict__", None), dict):
-        yield Opening(views.ATTRIBUTES, reach.attributes(more))
+        yield Opening(views.ATTRIBUTES, wanted)
     if views.member_names(cls):
-        yield Opening(views.FIELDS, reach.attributes(more))
+        yield Opening(views.FIELDS, wanted)
     for base, view in _ITEMS.items():
         if isinstance(value, base):
             yield Opening(view)
@@ -192,17 +198,27 @@ _ITEMS = {
 }
 
 
-@lru_cache(maxsize=1024)
+_packaged: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
+
+
 def _package_names(cls: type) -> frozenset[str]:
-    """Return the attributes that the classes of packages below ``cls`` name."""
-    names: set[str] = set()
-    for base in cls.__mro__:
-        if owner_of_class(base) == "installed":
-            for member in vars(base).values():
-                code = getattr(getattr(member, "__func__", member), "__code__", None)
-                if isinstance(code, CodeType):
-                    names |= names_of(code).attributes
-    return frozenset(names)
+    """Return the attributes that the classes of packages among ``cls``'s bases name."""
+    if cls not in _packaged:
+        members = [
+            member
+            for base in cls.__mro__
+            if owner_of_class(base) == "installed"
+            for member in vars(base).values()
+        ]
+        _packaged[cls] = frozenset().union(
+            *(
+                names_of(function.__code__).attributes
+                for member in members
+                for function in (getattr(member, "__func__", member),)
+                if isinstance(function, FunctionType)
+            )
+        )
+    return _packaged[cls]
 
 
 def _tuple(value: Any, _: Reach) -> _Openings:

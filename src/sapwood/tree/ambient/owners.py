@@ -29,7 +29,7 @@ def _owner_of_file(name: str) -> Owner:
 
 
 def owner_of_code(code: CodeType) -> Owner:
-    """Return whose file a code object was compiled from; typed-in code is the user's."""
+    """Return whose file a code object is from; what was typed in is the user's."""
     return _owner_of_file(code.co_filename)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from sapwood.errors import CaptureError, StaleOutput
 from sapwood.tree.ambient import views
 from sapwood.tree.ambient.openings import Opening, Reach, is_structural, openings
+from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.views import View
 from sapwood.tree.containers import Identity, constant_key, container_of
 
@@ -119,8 +120,41 @@ class Walk:
                 for view, wanted in each.openings:
                     self._look(number, each, view, wanted)
 
-    def label(self, node: Node, view: View, key: Any) -> str:
-        """Return what a user would write for what is at ``key`` in a node."""
+    def path(self, inside: Inside, key: Any) -> str:
+        """Return what a user would write for a slot."""
+        return self._label(self.nodes[inside.node], inside.view, key)
+
+    def slot(self, inside: Inside, key: Any, *, by_argument: bool = False) -> Slot:
+        """Return a slot that starts from an object held weakly, or from an argument."""
+        steps, number = [(inside.view, key)], inside.node
+        while True:
+            node = self.nodes[number]
+            if node.step is None or (not by_argument and self._is_held(node)):
+                break
+            steps.append(node.step)
+            number = node.parent
+        named = node.root if by_argument else None
+        root = Identity(node.value).target if named is None else named
+        return Slot(self.path(inside, key), root, tuple(reversed(steps)))
+
+    def held(self) -> list[int]:
+        """Return the nodes that guards start from: roots, and objects in arguments."""
+        return [n for n, node in enumerate(self.nodes) if self._is_held(node)]
+
+    def guarded(self) -> list[Inside]:
+        """Return what guards look at: all but arguments and states that ever move."""
+        return [
+            inside
+            for inside in self.insides
+            if inside.view.guarded and not self.nodes[inside.node].covered
+        ]
+
+    def _is_held(self, node: Node) -> bool:
+        return not node.covered and (
+            node.step is None or self.nodes[node.parent].covered
+        )
+
+    def _label(self, node: Node, view: View, key: Any) -> str:
         if view is views.GLOBALS and node.value.__globals__ is not self.home:
             return f"{node.value.__globals__.get('__name__')}.{key}"
         return view.label(node.path, node.value, key)
@@ -158,14 +192,14 @@ class Walk:
             opened = tuple(openings(value, self.reach))
             if not opened:
                 return Row(key, value, "constant", constant_of(value))
-            path, frozen = self.label(node, view, key), self._frozen(value)
+            path, frozen = self._label(node, view, key), self._frozen(value)
             step = (view, key)
             known = self._enter(
                 Node(value, path, frozen, opened, covered, number, step)
             )
         return Row(key, value, "node", self.nodes[known].frozen, known)
 
-    def _frozen(self, value: Any) -> Hashable:
+    def _frozen(self, value: Any) -> Any:
         opaque = isinstance(value, FunctionType) and not self.reach.reads(value)
         structural = is_structural(type(value)) and not opaque
         return type(value) if structural else Identity(value)
@@ -214,12 +248,15 @@ def reach(
 
 
 def _roots(fn: Any, known: Reach) -> Iterator[tuple[str, Any]]:
-    """Yield where the walk starts: an object if ``fn`` is bound to one, and the code."""
+    """Yield where the walk starts: the object that ``fn`` is bound to, and its code."""
     while isinstance(fn, MethodType):
         yield "self", fn.__self__
         fn = fn.__func__
-    call = getattr(type(fn), "__call__", None)
-    if not isinstance(fn, FunctionType) and isinstance(call, FunctionType):
+    call = next(
+        (vars(cls)["__call__"] for cls in type(fn).__mro__ if "__call__" in vars(cls)),
+        None,
+    )
+    if isinstance(call, FunctionType):
         yield "self", fn
         known.own.add(call.__code__)
         yield call.__qualname__, call

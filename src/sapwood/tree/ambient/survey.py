@@ -8,11 +8,11 @@ from types import ModuleType
 from typing import Any
 
 from sapwood.tree.ambient.changes import BoundArray, Change
-from sapwood.tree.ambient.guards import Ambient, Check, Guard
-from sapwood.tree.ambient.reach import Arrays, Inside, Node, Row, Walk, reach
-from sapwood.tree.ambient.slots import Slot
-from sapwood.tree.ambient.views import EMPTY, REGISTERED, View, value_text
-from sapwood.tree.containers import Identity, constant_key
+from sapwood.tree.ambient.guards import Ambient, guard
+from sapwood.tree.ambient.reach import Arrays, Inside, Row, Walk, reach
+from sapwood.tree.ambient.sources import STATE
+from sapwood.tree.ambient.views import DICT, EMPTY, REGISTERED, value_text
+from sapwood.tree.containers import constant_key
 
 __all__ = ["Survey", "survey"]
 
@@ -37,49 +37,108 @@ class Survey:
     @cached_property
     def key(self) -> Hashable:
         """Equal for surveys between which no guarded value differs."""
-        return tuple(
-            (
-                inside.node,
-                inside.view.name,
-                inside.lacks,
-                tuple((constant_key(row.key), *row[2:]) for row in inside.rows),
-            )
-            for inside in self._guarded()
-        ) + tuple(node.frozen for node in self._held())
+        walk = self._walk
+        return (
+            tuple(walk.nodes[number].frozen for number in walk.held()),
+            *(
+                (
+                    inside.node,
+                    inside.view.name,
+                    inside.lacks,
+                    *(
+                        (constant_key(r.key), r.role, r.frozen, r.node)
+                        for r in inside.rows
+                    ),
+                )
+                for inside in walk.guarded()
+            ),
+        )
 
     def arrays(self) -> tuple[Any, ...]:
-        """Return the arrays that the function reaches by itself."""
+        """Return the arrays that the function reaches besides its arguments."""
         return tuple(
             row.value
-            for inside in self._guarded()
+            for inside in self._walk.guarded()
             for row in inside.rows
             if row.role == "array"
         )
 
     def guards(self, used: Callable[[Any], bool]) -> Ambient:
-        """Return the guards of what was read; ``used`` are the arrays to be pinned."""
-        numbers: dict[int, int] = {}
-        roots = []
-        for number, node in enumerate(self._walk.nodes):
-            if _is_held(self._walk, node):
-                numbers[number] = len(roots)
-                roots.append(Identity(node.value).target)
-        checks, slots, pinned = [], [], []
-        for inside in self._guarded():
-            guards = []
-            for row in inside.rows:
-                path = self._path(inside, row.key)
-                pin = row.role == "array" and used(row.value)
-                pinned.append(pin)
-                seen = numbers.get(row.node, -1)
-                if row.role == "node" and seen < 0:
-                    numbers[row.node] = len(numbers)
-                guards.append(Guard(path, row.key, row, pin, seen))
-                if pin:
-                    slots.append(self._slot(inside, row.key, held=True))
-            path = self._walk.nodes[inside.node].path
-            checks.append(
-                Check(numbers[inside.node], path, inside, guards, self._walk.arrays)
-            )
-        key = (self.key, tuple(pinned))
-        return Ambient(tuple(roots), tuple(checks), tuple(slots), key)
+        """Return the guards of what was read; ``used`` arrays are to be pinned."""
+        return guard(self._walk, used, self.key)
+
+    def changes_since(self, before: Survey) -> tuple[Change, ...]:
+        """Return what was written since an earlier survey of the same call."""
+        insides = before._insides()
+        return tuple(
+            change
+            for place, inside in self._insides().items()
+            if place in insides
+            for change in self._written(insides[place], inside)
+        )
+
+    def _insides(self) -> dict[tuple[int, int], Inside]:
+        nodes = self._walk.nodes
+        return {
+            (id(nodes[inside.node].value), id(inside.view)): inside
+            for inside in self._walk.insides
+        }
+
+    def _written(self, old: Inside, new: Inside) -> Iterator[Change]:
+        path = self._walk.nodes[new.node].path
+        was, now = ({row.key: row for row in inside.rows} for inside in (old, new))
+        if new.view.extent == "length" and len(was) != len(now):
+            yield Change(path, f"len({path}) changed from {len(was)} to {len(now)}")
+            return
+        for key in [*was, *(key for key in now if key not in was)]:
+            change = self._compared(new, key, was.get(key), now.get(key))
+            if change is not None:
+                yield change
+        if new.view is DICT:
+            stayed = [key for key in was if key in now]
+            if stayed != [key for key in now if key in was]:
+                yield Change(path, f"the order of keys in {path} changed")
+
+    def _compared(
+        self, inside: Inside, key: Any, old: Row | None, new: Row | None
+    ) -> Change | None:
+        if self._is_same(inside, old, new):
+            return None
+        path = self._walk.path(inside, key)
+        was = EMPTY if old is None else old.value
+        now = EMPTY if new is None else new.value
+        array_goes = old is not None and old.role == "array" and now is None
+        array_comes = new is not None and new.role == "array"
+        text = _text(inside, path, was, now)
+        if inside.view.store is None or not (array_comes or array_goes):
+            return Change(path, text)
+        slot = self._walk.slot(inside, key, by_argument=True)
+        return BoundArray(path, text, slot, was, now, self._arguments)
+
+    def _is_same(self, inside: Inside, old: Row | None, new: Row | None) -> bool:
+        if old is None or new is None:
+            # A package that is loaded meanwhile shows in the package above it.
+            return new is not None and isinstance(new.value, ModuleType)
+        if old.value is new.value and old.role == new.role != "constant":
+            return True
+        if old.role != new.role or old.role == "node":
+            return False
+        if old.role == "constant":
+            return old.frozen == new.frozen
+        if inside.view is REGISTERED:
+            # Its arrays may be made anew by every look.
+            address = self._walk.arrays.address
+            same = address(old.value) == address(new.value)
+            return same and old.frozen == new.frozen
+        return False
+
+
+def _text(inside: Inside, path: str, was: Any, now: Any) -> str:
+    if inside.view is STATE:
+        return f"{path} moved: a number was drawn from it"
+    if was is EMPTY:
+        return f"{path} appeared, as {value_text(now)}"
+    if now is EMPTY:
+        return f"{path} went, it was {value_text(was)}"
+    old, new = value_text(was), value_text(now)
+    return f"{path} changed from {old} to {'another ' if old == new else ''}{new}"

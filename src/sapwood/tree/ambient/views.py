@@ -10,10 +10,10 @@ import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from operator import attrgetter
 from types import MemberDescriptorType
 from typing import Any, Literal, TypeAlias
+from weakref import WeakKeyDictionary
 
 from sapwood.tree.ambient.code import names_of
 from sapwood.tree.containers import registered
@@ -67,8 +67,9 @@ class View:
     """One way of naming what is inside a thing.
 
     ``label(path, thing, key)`` is what a user would write; ``store(thing, key,
-    value)`` binds a slot, where that can be done, and unbinds it for `EMPTY`. ``extent`` says what besides single
-    slots may change: nothing, the length, the keys, or which names are there.
+    value)`` binds a slot, where that can be done, and unbinds it for `EMPTY`.
+    ``extent`` says what besides single slots may change: nothing, the length, the
+    keys, or which names are there.
     ``guarded``: a change between calls is a miss; always, a change during one is seen.
     """
 
@@ -164,15 +165,19 @@ def _contents(cell: Any) -> Any:
         return EMPTY
 
 
-@lru_cache(maxsize=1024)
+_members: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
+
+
 def member_names(cls: type) -> tuple[str, ...]:
     """Return the names that a class and its bases keep in ``__slots__``."""
-    return tuple(
-        name
-        for base in cls.__mro__
-        for name, value in vars(base).items()
-        if isinstance(value, MemberDescriptorType)
-    )
+    if cls not in _members:
+        _members[cls] = tuple(
+            name
+            for base in cls.__mro__
+            for name, value in vars(base).items()
+            if isinstance(value, MemberDescriptorType)
+        )
+    return _members[cls]
 
 
 def _fields(thing: Any) -> Mapping[str, Any]:

@@ -1,0 +1,117 @@
+"""Every address in a captured graph, and every allocation, is accounted for."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+
+from sapwood.driver.api import GraphHandle
+from sapwood.errors import CaptureError
+from sapwood.graph.capture import Foreign, Region, describe_foreign, read_graph
+from sapwood.graph.recording import RANGE, Recording
+from sapwood.memory.device import Device
+from sapwood.memory.range import RESERVE, Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.outputs import Outputs
+from sapwood.tree.session import Session
+from sapwood.tree.signature import Place
+from sapwood.tree.stage import landing
+from sapwood.units import Addr, Size, hex_address, size_text
+
+__all__ = ["check_allocations", "read"]
+
+_REMEDY = (
+    "Pass that array as an argument, or keep it in a variable, attribute or "
+    "container that the function itself names"
+)
+
+
+def read(
+    graph: GraphHandle,
+    session: Session,
+    places: Sequence[Place],
+    stages: Mapping[int, Storage],
+    range_: Range,
+    device: Device,
+) -> Recording:
+    """Return a captured graph as a recording.
+
+    Raises `CaptureError` for an address that is neither in the range nor in a place.
+    """
+    regions = _regions(places, stages, range_)
+    found = read_graph(device.driver, graph, regions, device.name_of)
+    if isinstance(found, Foreign):
+        lines = session.lines
+        raise CaptureError(
+            f"{describe_foreign(found)}, which is neither an argument nor reachable "
+            "from what the function's code names",
+            where=lines[found.op] if found.op < len(lines) else None,
+            remedy=_REMEDY,
+        )
+    return found
+
+
+def _regions(
+    places: Sequence[Place], stages: Mapping[int, Storage], range_: Range
+) -> list[Region]:
+    """Say which addresses belong to what: the range, less its stages, and places."""
+    regions: list[Region] = []
+    at = range_.base
+    for i, storage in sorted(stages.items(), key=lambda item: item[1].address):
+        end = Addr(storage.address + storage.size)
+        regions.append(Region(at, storage.address, RANGE, range_.base))
+        origin = landing(storage, places[i])
+        regions.append(Region(storage.address, end, i + 1, origin))
+        at = end
+    regions.append(Region(at, Addr(range_.base + RESERVE), RANGE, range_.base))
+    # An argument and an ambient array may share a storage: one region, one symbol.
+    shared: dict[Storage, list[int]] = {}
+    for i, place in enumerate(places):
+        if i not in stages and place.lo < place.hi:
+            shared.setdefault(place.storage, []).append(i)
+    for symbols in shared.values():
+        first = symbols[0]
+        lo = Addr(min(places[i].lo for i in symbols))
+        hi = Addr(max(places[i].hi for i in symbols))
+        regions.append(Region(lo, hi, first + 1, places[first].lo))
+    return regions
+
+
+def check_allocations(
+    outputs: Outputs, stages: Mapping[int, Storage], range_: Range, device: Device
+) -> None:
+    """Raise where an allocation outlives the function and nothing says why.
+
+    Also where a result is no allocation of the function, nor anything it was given.
+    """
+    for storage in outputs.storages:
+        if not range_.base <= storage.address < range_.base + RESERVE:
+            raise CaptureError(
+                f"the function returns an array at {hex_address(storage.address)} "
+                "that it was not given, does not make, and does not name",
+                remedy=_REMEDY,
+            )
+    named = {storage.address for storage in outputs.storages}
+    named.update(storage.address for storage in stages.values())
+    lost = _lost(range_, named, device)
+    if lost:
+        # Cycles keep arrays alive that nobody can reach.
+        gc.collect()
+        lost = _lost(range_, named, device)
+    if lost:
+        _, size, line = lost[0]
+        raise CaptureError(
+            f"{len(lost)} allocation(s) outlive the function, the first of "
+            f"{size_text(size)}, and neither its result nor a slot that it names "
+            "holds them",
+            where=line,
+            remedy="Return the array, or bind it to an attribute, global or dict "
+            "item that the function names",
+        )
+
+
+def _lost(
+    range_: Range, named: set[Addr], device: Device
+) -> list[tuple[Addr, Size, str | None]]:
+    device.returns.drain()
+    return [survivor for survivor in range_.taken() if survivor[0] not in named]

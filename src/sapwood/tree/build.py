@@ -1,0 +1,119 @@
+"""From a recording to a node: page placement, linking, and what admission compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sapwood.graph.exec import Exec, Staged, link
+from sapwood.graph.recording import Recording
+from sapwood.memory.device import Device
+from sapwood.memory.pages import Extent
+from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.ambient import Ambient
+from sapwood.tree.node import Node, PlaceUse
+from sapwood.tree.outputs import Bytes, Outputs
+from sapwood.tree.roles import Role
+from sapwood.tree.signature import Arrays, Call, Place
+from sapwood.tree.stage import landing
+from sapwood.units import Addr, Mask, Size
+
+__all__ = ["Drawing", "build"]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """What is known of a captured call before it is built into a node.
+
+    ``names`` and ``roles`` are those of ``places``, the call's and behind them those
+    of ``ambient_arrays``; ``stages`` the room for those that are copied.
+    """
+
+    label: str
+    parent: str | None
+    call: Call
+    recording: Recording
+    outputs: Outputs
+    places: Sequence[Place]
+    names: Sequence[str]
+    roles: Sequence[Role]
+    stages: Mapping[int, Storage]
+    ambient: Ambient
+    ambient_arrays: Arrays
+    donated: frozenset[int]
+    escapes: bool
+    candidates: Sequence[Extent]
+
+
+def build(drawing: Drawing, range_: Range, device: Device) -> Node:
+    """Return a node, placed and linked. Raises `DriverError` or `OutOfMemory`."""
+    outputs = drawing.outputs
+    if not drawing.escapes:
+        spans = [_span(storage) for storage in outputs.storages]
+        range_.place(range_.page_indices(spans), drawing.candidates)
+    uses = _uses(drawing)
+    first = len(drawing.call.given.lows)
+    return Node(
+        label=drawing.label,
+        parent=drawing.parent,
+        recording=drawing.recording,
+        exec=_link(drawing, uses, range_, device),
+        range=range_,
+        ambient=drawing.ambient,
+        places=uses,
+        argument_places=first,
+        outputs=outputs,
+        escapes=drawing.escapes,
+        clobbers=range_.mask,
+        output_masks=_masks(outputs, range_),
+        ambient_lows=drawing.ambient_arrays.lows,
+        ambient_sharing=drawing.ambient_arrays.sharing,
+        watches_overlap=len(uses) > first
+        and any(use.used and not use.role.fixed for use in uses),
+        revokes=tuple(sorted(drawing.donated - outputs.shown(drawing.call))),
+    )
+
+
+def _link(
+    drawing: Drawing, uses: Sequence[PlaceUse], range_: Range, device: Device
+) -> Exec:
+    staged = [
+        Staged(
+            i + 1,
+            landing(drawing.stages[i], drawing.places[i]),
+            use.size,
+            back=use.written and not use.donated,
+        )
+        for i, use in enumerate(uses)
+        if use.role is Role.COPIED and use.used and use.size
+    ]
+    addresses = [range_.base, *(place.lo for place in drawing.places)]
+    recording = drawing.recording
+    return link(device.driver, recording, addresses, staged, device.function)
+
+
+def _uses(drawing: Drawing) -> tuple[PlaceUse, ...]:
+    symbols = drawing.recording.symbols()
+    described = zip(drawing.places, drawing.names, drawing.roles, strict=True)
+    return tuple(
+        PlaceUse(
+            name=name,
+            role=role,
+            address=place.lo,
+            size=Size(place.hi - place.lo),
+            used=i + 1 in symbols,
+            written=bool(drawing.recording.written(i + 1)),
+            donated=i in drawing.donated,
+        )
+        for i, (place, name, role) in enumerate(described)
+    )
+
+
+def _span(storage: Bytes) -> tuple[Addr, Addr]:
+    # An empty storage has a block of its own too, and so a page.
+    return storage.address, Addr(storage.address + max(storage.size, 1))
+
+
+def _masks(outputs: Outputs, range_: Range) -> tuple[Mask, ...]:
+    return tuple(range_.mask_of(*_span(storage)) for storage in outputs.storages)

@@ -1,0 +1,57 @@
+"""Room inside a range for the bytes that every replay copies in first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sapwood.memory.device import Device
+from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.adapter import Adapter, Array
+from sapwood.tree.roles import Role
+from sapwood.tree.signature import Arrays, Place
+from sapwood.units import Addr, Size
+
+__all__ = ["landing", "stage", "stand_ins"]
+
+ALIGNMENT: Final = 512
+"""A staged place keeps its address modulo this, so that it is as aligned."""
+
+
+def stage(place: Place, range_: Range, device: Device) -> Storage:
+    """Allocate room for a place."""
+    size = Size(place.hi - place.lo + place.lo % ALIGNMENT)
+    return range_.allocate(size, device.stream(), device.returns, line=None)
+
+
+def landing(storage: Storage, place: Place) -> Addr:
+    """Return where in its room a place's first byte is copied to."""
+    return Addr(storage.address + place.lo % ALIGNMENT)
+
+
+def stand_ins(
+    given: Arrays,
+    places: Sequence[Place],
+    roles: Sequence[Role],
+    range_: Range,
+    device: Device,
+    adapter: Adapter,
+) -> tuple[dict[int, Storage], list[Array]]:
+    """Stage the copied places of a call, and return arrays over them.
+
+    The arrays stand in for the call's while it is captured; those of other places
+    are the call's own.
+    """
+    stages: dict[int, Storage] = {}
+    arrays = list(given.arrays)
+    for i, (place, role) in enumerate(zip(places, roles, strict=True)):
+        if role is not Role.COPIED:
+            continue
+        stages[i] = stage(place, range_, device)
+        for k in place.arrays:
+            offset = adapter.address(given.arrays[k]) - place.lo
+            address = Addr(landing(stages[i], place) + offset)
+            template = adapter.template(given.arrays[k])
+            arrays[k] = adapter.make(template, stages[i], address)
+    return stages, arrays

@@ -1,0 +1,63 @@
+"""The device generator draws what NumPy's Philox draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sapwood.integrations.numpy import Generator, make_generator
+
+SIZES = (None, 0, 1, 3, (2, 3), (0, 2), 101)
+DRAWS = (
+    lambda g, n: g.random(n),
+    lambda g, n: g.random(n, dtype=np.float32),
+    lambda g, n: g.standard_normal(n),
+    lambda g, n: g.standard_normal(n, dtype=np.float32),
+    lambda g, n: g.standard_exponential(n, np.float32),
+    lambda g, n: g.normal(1.0, 2.5, n),
+    lambda g, n: g.uniform(-1, 1, n),
+    lambda g, n: g.exponential(2.0, size=n),
+    lambda g, n: g.integers(10, size=n),
+    lambda g, n: g.integers(-5, 5, n, np.int8),
+    lambda g, n: g.integers(0, 2**40, n, endpoint=True),
+    lambda g, n: g.integers(0, 2, n, dtype=np.uint16),
+    lambda g, n: g.permutation(n if isinstance(n, int) else 7),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**64),
+    draws=st.lists(st.tuples(st.sampled_from(DRAWS), st.sampled_from(SIZES))),
+)
+def test_any_sequence_of_draws_equals_numpy(lab, seed, draws):
+    """Mixed draws of all kinds and sizes equal those of ``Generator(Philox(seed))``."""
+    ours = make_generator(lab.device, seed)
+    numpys = np.random.Generator(np.random.Philox(seed))
+    for draw, size in draws:
+        lab.same(draw(ours, size), draw(numpys, size))
+
+
+def test_the_state_is_all_on_the_device(lab):
+    """A copy of the state goes on with the same numbers."""
+    first = make_generator(lab.device, 5)
+    first.integers(9, size=3, dtype=np.int32)
+    second = Generator(first.state.copy())
+    third = Generator(first.state)
+    drawn = np.asarray(first.standard_normal(7))
+    assert drawn.tobytes() == np.asarray(second.standard_normal(7)).tobytes()
+    assert drawn.tobytes() != np.asarray(third.standard_normal(7)).tobytes()
+
+
+def test_misuse_is_named(lab):
+    """A wrong state and arrays as parameters say what to do instead."""
+    with pytest.raises(TypeError, match="13 words of uint64"):
+        Generator(lab.up(np.zeros(3)))
+    generator = make_generator(lab.device, 1)
+    with pytest.raises(TypeError, match=r"normal takes a plain number for loc"):
+        generator.normal(lab.up(np.zeros(3)))
+    with pytest.raises(TypeError):
+        generator.random(3, dtype=np.int32)
+    assert "Philox" in repr(generator)

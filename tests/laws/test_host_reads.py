@@ -1,0 +1,255 @@
+"""Law 8: a value that is needed on the host cannot be recorded, and that is said."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+
+
+def _float(x):
+    return x * float(x.sum())
+
+
+def _if(x):
+    if x.sum() > 0:
+        return x
+    return -x
+
+
+def _asarray(x):
+    host = np.asarray(x)
+    return x * host.size
+
+
+READS = {
+    "float": _float,
+    "if": _if,
+    "asarray": _asarray,
+    "int": lambda x: x * int(x[0]),
+    "bool": lambda x: x * bool(x[0]),
+    "complex": lambda x: x * complex(x[0]),
+    "item": lambda x: x * x[1].item(),
+    "tolist": lambda x: x * len(x.tolist()),
+    "while": lambda x: next(y for y in (x, x + 1) if y[0] < 9),
+    "max": lambda x: max(x[0], x[1]),
+    "index": lambda x: x[: x.argmax()],
+    "in": lambda x: x if 2.0 in x.tolist() else -x,
+    "nonzero": lambda x: x[np.nonzero(x)[0]],
+    "mask": lambda x: x[x > 0],
+    "allclose": lambda x: x * np.allclose(x, x),
+    "array": lambda x: np.array([float(v) for v in x]).sum() * x,
+    "format": lambda x: (x, f"{x[0]:.2f}"),
+    "not": lambda x: x if not x[0] else x + 1,
+    "range": lambda x: sum((x for _ in range(x.argmax())), x),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_host_read_is_refused_on_call_one(rt, read):
+    """It raises a `CaptureError` that names the line and the remedy, at once."""
+    fn, x = READS[read], rt.array(np.arange(3.0))
+    f = rt.graph(fn)
+    for _ in range(3):
+        with pytest.raises(sw.CaptureError) as caught:
+            f(x)
+        error = caught.value
+        assert error.where is not None
+        file, line = error.where.rsplit(":", 1)
+        assert file == __file__
+        lines, first = inspect.getsourcelines(fn)
+        assert first <= int(line) < first + len(lines)
+        assert error.remedy in str(error)
+        assert error.where in str(error)
+        assert "eager" in error.remedy
+    assert f.stats().recordings == f.stats().replays == 0
+    assert np.asarray(x).tolist() == [0, 1, 2]
+
+
+def test_the_line_is_the_one_that_reads(rt):
+    """In a function of several lines, the line of the read itself is named."""
+
+    def helper(y):
+        return float(y)  # the line
+
+    def f(x):
+        y = x.sum()
+        return x * helper(y)
+
+    lines, first = inspect.getsourcelines(helper)
+    expected = first + next(i for i, line in enumerate(lines) if "# the line" in line)
+    with pytest.raises(sw.CaptureError) as caught:
+        rt.graph(f)(rt.array(np.ones(2)))
+    assert caught.value.where == f"{__file__}:{expected}"
+
+
+@pytest.mark.parametrize("read", READS)
+def test_the_runtime_is_as_before(rig, read):
+    """A refused call leaves memory, handles and other recordings as they were."""
+    rt = rig.runtime
+    x, other = rt.array(np.arange(3.0)), rt.graph(lambda x: x + 1)
+    for _ in range(3):
+        other(x)
+    f = rt.graph(READS[read])
+    with pytest.raises(sw.CaptureError):
+        f(x)
+    gc.collect()
+    rt.synchronize()
+    other(x)
+    before = rt.memory_stats(), rig.device.live_handles(), other.stats()
+    with pytest.raises(sw.CaptureError):
+        f(x)
+    gc.collect()
+    rt.synchronize()
+    assert rt.memory_stats() == before[0]
+    assert rig.device.live_handles() == before[1]
+    assert other.stats() == before[2]
+    assert np.asarray(other(x)).tolist() == [1, 2, 3]
+    assert other.stats().replays == before[2].replays + 1
+
+
+def test_python_ran_exactly_once(rt):
+    """The function is not run again to see whether it would go better."""
+    ran = []
+
+    def f(x):
+        ran.append(1)
+        return x * float(x[0])
+
+    with pytest.raises(sw.CaptureError):
+        rt.graph(f)(rt.array(np.ones(2)))
+    assert len(ran) == 1
+
+
+@pytest.mark.parametrize("read", READS)
+def test_unsupported_calls_pass_through(rt, bits, read):
+    """With ``on_unsupported="eager"`` the call does what the plain function does."""
+    ran = []
+
+    def counted(x):
+        ran.append(1)
+        return READS[read](x)
+
+    f = rt.graph(counted, on_unsupported="eager")
+    for i in range(5):
+        x = rt.array(np.arange(3.0) + i)
+        found = bits(f(x))
+        with sw.disabled():
+            assert found == bits(READS[read](x))
+        assert len(ran) == i + 1
+    stats = f.stats()
+    assert stats.recordings == stats.replays == 0
+    assert stats.warmups + stats.passed_through == 5
+    assert "host" in f.explain()
+    assert any(isinstance(e, sw.events.PassedThrough) for e in rt.events())
+
+
+def test_a_branch_on_a_value_follows_the_value(rt):
+    """What passes through is never stale: each call takes its own branch."""
+    f = rt.graph(_if, on_unsupported="eager")
+    for i in range(8):
+        sign = -1.0 if i % 3 == 0 else 1.0
+        out = np.asarray(f(rt.array(np.array([sign, sign * 2]))))
+        assert out.tolist() == [1, 2]
+
+
+def test_a_swallowed_error_is_still_an_error(rt):
+    """A function that catches the `CaptureError` is not recorded for all that."""
+
+    def f(x):
+        try:
+            scale = float(x[0])
+        except sw.CaptureError:
+            scale = 1.0
+        return x * scale
+
+    g = rt.graph(f)
+    for _ in range(4):
+        with pytest.raises(sw.CaptureError):
+            g(rt.array(np.array([2.0, 3.0])))
+    assert g.stats().recordings == 0
+
+
+def test_host_reads_of_closed_over_arrays(rt):
+    """What is read need not be an argument."""
+    limit = rt.array(np.ones(1))
+    f = rt.graph(lambda x: x * float(limit[0]))
+    with pytest.raises(sw.CaptureError):
+        f(rt.array(np.ones(2)))
+
+
+def test_shape_and_dtype_are_no_host_reads(same):
+    """What an array is, as against what it holds, is known without reading."""
+
+    def f(x):
+        n = len(x) + x.ndim + x.size + x.shape[0] + x.nbytes + x.itemsize
+        kind = 1 if x.dtype == np.float64 else 2
+        return [row * n for row in x], n, kind, np.shape(x), bool(x.shape)
+
+    same(f, lambda w: (w.values(3, 2),))
+
+
+@pytest.mark.parametrize("tolerant", [True, False])
+def test_host_data_entering_is_refused(rt, tolerant):
+    """`rt.array` inside would be old data in every replay."""
+
+    def f(x, n):
+        return x + rt.array(np.full(2, float(n)))
+
+    g = rt.graph(f, on_unsupported="eager" if tolerant else "raise")
+    for n in range(4):
+        x = rt.array(np.ones(2))
+        if tolerant:
+            assert np.asarray(g(x, 1)).tolist() == [2, 2]
+            assert np.asarray(g(x, n)).tolist() == [n + 1, n + 1]
+            continue
+        with pytest.raises(sw.CaptureError, match="host") as caught:
+            g(x, n)
+        assert caught.value.where.startswith(__file__)
+    assert g.stats().recordings == 0
+
+
+def test_host_data_assigned_is_refused(rt):
+    """So would host data that is assigned into an array."""
+
+    def f(x):
+        x[:] = np.array([1.0, 2.0])
+        return x
+
+    with pytest.raises((sw.CaptureError, TypeError)):
+        rt.graph(f)(rt.array(np.zeros(2)))
+
+
+def test_waiting_inside_is_refused(rt):
+    """So is waiting for the device, which a replay would not do."""
+
+    def f(x):
+        y = x + 1
+        rt.synchronize()
+        return y
+
+    g, x = rt.graph(f), rt.array(np.zeros(2))
+    with pytest.raises((sw.CaptureError, sw.DriverError)):
+        for _ in range(3):
+            g(x)
+    h = rt.graph(f, on_unsupported="eager")
+    for _ in range(4):
+        assert np.asarray(h(x)).tolist() == [1, 1]
+
+
+def test_printing_an_array_inside_shows_no_values(rt, capsys):
+    """`print(x)` inside shows shape and dtype, and is no host read."""
+
+    def f(x):
+        print(x, repr(x))
+        return x + 1
+
+    g, x = rt.graph(f), rt.array(np.ones(2))
+    for _ in range(4):
+        assert np.asarray(g(x)).tolist() == [2, 2]
+    assert g.stats().replays == 2
+    assert capsys.readouterr().out.count("shape=(2,)") == 4

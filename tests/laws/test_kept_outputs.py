@@ -1,0 +1,203 @@
+"""Law 3: an output that is kept is never changed by later calls."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import numpy as np
+import pytest
+
+CALLS = 1_000
+
+
+def _step(x, y):
+    return (x * y).sum(), x + y
+
+
+def _expected(i):
+    x = np.arange(8.0) + i
+    return (x * 3.0).sum(), x + 3.0
+
+
+def _check(kept):
+    for i, (loss, out) in kept:
+        expected = _expected(i)
+        assert float(loss) == expected[0], i
+        assert np.asarray(out).tobytes() == expected[1].tobytes(), i
+
+
+@pytest.mark.parametrize("max_variants", [1, 4])
+def test_a_thousand_outputs_are_kept(rt, max_variants):
+    """``losses.append(step(x))``: all of them stay, and recordings stay bounded."""
+    f = rt.graph(_step, max_variants=max_variants)
+    y, kept = rt.array(np.full(8, 3.0)), []
+    x = rt.array(np.arange(8.0))
+    for i in range(CALLS):
+        kept.append((i, f(x, y)))
+        x += 1
+    _check(kept)
+    stats = f.stats()
+    assert stats.recordings <= max_variants + 1
+    assert stats.escaped >= CALLS - max_variants - 2
+    assert stats.passed_through == 0
+    del kept[:-1]
+    gc.collect()
+    for i in range(CALLS, CALLS + 20):
+        kept[:] = [(i, f(x, y))]
+        x += 1
+    _check(kept)
+    after = f.stats()
+    assert after.escaped == stats.escaped, "nobody holds outputs: no copies"
+    assert after.recordings <= max_variants + 1
+    assert after.replays == stats.replays + 20
+
+
+def test_a_thousand_outputs_of_new_arguments_are_kept(rt):
+    """The same where every call brings a new argument."""
+    f = rt.graph(_step)
+    y, kept = rt.array(np.full(8, 3.0)), []
+    for i in range(CALLS):
+        kept.append((i, f(rt.array(np.arange(8.0) + i), y)))
+    _check(kept)
+    assert f.stats().recordings <= 6
+    assert f.stats().passed_through == 0
+
+
+def test_outputs_are_kept_at_random(rt):
+    """Held for a random while, dropped in a random order, none is ever changed."""
+    draw = random.Random(5)
+    f, y = rt.graph(_step), rt.array(np.full(8, 3.0))
+    x, kept = rt.array(np.arange(8.0)), []
+    for i in range(400):
+        kept.append((i, f(x, y)))
+        x += 1
+        draw.shuffle(kept)
+        del kept[draw.choice((1, 2, 5, 9)) :]
+        _check(kept)
+    assert f.stats().recordings <= 5
+
+
+def test_all_outputs_of_two_functions_are_kept(rt):
+    """What one function leaves is not in the way of another, nor overwritten by it."""
+    f, g = rt.graph(_step), rt.graph(lambda x: x - 1)
+    y, x = rt.array(np.full(8, 3.0)), rt.array(np.arange(8.0))
+    ours, theirs = [], []
+    for i in range(200):
+        ours.append((i, f(x, y)))
+        theirs.append(g(x))
+        x += 1
+    _check(ours)
+    for i, out in enumerate(theirs):
+        assert np.asarray(out).tobytes() == (np.arange(8.0) + i - 1).tobytes()
+    assert f.stats().recordings <= 5
+    assert g.stats().recordings <= 5
+
+
+def test_only_views_are_kept(rt):
+    """A view holds its whole storage, though nobody has the rest by name."""
+    f = rt.graph(lambda x: (x * 2).reshape(2, 4)[1, ::2])
+    x, kept = rt.array(np.arange(8.0)), []
+    for _ in range(100):
+        kept.append(f(x))
+        x += 1
+    for i, view in enumerate(kept):
+        expected = ((np.arange(8.0) + i) * 2).reshape(2, 4)[1, ::2]
+        assert np.asarray(view).tobytes() == expected.tobytes()
+    assert f.stats().recordings <= 5
+
+
+def test_a_view_made_by_the_caller_is_kept(rt):
+    """So does a view that the caller made after the call."""
+    f, x = rt.graph(lambda x: x * 2), rt.array(np.arange(8.0))
+    kept = []
+    for _ in range(50):
+        y = f(x)
+        kept.append(y[3:5].T)
+        del y
+        x += 1
+    for i, view in enumerate(kept):
+        assert np.asarray(view).tolist() == [(3.0 + i) * 2, (4.0 + i) * 2]
+
+
+def test_one_of_several_outputs_is_kept(rt):
+    """Outputs of one call live and die apart."""
+    f = rt.graph(lambda x: (x + 1, x + 2, x + 3))
+    x, kept = rt.array(np.arange(4.0)), []
+    for i in range(60):
+        kept.append((i, i % 3, f(x)[i % 3]))
+        x += 1
+        del kept[: max(0, len(kept) - 7)]
+        for when, which, out in kept:
+            expected = np.arange(4.0) + when + which + 1
+            assert np.asarray(out).tobytes() == expected.tobytes()
+
+
+def test_kept_in_a_cycle(rt):
+    """An output that only the garbage collector can free is kept until it does."""
+    f, x = rt.graph(lambda x: x + 1), rt.array(np.arange(4.0))
+    gc.disable()
+    try:
+        for _ in range(30):
+            cycle = [f(x)]
+            cycle.append(cycle)
+            expected = np.asarray(x).copy() + 1
+            x += 1
+            f(x)
+            assert np.asarray(cycle[0]).tobytes() == expected.tobytes()
+    finally:
+        gc.enable()
+    del cycle
+    gc.collect()
+    before = f.stats()
+    for _ in range(5):
+        f(x)
+    assert f.stats().escaped == before.escaped
+
+
+def test_variants_are_tried_before_escape(rt):
+    """With few outputs held, they alternate and nothing is copied out."""
+    f, x = rt.graph(lambda x: x + 1), rt.array(np.arange(4.0))
+    held = []
+    for _ in range(100):
+        held.append(f(x))
+        del held[:-3]
+    assert f.stats().escaped == 0
+    assert f.stats().recordings <= 4
+
+
+def test_large_outputs_are_kept(rig):
+    """Outputs of many pages, with a temporary between them, stay too."""
+    rt, words = rig.runtime, 3 * rig.checked.abilities.page // 8
+    f = rt.graph(lambda x: ((x * 2)[5:], (x + 1).sum(), x - 1))
+    x, kept = rt.array(np.arange(float(words))), []
+    for _ in range(12):
+        kept.append(f(x))
+        x += 1
+    for i, (tail, total, less) in enumerate(kept):
+        host = np.arange(float(words)) + i
+        assert np.asarray(tail).tobytes() == (host * 2)[5:].tobytes()
+        assert float(total) == (host + 1).sum()
+        assert np.asarray(less).tobytes() == (host - 1).tobytes()
+
+
+def test_kept_outputs_are_written_by_their_holder(rt):
+    """Writing an output in place changes that output alone."""
+    f, x = rt.graph(lambda x: x * 2), rt.array(np.arange(4.0))
+    kept = []
+    for i in range(20):
+        kept.append(f(x))
+        kept[-1] += i
+        kept[i // 2] *= 1
+    for i, out in enumerate(kept):
+        assert np.asarray(out).tobytes() == (np.arange(4.0) * 2 + i).tobytes()
+
+
+def test_warm_up_outputs_count_too(rt):
+    """The output of the warm-up is as safe as those of recordings."""
+    f, x = rt.graph(lambda x: x + 1), rt.array(np.zeros(4))
+    first, second = f(x), f(x)
+    for _ in range(10):
+        x += 1
+        f(x)
+    assert np.asarray(first).tolist() == np.asarray(second).tolist() == [1] * 4

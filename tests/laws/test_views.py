@@ -1,0 +1,190 @@
+"""Law 2: outputs that are views of inputs, of each other, or the inputs themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+VIEWS = {
+    "itself": lambda x: x,
+    "tail": lambda x: x[1:],
+    "reversed": lambda x: x[::-1],
+    "transposed": lambda x: x.T,
+    "reshaped": lambda x: x.reshape(2, 8),
+    "element": lambda x: x[1, 2],
+    "broadcast": lambda x: np.broadcast_to(x[0], (3, 4)),
+    "other dtype": lambda x: x.view(np.int32),
+    "nothing": lambda x: x[:0],
+    "view of a view": lambda x: x[1:].T[::2],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_output_may_be_a_view_of_an_input(same, view):
+    """The result shares the caller's own memory, copied in or not."""
+    same(lambda x, y: (VIEWS[view](x), x + y), lambda w: (w.values(4, 4), w.values()))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_output_may_be_a_view_of_a_written_input(same, view):
+    """A view of an argument that was written in place shows what was written."""
+
+    def f(x, y):
+        x += y
+        return VIEWS[view](x)
+
+    same(f, lambda w: (w.values(4, 4), w.values(4)))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_outputs_may_be_views_of_each_other(same, view):
+    """Outputs over one storage come back over one storage."""
+
+    def f(x):
+        y = x * 2
+        return VIEWS[view](y), y, (VIEWS[view](y),)
+
+    same(f, lambda w: (w.values(4, 4),))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_only_a_view_may_be_returned(same, view):
+    """The storage behind a returned view lives though nobody has all of it."""
+    same(lambda x: VIEWS[view](x * 2 + 1), lambda w: (w.values(4, 4),))
+
+
+def test_views_of_different_arguments_stay_apart(same):
+    """Views of two inputs and of a new array, shuffled, each keep their owner."""
+
+    def f(x, y):
+        z = x + y
+        return z[1:], y[:2], x[1:], z[:1], y.T, x, [z.T]
+
+    same(f, lambda w: (w.values(3, 3), w.values(3, 3)))
+
+
+def test_views_of_overlapping_arguments(same):
+    """One storage under two arguments is one storage under their views."""
+
+    def make(w):
+        x = w.values(6)
+        return x[:4], x[2:]
+
+    same(lambda a, b: (b[1:], a[::-1], a + b), make)
+
+
+def test_views_of_closed_over_arrays(agree):
+    """A view of what the function closes over shares that array's memory."""
+
+    def program(w):
+        weight = w.values(4, 4)
+        f = w.graph(lambda x: (weight[1:], weight, weight @ x, weight.T))
+        x = w.values(4)
+        for _ in range(5):
+            views = f(x)
+            views[0][0, 0] += 1
+            yield views, weight
+
+    agree(program)
+
+
+@pytest.mark.parametrize("max_variants", [1, 4])
+def test_writing_through_a_view_is_seen_by_its_owner(agree, max_variants):
+    """Aliasing is more than a pattern: writes through any name reach all others."""
+
+    def program(w):
+        f = w.graph(lambda x: _three(x), max_variants=max_variants)
+        x, held = w.values(6), []
+        for i in range(8):
+            part, whole, mine = f(x)
+            part[0] = 100 + i
+            mine[1] = -i
+            yield part, whole, mine, x
+            held.append((part, whole))
+        yield held
+
+    agree(program)
+
+
+def _three(x):
+    y = x * 2
+    return y[1:4], y, x[2:]
+
+
+@pytest.mark.parametrize("max_variants", [1, 2])
+def test_aliases_survive_escape(agree, max_variants):
+    """Escaped outputs: views are rebuilt, aliases of inputs are still aliases."""
+
+    def f(x):
+        y = x + 1
+        return {"y": y, "rows": [y[i] for i in range(3)], "x": x[1:], "t": y.T}
+
+    def program(w):
+        g = w.graph(f, max_variants=max_variants)
+        x, held = w.values(3, 3), []
+        for _ in range(9):
+            held.append(g(x))
+            yield held[-1], x
+        for made in held:
+            made["rows"][1][:] = 7
+        x += 1
+        yield held, x
+
+    assert agree(program).count("escaped") > 0
+
+
+def test_a_view_of_an_inherited_output_keeps_it(agree):
+    """A child's view of its parent's output holds that output, whoever drops it."""
+
+    def program(w):
+        f, g = w.graph(lambda x: x * 2), w.graph(lambda h: (h[1:], h.sum()))
+        x = w.values(5)
+        for _ in range(6):
+            view, _ = g(f(x))
+            x += 1
+            for _ in range(3):
+                f(x)
+            yield view, f(x), view
+
+    agree(program)
+
+
+def test_an_input_handed_through_a_chain_is_still_the_input(agree):
+    """``g(f(x))`` where both hand their argument on returns the caller's array."""
+
+    def program(w):
+        f, g = w.graph(lambda x: (x, x + 1)), w.graph(lambda x, y: (y, x[::-1]))
+        for _ in range(6):
+            x = w.values(4)
+            same, more = f(x)
+            out = g(same, more)
+            out[1][0] = 5
+            yield x, same, more, out
+
+    agree(program)
+
+
+def test_a_swap_of_arguments(agree):
+    """``a, b = f(a, b)`` that returns them crossed goes on swapping."""
+
+    def program(w):
+        f = w.graph(lambda a, b: (b, a + 0, a))
+        a, b = w.values(3), w.values(3)
+        for _ in range(9):
+            a, extra, b = f(a, b)
+            yield a, b, extra
+
+    agree(program)
+
+
+def test_views_outlive_everything(rig, bits):
+    """A view is readable when its function, its owner and its runtime are gone."""
+    rt = rig.runtime
+    f = rt.graph(lambda x: (x * 3).reshape(2, 3)[1:])
+    x = rt.array(np.arange(6.0))
+    views = [f(x) for _ in range(4)]
+    del f, x
+    rt.close()
+    expected = np.arange(6.0).reshape(2, 3)[1:] * 3
+    for view in views:
+        assert bits(view)[0][-1] == expected.tobytes()
