@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-import sapwood as sw
+from sapwood import knobs
 
 CALLS = 1_000
 
@@ -29,7 +29,7 @@ def test_a_thousand_times_itself(rt):
 
 def test_a_patched_leaf_is_never_copied(make_rig):
     """``x = f(x)`` with a leaf that is patched: no copies, once it is."""
-    with sw.knobs.scope(patch_from=0):
+    with knobs.scope(patch_from=0):
         rt = make_rig().runtime
     f, x = rt.graph(lambda x: x * 0.5 + 1), rt.array(np.arange(16.0))
     expected = np.arange(16.0)
@@ -47,7 +47,7 @@ def test_two_generations_back(make_rig, agree, patch_from):
     """``x, old = f(x, old), x``: every state is the input of two calls."""
 
     def program(w):
-        with sw.knobs.scope(patch_from=patch_from):
+        with knobs.scope(patch_from=patch_from):
             w.rt = make_rig().runtime
         f = w.graph(lambda x, old: x * 2 - old)
         x, old = w.values(6), w.values(6)

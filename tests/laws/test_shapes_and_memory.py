@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from sapwood import events
 
 PAGE = 1 << 16
 BATCHES = (8, 1, 64, 2, 128, 32, 4, 16)
@@ -107,7 +108,7 @@ def test_shapes_at_random(rt):
     assert most <= limit
     assert stats.recordings < 1500 / 3
     assert stats.evicted >= stats.recordings - limit
-    told = [e for e in rt.events() if isinstance(e, sw.events.Evicted)]
+    told = [e for e in rt.events() if isinstance(e, events.Evicted)]
     assert told
     assert all(event.reason for event in told)
     assert "evict" in f.explain()
@@ -237,7 +238,7 @@ def test_recordings_are_evicted_before_memory_runs_out(make_rig):
     total = rt.stats()
     assert total.evicted > 0
     assert total.replays > 0
-    reasons = {e.reason for e in rt.events() if isinstance(e, sw.events.Evicted)}
+    reasons = {e.reason for e in rt.events() if isinstance(e, events.Evicted)}
     assert any("memory" in reason for reason in reasons)
 
 

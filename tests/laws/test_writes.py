@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from sapwood import knobs
 
 
 def _update(w, m, g, rate=0.5):
@@ -60,7 +61,7 @@ def test_patched_or_copied_arrays_are_written(make_rig, agree, patch_from):
     """Large arguments that move are patched, and written where they are."""
 
     def program(w):
-        with sw.knobs.scope(patch_from=patch_from):
+        with knobs.scope(patch_from=patch_from):
             w.rt = make_rig().runtime
         f = w.graph(_update)
         for _ in range(8):

@@ -155,12 +155,13 @@ class Pages:
         for other in [s for s, m in self._uses.items() if m & mask and s is not stream]:
             stream.wait(other)
             self._forget(other, mask)
-        self._uses[stream] = Mask(self._uses.get(stream, 0) | mask)
+        self.used((stream,), mask)
 
     def used(self, streams: tuple[Stream, ...], mask: Mask) -> None:
         """Remember that these streams may have work on the pages."""
-        for stream in streams:
-            self._uses[stream] = Mask(self._uses.get(stream, 0) | mask)
+        if mask:
+            for stream in streams:
+                self._uses[stream] = Mask(self._uses.get(stream, 0) | mask)
 
     def settle(self, mask: Mask) -> None:
         """Wait until no stream works on these pages."""

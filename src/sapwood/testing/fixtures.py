@@ -30,7 +30,8 @@ class Rig:
     """A runtime on an emulated device of ``total`` bytes, in pages of ``page``.
 
     ``variant`` is one of `VARIANTS`. From the runtime down: ``recorded``, ``faulty``,
-    ``checked``, ``device``; poisoning passes the first two by.
+    ``checked``, ``device``; poisoning passes the first two by. ``keep_calls`` has
+    ``recorded`` remember calls with their arguments.
     """
 
     def __init__(
@@ -40,13 +41,14 @@ class Rig:
         total: Size = _TOTAL,
         page: Size = _PAGE,
         memory_limit: int | None = None,
+        keep_calls: bool = False,
     ) -> None:
         schedule = "earliest" if variant == "poisoned" else variant
         self.variant = variant
         self.device = Emulated(total, page, schedule)
         self.checked = Checked(self.device)
         self.faulty = Faulty(self.checked)
-        self.recorded = Recorded(self.faulty)
+        self.recorded = Recorded(self.faulty, keep=keep_calls)
         self.runtime = Runtime(device=self.recorded, memory_limit=memory_limit)
         if variant == "poisoned":
             poison_idle(self.runtime, self.checked)

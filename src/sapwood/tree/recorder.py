@@ -145,7 +145,6 @@ def _roles(order: Order, places: Sequence[Place], forest: Forest) -> tuple[Role,
     exact = forest.device.driver.abilities.exact_addresses
     roles = assign(
         order.group.places,
-        order.call.given.lows,
         [forest.inherits(place.storage) for place in places],
         [i in order.pinned for i in range(len(places))],
         [exact and place.hi - place.lo >= forest.patch_from for place in places],
@@ -268,7 +267,6 @@ def _ambient_roles(
         history.saw(place.lo, inherited=inherits, max_variants=order.group.max_variants)
         (role,) = assign(
             [history],
-            [place.lo],
             [inherits],
             # The first time, there is no call before to have moved since. And only a
             # device that knows every address can have one moved after capture.

@@ -37,18 +37,20 @@ class Role(enum.Enum):
 class History:
     """What one place has looked like over the calls with one signature.
 
-    ``last`` is its address in the call before; ``inherited`` the addresses at which
-    it came as an output of a recording; ``varied`` says that it ever moved, ``moved``
-    that it comes from too many addresses to be fixed.
+    ``last`` is its address in this call, ``steady`` says that it was there in the call
+    before, ``varied`` that it ever moved; ``inherited`` are the addresses at which it
+    came as an output of a recording, ``moved`` says that they are too many to be fixed.
     """
 
     last: Addr | None = None
+    steady: bool = False
     inherited: frozenset[Addr] = frozenset()
     varied: bool = False
     moved: bool = False
 
     def saw(self, address: Addr, *, inherited: bool, max_variants: int) -> None:
         """Note one call."""
+        self.steady = self.last == address
         self.varied |= self.last not in (None, address)
         self.last = address
         if inherited:
@@ -58,7 +60,6 @@ class History:
 
 def assign(
     histories: Sequence[History],
-    addresses: Sequence[Addr],
     inherited: Sequence[bool],
     pinned: Sequence[bool],
     patchable: Sequence[bool],
@@ -70,13 +71,12 @@ def assign(
     With ``anywhere``, every place that has ever moved is copied or patched, so that
     it may come from any address. ``pinned`` places were declared so by the user.
     """
-    places = zip(histories, addresses, inherited, pinned, patchable, strict=True)
+    places = zip(histories, inherited, pinned, patchable, strict=True)
     return tuple(_assign(*place, anywhere=anywhere) for place in places)
 
 
 def _assign(
     history: History,
-    address: Addr,
     inherited: bool,
     pinned: bool,
     patchable: bool,
@@ -91,6 +91,6 @@ def _assign(
         fixed = not history.moved
     if fixed and inherited:
         return Role.INHERITED
-    if fixed and history.last == address:
+    if fixed and history.steady:
         return Role.PINNED
     return Role.PATCHED if patchable else Role.COPIED

@@ -193,9 +193,9 @@ class Runner:
         )
         error = watching.unrecordable or plain_changes(after.changes_since(before))
         with forest.device.lock:
-            self.tally["warmups"] += 1
             self._lease_loosely(watched)
             if error is None:
+                self.tally["warmups"] += 1
                 group.warm = Warm(
                     tuple(map(hash, watching.ops)),
                     watched.stays,
@@ -205,6 +205,7 @@ class Runner:
             self._donate(call, watched.result)
         if error is not None:
             self._cannot(group, error)
+            self._passed_through(call, str(error))
         return watched.result
 
     def _cannot(self, group: Group, error: CaptureError) -> None:
@@ -213,15 +214,18 @@ class Runner:
             raise error
         group.unrecordable = error
 
+    def _passed_through(self, call: Call, reason: str) -> None:
+        self.tally["passed_through"] += 1
+        self.forest.emit(PassedThrough(self.options.name, self._text(call), reason))
+
     def _pass_through(
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
     ) -> Any:
         watched = warm_up(self.target(), args, kwargs, self.forest.device, None)
         with self.forest.device.lock:
-            self.tally["passed_through"] += 1
             self._lease_loosely(watched)
             self._donate(call, watched.result)
-        self.forest.emit(PassedThrough(self.options.name, self._text(call), reason))
+            self._passed_through(call, reason)
         return watched.result
 
     def _lease_loosely(self, watched: Watched) -> None:
@@ -288,7 +292,7 @@ class Runner:
         if not isinstance(error, CaptureError):
             raise error
         self._cannot(group, error)
-        self.tally["passed_through"] += 1
+        self._passed_through(call, str(error))
         return result
 
     def _emit_recorded(self, call: Call, node: Node) -> None:

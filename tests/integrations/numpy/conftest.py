@@ -12,13 +12,13 @@ from sapwood.integrations.numpy import Array, array_from_host
 from sapwood.memory.device import Device
 
 
-@pytest.fixture(params=["earliest", "latest"])
+@pytest.fixture(params=["earliest", "latest"], scope="module")
 def device(request):
     driver = Emulated(schedule=request.param)
     device = Device(driver)
     yield device
     device.driver.synchronize()
-    gc.collect()  # a caught exception keeps arrays in its frames
+    gc.collect()  # caught exceptions keep arrays in their frames
     device.close()
 
 

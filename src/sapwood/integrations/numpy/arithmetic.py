@@ -102,7 +102,7 @@ def _filled(
     if dtype is not None:
         options["dtype"] = np.dtype(dtype)
     like: Faced = next(arrays_in((*operands, *outs)))
-    (found, *_) = made(like, kernel, (operands, tuple(options.items())), outs)
+    found: Faced = made(like, kernel, (operands, tuple(options.items())), outs)[0]
     return found
 
 

@@ -58,8 +58,7 @@ class Array(Faced, NDArrayOperatorsMixin):
         return element(self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if value is not self or index is not Ellipsis:
-            write_element(self, index, value)
+        write_element(self, index, value)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -186,6 +185,7 @@ class Array(Faced, NDArrayOperatorsMixin):
 
     @real.setter
     def real(self, value: Any) -> None:
+        """Write the real part."""
         assign(self.real, value)
 
     @property
@@ -195,6 +195,7 @@ class Array(Faced, NDArrayOperatorsMixin):
 
     @imag.setter
     def imag(self, value: Any) -> None:
+        """Write the imaginary part of a complex array."""
         if self.dtype.kind != "c":
             raise TypeError("cannot set imaginary part of real array")
         assign(self.imag, value)

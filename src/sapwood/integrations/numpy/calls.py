@@ -23,6 +23,9 @@ COMPARISONS: Final = frozenset(
     (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
 )
 
+EXTREMA: Final = frozenset((np.maximum, np.minimum))
+"""For these, NumPy asks for outputs by keyword; for others that is slower."""
+
 
 def call(ufunc: np.ufunc) -> Body:
     """Return the body of ``ufunc(*inputs, out=, where=, dtype=, casting=)``."""
@@ -46,7 +49,10 @@ def call(ufunc: np.ufunc) -> Body:
         types = _resolved(ufunc, outs, dtype, casting, ins)
         options = {"dtype": dtype, "casting": casting, "where": mask}
         options = {name: v for name, v in options.items() if v is not None}
-        return partial(ufunc, *_typed(ufunc, types, ins), out=outs, **options)
+        operands = _typed(ufunc, types, ins)
+        if ufunc in EXTREMA:
+            return partial(ufunc, *operands, out=outs, **options)
+        return partial(ufunc, *operands, *outs, **options)
 
     return Body(results, bind)
 

@@ -44,8 +44,16 @@ def source(target: A, value: Any, what: str) -> Any:
 
 def assign(target: A, value: Any, what: str = "x[...] = value") -> None:
     """Write ``value`` into ``target``, broadcast and cast as by NumPy's ``[...] =``."""
+    if isinstance(value, Faced) and _is_same(target, value):
+        return
     given = source(target, value, what)
     mutate("copy", target, ((given,), (("casting", "unsafe"),)))
+
+
+def _is_same(target: Faced, value: Faced) -> bool:
+    # ``x[1:] += y`` ends by assigning a view to itself.
+    same = target.address == value.address and target.layout == value.layout
+    return same and target.storage is value.storage
 
 
 def converted(x: A, dtype: Any = None, order: Any = "K") -> A:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from sapwood.integrations.numpy import layout as layouts
-from sapwood.integrations.numpy.copies import assign, converted
+from sapwood.integrations.numpy.copies import assign, converted, reshaped
 from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.host import host_data, upload
 from sapwood.integrations.numpy.launch import empty, made
@@ -51,7 +51,7 @@ def array(
     elif ndmin <= value.ndim:
         return value  # type: ignore[return-value]
     lead = max(ndmin - found.ndim, 0)
-    return found.seen(found.face[(*(None,) * lead, ...)]) if lead else found
+    return reshaped(found, (1,) * lead + found.shape) if lead else found
 
 
 def _created(value: Any) -> Callable[..., Any]:

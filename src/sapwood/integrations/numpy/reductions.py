@@ -10,9 +10,8 @@ import numpy as np
 from sapwood.integrations.numpy.arithmetic import elementwise, reduced
 from sapwood.integrations.numpy.copies import converted
 from sapwood.integrations.numpy.faced import A
-from sapwood.integrations.numpy.launch import made
 
-__all__ = ["accumulated", "count_nonzero", "mean", "ptp", "reduction", "std", "var"]
+__all__ = ["count_nonzero", "mean", "ptp", "reduction", "std", "var"]
 
 UNSET: Final = signature(np.sum).parameters["keepdims"].default
 """What NumPy's signatures have where an option is left away."""
@@ -34,22 +33,6 @@ def reduction(ufunc: np.ufunc) -> Any:
         return reduced(a, ufunc, axis, out=out, **_options(options))
 
     return reduce if ufunc in (np.add, np.multiply) else reduce_plain
-
-
-def accumulated(name: str) -> Any:
-    """Return ``numpy.cumsum`` or ``numpy.cumprod``."""
-
-    def accumulate(
-        a: A, axis: int | None = None, dtype: Any = None, out: A | None = None
-    ) -> A:
-        options = (
-            {"axis": axis}
-            if dtype is None
-            else {"axis": axis, "dtype": np.dtype(dtype)}
-        )
-        return made(a, f"fill:{name}", ((a,), tuple(options.items())), (out,))[0]
-
-    return accumulate
 
 
 def _axes(a: A, axis: Any) -> tuple[int, ...]:

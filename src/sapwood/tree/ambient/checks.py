@@ -10,7 +10,8 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import is_, itemgetter
+from itertools import repeat
+from operator import call, is_, is_not, itemgetter
 from typing import Any, Protocol
 
 from sapwood.tree.ambient.reach import Arrays, Row, constant_of, layout_of
@@ -30,6 +31,7 @@ __all__ = [
     "Test",
 ]
 
+_NONE = repeat(None)
 _CHANGING: Any = object()
 """Stands for a value that may change while it stays the same object."""
 
@@ -173,6 +175,13 @@ def _unchanging(value: Any) -> Any:
     return _CHANGING if changing else value
 
 
+def _are(references: Sequence[Callable[[], object]], values: Sequence[Any]) -> bool:
+    # A reference to what is gone gives None, which may be just what is there now.
+    return all(map(is_, map(call, references), values)) and all(
+        map(is_not, values, _NONE)
+    )
+
+
 class OpaqueTest(_Slots):
     """Objects that are not looked into, by identity."""
 
@@ -183,14 +192,11 @@ class OpaqueTest(_Slots):
 
     def holds(self, space: Any, _: list[Any], __: list[Any], /) -> bool:
         """Return whether all are the same objects."""
-        for value, target in zip(self.pick(space), self.first, strict=True):
-            if target() is not value:
-                return False
-        return True
+        return _are(self.first, self.pick(space))
 
     def same(self, number: int, value: Any, _: list[Any]) -> bool:
         """Return whether it is the same object."""
-        return self.first[number]() is value
+        return value is not None and self.first[number]() is value
 
 
 class NodeTest(_Slots):
@@ -205,7 +211,7 @@ class NodeTest(_Slots):
         """Return whether all may be looked into, and note them."""
         for value, target in zip(self.pick(space), self.first, strict=True):
             if type(value) is not target and (
-                isinstance(target, type) or target() is not value
+                isinstance(target, type) or target() is not value or value is None
             ):
                 return False
             things.append(value)
@@ -217,7 +223,7 @@ class NodeTest(_Slots):
         target = self.first[number]
         if isinstance(target, type):
             return type(value) is target
-        return target() is value
+        return value is not None and target() is value
 
 
 def _target(frozen: Any) -> Any:
@@ -263,16 +269,18 @@ class ArrayTest(_Slots):
     def holds(self, space: Any, _: list[Any], found: list[Any], /) -> bool:
         """Return whether all look the same."""
         values = self.pick(space)
-        for number, value in enumerate(values):
-            if self.first[number]() is not value and not self._alike(number, value):
-                return False
+        if not _are(self.first, values) and not all(
+            map(self._alike, range(len(values)), values)
+        ):
+            return False
         if self.used:
             found.extend(values)
         return True
 
     def same(self, number: int, value: Any, _: list[Any]) -> bool:
         """Return whether it looks the same."""
-        return self.first[number]() is value or self._alike(number, value)
+        same = value is not None and self.first[number]() is value
+        return same or self._alike(number, value)
 
     def _alike(self, number: int, value: Any) -> bool:
         return (

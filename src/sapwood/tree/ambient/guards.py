@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from types import BuiltinFunctionType, CodeType, ModuleType
 from typing import Any
 
 from sapwood.tree.ambient.checks import (
@@ -24,7 +25,7 @@ from sapwood.tree.ambient.checks import (
 )
 from sapwood.tree.ambient.reach import Inside, Row, Walk
 from sapwood.tree.ambient.slots import Slot
-from sapwood.tree.ambient.views import GLOBALS, Space
+from sapwood.tree.ambient.views import GLOBALS, TYPE, Space
 from sapwood.tree.containers import Identity
 
 __all__ = ["Ambient", "guard"]
@@ -32,9 +33,13 @@ __all__ = ["Ambient", "guard"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The tests inside one thing; ``thing`` is its place among those come by."""
+    """The tests inside one thing; ``thing`` is its place among those come by.
+
+    ``cls``: what its class has to be, where that was looked into for another thing.
+    """
 
     thing: int
+    cls: type | None
     open: Callable[[Any], Space]
     tests: tuple[Test, ...]
 
@@ -67,12 +72,15 @@ class Ambient:
             things.append(thing)
         try:
             for check in self.checks:
-                space = check.open(things[check.thing])
+                thing = things[check.thing]
+                if check.cls is not None and type(thing) is not check.cls:
+                    return None
+                space = check.open(thing)
                 for test in check.tests:
                     if not test.holds(space, things, found):
                         return None
-        except (AttributeError, LookupError):
-            # A slot, or what held it, is not there any more.
+        except (AttributeError, LookupError, RuntimeError):
+            # A slot is not there any more, or is being written by another thread.
             return None
         return found
 
@@ -82,7 +90,10 @@ class Ambient:
         if any(thing is None for thing in things):
             return "an object that the function reached is gone"
         for check in self.checks:
-            space = check.open(things[check.thing])
+            thing = things[check.thing]
+            if check.cls is not None and type(thing) is not check.cls:
+                return f"a {check.cls.__qualname__} is a {type(thing).__qualname__} now"
+            space = check.open(thing)
             for test in check.tests:
                 difference = test.difference(space, things)
                 if difference is not None:
@@ -96,7 +107,7 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
     roots: list[Callable[[], object]] = []
     for number in walk.held():
         places[number] = len(roots)
-        roots.append(Identity(walk.nodes[number].value).target)
+        roots.append(walk.hold(number))
     checks: list[Check] = []
     slots: list[Slot] = []
     for inside in walk.guarded():
@@ -104,9 +115,7 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
         for row in inside.rows:
             kinds.setdefault(_kind(row, used, places), []).append(row)
         slots += [walk.slot(inside, row.key) for row in kinds.get("pinned", ())]
-        tests = (*_extents(walk, inside), *_tests(walk, inside, kinds, places))
-        if tests:
-            checks.append(Check(places[inside.node], inside.view.open, tests))
+        checks += _check(walk, inside, kinds, places)
     paths = tuple(slot.path for slot in slots)
     return Ambient((key, paths), tuple(slots), tuple(roots), tuple(checks))
 
@@ -119,7 +128,25 @@ def _kind(row: Row, used: Callable[[Any], bool], places: dict[int, int]) -> str:
             return "seen"
         places[row.node] = len(places)
         return "node"
-    return "opaque" if isinstance(row.frozen, Identity) else "constant"
+    lasts = type(row.value) in _LASTING or isinstance(row.value, type)
+    if isinstance(row.frozen, Identity) and not lasts:
+        return "opaque"
+    return "constant"
+
+
+_LASTING = {BuiltinFunctionType, CodeType, ModuleType}
+"""Classes of what may be kept alive, as may classes that are not looked into."""
+
+
+def _check(
+    walk: Walk, inside: Inside, kinds: dict[str, list[Row]], places: dict[int, int]
+) -> Iterator[Check]:
+    thing, view, cls = places[inside.node], inside.view, None
+    if view is TYPE and "seen" in kinds:
+        cls, kinds = type(walk.nodes[inside.node].value), {}
+    tests = (*_extents(walk, inside), *_tests(walk, inside, kinds, places))
+    if tests or cls is not None:
+        yield Check(thing, cls, view.open, tests)
 
 
 def _extents(walk: Walk, inside: Inside) -> Iterator[Test]:

@@ -184,11 +184,11 @@ def _instance(value: Any, reach: Reach) -> _Openings:
     if views.member_names(cls):
         yield Opening(views.FIELDS, wanted)
     for base, view in _ITEMS.items():
-        if isinstance(value, base):
+        if issubclass(cls, base):
             yield Opening(view)
 
 
-_ITEMS = {
+_ITEMS: dict[type, View] = {
     tuple: views.TUPLE,
     list: views.LIST,
     deque: views.LIST,

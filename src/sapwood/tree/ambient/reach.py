@@ -110,6 +110,8 @@ class Walk:
         """Walk on from a root, unless it was reached before."""
         if self.arrays.is_array(value):
             return
+        if isinstance(value, type):
+            self.reach.built.add(value)
         covered = parameter is not None and container_of(type(value)) is not None
         opened = tuple(openings(value, self.reach))
         if opened and (id(value), covered) not in self._known:
@@ -134,12 +136,19 @@ class Walk:
             steps.append(node.step)
             number = node.parent
         named = node.root if by_argument else None
-        root = Identity(node.value).target if named is None else named
+        root = self.hold(number) if named is None else named
         return Slot(self.path(inside, key), root, tuple(reversed(steps)))
 
     def held(self) -> list[int]:
         """Return the nodes that guards start from: roots, and objects in arguments."""
         return [n for n, node in enumerate(self.nodes) if self._is_held(node)]
+
+    def hold(self, number: int) -> Callable[[], object]:
+        """Return a reference to a node; only the function itself is kept alive."""
+        value = self.nodes[number].value
+        if isinstance(value, FunctionType):
+            return lambda: value
+        return Identity(value).target
 
     def guarded(self) -> list[Inside]:
         """Return what guards look at: all but arguments and states that ever move."""
@@ -170,9 +179,9 @@ class Walk:
     ) -> None:
         space, lacks = view.open(node.value), None
         if wanted is not None and isinstance(space, Mapping):
-            present = sorted(wanted & space.keys())
-            lacks = wanted.difference(present)
-            space = {key: space[key] for key in present}
+            names, whole = sorted(wanted), space
+            space = {name: whole[name] for name in names if name in whole}
+            lacks = wanted.difference(space)
         self._slots += len(space)
         if self._slots > LIMIT:
             raise self._too_much(node, len(space))
@@ -278,8 +287,9 @@ def _growing(nodes: list[Node], first: int) -> Iterator[tuple[int, Node]]:
         number += 1
 
 
-def _items(space: views.Space) -> Iterator[tuple[Any, Any]]:
-    return iter(space.items()) if isinstance(space, Mapping) else enumerate(space)
+def _items(space: views.Space) -> list[tuple[Any, Any]]:
+    # A copy: other threads may write while this one reads.
+    return list(space.items() if isinstance(space, Mapping) else enumerate(space))
 
 
 def layout_of(arrays: Arrays, array: Any) -> Hashable:

@@ -78,11 +78,11 @@ class Survey:
         )
 
     def _insides(self) -> dict[tuple[int, int], Inside]:
-        nodes = self._walk.nodes
-        return {
-            (id(nodes[inside.node].value), id(inside.view)): inside
-            for inside in self._walk.insides
-        }
+        found: dict[tuple[int, int], Inside] = {}
+        for inside in self._walk.insides:
+            thing = self._walk.nodes[inside.node].value
+            found.setdefault((id(thing), id(inside.view)), inside)
+        return found
 
     def _written(self, old: Inside, new: Inside) -> Iterator[Change]:
         path = self._walk.nodes[new.node].path

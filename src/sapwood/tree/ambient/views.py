@@ -88,9 +88,8 @@ def value_text(value: object) -> str:
     if type(value) in _PLAIN:
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:57]}..."
-    name = getattr(value, "__qualname__", None)
-    if isinstance(value, type) and isinstance(name, str):
-        return name
+    if issubclass(type(value), type):
+        return str(type.__getattribute__(value, "__qualname__"))
     return f"<{type(value).__qualname__}>"
 
 

@@ -1,0 +1,535 @@
+"""Law 9: what a function reads besides its arguments is guarded, never baked in."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+import types
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+SETTINGS = types.SimpleNamespace(flag=True, scale=2.0)
+FLAG = False
+WEIGHT = None
+FACTOR = 1
+
+
+class Mode(enum.Enum):
+    TRAIN = 1
+    TEST = 2
+
+
+class Layer:
+    kind = "linear"
+
+    def __init__(self, weight, **more):
+        self.weight, self.training, self.rate = weight, True, 0.5
+        self.parts, self.table = [], {}
+        self.__dict__.update(more)
+
+    @property
+    def doubled(self):
+        return self.rate * 2
+
+    def __call__(self, x):
+        y = x * self.weight
+        return y * self.rate if self.training else y
+
+
+def _global_reader(x):
+    y = x * FACTOR
+    return y + 1 if FLAG else y
+
+
+def _helper(x):
+    return _global_reader(x) * SETTINGS.scale
+
+
+@pytest.fixture(autouse=True)
+def _restore(monkeypatch):
+    """Put every global that these tests change back."""
+    for name in ("FLAG", "WEIGHT", "FACTOR", "_global_reader"):
+        monkeypatch.setitem(globals(), name, globals()[name])
+    monkeypatch.setattr(SETTINGS, "flag", SETTINGS.flag)
+    monkeypatch.setattr(SETTINGS, "scale", SETTINGS.scale)
+    monkeypatch.setattr(Layer, "kind", Layer.kind)
+
+
+def _changing(agree, make, changes, rounds=3, calls=3):
+    """Run ``f`` of ``make(world)`` before and after every change, several times.
+
+    ``make`` returns a function and the state that ``changes`` are called with.
+    """
+
+    def program(w):
+        fn, state = make(w)
+        f, x = w.graph(fn), w.values(4)
+        for _ in range(rounds):
+            for change in changes:
+                change(state, w)
+                for _ in range(calls):
+                    yield f(x), x
+
+    return agree(program)
+
+
+# Arrays.
+
+
+def test_a_replaced_closed_over_array_is_noticed(agree):
+    """A name bound to another array is another array, at once."""
+
+    def program(w):
+        weight = w.values(4)
+        f, x = w.graph(lambda x: x * weight), w.values(4)
+        for i in range(18):
+            if i % 3 == 0:
+                weight = w.values(4)
+            yield f(x), weight
+
+    agree(program)
+
+
+def test_an_array_changed_in_place_is_seen(agree):
+    """An array's contents are read by every replay, without a new recording."""
+
+    def program(w):
+        weight, holder = w.values(4), {"bias": [w.values(4)]}
+        f, x = w.graph(lambda x: x * weight + holder["bias"][0]), w.values(4)
+        for i in range(8):
+            weight += i
+            holder["bias"][0][i % 4] = -i
+            yield f(x)
+
+    world = agree(program)
+    assert world.count("recordings") == 1
+    assert world.count("copied_bytes") == 0
+
+
+def test_a_replaced_global_array_is_noticed(agree):
+    """The same for globals."""
+
+    def program(w):
+        f, x = w.graph(lambda x: x @ WEIGHT), w.values(4)
+        for i in range(18):
+            if i % 3 == 0:
+                globals()["WEIGHT"] = w.values(4)
+            WEIGHT[1] = i
+            yield f(x)
+        globals()["WEIGHT"] = None
+
+    agree(program)
+
+
+def _attribute(layer, w):
+    layer.weight = w.values(4)
+
+
+def _in_place(layer, _):
+    layer.weight *= 2
+
+
+def _other_shape(layer, w):
+    layer.weight = w.values(2, 4)
+
+
+def _other_dtype(layer, w):
+    layer.weight = w.values(4, dtype="float32")
+
+
+def _a_view(layer, w):
+    layer.weight = w.values(8)[::2]
+
+
+def _a_number(layer, _):
+    layer.weight = 3
+
+
+def test_attribute_arrays_are_guarded(agree):
+    """An object's array may be written, replaced, reshaped or become a number."""
+
+    def make(w):
+        layer = Layer(w.values(4))
+        return lambda x: layer(x), layer
+
+    changes = (_in_place, _attribute, _other_shape, _other_dtype, _a_view, _a_number)
+    _changing(agree, make, changes)
+
+
+def test_arrays_in_a_growing_list_are_found(agree):
+    """A list of parameters that grows, shrinks and changes its order is followed."""
+
+    def make(w):
+        parts = [w.values(4), w.values(4)]
+        return lambda x: sum((part * x for part in parts), x), parts
+
+    changes = (
+        lambda parts, w: parts.append(w.values(4)),
+        lambda parts, _: parts.reverse(),
+        lambda parts, _: parts.pop(),
+        lambda parts, w: parts.__setitem__(0, w.values(4)),
+        lambda parts, _: parts.__setitem__(1, parts[0]),
+    )
+    _changing(agree, make, changes)
+
+
+def test_arrays_in_dicts_objects_and_partials_are_found(agree):
+    """Wherever code can reach an array by names, its replacement is noticed."""
+
+    @dataclass
+    class Deep:
+        table: dict = field(default_factory=dict)
+
+    def make(w):
+        deep = Deep({"a": (w.values(4), [w.values(4)])})
+
+        def scaled(part, x):
+            return x * part
+
+        state = types.SimpleNamespace(deep=deep, bound=w.values(4))
+        state.call = functools.partial(scaled, state.bound)
+
+        def f(x):
+            first, (second,) = state.deep.table["a"]
+            return first * x + second, state.call(x)
+
+        return f, state
+
+    def replace_partial(state, w):
+        state.call = functools.partial(state.call.func, w.values(4))
+
+    def write_partial(state, _):
+        state.bound[0] = 5
+
+    def replace_item(state, w):
+        state.deep.table["a"] = (w.values(4), [w.values(4)])
+
+    def replace_inner(state, w):
+        state.deep.table["a"][1][0] = w.values(4)
+
+    _changing(
+        agree, make, (replace_item, replace_inner, replace_partial, write_partial)
+    )
+
+
+def test_an_ambient_array_that_moves_on_every_call(agree):
+    """``self.h`` replaced before every call is right, and is not recorded for ever."""
+
+    def program(w):
+        layer = Layer(None)
+        f, x = w.graph(lambda x: layer(x)), w.values(4)
+        for _ in range(40):
+            layer.weight = w.values(4)
+            yield f(x)
+
+    assert agree(program).count("recordings") <= 10
+
+
+def test_an_ambient_output_of_a_recording(agree):
+    """An output of one function, kept in an attribute that another one reads."""
+
+    def program(w):
+        layer = Layer(None)
+        make, f = w.graph(lambda x: x * 2), w.graph(lambda x: layer(x))
+        x = w.values(4)
+        for _ in range(12):
+            layer.weight = make(x)
+            yield f(x), layer.weight
+            x += 1
+
+    world = agree(program)
+    assert world.count("recordings") <= 10
+    assert world.count("replays") > 0
+
+
+def test_ambient_arrays_that_begin_to_overlap(agree):
+    """Whether two ambient arrays share memory is part of what is guarded."""
+
+    def make(w):
+        state = types.SimpleNamespace(a=w.values(4), b=w.values(4))
+
+        def f(x):
+            state.a += x
+            return state.a + state.b
+
+        return f, state
+
+    def part(state, w):
+        state.a, state.b = w.values(4), w.values(4)
+
+    def join(state, _):
+        state.b = state.a
+
+    def turn(state, _):
+        state.b = state.a[::-1]
+
+    def with_argument(state, w):
+        state.b = state.b.copy() if w.plain else state.b.copy()
+
+    _changing(agree, make, (part, join, part, turn, with_argument))
+
+
+def test_an_ambient_array_that_becomes_the_argument(agree):
+    """An attribute that is sometimes the very argument is followed."""
+
+    def program(w):
+        layer = Layer(w.values(4))
+
+        def fn(x):
+            x += 1
+            return layer.weight * 2, x
+
+        f = w.graph(fn)
+        a, b = w.values(4), layer.weight
+        for i in range(24):
+            layer.weight = (a, b)[i // 3 % 2]
+            yield f((a, b)[i // 2 % 2]), a, b
+
+    agree(program)
+
+
+# Plain values.
+
+
+def test_a_learning_rate_that_a_schedule_changes(agree):
+    """A closed-over number that changes is a miss; one that returns is a hit."""
+
+    def program(w):
+        rate = 0.1
+        weight = w.values(4)
+
+        def step(grad):
+            np.subtract(weight, rate * grad, out=weight)
+            return weight.sum()
+
+        f = w.graph(step)
+        for i in range(24):
+            rate = (0.1, 0.05, 0.1, 0.0, -0.0, 0.05)[i // 4]
+            yield f(w.values(4)), weight
+
+    agree(program)
+
+
+def test_a_value_that_returns_finds_its_recording(rt):
+    """Going back to an earlier value replays what was recorded for it."""
+    layer = Layer(rt.array(np.ones(4)))
+    f, x = rt.graph(lambda x: layer(x)), rt.array(np.arange(4.0))
+    for _ in range(6):
+        for layer.training in (True, False):
+            f(x)
+    stats = f.stats()
+    assert (stats.warmups, stats.recordings) == (2, 2)
+    assert stats.replays == 8
+
+
+PLAIN = {
+    "training": lambda s, _: setattr(s, "training", not s.training),
+    "rate type": lambda s, _: setattr(s, "rate", 1 if s.rate != 1 else 1.0),
+    "rate sign": lambda s, _: setattr(s, "rate", -0.0 if s.rate == 0.5 else 0.5),
+    "list length": lambda s, _: s.parts.append(1),
+    "list item": lambda s, _: s.parts.__setitem__(slice(None), [2]),
+    "dict item": lambda s, _: s.table.update(k=s.table.get("k", 0) + 1),
+    "dict key": lambda s, _: s.table.setdefault(len(s.table), 0),
+    "deleted": lambda s, _: s.table.clear(),
+    "new attribute": lambda s, _: setattr(s, "extra", getattr(s, "extra", 0) + 1),
+    "string": lambda s, _: setattr(s, "name", "b" if s.name == "a" else "a"),
+    "none": lambda s, _: setattr(s, "name", None),
+    "enum": lambda s, _: setattr(
+        s, "mode", Mode.TEST if s.mode is Mode.TRAIN else Mode.TRAIN
+    ),
+    "class attribute": lambda _, __: setattr(
+        Layer, "kind", "conv" if Layer.kind == "linear" else "linear"
+    ),
+    "global flag": lambda _, __: globals().update(FLAG=not FLAG),
+    "global number": lambda _, __: globals().update(FACTOR=FACTOR + 1),
+    "namespace": lambda _, __: setattr(SETTINGS, "scale", SETTINGS.scale + 1),
+    "tuple": lambda s, _: setattr(s, "sizes", (*s.sizes[-3:], len(s.sizes))),
+    "numpy scalar": lambda s, _: setattr(s, "small", np.float32(s.small + 1)),
+    "set": lambda s, _: s.names.add(f"n{len(s.names)}"),
+}
+
+
+def _plain_reader(layer):
+    def f(x):
+        y = layer(x) + len(layer.parts) + sum(layer.parts)
+        y = y + sum(layer.table.values()) + len(layer.table)
+        y = y + getattr(layer, "extra", -1) + len(layer.sizes) + sum(layer.sizes)
+        y = y * layer.doubled + (layer.name == "a") - (layer.name is None)
+        y = y + (2 if layer.mode is Mode.TRAIN else 3) + (layer.kind == "conv")
+        y = y * layer.small + len(layer.names)
+        return _helper(y) + (1 if SETTINGS.flag else 0), layer.rate
+
+    return f
+
+
+@pytest.mark.parametrize("change", PLAIN)
+def test_a_changed_plain_value_is_a_miss(agree, change):
+    """Flags, numbers, lengths, keys, wherever they are: never a stale result."""
+
+    def make(w):
+        more = {"name": "a", "mode": Mode.TRAIN, "sizes": (), "names": set()}
+        layer = Layer(w.values(4), **more, small=np.float32(2))
+        return _plain_reader(layer), layer
+
+    before = globals()["FLAG"], globals()["FACTOR"], SETTINGS.scale, Layer.kind
+
+    def restored(w):
+        globals()["FLAG"], globals()["FACTOR"] = before[:2]
+        SETTINGS.scale, Layer.kind = before[2:]
+        return make(w)
+
+    world = _changing(agree, restored, (lambda *_: None, PLAIN[change]))
+    assert world.count("replays") > 0
+
+
+def test_a_method_guards_self(agree):
+    """``self.training`` and ``self.weight`` of a graphed method are guarded."""
+
+    def program(w):
+        class Net:
+            def __init__(self):
+                self.weight, self.training = w.values(4), True
+
+            @w.graph
+            def forward(self, x):
+                return x * self.weight if self.training else x
+
+        net, x = Net(), w.values(4)
+        for i in range(18):
+            net.training = i // 3 % 2 == 0
+            if i == 12:
+                net.weight = w.values(4)
+            yield net.forward(x)
+
+    agree(program)
+
+
+def test_default_arguments_are_guarded(agree):
+    """Defaults may be replaced, and mutable ones may change."""
+
+    def program(w):
+        def fn(x, n=1, *, scale=2.0, parts=[]):  # noqa: B006 - the point of the test
+            return x * n * scale + len(parts)
+
+        f, x = w.graph(fn), w.values(4)
+        for i in range(24):
+            if i == 4:
+                fn.__defaults__ = (5,)
+            if i == 8:
+                fn.__kwdefaults__["scale"] = 3.0
+            if i == 12:
+                fn.__kwdefaults__["parts"].append(1)
+            if i == 16:
+                fn.__defaults__ = (w.values(4),)
+            yield f(x), f(x, 2)
+
+    agree(program)
+
+
+def test_a_replaced_helper_is_noticed(agree):
+    """A global function that is called may be replaced, as under test or reload."""
+
+    def program(w):
+        f, x = w.graph(lambda x: _global_reader(x)), w.values(4)
+        original = _global_reader
+        for i in range(12):
+            if i % 3 == 0:
+                globals()["_global_reader"] = (
+                    original if i % 2 else lambda x, i=i: x - i
+                )
+            yield f(x)
+        globals()["_global_reader"] = original
+
+    agree(program)
+
+
+def test_helpers_of_helpers_are_followed(agree):
+    """What a called function reads, at any depth, is read by the graphed one."""
+
+    def program(w):
+        state = {"k": 1}
+
+        def low(x):
+            return x * state["k"]
+
+        def middle(x):
+            return [low(y) for y in (x, x + 1)]
+
+        class Top:
+            def __init__(self):
+                self.call = middle
+
+            def run(self, x):
+                return self.call(x)
+
+        top = Top()
+        f, x = w.graph(lambda x: top.run(x)), w.values(4)
+        for i in range(12):
+            state["k"] = 1 + i // 4
+            yield f(x)
+
+    agree(program)
+
+
+def test_a_replaced_method_or_class_is_noticed(agree):
+    """Objects may get another method or another class under our feet."""
+
+    def program(w):
+        class One:
+            def act(self, x):
+                return x + 1
+
+        class Two:
+            def act(self, x):
+                return x * 2
+
+        holder = One()
+        f, x = w.graph(lambda x: holder.act(x)), w.values(4)
+        for i in range(20):
+            if i == 4:
+                One.act = lambda _, x: x - 1
+            if i == 8:
+                holder.__class__ = Two
+            if i == 12:
+                holder.act = lambda x: x * 7
+            if i == 16:
+                del holder.act
+            yield f(x)
+
+    agree(program)
+
+
+def test_module_attributes_are_guarded(agree, monkeypatch):
+    """A plain value of a user's module that changes is a miss."""
+    module = types.ModuleType("laws_settings")
+    module.rate, module.inner = 1.5, types.SimpleNamespace(deep=1)
+
+    def program(w):
+        module.rate, module.inner.deep = 1.5, 1
+        f = w.graph(lambda x: x * module.rate + module.inner.deep + math.pi)
+        x = w.values(4)
+        for i in range(12):
+            module.rate = 1.5 + i // 4
+            module.inner.deep = i // 6
+            yield f(x)
+
+    agree(program)
+    del monkeypatch
+
+
+def test_a_miss_says_what_changed(rt):
+    """`explain()` names the value that differs, not just that something did."""
+    layer = Layer(rt.array(np.ones(4)))
+    f, x = rt.graph(lambda x: layer(x)), rt.array(np.ones(4))
+    for _ in range(3):
+        f(x)
+    layer.training = False
+    f(x)
+    assert "training" in f.explain()
+    layer.training = True
+    layer.weight = rt.array(np.zeros(4))
+    f(x)
+    assert "weight" in f.explain()

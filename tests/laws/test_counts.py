@@ -1,0 +1,136 @@
+"""Law 17: what a hit costs, in driver calls. Counted, not timed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+ALLOCATING = {
+    *("create", "map", "reserve", "set_access", "unmap", "release", "unreserve"),
+    *("allocate_host", "free_host", "instantiate", "load_module", "find_function"),
+    *("create_event", "create_stream", "begin_capture", "add_node"),
+}
+
+
+def _hit(rig, f, *args):
+    """Return the driver calls that one call makes, which must be a replay."""
+    before, memory = f.stats(), rig.runtime.memory_stats()
+    rig.recorded.reset()
+    f(*args)
+    counts = rig.recorded.counts()
+    assert f.stats().replays == before.replays + 1
+    assert f.stats().escaped == before.escaped
+    assert rig.runtime.memory_stats() == memory
+    assert not ALLOCATING & counts.keys()
+    return counts
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 3, 8])
+def test_copied_leaves_cost_a_call_each(rig, k):
+    """With k copied leaves, at most k + 1 driver calls, no allocation, no mapping."""
+    rt = rig.runtime
+    f = rt.graph(lambda fixed, *moving: sum(moving, fixed) * 2)
+    fixed = rt.array(np.ones(8))
+    for _ in range(4):
+        f(fixed, *(rt.array(np.ones(8)) for _ in range(k)))
+    held = []
+    for _ in range(5):
+        held = [held, *(rt.array(np.ones(8)) for _ in range(k))]
+        counts = _hit(rig, f, fixed, *held[1:])
+        assert sum(counts.values()) <= k + 1
+        assert counts["launch_graph"] == 1
+
+
+def test_copies_are_per_storage(rig):
+    """Leaves that overlap are copied once, together."""
+    rt = rig.runtime
+    f = rt.graph(lambda a, b, c: a.sum() + b.sum() + c.sum())
+    held = []
+    for _ in range(8):
+        x = rt.array(np.arange(12.0))
+        held.append(x)
+        args = x[:8], x[2:], x[::2]
+        if len(held) > 4:
+            assert sum(_hit(rig, f, *args).values()) <= 2
+        else:
+            f(*args)
+
+
+def test_copied_bytes_are_the_leaves(rt):
+    """The bytes that are copied are those of the leaves that moved, and no more."""
+    f = rt.graph(lambda fixed, x, y: (fixed * x).sum() + y.sum())
+    fixed, held = rt.array(np.ones(1000)), []
+    for _ in range(6):
+        held.append((rt.array(np.ones(1000)), rt.array(np.ones(10))))
+        f(fixed, *held[-1])
+    before = f.stats()
+    for i in range(10):
+        f(fixed, *held[i % 6])
+    after = f.stats()
+    assert after.replays == before.replays + 10
+    assert after.copied_bytes - before.copied_bytes <= 10 * (8000 + 80)
+
+
+def test_an_unchanged_call_is_one_driver_call(rig):
+    """Pinned arguments, ambient arrays, generators and constants cost nothing."""
+    rt = rig.runtime
+    rng, weight = rt.generator(0), rt.array(np.ones((4, 4)))
+
+    def fn(x, n):
+        nonlocal_weight = weight
+        nonlocal_weight += x * n
+        return rng.random((4,)) @ weight, x[1:], x
+
+    f, x = rt.graph(fn), rt.array(np.ones(4))
+    for _ in range(4):
+        f(x, 2)
+    for _ in range(3):
+        assert _hit(rig, f, x, 2) == {"launch_graph": 1}
+
+
+def test_a_chain_is_one_driver_call_each(rig):
+    """An inherited argument costs nothing."""
+    rt = rig.runtime
+    f, g = rt.graph(lambda x: x * 2), rt.graph(lambda h: (h + 1, h.sum()))
+    x = rt.array(np.ones(4))
+    for _ in range(6):
+        h = f(x)
+        y = g(h)
+    rig.recorded.reset()
+    before = f.stats().replays + g.stats().replays
+    for _ in range(10):
+        h = f(x)
+        y = g(h)
+    assert f.stats().replays + g.stats().replays == before + 20
+    assert rig.recorded.counts() == {"launch_graph": 20}
+    assert np.asarray(y[0]).tolist() == [3] * 4
+
+
+def test_an_argument_that_stays_is_not_aimed_at_again(rig):
+    """A copied leaf that is where it was needs no call of its own."""
+    rt = rig.runtime
+    f = rt.graph(lambda x: x * 2)
+    arrays = [rt.array(np.ones(4)) for _ in range(4)]
+    for x in arrays:
+        f(x)
+    for x in arrays:
+        _hit(rig, f, x)
+        assert _hit(rig, f, x) == {"launch_graph": 1}
+
+
+def test_as_many_ops_as_eager(rig):
+    """A replay launches one graph where eager launches every kernel."""
+    rt = rig.runtime
+
+    def fn(x):
+        for _ in range(20):
+            x = x * 1.5
+        return x
+
+    f, x = rt.graph(fn), rt.array(np.ones(4))
+    for _ in range(3):
+        f(x)
+    rig.recorded.reset()
+    fn(x)
+    assert rig.recorded.counts()["launch"] == 20
+    assert _hit(rig, f, x) == {"launch_graph": 1}

@@ -1,0 +1,71 @@
+"""A framework of arrays that are only shapes and addresses."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+
+class FakeArray:
+    """An array that has a layout and an address, and no elements."""
+
+    addresses = count(4096, 512)
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+        self.address = next(FakeArray.addresses)
+
+    def __eq__(self, other):
+        raise AssertionError("comparing arrays would run device work")
+
+    __hash__ = object.__hash__
+
+
+class FakeArrays:
+    """The adapter of fake arrays."""
+
+    def is_array(self, value):
+        return type(value) is FakeArray
+
+    def layout(self, array):
+        return array.shape
+
+    def address(self, array):
+        return array.address
+
+
+@pytest.fixture
+def array():
+    """Makes an array of a shape."""
+    return FakeArray
+
+
+@pytest.fixture
+def arrays():
+    """The adapter."""
+    return FakeArrays()
+
+
+@pytest.fixture
+def watch(arrays):
+    """Calls a function between two surveys, and gives what it wrote."""
+    from sapwood.tree.ambient import survey
+
+    def watch(fn, **arguments):
+        before = survey(fn, arguments, arrays)
+        fn(**arguments)
+        return survey(fn, arguments, arrays).changes_since(before)
+
+    return watch
+
+
+@pytest.fixture
+def guard(arrays):
+    """The guards of a function's surroundings, all reached arrays used."""
+    from sapwood.tree.ambient import survey
+
+    def guard(fn, *, used=lambda _: True, **arguments):
+        return survey(fn, arguments, arrays).guards(used)
+
+    return guard
