@@ -114,7 +114,7 @@ def test_every_address_is_accounted_for(keeping):
     rng, weight = rt.generator(1), rt.array(np.ones((16, 16)))
     holder = {"h": rt.array(np.zeros(16))}
 
-    def fn(x, state, unused):
+    def fn(x, state, _):
         holder["h"] = holder["h"] * 0.5 + x
         state += rng.random((16,)) @ weight
         return state[::2], x.reshape(4, 4).T
@@ -122,7 +122,7 @@ def test_every_address_is_accounted_for(keeping):
     f = rt.graph(fn)
     known = [rng.state, weight, holder["h"]]
     reserved = []
-    for _ in range(6):
+    for _ in range(9):
         x, state = rt.array(np.ones(16)), rt.array(np.zeros(16))
         known += [x, state]
         rig.recorded.reset()

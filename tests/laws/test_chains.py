@@ -111,7 +111,7 @@ def test_four_producers_feed_one_consumer_at_random(rt):
             settled = consume.stats()
         k = draw.randrange(4)
         h = producers[k](x)
-        held = (held + [h])[-draw.randrange(1, 4) :]
+        held = [*held, h][-draw.randrange(1, 4) :]
         y = consume(h)
         expected = np.arange(4.0) * (k + 2) * 10 + 1
         assert np.asarray(y).tobytes() == expected.tobytes()
@@ -144,7 +144,7 @@ def test_a_child_reads_its_parent_without_a_copy(agree):
 
 
 def test_branches_make_siblings(agree):
-    """A Python ``if`` on a value between two functions takes the right way each time."""
+    """A Python ``if`` on a value between two functions takes the right way."""
 
     def program(w):
         head = w.graph(lambda x: (x - 1, x.sum()))

@@ -31,12 +31,11 @@ def test_copied_leaves_cost_a_call_each(rig, k):
     rt = rig.runtime
     f = rt.graph(lambda fixed, *moving: sum(moving, fixed) * 2)
     fixed = rt.array(np.ones(8))
-    for _ in range(4):
-        f(fixed, *(rt.array(np.ones(8)) for _ in range(k)))
-    held = []
-    for _ in range(5):
-        held = [held, *(rt.array(np.ones(8)) for _ in range(k))]
-        counts = _hit(rig, f, fixed, *held[1:])
+    held = [[rt.array(np.ones(8)) for _ in range(k)] for _ in range(9)]
+    for moving in held[:4]:
+        f(fixed, *moving)
+    for moving in held[4:]:
+        counts = _hit(rig, f, fixed, *moving)
         assert sum(counts.values()) <= k + 1
         assert counts["launch_graph"] == 1
 

@@ -99,7 +99,7 @@ def _kept(trial):
     f = trial.rt.graph(_train, max_variants=2)
     w, x = trial.array(np.arange(8.0)), trial.array(np.ones(8))
     kept = []
-    for _ in range(7):
+    for _ in range(6):
         out = trial.call(f, _train, (w, x))
         if out is not None:
             kept.append((out[0], trial.read(out[0]).tobytes()))
@@ -110,14 +110,15 @@ def _kept(trial):
 
 def _evicting(trial):
     """Two shapes for one place; a parent that is evicted under its child."""
-    f, g = trial.rt.graph(_train, max_recordings=1), trial.rt.graph(_double)
-    for size in (8, 20_000):
-        w, x = trial.array(np.ones(size)), trial.array(np.ones(size))
-        for _ in range(4):
-            out = trial.call(f, _train, (w, x))
+    f, g = trial.rt.graph(_double, max_recordings=1), trial.rt.graph(_double)
+    x = trial.array(np.ones(16_000))
+    for part in (x[:8], x):
+        for _ in range(3):
+            out = trial.call(f, _double, (part,))
             if out is not None:
                 trial.call(g, _double, (out[0],))
-    return w, x
+        del out
+    return x
 
 
 def _double(h):
@@ -138,7 +139,7 @@ def _slots(trial):
         return (host["h"] + 0.0,)
 
     f, x = trial.rt.graph(fn), trial.array(np.ones(8))
-    for _ in range(5):
+    for _ in range(4):
         host["h"] = trial.read(holder["h"])
         if trial.call(f, plain, (x,)) is not None:
             assert trial.read(holder["h"]).tobytes() == host["h"].tobytes()
@@ -150,9 +151,14 @@ def _dying(trial):
     w, x = trial.array(np.arange(8.0)), trial.array(np.ones(8))
     for _ in range(2):
         f = trial.rt.graph(_train)
-        before = trial.read(w).tobytes()
-        trial.trying(lambda f=f: f.warm(w, x))
-        assert trial.read(w).tobytes() == before
+        for _ in range(2):
+            before = trial.read(w).tobytes()
+            try:
+                f.warm(w, x)
+            except sw.DriverError as error:
+                trial.note(error)
+            else:
+                assert trial.read(w).tobytes() == before
         for _ in range(2):
             trial.trying(lambda: trial.rt.step().__enter__())
             trial.call(f, _train, (w, x))
@@ -231,7 +237,7 @@ def test_every_call_may_fail(make_rig, name, record_property):
             assert errors[0][1] == fired, about
     assert positions >= count
     record_property("positions", positions)
-    print(f"{name}: {positions} positions")
+    print(f"{name}: {positions} positions")  # noqa: T201 - the law asks for it
 
 
 def test_a_failed_replay_changes_nothing(rig, bits):
@@ -255,7 +261,7 @@ def test_a_failed_replay_changes_nothing(rig, bits):
     assert bits(w) == bits(host)
 
 
-def test_a_failed_aim_is_not_remembered(rig, bits):
+def test_a_failed_aim_is_not_remembered(rig):
     """A leaf whose copy could not be redirected is redirected by the next call."""
     rt = rig.runtime
     f, arrays = rt.graph(lambda x: x * 2), []
@@ -276,7 +282,7 @@ def test_a_failed_aim_is_not_remembered(rig, bits):
 def test_two_calls_in_a_row_may_fail(make_rig):
     """A call that fails while the first failure is cleaned up leaks nothing either."""
     _, _, count = _run(make_rig(), _lasting, None)
-    for position in range(0, count, 3):
+    for position in range(0, count, 5):
         rig = make_rig()
         trial = Trial(rig)
         start = rig.faulty.position

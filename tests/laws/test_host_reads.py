@@ -234,9 +234,8 @@ def test_waiting_inside_is_refused(rt):
         return y
 
     g, x = rt.graph(f), rt.array(np.zeros(2))
-    with pytest.raises((sw.CaptureError, sw.DriverError)):
-        for _ in range(3):
-            g(x)
+    with pytest.raises(sw.CaptureError):
+        g(x)
     h = rt.graph(f, on_unsupported="eager")
     for _ in range(4):
         assert np.asarray(h(x)).tolist() == [1, 1]
@@ -246,7 +245,7 @@ def test_printing_an_array_inside_shows_no_values(rt, capsys):
     """`print(x)` inside shows shape and dtype, and is no host read."""
 
     def f(x):
-        print(x, repr(x))
+        print(x, repr(x))  # noqa: T201 - what is tested
         return x + 1
 
     g, x = rt.graph(f), rt.array(np.ones(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import itertools
 import random
@@ -23,12 +24,11 @@ class Counted:
     def __init__(self, **slots):
         self.n, self.items, self.table, self.seen = 0, [], {"k": 1}, set()
         self.inner = types.SimpleNamespace(depth=0)
-        self.counter = collections.Counter()
         self.__dict__.update(slots)
 
 
 def _global(_, x):
-    global COUNT
+    global COUNT  # noqa: PLW0603 - what is tested
     COUNT += 1
     return x + 1
 
@@ -54,14 +54,13 @@ def _statement(code):
 WRITES = {
     "o.n": ("n", lambda o, x: (setattr(o, "n", o.n + 1), x + 1)[1]),
     "log": ("items", lambda o, x: (o.items.append(3), x + 1)[1]),
-    "pop": ("items", lambda o, x: (o.items and o.items.pop(), o.items.extend([1, 2]))),
+    "pop": ("items", lambda o, _: (o.items and o.items.pop(), o.items.extend([1, 2]))),
     "dict item": ("table", _statement("o.table['k'] += 1")),
     "dict key": ("table", _statement("o.table[len(o.table)] = 0")),
     "set": ("seen", _statement("o.seen.add(len(o.seen))")),
     "new attribute": ("fresh", _statement("o.fresh = getattr(o, 'fresh', 0) + 1")),
     "nested": ("depth", _statement("o.inner.depth += 1")),
     "class": ("total", _statement("type(o).total += 1")),
-    "counter": ("counter", _statement("o.counter['x'] += 1")),
     "global": ("COUNT", _global),
     "closure": ("count", _closure()),
     "array into list": ("items", lambda o, x: (o.items.append(x), x + 1)[1]),
@@ -104,6 +103,74 @@ def test_a_python_write_is_refused_by_name(rt, write, how):
     assert f.stats().replays == 0
 
 
+class _Slotted:
+    __slots__ = ("__weakref__", "n")
+
+    def __init__(self):
+        self.n = 0
+
+
+class _Listed(list):
+    """A list of the user's own."""
+
+
+def _append(value):
+    value.append(1)
+
+
+def _first(value):
+    value[0] += 1
+
+
+def _slot(value):
+    value.n += 1
+
+
+OBJECTS = {
+    "counter": (lambda: collections.Counter(x=1), lambda c: c.update("x")),
+    "defaultdict": (lambda: collections.defaultdict(int), lambda d: d[len(d)]),
+    "ordered dict": (lambda: collections.OrderedDict(a=1), lambda d: d.popitem()),
+    "moved to end": (
+        lambda: collections.OrderedDict(a=1, b=2),
+        lambda d: d.move_to_end(next(iter(d))),
+    ),
+    "chain map": (lambda: collections.ChainMap({"a": 1}), lambda d: d.update(b=2)),
+    "deque": (lambda: collections.deque([1], 5), _append),
+    "list of its own": (_Listed, _append),
+    "set": (set, lambda s: s.add(len(s))),
+    "bytearray": (lambda: bytearray(2), _first),
+    "array": (lambda: array.array("d", [0.0]), _first),
+    "host array": (lambda: np.zeros(2), _first),
+    "slots": (_Slotted, _slot),
+    "function attribute": (lambda: _with_n(lambda: None), _slot),
+    "deep": (
+        lambda: [{"k": (types.SimpleNamespace(n=0),)}],
+        lambda v: _slot(v[0]["k"][0]),
+    ),
+}
+
+
+def _with_n(fn):
+    fn.n = 0
+    return fn
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_a_write_into_an_object_of_any_kind_is_refused(rt, kind):
+    """Whatever Python objects a function keeps its notes in, the notes are noticed."""
+    make, write = OBJECTS[kind]
+    notes, x = make(), rt.array(np.zeros(2))
+
+    def fn(x):
+        write(notes)
+        return x + 1
+
+    f = rt.graph(fn)
+    with pytest.raises(sw.CaptureError, match="notes"):
+        for _ in range(2):
+            f(x)
+
+
 @pytest.mark.parametrize("write", WRITES)
 def test_a_python_write_passes_through(rt, write):
     """With ``on_unsupported="eager"`` each call writes once, as the plain one does."""
@@ -115,9 +182,8 @@ def test_a_python_write_passes_through(rt, write):
         f(x)
         if write not in ("global", "closure", "class"):
             fn(p, x)
-            assert (o.n, len(o.items), o.table, o.seen, o.inner, o.counter) == (
-                (p.n, len(p.items), p.table, p.seen, p.inner, p.counter)
-            )
+            assert (o.n, len(o.items), o.table) == (p.n, len(p.items), p.table)
+            assert (o.seen, o.inner) == (p.seen, p.inner)
     if write == "global":
         assert COUNT == 5
     assert f.stats().recordings == 0
@@ -126,10 +192,20 @@ def test_a_python_write_passes_through(rt, write):
 def test_a_random_constant_is_refused(rt):
     """``random.random()`` that feeds a constant differs between two runs."""
     f, x = rt.graph(lambda x: x * random.random()), rt.array(np.ones(2))
-    with pytest.raises(sw.CaptureError) as caught:
+    with pytest.raises(sw.CaptureError, match="random"):
         for _ in range(3):
             f(x)
-    assert caught.value.where.startswith(__file__)
+
+
+@pytest.mark.parametrize(
+    "source", [random, np.random, random.Random(1), np.random.default_rng(1)]
+)
+def test_a_random_source_at_hand_is_no_draw(rt, source):
+    """A function may name what draws random numbers, as long as it draws none."""
+    f, x = rt.graph(lambda x: x + (source is None)), rt.array(np.ones(2))
+    for _ in range(4):
+        f(x)
+    assert f.stats().replays == 2
 
 
 @pytest.mark.parametrize("draw", [random.random, itertools.count().__next__])
@@ -141,182 +217,6 @@ def test_a_changing_plain_result_is_refused(rt, draw):
         for _ in range(3):
             f(x)
     assert f.stats().replays == 0
-
-
-# Arrays bound to slots.
-
-
-def _attribute(o, x):
-    o.h = x * 2
-    return o.h.sum()
-
-
-def _carried(o, x):
-    o.h = o.h * 0.5 + x
-    return o.h - 1
-
-
-def _dict_item(o, x):
-    o.table["h"] = x + 1
-    return x - 1
-
-
-def _list_item(o, x):
-    o.items[0] = o.items[1] + x
-    o.items[1] = x * 1
-    return x.sum()
-
-
-def _lazy(o, x):
-    if o.buffer is None:
-        o.buffer = x * 0
-    o.buffer += x
-    return o.buffer * 2
-
-
-def _lazy_key(o, x):
-    if "buffer" not in o.table:
-        o.table["buffer"] = x * 0
-    o.table["buffer"] += x
-    return o.table["buffer"] * 2
-
-
-def _gradients(o, x):
-    for i, p in enumerate(o.params):
-        p.grad = x * p.data * i
-        p.data -= 0.1 * p.grad
-    return sum(p.data for p in o.params)
-
-
-def _views(o, x):
-    y = x * 3
-    o.h, o.tail = y, y[1:]
-    return y[::-1]
-
-
-def _the_argument(o, x):
-    o.h = x
-    return x + 1
-
-
-def _a_view_of_the_argument(o, x):
-    o.h = x[1:]
-    x += 1
-    return x.sum()
-
-
-def _global_slot(_, x):
-    global LATEST
-    LATEST = x + 5
-    return x * 1
-
-
-def _swapped(o, x):
-    o.h, o.old = o.h + x, o.h
-    return o.old * 1
-
-
-def _twice(o, x):
-    o.h = x + 1
-    o.h = o.h * 2
-    return o.h
-
-
-def _made(w):
-    params = [
-        types.SimpleNamespace(data=w.values(4), grad=None if i else w.values(4))
-        for i in range(3)
-    ]
-    o = Counted(h=w.values(4), old=w.values(4), tail=None, buffer=None, params=params)
-    o.items = [w.values(4), w.values(4)]
-    return o
-
-
-def _slots(o):
-    return [
-        *(o.h, o.old, o.tail, o.buffer, *o.items, *o.table.values(), LATEST),
-        *((p.data, p.grad) for p in o.params),
-    ]
-
-
-BINDERS = {
-    f.__name__.strip("_"): f
-    for f in (
-        *(_attribute, _carried, _dict_item, _list_item, _lazy, _lazy_key, _gradients),
-        *(_views, _the_argument, _a_view_of_the_argument, _global_slot, _swapped),
-        _twice,
-    )
-}
-
-
-@pytest.mark.parametrize("how", ["closed over", "argument", "self"])
-@pytest.mark.parametrize("binder", BINDERS)
-def test_arrays_bound_to_slots_are_rebound(agree, binder, how):
-    """After each of 6 calls the slots are eager's, with all old objects kept."""
-
-    def program(w):
-        globals()["LATEST"] = None
-        fn, o = BINDERS[binder], _made(w)
-        f = _graphed(w, fn, o, how)
-        x, kept = w.values(4), []
-        for _ in range(6):
-            out = f(x)
-            kept.append([out, *_slots(o)])
-            yield out, x, _slots(o)
-            x += 1
-        yield kept
-        globals()["LATEST"] = None
-
-    assert agree(program).count("replays") > 0
-
-
-def _graphed(w, fn, o, how):
-    if how == "closed over":
-        return w.graph(lambda x: fn(o, x))
-    if how == "argument":
-        f = w.graph(lambda state, x: _on_dict(fn, state, x))
-        return lambda x: f(vars(o), x)
-    cls = type("Sub", (Counted,), {"step": w.graph(lambda self, x: fn(self, x))})
-    o.__class__ = cls
-    return o.step
-
-
-def _on_dict(fn, state, x):
-    view = Counted()
-    view.__dict__ = state
-    return fn(view, x)
-
-
-@pytest.mark.parametrize("binder", BINDERS)
-def test_slots_are_rebound_with_new_arguments(agree, binder):
-    """The same with an argument that moves, and nothing kept."""
-
-    def program(w):
-        globals()["LATEST"] = None
-        fn, o = BINDERS[binder], _made(w)
-        f = w.graph(lambda x: fn(o, x))
-        for i in range(10):
-            out = f(w.values(4))
-            if i % 3 == 2:
-                yield out, _slots(o)
-        globals()["LATEST"] = None
-
-    agree(program)
-
-
-def test_a_slot_that_was_replaced_between_calls(agree):
-    """What others bind to the slot meanwhile is overwritten, as eager does."""
-
-    def program(w):
-        o = Counted(h=w.values(4))
-        f = w.graph(lambda x: _attribute(o, x))
-        x = w.values(4)
-        for i in range(12):
-            if i % 4 == 3:
-                o.h = w.values(4)
-            yield f(x), o.h
-
-    agree(program)
 
 
 def test_an_allocation_that_survives_without_a_slot(rt):
@@ -334,8 +234,8 @@ def test_an_allocation_that_survives_without_a_slot(rt):
         keep.send(x * 2)  # the line
         return x + 1
 
-    g, x = rt.graph(f), rt.array(np.zeros(100))
-    with pytest.raises(sw.CaptureError, match="800 B") as caught:
+    g, x = rt.graph(f), rt.array(np.zeros(128))
+    with pytest.raises(sw.CaptureError, match="1 KiB") as caught:
         for _ in range(3):
             g(x)
     assert caught.value.where.startswith(__file__)
@@ -383,18 +283,3 @@ def test_local_containers_are_no_slots(same):
         return table[0][0] + log[1], dict(table)
 
     same(f, lambda w: (w.values(4),))
-
-
-def test_bound_outputs_are_safe_when_kept(rt):
-    """Objects taken from a slot keep their values however long they are held."""
-    o = Counted(h=None)
-    f = rt.graph(lambda x: _attribute(o, x))
-    x, kept = rt.array(np.zeros(4)), []
-    for i in range(60):
-        f(x)
-        kept.append(o.h)
-        x += 1
-        assert np.asarray(kept[i // 2]).tolist() == [i // 2 * 2.0] * 4
-    for i, h in enumerate(kept):
-        assert np.asarray(h).tolist() == [i * 2.0] * 4
-    assert f.stats().recordings <= 5

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,7 +14,10 @@ import sapwood as sw
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 DTYPES = ("bool", *INTEGERS, "float16", "float32", "float64", "complex64", "complex128")
 
-Pair = namedtuple("Pair", "left right")
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
 
 
 @dataclass
@@ -33,7 +36,7 @@ class Frozen:
 
 def _every_way(x):
     """Use an array in ways that every dtype and shape has."""
-    return x.copy(), x == x, np.where(x == x, x, x), x.sum(), x.astype(np.complex128)
+    return x.copy(), x == x[...], np.where(x != 0, x, x), x.sum(), x.astype(complex)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -107,7 +110,7 @@ def test_unaligned_views(same, dtype, offset):
 
     def make(w):
         size = 5 * np.dtype(dtype).itemsize
-        data = w.array(w.host_values(6, dtype=dtype).view(np.uint8))
+        data = w.array(w.host_values(8, dtype=dtype).view(np.uint8))
         return data[offset : size + offset].view(dtype), w.values(5, dtype=dtype)
 
     def f(x, y):
@@ -193,7 +196,7 @@ def test_how_much_new_leaves_overlap_is_noticed(agree):
 
 SCALARS = (
     *(1, True, 1.0, 0, False, 0.0, -0.0, float("nan"), float("inf")),
-    *(2**40, -3, 1 + 0j, -0.0j, complex(0.0, -0.0), np.float32(1), np.float64(1)),
+    *(300, -3, 1 + 0j, -0.0j, complex(0.0, -0.0), np.float32(1), np.float64(1)),
     *(np.int8(1), np.True_),
 )
 
@@ -357,7 +360,7 @@ def test_returned_containers_are_fresh(rt):
 @pytest.mark.parametrize("calls", [0, 1, 4])
 def test_a_host_array_is_refused(rt, calls):
     """A host array as a leaf is a `TypeError`, at any depth and at any time."""
-    f, x = rt.graph(lambda x, more=None: x + 1), rt.array(np.ones(3))
+    f, x = rt.graph(lambda x, more=None: (x + 1, more)), rt.array(np.ones(3))
     for _ in range(calls):
         f(x)
     before = f.stats()
@@ -368,7 +371,7 @@ def test_a_host_array_is_refused(rt, calls):
     with pytest.raises(TypeError):
         f(x, more=Model(x, np.ones(3), "relu"))
     assert f.stats() == before
-    assert np.asarray(f(x)).tolist() == [2, 2, 2]
+    assert np.asarray(f(x)[0]).tolist() == [2, 2, 2]
 
 
 def test_the_pieces_of_one_call_differ_from_those_of_another(agree):

@@ -80,19 +80,20 @@ def test_batch_sizes_with_outputs_held(make_rig):
 
 
 def test_shapes_in_a_cycle(agree):
-    """200 shapes in turn: results right, no recording for ever, some replay."""
+    """200 shapes in turn: right, what fits is replayed, nothing recorded for ever."""
 
     def program(w):
-        f = w.graph(lambda x: (x * 2, x.sum()), max_recordings=16)
+        f = w.graph(lambda x: (x * 2, x.sum()))
         for _ in range(5):
             for size in range(1, 201):
                 yield f(w.values(size))
 
     world = agree(program)
-    assert world.count("recordings") <= 2 * 16
-    assert world.count("replays") >= 2 * 16
-    assert world.count("passed_through") >= 200
-    assert world.count("evicted") <= 16
+    assert world.count("warmups") == 200
+    assert world.count("recordings") <= 2 * 64
+    assert world.count("replays") >= 2 * 64
+    assert world.count("passed_through") >= 2 * (200 - 64)
+    assert world.count("evicted") <= 64
 
 
 def test_shapes_at_random(rt):
@@ -184,9 +185,7 @@ def test_out_of_memory_while_recording(make_rig, kind):
     """What does not fit is an `OutOfMemory` that says who has the memory."""
     pages = 40
     options = (
-        {"total": pages * PAGE}
-        if kind == "device"
-        else {"memory_limit": pages * PAGE}
+        {"total": pages * PAGE} if kind == "device" else {"memory_limit": pages * PAGE}
     )
     rt = make_rig(**options).runtime
     small = rt.graph(lambda x: x + 1, name="small_one")
@@ -224,7 +223,7 @@ def _chain_of_temporaries(x):
 
 def test_recordings_are_evicted_before_memory_runs_out(make_rig):
     """A recording that is in nobody's use gives its pages to a new one."""
-    rt = make_rig(memory_limit=44 * PAGE).runtime
+    rt = make_rig(memory_limit=30 * PAGE).runtime
     one = rt.graph(lambda x: (x + 1) * 2, name="one")
     two = rt.graph(lambda x: (x - 1, x - 2), name="two")
     x = rt.array(np.zeros(6 * PAGE // 8))

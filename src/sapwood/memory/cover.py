@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-__all__ = ["cover", "grain", "runs"]
+__all__ = ["cover", "grain", "runs", "stretch"]
 
 PIECES: Final = 16
 """About how many extents a large run is made of: a sixteenth of it, at the most,
@@ -47,6 +47,20 @@ def cover(
     left = Counter(available)
     sizes = sorted(left, reverse=True)
     return [_cover_run(length, left, sizes, largest) for length in lengths]
+
+
+def stretch(length: int, available: Mapping[int, int]) -> int:
+    """Return how long to make a run of at least ``length`` pages.
+
+    Longer, where that lets existing extents cover it that would else leave a rest
+    for new pages: mapping more of what exists costs nothing.
+    """
+    left = Counter(available)
+    pieces = _cover_run(length, left, sorted(left, reverse=True), length)
+    rest = sum(size for size, exists in pieces if not exists)
+    # What is left is larger than the rest, or would have been taken.
+    spare = [size for size, count in left.items() if count]
+    return length - rest + min(spare) if rest and spare else length
 
 
 def _cover_run(

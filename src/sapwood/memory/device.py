@@ -143,3 +143,4 @@ class Device:
             release(self.returns.drain)
             if self._owns_driver:
                 release(self.driver.close)
+                self.returns.end()

@@ -13,7 +13,7 @@ from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError
 from sapwood.memory.blocks import Blocks
-from sapwood.memory.pages import Pages
+from sapwood.memory.pages import Pages, finish
 from sapwood.memory.returns import Returns
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size, align_up
@@ -58,7 +58,11 @@ class Heap:
         except DriverError:
             self.blocks.give(address, tags)
             raise
-        return Storage(address, size, _Block(self, address), self.returns)
+        storage = Storage(address, size, _Block(self, address), self.returns)
+        if tags:
+            # Whoever is next, on whatever stream, is after those waited for here.
+            storage.writer = stream
+        return storage
 
     def give(self, address: Addr, streams: tuple[Stream, ...]) -> None:
         """Take a block back that ``streams`` may still be using."""
@@ -81,7 +85,7 @@ class Heap:
                     break
                 for stream in tags:
                     if isinstance(stream, Stream):
-                        stream.synchronize()
+                        release(finish, stream)
                 self._extents.pop()
                 self.blocks.shrink(size)
                 self.pages.heap -= size // self.pages.page

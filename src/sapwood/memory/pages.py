@@ -8,14 +8,15 @@ remembered, so that whoever clobbers or unmaps it can wait for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from sapwood.driver.api import Driver, ExtentHandle
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError, InternalError, OutOfMemory
-from sapwood.units import Mask, Size
+from sapwood.units import Addr, Mask, Size
 
-__all__ = ["Extent", "Pages", "page_numbers"]
+__all__ = ["Extent", "Lingering", "Pages", "finish", "page_numbers"]
 
 
 class Extent:
@@ -36,6 +37,26 @@ class Extent:
         self.ranges = 0
 
 
+class Lingering(Protocol):
+    """A closed range, some pages of which are live still."""
+
+    @property
+    def base(self) -> Addr: ...
+    def mappings(self) -> list[tuple[Addr, Extent]]: ...
+    def close(self) -> None:
+        """Give back what is not live any more."""
+
+
+def finish(stream: Stream) -> None:
+    """Wait for all work of a stream, before memory that it uses goes away."""
+    try:
+        stream.synchronize()
+    except DriverError:
+        # Unmapping under running work is worse than asking twice.
+        stream.synchronize()
+        raise
+
+
 def page_numbers(mask: Mask) -> Iterator[int]:
     """Yield the page numbers in a mask."""
     left = int(mask)
@@ -49,7 +70,8 @@ class Pages:
     """The page pool of one device.
 
     ``limit`` bounds the bytes of all extents, the ``heap`` pages included. ``live``
-    is the mask of pages that a lease holds. ``reclaim`` is asked for memory before an
+    is the mask of pages that a lease holds; ``lingering`` are the closed ranges that
+    wait for the end of one. ``reclaim`` is asked for memory before an
     `OutOfMemory` is raised, and says whether it found any; ``holders`` says who has
     how many bytes.
     """
@@ -59,6 +81,7 @@ class Pages:
         self.page = driver.abilities.page
         self.live = Mask(0)
         self.extents: dict[Extent, None] = {}
+        self.lingering: dict[Lingering, None] = {}
         self.heap = 0
         self.reclaim: Callable[[], bool] = bool
         self.holders: Callable[[], tuple[tuple[str, int], ...]] = tuple
@@ -133,7 +156,8 @@ class Pages:
         self.live = Mask(self.live | mask)
 
     def drop(self, mask: Mask) -> None:
-        """Undo one `hold`."""
+        """Undo one `hold`; closed ranges let go of what nobody holds any more."""
+        before = self.live
         for number in page_numbers(mask):
             holds = self._holds.get(number, 0)
             if holds == 0:
@@ -143,6 +167,10 @@ class Pages:
             else:
                 del self._holds[number]
                 self.live = Mask(self.live & ~(1 << number))
+        if self.lingering and self.live != before:
+            with Release() as release:
+                for range_ in list(self.lingering):
+                    release(range_.close)
 
     # Use by streams.
 
@@ -152,8 +180,10 @@ class Pages:
         The pages count as used by it from here on, and by it alone: to wait for it
         is to wait for the others.
         """
-        for other in [s for s, m in self._uses.items() if m & mask and s is not stream]:
+        others = [s for s, m in self._uses.items() if m & mask and s is not stream]
+        for other in others:
             stream.wait(other)
+        for other in others:
             self._forget(other, mask)
         self.used((stream,), mask)
 
@@ -167,14 +197,8 @@ class Pages:
         """Wait until no stream works on these pages."""
         with Release() as release:
             for stream in [s for s, m in self._uses.items() if m & mask]:
-                try:
-                    stream.synchronize()
-                except DriverError:
-                    # Unmapping under running work is worse than asking twice.
-                    release(stream.synchronize)
-                    raise
-                finally:
-                    del self._uses[stream]
+                del self._uses[stream]
+                release(finish, stream)
 
     def _forget(self, stream: Stream, mask: Mask) -> None:
         left = self._uses[stream] & ~mask

@@ -20,7 +20,7 @@ from sapwood.driver.release import Release
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import DriverError, InternalError
 from sapwood.memory.blocks import Blocks
-from sapwood.memory.cover import cover, grain, runs
+from sapwood.memory.cover import cover, grain, runs, stretch
 from sapwood.memory.pages import Extent, Pages
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Mask, Size, align_down, align_up
@@ -77,12 +77,13 @@ class Range:
     ) -> Storage:
         """Return addresses for an allocation of the captured function.
 
-        ``stays`` is a guess: the allocation will outlive the function.
+        ``stays`` is a guess: the allocation will outlive the function. If it raises,
+        the range must be closed.
         """
         blocks = self._halves[stays]
         taken = blocks.take(size)
         if taken is None:
-            blocks.grow(self._back(blocks.end, blocks.missing(size)))
+            blocks.grow(self._back(blocks.end, blocks.missing(size), stays=stays))
             taken = blocks.take(size)
         if taken is None:
             raise InternalError("a range that has grown has room")
@@ -91,7 +92,10 @@ class Range:
             if isinstance(other, Stream) and other is not stream:
                 stream.wait(other)
         self._lines[address] = line
-        return Storage(address, size, _Block(blocks, address), queue)
+        storage = Storage(address, size, _Block(blocks, address), queue, captured=True)
+        if tags:
+            storage.writer = stream
+        return storage
 
     def taken(self) -> list[tuple[Addr, Size, str | None]]:
         """Return the blocks in use, and the lines that asked for them.
@@ -104,11 +108,13 @@ class Range:
             for address, size in blocks.taken.items()
         ]
 
-    def _back(self, at: Addr, size: Size) -> Size:
-        size = Size(align_up(size, self.pages.page))
-        first = (at - self.base) // self.pages.page
-        self._map(first, size // self.pages.page, self._spare(), scratch=True)
-        return size
+    def _back(self, at: Addr, size: Size, *, stays: bool) -> Size:
+        page, spare = self.pages.page, self._spare()
+        count = align_up(size, page) // page
+        if not stays:
+            count = stretch(count, Counter(e.pages for e in spare))
+        self._map((at - self.base) // page, count, spare, scratch=True)
+        return Size(count * page)
 
     # After capture.
 
@@ -137,15 +143,20 @@ class Range:
         for extent in moved.values():
             extent.ranges += 1
         with Release() as release:
-            self._unmap(moved)
-            for want, scratch in ((inside - outputs, True), (inside & outputs, False)):
-                spare = self._spare() if scratch else list(candidates)
-                for first, count in runs(want):
-                    self._map(first, count, spare, scratch=scratch)
-            for extent in moved.values():
-                extent.ranges -= 1
-                if not extent.ranges:
-                    release(self.pages.release, extent)
+            try:
+                self._unmap(moved)
+                for pages, scratch in (
+                    (inside - outputs, True),
+                    (inside & outputs, False),
+                ):
+                    spare = self._spare() if scratch else list(candidates)
+                    for first, count in runs(pages):
+                        self._map(first, count, spare, scratch=scratch)
+            finally:
+                for extent in moved.values():
+                    extent.ranges -= 1
+                    if not extent.ranges:
+                        release(self.pages.release, extent)
 
     def mask_of(self, lo: Addr, hi: Addr) -> Mask:
         """Return the physical pages behind ``[lo, hi)``."""
@@ -177,7 +188,7 @@ class Range:
     def close(self) -> None:
         """Unmap what is not live, after its last use; give the addresses back.
 
-        Called again when a lease on a closed range ends.
+        Called again when a lease on pages of a closed range ends.
         """
         self.closed = True
         live = self.pages.live
@@ -187,9 +198,13 @@ class Range:
                 self._unmap,
                 {i: e for i, e in self._extents.items() if not e.mask & live},
             )
-            if not self._extents and self.base:
-                base, self.base = self.base, Addr(0)
-                release(self.pages.driver.unreserve, base, RESERVE)
+            if self._extents:
+                self.pages.lingering[self] = None
+            else:
+                self.pages.lingering.pop(self, None)
+                if self.base:
+                    base, self.base = self.base, Addr(0)
+                    release(self.pages.driver.unreserve, base, RESERVE)
 
     def _spare(self) -> list[Extent]:
         mine = set(self._extents.values())

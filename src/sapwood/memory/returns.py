@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from sapwood.errors import DriverError
+from sapwood.driver.release import Release
 
 __all__ = ["Returns"]
 
@@ -27,6 +27,7 @@ class Returns:
         self._queue: deque[Item] = deque()
         self.append: Callable[[Item], None] = self._queue.append
         self._after: Callable[[], object] = bool
+        self._draining = False
 
     def __bool__(self) -> bool:
         return bool(self._queue)
@@ -36,26 +37,38 @@ class Returns:
 
         A driver error is raised when all is done: what reports it has let go.
         """
-        failed: DriverError | None = None
-        while self._queue:
-            give_back, what = self._queue.popleft()
-            try:
-                give_back(what)
-            except DriverError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
+        if self._draining:
+            return  # a finaliser that ran inside: its items are next all the same
+        self._draining = True
+        try:
+            with Release() as release:
+                while self._queue:
+                    give_back, what = self._queue.popleft()
+                    release(give_back, what)
+        finally:
+            self._draining = False
 
     def close(self, after: Callable[[], object]) -> None:
         """From now on whoever appends also drains, and then calls ``after``."""
         self._after = after
         self.append = self._append_and_drain
 
+    def end(self) -> None:
+        """From now on nothing is given back: the driver has taken it all along."""
+        self.append = self._forget
+
     def _append_and_drain(self, item: Item) -> None:
         self._queue.append(item)
-        if self._lock.acquire(blocking=False):
+        if self._draining:
+            return
+        # Asked anew after letting go: another thread may have found the lock taken.
+        while self._queue and self._lock.acquire(blocking=False):
             try:
-                self.drain()
-                self._after()
+                with Release() as release:
+                    release(self.drain)
+                    release(self._after)
             finally:
                 self._lock.release()
+
+    def _forget(self, item: Item) -> None:
+        del item

@@ -1,9 +1,10 @@
 """Who holds which addresses and pages, as plain data.
 
-Version 1: ``page`` bytes; ``extents`` with their page numbers, how many ranges map
-them, and whether they are scratch; ``live`` page numbers; ``ranges`` with what is
-mapped where; the ``heap``'s interval, and its taken and free blocks. `validate` and
-pictures work from this, never from live objects.
+Version 1: ``page`` bytes, ``limit`` in bytes or None; ``extents`` with their page
+numbers, how many ranges map them, and whether they are scratch; ``live`` page
+numbers; ``ranges`` with what is mapped where, also the closed ones that wait for the
+end of a lease; the ``heap``'s interval and pages, its taken blocks ``[address, size]``
+and its free intervals. `validate` and pictures work from this, never from live objects.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sapwood.memory.device import Device
-from sapwood.memory.pages import page_numbers
+from sapwood.memory.pages import Lingering, page_numbers
 from sapwood.memory.range import Range
 
 __all__ = ["snapshot"]
@@ -21,6 +22,10 @@ __all__ = ["snapshot"]
 def snapshot(device: Device, ranges: Mapping[str, Range]) -> dict[str, Any]:
     """Return a picture of a device's memory; ``ranges`` are by name."""
     pages, heap = device.pages, device.heap
+    described: list[tuple[str, Lingering, bool]] = [
+        (name, range_, False) for name, range_ in ranges.items()
+    ]
+    described += [("closed", range_, True) for range_ in pages.lingering]
     return {
         "version": 1,
         "page": pages.page,
@@ -38,13 +43,14 @@ def snapshot(device: Device, ranges: Mapping[str, Range]) -> dict[str, Any]:
         "ranges": [
             {
                 "name": name,
+                "closed": closed,
                 "base": range_.base,
                 "mappings": [
                     {"address": address, "first": extent.first, "pages": extent.pages}
                     for address, extent in range_.mappings()
                 ],
             }
-            for name, range_ in ranges.items()
+            for name, range_, closed in described
         ],
         "heap": {
             "start": heap.blocks.start,

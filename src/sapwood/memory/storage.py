@@ -26,11 +26,13 @@ class Storage:
 
     ``writer`` is the stream that wrote last, ``readers`` the streams that are
     ordered after that write. ``stale`` says why the bytes may not be used any more.
+    ``captured`` bytes were allocated while capturing, for what is captured alone.
     """
 
     __slots__ = (
         "__weakref__",
         "address",
+        "captured",
         "dropped",
         "readers",
         "size",
@@ -39,9 +41,18 @@ class Storage:
         "writer",
     )
 
-    def __init__(self, address: Addr, size: Size, token: Token, dropped: Queue) -> None:
+    def __init__(
+        self,
+        address: Addr,
+        size: Size,
+        token: Token,
+        dropped: Queue,
+        *,
+        captured: bool = False,
+    ) -> None:
         self.address, self.size = address, size
         self.token, self.dropped = token, dropped
+        self.captured = captured
         self.writer: Stream | None = None
         self.readers: tuple[Stream, ...] = ()
         self.stale: str | None = None
@@ -80,7 +91,7 @@ class Storage:
         self._used(stream, stream, ())
 
     def _uses(self, stream: Stream) -> tuple[Stream | None, tuple[Stream, ...]]:
-        if stream.fork is None:
+        if stream.fork is None or self.captured:
             return self.writer, self.readers
         # Inside a capture only what is captured counts: the replay as a whole is
         # ordered after everything before it.
@@ -89,7 +100,7 @@ class Storage:
     def _used(
         self, stream: Stream, writer: Stream | None, readers: tuple[Stream, ...]
     ) -> None:
-        if stream.fork is None:
+        if stream.fork is None or self.captured:
             self.writer, self.readers = writer, readers
         else:
             stream.fork.uses[id(self)] = (writer, readers)

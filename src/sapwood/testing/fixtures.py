@@ -8,16 +8,20 @@ variants differ in when work runs, and in what memory that nobody holds looks li
 from __future__ import annotations
 
 import gc
-from typing import Final
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, TypeVar, cast
 
 from sapwood.driver.emulated import Emulated
-from sapwood.driver.layers import Checked, Faulty, Recorded
-from sapwood.errors import InternalError
+from sapwood.driver.layers import Checked, Faulty, Layer, Recorded
+from sapwood.errors import InternalError, SapwoodError
 from sapwood.memory.pages import page_numbers
 from sapwood.runtime import Runtime
 from sapwood.units import Addr, Size
 
 __all__ = ["VARIANTS", "Rig", "poison_idle"]
+
+R = TypeVar("R")
 
 VARIANTS: Final = ("earliest", "latest", "random:1", "poisoned")
 """The devices that every law runs on: a schedule each, and poison between calls."""
@@ -26,12 +30,21 @@ _TOTAL: Final = Size(1 << 28)
 _PAGE: Final = Size(1 << 16)
 
 
+class _Gone(Layer):
+    """What is left of a device that is there no more: its calls do nothing."""
+
+    def around(self, name: str, call: Callable[..., R], args: tuple[Any, ...]) -> R:
+        del name, call, args
+        nothing: Any = None
+        return cast("R", nothing)
+
+
 class Rig:
     """A runtime on an emulated device of ``total`` bytes, in pages of ``page``.
 
     ``variant`` is one of `VARIANTS`. From the runtime down: ``recorded``, ``faulty``,
     ``checked``, ``device``; poisoning passes the first two by. ``keep_calls`` has
-    ``recorded`` remember calls with their arguments.
+    ``recorded`` remember calls with their arguments. ``finished``: `finish` was called.
     """
 
     def __init__(
@@ -45,6 +58,7 @@ class Rig:
     ) -> None:
         schedule = "earliest" if variant == "poisoned" else variant
         self.variant = variant
+        self.finished = False
         self.device = Emulated(total, page, schedule)
         self.checked = Checked(self.device)
         self.faulty = Faulty(self.checked)
@@ -57,8 +71,11 @@ class Rig:
         """Close the runtime and the device, when the test has dropped its arrays.
 
         Raises `InternalError` where anything was not given back, `DriverError` where
-        work had failed and nobody was told.
+        work had failed and nobody was told. Done once, it is done.
         """
+        if self.finished:
+            return
+        self.finished = True
         self.faulty.plan = ()
         if not self.runtime.closed:
             self.runtime.synchronize()
@@ -67,15 +84,26 @@ class Rig:
         self.check_leaks()
         self.device.close()
 
+    def abandon(self) -> None:
+        """Give everything back by force, after a test that failed.
+
+        Arrays that its traceback keeps may be dropped later, to no effect.
+        """
+        with suppress(SapwoodError):
+            self.runtime.close()
+        self.recorded.driver = _Gone(self.device)
+        self.device.close()
+
     def check_leaks(self) -> None:
         """Raise `InternalError` if the driver is not as it was when it was opened."""
         held = {kind: n for kind, n in self.device.live_handles().items() if n}
         info = self.device.memory_info()
-        if held or self.checked.leaks() or info.free != info.total:
-            used = {"bytes": info.total - info.free}
+        if info.free != info.total:
+            held["bytes"] = info.total - info.free
+        if held or self.checked.leaks():
             raise InternalError(
-                "after close, everything is given back",
-                {**held, **used, "by the account of Checked": self.checked.leaks()},
+                f"after close everything is given back, but these are held: {held}",
+                {"device": held, "checked": self.checked.leaks()},
             )
 
 

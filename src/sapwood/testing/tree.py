@@ -9,9 +9,11 @@ Needs Hypothesis.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-from collections.abc import Callable, Iterator
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,7 +35,7 @@ from sapwood.errors import InternalError, OutOfMemory, StaleOutput
 from sapwood.memory.pages import page_numbers
 from sapwood.runtime import Runtime
 from sapwood.testing.fixtures import poison_idle
-from sapwood.units import Size
+from sapwood.units import Mask, Size
 
 __all__ = ["Calls", "Program", "emulated"]
 
@@ -88,7 +90,11 @@ class Program:
         def write(value: float) -> None:
             shift[:] = value
 
-        self.scaled, self.advanced, self.joined = map(graph, (scaled, advanced, joined))
+        self.scaled, self.advanced, self.joined = (
+            graph(scaled),
+            graph(advanced),
+            graph(joined),
+        )
         self.tune, self.replace, self.write = tune, replace, write
 
 
@@ -125,6 +131,8 @@ class Calls(RuleBasedStateMachine):
     driver: Callable[[str, int], Driver] = staticmethod(emulated)
     steps: int = 0
     """How many steps all machines of this class have taken."""
+    caught: int | None = None
+    """How many those were when a law was first broken."""
 
     @initialize(
         variant=st.sampled_from(["poisoned", "latest", "random:3"]),
@@ -133,6 +141,7 @@ class Calls(RuleBasedStateMachine):
     )
     def begin(self, variant: str, pages: int, patch_from: int) -> None:
         """Open a device and make the two worlds."""
+        self.outside = sys.exception()
         self.eager_check = variant == "poisoned"
         schedule = "earliest" if self.eager_check else variant
         self.checked = Checked(type(self).driver(schedule, pages))
@@ -190,7 +199,7 @@ class Calls(RuleBasedStateMachine):
         self.kept = [*self.kept, *twins][-_KEPT:]
 
     @rule(source=_place, keep=st.booleans(), times=st.integers(1, 3))
-    def feed_back(self, source: int, keep: bool, times: int) -> None:  # noqa: FBT001
+    def feed_back(self, source: int, keep: bool, times: int) -> None:
         """``x = scaled(x)``, each time with the old ``x`` still bound."""
         twin: Twin | None = self._any(source)
         while twin is not None and times:
@@ -224,7 +233,7 @@ class Calls(RuleBasedStateMachine):
             self._keep(*(results[name] for name in sorted(names)))
 
     @rule(source=_place, graphed=st.booleans(), forget=st.booleans())
-    def aside(self, source: int, graphed: bool, forget: bool) -> None:  # noqa: FBT001
+    def aside(self, source: int, graphed: bool, forget: bool) -> None:
         """Read an array on the second stream, and perhaps drop it at once."""
         twin = self._any(source)
         with self.side:
@@ -236,6 +245,19 @@ class Calls(RuleBasedStateMachine):
             self.kept.remove(twin)
         if result is not None:
             self._keep(result)
+
+    @rule(source=_place)
+    def overtake(self, source: int) -> None:
+        """Call, read the result on the second stream, drop it, and call again."""
+        twin = self._any(source)
+        for value in range(_VARIANTS + 2):
+            self.write(value)
+            result = self._call("scaled", twin)
+            if result is None:
+                return
+            with self.side:
+                self._keep(Twin(result.device * 3.0, result.host * 3.0))
+            del result  # so that the next call may overwrite it
 
     # Between calls.
 
@@ -250,11 +272,13 @@ class Calls(RuleBasedStateMachine):
         """Let go of all outputs."""
         self.kept.clear()
 
-    @rule(value=st.sampled_from([2.0, -0.0, 0.0, 3.0]))
-    def tune(self, value: float) -> None:
-        """Change the plain value that a function reads."""
-        self.here.tune(value)
-        self.there.tune(value)
+    @rule(values=st.lists(st.sampled_from([2.0, -0.0, 3.0]), max_size=3), source=_place)
+    def tune(self, values: list[float], source: int) -> None:
+        """Change the plain value that a function reads, and call it."""
+        for value in values:
+            self.here.tune(value)
+            self.there.tune(value)
+            self.feed_back(source, keep=True, times=2)
 
     @rule(value=st.sampled_from([0.5, 7.0]))
     def replace(self, value: float) -> None:
@@ -282,7 +306,7 @@ class Calls(RuleBasedStateMachine):
             if twin.device.storage.stale is None:
                 kept.append(twin)  # made by eager code: no output
                 continue
-            with contextlib.suppress(StaleOutput):
+            with suppress(StaleOutput):
                 np.asarray(twin.device)
                 raise InternalError("an output that has ended cannot be used")
         self.kept = [twin for twin in self.kept if twin.device.storage.stale is None]
@@ -325,12 +349,13 @@ class Calls(RuleBasedStateMachine):
         pages = self.device.pages
         with self.device.lock:
             self.device.returns.drain()
-            leased = 0
+            leased = Mask(0)
             for lease in self.forest.leases._held:  # noqa: SLF001 - its law
-                leased |= lease.mask
-            scratch = 0
+                leased = Mask(leased | lease.mask)
+            scratch = Mask(0)
             for extent in pages.extents:
-                scratch |= extent.mask * extent.scratch
+                if extent.scratch:
+                    scratch = Mask(scratch | extent.mask)
         if leased != pages.live or leased & scratch:
             raise InternalError(
                 "live pages are those of leases, and no scratch",
@@ -358,20 +383,31 @@ class Calls(RuleBasedStateMachine):
         """Compare everything once more, close, and look for what is left."""
         if not hasattr(self, "checked"):
             return
-        with self._ending():
-            self._check_all()
-            self.runtime.synchronize()
-
-    @contextlib.contextmanager
-    def _ending(self) -> Iterator[None]:
+        error = sys.exception()
+        # Hypothesis ends a run that draws too much with what is no `Exception`.
+        broken = isinstance(error, Exception) and error is not self.outside
         try:
-            yield
-            self.kept.clear()
-            self.inputs.clear()
-            self.runtime.close()
-            self.__dict__ = {"checked": self.checked}
-            gc.collect()
-            if self.checked.leaks():
-                raise InternalError("closing leaks nothing", self.checked.leaks())
+            if not broken:
+                broken = True
+                self._end()
+                broken = False
         finally:
+            if broken:
+                # The traceback holds arrays, whose device is gone when they go.
+                self.device.returns.append = deque[Any](maxlen=0).append
+                if type(self).caught is None:
+                    type(self).caught = self.steps
             self.checked.close()
+
+    def _end(self) -> None:
+        self._check_all()
+        self.runtime.synchronize()
+        self.kept.clear()
+        self.inputs.clear()
+        self.runtime.close()
+        for name in ("runtime", "here", "there", "side", "forest", "functions"):
+            delattr(self, name)
+        if self.checked.leaks():
+            gc.collect()
+        if self.checked.leaks():
+            raise InternalError("closing leaks nothing", self.checked.leaks())

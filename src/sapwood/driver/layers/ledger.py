@@ -120,9 +120,10 @@ class Ledger:
         self._host.remove(address)
 
     def _refuse_mapped(self, address: Addr, size: Size) -> None:
-        for page in self._pages(address, size):
-            if page in self._access:
-                raise _wrong(address, f"has memory mapped at {hex_address(page)}")
+        # A reservation has far more pages than there are mappings.
+        for start, length in self._mappings.items():
+            if start < address + size and address < start + length:
+                raise _wrong(address, f"has memory mapped at {hex_address(start)}")
 
     def _pages(self, address: Addr, size: Size) -> range:
         return range(address, address + size, self._page)

@@ -1,0 +1,162 @@
+"""Whether a picture of memory can be true: laws over the data of `snapshot`.
+
+Written from the schema and the design, without the code that keeps the books, so that
+the two can disagree. Tests and `sapwood doctor` ask it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from sapwood.units import hex_address
+
+__all__ = ["Violation", "validate"]
+
+_ALIGNMENT: Final = 512
+_VERSION: Final = 1
+
+Picture = Mapping[str, Any]
+Interval = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A law that does not hold, and about what."""
+
+    law: str
+    about: str
+
+    def __str__(self) -> str:
+        return f"{self.law}: {self.about}"
+
+
+def validate(snapshot: Picture) -> list[Violation]:
+    """Return every law that a snapshot of version 1 breaks; none, if all is well."""
+    if snapshot["version"] != _VERSION:
+        return [Violation("the version is known", str(snapshot["version"]))]
+    return [
+        *_heap(snapshot["heap"], snapshot["page"]),
+        *_extents(snapshot["extents"]),
+        *_mappings(snapshot),
+        *_live(snapshot),
+        *_addresses(snapshot),
+        *_limit(snapshot),
+    ]
+
+
+def _heap(heap: Picture, page: int) -> Iterator[Violation]:
+    start, end = heap["start"], heap["end"]
+    taken = [(address, address + size) for address, size in heap["taken"]]
+    free = [(lo, hi) for lo, hi in heap["free"]]
+    at = start
+    for lo, hi in sorted(taken + free):
+        if lo != at:
+            yield Violation("blocks tile the heap", f"{_text(lo, hi)}, not {at:#_x}")
+        if lo >= hi:
+            yield Violation("a block has a size", _text(lo, hi))
+        if lo % _ALIGNMENT or hi % _ALIGNMENT:
+            yield Violation("blocks are aligned", _text(lo, hi))
+        at = hi
+    if at != end:
+        yield Violation("blocks tile the heap", f"they end at {at:#_x}, not {end:#_x}")
+    for (_, first), (second, _) in pairwise(sorted(free)):
+        if first == second:
+            yield Violation("free neighbours are one block", hex_address(first))
+    if end - start != heap["pages"] * page:
+        yield Violation("the heap's pages are its size", f"{heap['pages']} pages")
+
+
+def _extents(extents: Sequence[Picture]) -> Iterator[Violation]:
+    numbers = Counter(n for extent in extents for n in _numbers(extent))
+    for number, count in numbers.items():
+        if count > 1:
+            yield Violation("a page is in one extent", f"page {number}")
+    for extent in extents:
+        pages = extent["pages"]
+        if pages < 1 or pages & (pages - 1):
+            yield Violation("an extent is a power of two pages", _name(extent))
+        if extent["ranges"] < 1:
+            kind = "scratch" if extent["scratch"] else "output"
+            yield Violation(f"no {kind} extent is unused", _name(extent))
+
+
+def _mappings(snapshot: Picture) -> Iterator[Violation]:
+    known = {(extent["first"], extent["pages"]) for extent in snapshot["extents"]}
+    mapped = Counter[tuple[int, int]]()
+    for range_ in snapshot["ranges"]:
+        inside = Counter((m["first"], m["pages"]) for m in range_["mappings"])
+        mapped.update(inside.keys())
+        for (first, pages), count in inside.items():
+            about = f"pages {first} to {first + pages - 1} in {range_['name']}"
+            if (first, pages) not in known:
+                yield Violation("what is mapped is an extent", about)
+            if count > 1:
+                yield Violation("a range maps an extent once", about)
+    for extent in snapshot["extents"]:
+        count = mapped[extent["first"], extent["pages"]]
+        if count != extent["ranges"]:
+            about = f"{_name(extent)}: {extent['ranges']}, but {count} map it"
+            yield Violation("an extent counts its ranges", about)
+
+
+def _live(snapshot: Picture) -> Iterator[Violation]:
+    live = set(snapshot["live"])
+    homes = {n: extent for extent in snapshot["extents"] for n in _numbers(extent)}
+    for number in sorted(live):
+        if number not in homes:
+            yield Violation("a live page is in an extent", f"page {number}")
+        elif homes[number]["scratch"]:
+            yield Violation("a live page is no scratch", f"page {number}")
+    for range_ in snapshot["ranges"]:
+        if not range_["closed"]:
+            continue
+        if not range_["mappings"]:
+            yield Violation("a closed range waits for a lease", range_["name"])
+        for mapping in range_["mappings"]:
+            if live.isdisjoint(_numbers(mapping)):
+                about = f"{_name(mapping)} in {range_['name']}"
+                yield Violation("a closed range maps what is live", about)
+
+
+def _addresses(snapshot: Picture) -> Iterator[Violation]:
+    page, heap = snapshot["page"], snapshot["heap"]
+    spans = [(heap["start"], heap["end"])] if heap["start"] < heap["end"] else []
+    for range_ in snapshot["ranges"]:
+        for mapping in range_["mappings"]:
+            lo = mapping["address"]
+            spans.append((lo, lo + mapping["pages"] * page))
+            if lo < range_["base"] or (lo - range_["base"]) % page:
+                about = f"{_name(mapping)} in {range_['name']}"
+                yield Violation("a mapping lies on pages of its range", about)
+    for first, second in _overlaps(spans):
+        about = f"{_text(*first)} and {_text(*second)}"
+        yield Violation("mappings do not overlap", about)
+
+
+def _limit(snapshot: Picture) -> Iterator[Violation]:
+    pages = sum(extent["pages"] for extent in snapshot["extents"])
+    size = (pages + snapshot["heap"]["pages"]) * snapshot["page"]
+    if snapshot["limit"] is not None and size > snapshot["limit"]:
+        yield Violation("the limit holds", f"{size} bytes of {snapshot['limit']}")
+
+
+def _overlaps(spans: Iterable[Interval]) -> Iterator[tuple[Interval, Interval]]:
+    for first, second in pairwise(sorted(spans)):
+        if second[0] < first[1]:
+            yield first, second
+
+
+def _numbers(extent: Picture) -> range:
+    return range(extent["first"], extent["first"] + extent["pages"])
+
+
+def _name(extent: Picture) -> str:
+    return f"pages {extent['first']} to {extent['first'] + extent['pages'] - 1}"
+
+
+def _text(lo: int, hi: int) -> str:
+    return f"[{hex_address(lo)}, {hex_address(hi)})"

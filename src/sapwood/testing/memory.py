@@ -1,0 +1,381 @@
+"""A state machine of memory: eager arrays, recordings' ranges and leases, in any order.
+
+`Allocations` makes a device on any driver, with little memory and a few streams, and
+writes everything that it is given; whatever overlaps, comes too early or is unmapped
+too soon shows in the bytes, and the books are validated after each step.
+Needs Hypothesis.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from sapwood.driver.api import Driver
+from sapwood.driver.emulated import Emulated
+from sapwood.driver.layers import Checked
+from sapwood.driver.streams import Stream
+from sapwood.errors import InternalError, OutOfMemory
+from sapwood.memory.device import Device
+from sapwood.memory.range import Range
+from sapwood.memory.snapshot import snapshot
+from sapwood.memory.storage import Storage
+from sapwood.memory.validate import validate
+from sapwood.tree.leases import Lease, Leases
+from sapwood.units import Addr, Mask, Size
+
+__all__ = ["Allocations", "Held", "Replayed", "small_device"]
+
+_ARRAYS: Final = 4
+_OUTPUTS: Final = 4
+_RECORDINGS: Final = 3
+_STREAMS: Final = 3
+
+Span = tuple[Addr, Size]
+
+
+def small_device(schedule: str, pages: int) -> Driver:
+    """Return an emulated device of so many of the smallest pages."""
+    return Emulated(Size(pages * mmap.PAGESIZE), Size(mmap.PAGESIZE), schedule)
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A storage that somebody holds, what its bytes must be, and its pages."""
+
+    storage: Storage
+    contents: bytes
+    mask: Mask = Mask(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replayed:
+    """A stand-in for a recording: what its replays write, in this order."""
+
+    range: Range
+    dead: Sequence[Span]
+    temporaries: Sequence[Span]
+    outputs: Sequence[Span]
+
+
+_byte = st.integers(0, 255)
+_place = st.integers(0, 11)
+"""Picks one of however many there are."""
+_stream = st.integers(0, _STREAMS - 1)
+_eighths = st.sampled_from([1, 2, 8, 9, 17])
+"""A size, in eighths of a page."""
+
+
+class Allocations(RuleBasedStateMachine):
+    """Everything that may happen to device memory, with its contents.
+
+    Subclass it and set ``driver``: given a schedule and a number of pages, it opens a
+    device; one that is not emulated heeds what it can of them. Raises `InternalError`
+    for a broken law, `DriverError` where the device notices first.
+    """
+
+    driver: Callable[[str, int], Driver] = staticmethod(small_device)
+    steps: int = 0
+    """How many steps all machines of this class have taken."""
+    caught: int | None = None
+    """How many those were when a law was first broken."""
+
+    @initialize(
+        schedule=st.sampled_from(["latest", "earliest", "random:3"]),
+        pages=st.sampled_from([24, 64]),
+        limit=st.sampled_from([None, 16]),
+    )
+    def begin(self, schedule: str, pages: int, limit: int | None) -> None:
+        """Open a device."""
+        self.outside = sys.exception()
+        self.checked = Checked(type(self).driver(schedule, pages))
+        self.page = self.checked.abilities.page
+        self.device = Device(
+            self.checked, None if limit is None else Size(limit * self.page)
+        )
+        self.device.pages.reclaim = self._reclaim
+        self.leases = Leases(self.device.pages)
+        self.streams = [
+            self.device.default,
+            *(self.device.new_stream() for _ in range(_STREAMS - 1)),
+        ]
+        self.arrays: list[Held] = []
+        self.outputs: list[Held] = []
+        self.recordings: list[Replayed] = []
+
+    def _reclaim(self) -> bool:
+        if self.device.heap.trim():
+            return True
+        if not self.recordings:
+            return False
+        self.recordings.pop(0).range.close()
+        return True
+
+    # Arrays, and outputs, which are arrays all the same.
+
+    @rule(eighths=_eighths, value=_byte, stream=_stream, user=_stream)
+    def allocate(self, eighths: int, value: int, stream: int, user: int) -> None:
+        """Make an array on one stream and write it on another, or the same."""
+        del self.arrays[: len(self.arrays) - _ARRAYS + 1]
+        size = Size(eighths * self.page // 8)
+        try:
+            storage = self.device.allocate_on_heap(size, self.streams[stream])
+        except OutOfMemory:
+            return
+        self.arrays.append(Held(storage, b""))
+        self._set(self.arrays[-1], value, self.streams[user])
+
+    @precondition(lambda self: self.arrays)
+    @rule(place=_place)
+    def free(self, place: int) -> None:
+        """Drop an array, whatever still uses it."""
+        del self.arrays[place % len(self.arrays)]
+
+    @precondition(lambda self: self.arrays or self.outputs)
+    @rule(place=_place, value=_byte, stream=_stream)
+    def write(self, place: int, value: int, stream: int) -> None:
+        """Write an array in place, held or live as it is."""
+        self._set(self._any(place), value, self.streams[stream])
+
+    @precondition(lambda self: self.arrays or self.outputs)
+    @rule(of=_place, to=_place, stream=_stream)
+    def copy(self, of: int, to: int, stream: int) -> None:
+        """Read one array into another, without waiting on the host."""
+        src, dst = self._any(of), self._any(to)
+        if src is dst:
+            return
+        on = self.streams[stream]
+        size = min(src.storage.size, dst.storage.size)
+        src.storage.order_read(on)
+        dst.storage.order_write(on)
+        self.checked.copy(dst.storage.address, src.storage.address, size, on.handle)
+        dst.contents = src.contents[:size] + dst.contents[size:]
+
+    @precondition(lambda self: self.arrays or self.outputs)
+    @rule(place=_place, stream=_stream)
+    def read(self, place: int, stream: int) -> None:
+        """Compare one array, which waits for no more than it needs."""
+        self._check(self._any(place), self.streams[stream])
+
+    def _any(self, place: int) -> Held:
+        held = [*self.outputs, *self.arrays]
+        return held[place % len(held)]
+
+    def _set(self, held: Held, value: int, stream: Stream) -> None:
+        storage = held.storage
+        storage.order_write(stream)
+        self.checked.set(storage.address, value, storage.size, stream.handle)
+        held.contents = bytes([value]) * storage.size
+
+    def _check(self, held: Held, stream: Stream) -> None:
+        storage = held.storage
+        storage.order_read(stream)
+        found = self.checked.download(storage.address, storage.size, stream.handle)
+        if found != held.contents:
+            wrong = next(i for i, b in enumerate(found) if b != held.contents[i])
+            raise InternalError(
+                "what is held does not change",
+                {"byte": wrong, "of": storage.size, "is": found[wrong]},
+            )
+
+    # Recordings.
+
+    @rule(
+        temporaries=st.lists(_eighths, max_size=3),
+        outputs=st.lists(_eighths, min_size=1, max_size=2),
+        dead=st.integers(0, 2),
+        stays=st.booleans(),
+        shared=st.booleans(),
+    )
+    def record(
+        self,
+        temporaries: list[int],
+        outputs: list[int],
+        dead: int,
+        stays: bool,  # noqa: FBT001 - drawn by name
+        shared: bool,  # noqa: FBT001
+    ) -> None:
+        """Open a range, back it as a capture would, and place its outputs."""
+        if len(self.recordings) == _RECORDINGS:
+            self.close(0)
+        range_ = Range.reserve(self.device.pages)
+        try:
+            early = self._back(range_, temporaries[:dead], stays=False)
+            gone = _spans(early)
+            del early
+            late = self._back(range_, temporaries[dead:], stays=False)
+            kept = self._back(range_, outputs, stays=stays)
+            recording = Replayed(range_, gone, _spans(late), _spans(kept))
+            del late, kept
+            self._place_outputs(recording, shared=shared)
+        except OutOfMemory:
+            range_.close()
+        else:
+            self.recordings.append(recording)
+
+    def _back(self, range_: Range, sizes: Sequence[int], *, stays: bool) -> list[Storage]:
+        with self.device.lock:
+            self.device.returns.drain()
+        return [
+            range_.allocate(
+                Size(eighths * self.page // 8),
+                self.streams[0],
+                self.device.returns,
+                line=None,
+                stays=stays,
+            )
+            for eighths in sizes
+        ]
+
+    def _place_outputs(self, recording: Replayed, *, shared: bool) -> None:
+        spans = [(lo, Addr(lo + size)) for lo, size in recording.outputs]
+        others = {
+            extent: None
+            for other in self.recordings
+            for extent in other.range.output_extents()
+        }
+        recording.range.place(
+            recording.range.page_indices(spans), others if shared else ()
+        )
+
+    @precondition(lambda self: self.recordings)
+    @rule(place=_place, value=_byte, stream=_stream)
+    def replay(self, place: int, value: int, stream: int) -> None:
+        """Run a recording that clobbers nothing live, and hold its outputs."""
+        recording = self.recordings[place % len(self.recordings)]
+        range_, on = recording.range, self.streams[stream]
+        if range_.mask & self.device.pages.live:
+            return
+        self.device.pages.claim(on, range_.mask)
+        contents = self._run(recording, value, on)
+        for (address, size), data in zip(recording.outputs, contents, strict=True):
+            mask = range_.mask_of(address, Addr(address + size))
+            lease = Lease(self.leases, range_, mask)
+            storage = Storage(address, size, lease, self.device.returns)
+            storage.writer = on
+            self.leases.begin(lease, storage)
+            self.outputs.append(Held(storage, data, mask))
+        del self.outputs[: len(self.outputs) - _OUTPUTS]
+
+    def _run(self, recording: Replayed, value: int, stream: Stream) -> list[bytes]:
+        """Write temporaries, make outputs of them, and return what those must be."""
+        for address, size in recording.dead:
+            self.checked.set(address, 0, size, stream.handle)
+        for i, (address, size) in enumerate(recording.temporaries):
+            self.checked.set(address, (value + i) % 256, size, stream.handle)
+        contents = []
+        for address, size in recording.outputs:
+            self.checked.set(address, value, size, stream.handle)
+            data = bytes([value]) * size
+            for i, (source, length) in enumerate(recording.temporaries):
+                part = min(length, size) // (i + 1)
+                self.checked.copy(address, source, Size(part), stream.handle)
+                data = bytes([(value + i) % 256]) * part + data[part:]
+            contents.append(data)
+        return contents
+
+    @precondition(lambda self: self.outputs)
+    @rule(place=_place)
+    def drop(self, place: int) -> None:
+        """Drop an output, whatever still uses it."""
+        del self.outputs[place % len(self.outputs)]
+
+    @precondition(lambda self: self.outputs)
+    @rule(place=_place)
+    def revoke(self, place: int) -> None:
+        """End a lease before its storage is gone."""
+        held = self.outputs.pop(place % len(self.outputs))
+        self.leases.revoke_one(held.storage, "the machine revoked it")
+
+    @precondition(lambda self: self.recordings)
+    @rule(place=_place)
+    def close(self, place: int) -> None:
+        """Close a recording's range, whatever runs and whatever is live."""
+        self.recordings.pop(place % len(self.recordings)).range.close()
+
+    @rule()
+    def trim(self) -> None:
+        """Give the free end of the heap back."""
+        with self.device.lock:
+            self.device.heap.trim()
+
+    # Laws.
+
+    @invariant()
+    def books_are_true(self) -> None:
+        """No law of `validate` is broken."""
+        type(self).steps += 1
+        with self.device.lock:
+            self.device.returns.drain()
+            names = {str(i): r.range for i, r in enumerate(self.recordings)}
+            picture = snapshot(self.device, names)
+        broken = validate(picture)
+        if broken:
+            raise InternalError(str(broken[0]), picture)
+
+    @invariant()
+    def live_pages_are_held(self) -> None:
+        """A page is live while an output on it is held, and no longer."""
+        held = Mask(0)
+        for output in self.outputs:
+            held = Mask(held | output.mask)
+        if held != self.device.pages.live:
+            raise InternalError(
+                "live pages are those of outputs that are held",
+                {"held": held, "live": self.device.pages.live},
+            )
+
+    def teardown(self) -> None:
+        """Compare everything, close with outputs held, and look for what is left."""
+        if not hasattr(self, "checked"):
+            return
+        error = sys.exception()
+        # Hypothesis ends a run that draws too much with what is no `Exception`.
+        broken = isinstance(error, Exception) and error is not self.outside
+        try:
+            if not broken:
+                broken = True
+                self._end()
+                broken = False
+        finally:
+            if broken:
+                # The traceback holds storages, whose device is gone when they go.
+                self.device.returns.append = deque[Any](maxlen=0).append
+                if type(self).caught is None:
+                    type(self).caught = self.steps
+            self.checked.close()
+
+    def _end(self) -> None:
+        while self.recordings:
+            self.close(0)
+        self.device.close()
+        self._check_all()
+        for mine in (self.arrays, self.outputs, self.streams):
+            mine.clear()
+        if self.checked.leaks():
+            gc.collect()
+        if self.checked.leaks():
+            raise InternalError("closing leaks nothing", self.checked.leaks())
+
+
+    def _check_all(self) -> None:
+        for held in (*self.outputs, *self.arrays):
+            self._check(held, self.streams[0])
+
+
+def _spans(storages: Sequence[Storage]) -> list[Span]:
+    return [(storage.address, storage.size) for storage in storages]

@@ -1,0 +1,98 @@
+"""Faulty variants of the tree's decisions, which `Calls` must catch.
+
+A test that has not been seen to fail is no evidence. Each mutant is one line of the
+library written wrongly, and is a context manager: inside it the fault is real.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import FunctionType
+from typing import Any, Final
+
+from sapwood.errors import MisuseError
+from sapwood.memory.range import Range
+from sapwood.tree.admit import rejects
+from sapwood.tree.ambient import Ambient
+from sapwood.tree.build import build
+from sapwood.tree.leases import Leases
+from sapwood.tree.replay import replay
+
+__all__ = ["TREE_MUTANTS", "Mutant", "miswritten"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A fault with a name; ``with mutant.patch():`` makes it real."""
+
+    name: str
+    patch: Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def miswritten(function: Callable[..., Any], right: str, wrong: str) -> Iterator[None]:
+    """Run a function with ``right``, once in its source, written as ``wrong``.
+
+    Whoever holds the function runs the fault. Raises `MisuseError` where the source
+    does not hold ``right`` exactly once.
+    """
+    source = textwrap.dedent(inspect.getsource(function))
+    if not isinstance(function, FunctionType) or source.count(right) != 1:
+        raise MisuseError(
+            f"{function.__qualname__} does not say {right!r} once. Write the mutant "
+            "anew for what it says now"
+        )
+    names = dict(function.__globals__)
+    code = compile(source.replace(right, wrong), f"<{function.__name__}>", "exec")
+    exec(code, names)  # noqa: S102 - the library's own source
+    before, function.__code__ = function.__code__, names[function.__name__].__code__
+    try:
+        yield
+    finally:
+        function.__code__ = before
+
+
+def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> Mutant:
+    return Mutant(name, partial(miswritten, function, right, wrong))
+
+
+TREE_MUTANTS: Final = (
+    _mutant("mask ignored", rejects, "node.clobbers & live", "node.clobbers & 0"),
+    _mutant("escape skipped", replay, "if escaped is not None:", "if False:"),
+    _mutant(
+        "read hazard dropped",
+        Leases.end,
+        "self.pages.used(streams, lease.mask)",
+        "self.pages.used((), lease.mask)",
+    ),
+    _mutant(
+        "ambient guard dropped",
+        Ambient.match,
+        "if not test.holds(space, things, found):",
+        "if not (test.holds(space, things, found) or True):",
+    ),
+    _mutant(
+        "eviction of a live node",
+        Range.close,
+        "if not e.mask & live",
+        "if not e.mask & 0",
+    ),
+    _mutant(
+        "scratch shared with outputs",
+        build,
+        "range_.page_indices(spans)",
+        "set()",
+    ),
+    _mutant("lease released twice", Leases.end, "del self._held[lease]", "pass"),
+    _mutant(
+        "unmap without wait",
+        Range.close,
+        "release(self.pages.settle, self.mask)",
+        "pass",
+    ),
+)

@@ -1,0 +1,185 @@
+"""What happens to Python when it is recorded: it runs twice, and then never again."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+
+
+def test_prints_do_not_repeat(rt, capsys):
+    """A `print` inside a graphed function shows in the first two calls only.
+
+    The function's Python runs in the warm-up and in the recording. Replays run what
+    it gave to the device. Print outside, or return what is to be printed.
+    """
+
+    def f(x):
+        print("running")  # noqa: T201 - the surprise
+        return x + 1
+
+    g, x = rt.graph(f), rt.array(np.zeros(2))
+    for _ in range(5):
+        g(x)
+    assert capsys.readouterr().out == "running\n" * 2
+
+
+def test_printed_arrays_have_no_values(rt, capsys):
+    """Printing an array inside a graphed function shows its shape, not its values.
+
+    There are none yet: the function is being recorded. So that debugging is no error,
+    `print(x)` works all the same.
+    """
+    g = rt.graph(lambda x: (print(x), x + 1)[1])  # noqa: T201
+    g(rt.array(np.zeros(2)))
+    assert capsys.readouterr().out == "sapwood.Array(shape=(2,), dtype=float64)\n"
+
+
+def test_counters_are_refused(rt):
+    """`self.n += 1` inside a graphed function is an error, on the first call.
+
+    A replay runs no Python, so the counter would stop. Count outside, or count in a
+    device array, which replays do write.
+    """
+    count = {"calls": 0}
+
+    def f(x):
+        count["calls"] += 1
+        return x + 1
+
+    x = rt.array(np.zeros(2))
+    with pytest.raises(sw.CaptureError, match="calls"):
+        rt.graph(f)(x)
+
+    steps = rt.array(np.zeros((), dtype=np.int64))
+
+    def counted(x):
+        nonlocal_steps = steps
+        nonlocal_steps += 1
+        return x + 1
+
+    g = rt.graph(counted)
+    for _ in range(5):
+        g(x)
+    assert int(steps) == 5
+
+
+def test_the_refused_call_has_run(rt):
+    """A `CaptureError` for a Python write comes after the write.
+
+    Only when the function has run can it be seen what it wrote. Nothing is undone:
+    the call did what the plain function does, and then said that it cannot be
+    recorded.
+    """
+    log = []
+    with pytest.raises(sw.CaptureError, match="log"):
+        rt.graph(lambda x: (log.append(1), x + 1)[1])(rt.array(np.zeros(2)))
+    assert log == [1]
+
+
+def test_appending_losses_inside_is_refused(rt):
+    """`losses.append(loss)` belongs outside the graphed function.
+
+    Inside, it would change a list's length, once per recording and never in a replay.
+    Outside, it is right: outputs that are kept are never overwritten.
+    """
+    losses, x = [], rt.array(np.arange(3.0))
+    with pytest.raises(sw.CaptureError, match="losses"):
+        rt.graph(lambda x: losses.append(x.sum()))(x)
+    losses.clear()
+    step = rt.graph(lambda x: x.sum())
+    for _ in range(6):
+        losses.append(step(x))
+        x += 1
+    assert [float(loss) for loss in losses] == [3, 6, 9, 12, 15, 18]
+
+
+def test_host_random_numbers_are_refused(rt):
+    """`random.random()` in a graphed function would be the same number for ever.
+
+    It is an error instead. Draw from a device generator, which replays move on.
+    """
+    x = rt.array(np.ones(3))
+    with pytest.raises(sw.CaptureError, match="random"):
+        rt.graph(lambda x: x * random.random())(x)
+    rng, same = rt.generator(1), np.random.Generator(np.random.Philox(1))
+    f = rt.graph(lambda x: x * rng.random(3))
+    for _ in range(5):
+        assert np.asarray(f(x)).tolist() == same.random(3).tolist()
+
+
+def test_the_clock_is_refused_late(rt):
+    """`time.time()` feeding a computation is an error, but on the second call.
+
+    One run cannot show that a number changes: the recording differs from the warm-up.
+    """
+    f, x = rt.graph(lambda x: x + time.perf_counter()), rt.array(np.ones(3))
+    f(x)
+    with pytest.raises(sw.CaptureError, match="differs"):
+        f(x)
+
+
+def test_branches_on_values_are_refused(rt):
+    """`if x.sum() > 0:` asks the device in the middle of the function.
+
+    Only one branch would be recorded. Choose with `np.where`, split the function in
+    two with the `if` between them, or let it run eagerly.
+    """
+
+    def f(x):
+        return x if x.sum() > 0 else -x
+
+    x = rt.array(np.full(2, -1.0))
+    with pytest.raises(sw.CaptureError, match="host"):
+        rt.graph(f)(x)
+    assert np.asarray(rt.graph(f, on_unsupported="eager")(x)).tolist() == [1, 1]
+    g = rt.graph(lambda x: np.where(x.sum() > 0, x, -x))
+    for _ in range(4):
+        assert np.asarray(g(x)).tolist() == [1, 1]
+    assert g.stats().replays == 2
+
+
+def test_returned_constants_are_from_the_recording(rt):
+    """A plain value in the result is the recorded one, and must not change.
+
+    Here it depends on the shape, which is part of the signature: so it is right.
+    """
+    f = rt.graph(lambda x: (x + 1, len(x)))
+    for size in (2, 3) * 4:
+        assert f(rt.array(np.zeros(size)))[1] == size
+    assert f.stats().recordings == 2
+
+
+def test_exceptions_inside_are_not_repeated(rt):
+    """`try/except` inside is decided while recording, like every other Python."""
+
+    def f(x, table):
+        try:
+            scale = table["scale"]
+        except KeyError:
+            scale = 2
+        return x * scale
+
+    g, x = rt.graph(f), rt.array(np.ones(2))
+    for table in ({}, {"scale": 5}) * 4:
+        expected = table.get("scale", 2)
+        assert np.asarray(g(x, table)).tolist() == [expected] * 2
+    assert g.stats().recordings == 2
+
+
+def test_generators_and_coroutines_are_refused(rt):
+    """A function that pauses cannot be replayed: it is refused when decorated."""
+
+    def pausing(x):
+        yield x
+
+    async def waiting(x):
+        return x
+
+    for fn in (pausing, waiting):
+        with pytest.raises(sw.MisuseError):
+            rt.graph(fn)

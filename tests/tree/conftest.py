@@ -1,0 +1,131 @@
+"""Arrays without a framework, and nodes without a device: what pure decisions see."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import pytest
+
+from sapwood.graph.recording import Recording
+from sapwood.memory.storage import Storage
+from sapwood.tree.node import Node, PlaceUse
+from sapwood.tree.outputs import Outputs
+from sapwood.tree.roles import Role
+
+
+class Token:
+    """Takes bytes back that nobody counts."""
+
+    def ended(self, streams):
+        pass
+
+
+@dataclass(eq=False)
+class Plain:
+    """An array of bytes: ``layout`` is its size and a name."""
+
+    storage: Storage
+    address: int
+    layout: tuple[int, str]
+
+
+class PlainAdapter:
+    """The adapter of `Plain` arrays; it refuses bytearrays."""
+
+    def is_array(self, value):
+        return type(value) is Plain
+
+    def text(self, array):
+        return f"plain[{array.layout[0]}]"
+
+    def refusal(self, value):
+        return "bytes of the host" if isinstance(value, bytearray) else None
+
+    def look(self, value):
+        if type(value) is not Plain:
+            return None
+        value.storage.check()
+        return value.layout, value.storage, value.address
+
+    def address(self, array):
+        return array.address
+
+    def span(self, array):
+        return array.address, array.address + array.layout[0]
+
+    def storage(self, array):
+        return array.storage
+
+    def template(self, array):
+        return array.layout
+
+    def make(self, template, storage, address):
+        return Plain(storage, address, template)
+
+
+@pytest.fixture(scope="session")
+def adapter():
+    """Return an adapter of plain arrays."""
+    return PlainAdapter()
+
+
+@pytest.fixture(scope="session")
+def make_storage():
+    """Return a maker of storages that belong to nobody."""
+    return lambda address, size=64: Storage(address, size, Token(), deque(maxlen=0))
+
+
+@pytest.fixture(scope="session")
+def make_array(make_storage):
+    """Return a maker of arrays: in a storage of their own, or in a given one."""
+
+    def make(address, size=16, name="u1", storage=None):
+        return Plain(storage or make_storage(address), address, (size, name))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_use():
+    """Return a maker of what a recording does with one place."""
+
+    def make(role=Role.PINNED, address=0x1000, name="x", **fields):
+        known = {"size": 16, "used": True, "written": False, "donated": False}
+        return PlaceUse(name=name, role=role, address=address, **{**known, **fields})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_node():
+    """Return a maker of nodes that no driver knows."""
+
+    def make(*places, arguments=None, lows=(), **fields):
+        known = {
+            "label": "f#1",
+            "parent": None,
+            "recording": Recording((), (), (), ()),
+            "exec": None,
+            "range": None,
+            "ambient": None,
+            "outputs": Outputs(None, (), (), ()),
+            "escapes": False,
+            "clobbers": 0,
+            "output_masks": (),
+            "ambient_sharing": None,
+            "watches_overlap": False,
+            "revokes": (),
+        }
+        last_used = fields.pop("last_used", 0)
+        count = len(places) if arguments is None else arguments
+        node = Node(
+            places=places,
+            argument_places=count,
+            ambient_lows=list(lows),
+            **{**known, **fields},
+        )
+        node.last_used = last_used
+        return node
+
+    return make

@@ -1,0 +1,119 @@
+"""Which arguments belong to which parameter, and what a user would call them."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from sapwood.errors import MisuseError
+from sapwood.tree.parameters import Parameters, check_kind
+from sapwood.tree.signature import describe
+
+
+def _train(params, batch, *rest, scale=1.0, **others):
+    return params, batch, rest, scale, others
+
+
+def _gen():
+    yield 1
+
+
+async def _coroutine():
+    return 1
+
+
+async def _agen():
+    yield 1
+
+
+@pytest.fixture
+def names(adapter):
+    """Return what names the array arguments of a call."""
+
+    def names(fn, *args, **kwargs):
+        return Parameters(fn).names(describe(args, kwargs, adapter))
+
+    return names
+
+
+@pytest.mark.parametrize("fn", [_gen, _coroutine, _agen, functools.partial(_gen)])
+def test_functions_whose_body_waits_are_refused(fn):
+    """Calling them runs nothing that could be recorded."""
+    with pytest.raises(MisuseError, match="Graph a plain function"):
+        check_kind(fn)
+
+
+def test_only_what_can_be_called_is_graphed():
+    """Anything else is refused; what can be called is not."""
+    with pytest.raises(MisuseError, match="3 is not callable"):
+        check_kind(3)
+    check_kind(_train)
+    check_kind(functools.partial(_train, 1))
+    check_kind(dict)
+
+
+def test_arrays_are_named_as_the_function_names_them(names, make_array):
+    """By parameter, and the way into it; extra ones by their number or keyword."""
+    x = [make_array(0x1000 * (i + 1)) for i in range(6)]
+    found = names(
+        _train, {"w": x[0], "b": [x[1]]}, x[2], 1.0, x[3], scale=x[4], bias=(x[5],)
+    )
+    assert found == [
+        "params['w']",
+        "params['b'][0]",
+        "batch",
+        "rest[1]",
+        "scale",
+        "bias[0]",
+    ]
+
+
+def test_a_function_without_signature_has_numbered_arguments(names, make_array):
+    """And so have arguments that no parameter takes."""
+    x, y = make_array(0x1000), make_array(0x2000)
+    assert names(type("Odd", (), {"__signature__": 3})(), x, [y]) == [
+        "args[0]",
+        "args[1][0]",
+    ]
+    assert names(lambda a: a, x, y) == ["a", "args[1]"]
+
+
+def test_a_whole_call_that_is_one_array_is_named_by_its_path(make_array, adapter):
+    """A path that is no argument's is its own name."""
+    parameters = Parameters(_train)
+    call = describe((make_array(0x1000),), {}, adapter)
+    alone = call._replace(structure=None, positions=[0])
+    assert parameters.names(alone) == [""]
+
+
+def test_arguments_are_bound_as_the_call_binds_them():
+    """Wrong ones raise what the call would raise."""
+    bound = Parameters(_train).bind((1, 2, 3), {"bias": 4})
+    assert bound == {"params": 1, "batch": 2, "rest": (3,), "others": {"bias": 4}}
+    with pytest.raises(TypeError, match="batch"):
+        Parameters(_train).bind((1,), {})
+
+
+def test_without_signature_arguments_are_bound_by_number():
+    """So that slots in them can still be found."""
+    odd = Parameters(type("Odd", (), {"__signature__": 3})())
+    assert odd.bind((1, 2), {"k": 3}) == {"args[0]": 1, "args[1]": 2, "k": 3}
+
+
+def test_options_name_parameters():
+    """A name that is none is refused, with the names there are."""
+    Parameters(_train).check("donate", ["params", "rest"])
+    with pytest.raises(MisuseError, match=r"donate='parms'.*params, batch, rest"):
+        Parameters(_train).check("donate", ["parms"])
+    with pytest.raises(MisuseError, match="parameters are none"):
+        Parameters(lambda: None).check("pinned", ["x"])
+
+
+def test_a_parameter_holds_all_that_is_under_its_name():
+    """Items and attributes of it, and nothing that only begins alike."""
+    names = ["x", "x[0]", "x.w['a']", "xy", "y"]
+    parameters = Parameters(_train)
+    assert parameters.named(names, ["x"]) == {0, 1, 2}
+    assert parameters.named(names, ["xy", "y"]) == {3, 4}
+    assert parameters.named(names, []) == frozenset()
