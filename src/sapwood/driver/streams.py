@@ -6,6 +6,7 @@ destroyed by whoever drains `Stream.dropped`, never inside a finaliser.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Protocol, Self
@@ -15,6 +16,7 @@ from sapwood.errors import MisuseError
 
 __all__ = ["Event", "Fork", "Queue", "Stream", "current_stream"]
 
+_marking = threading.Lock()
 _stack: ContextVar[tuple[Stream, ...]] = ContextVar("sapwood_streams", default=())
 _fork: ContextVar[Fork | None] = ContextVar("sapwood_fork", default=None)
 
@@ -69,6 +71,7 @@ class Stream:
         "_marker",
         "driver",
         "dropped",
+        "ended",
         "fork",
         "handle",
         "name",
@@ -81,8 +84,10 @@ class Stream:
         self.dropped = dropped
         self._marker: EventHandle | None = None
         self.fork: Fork | None = None
+        self.ended = False
 
     def __del__(self) -> None:
+        self.ended = True
         if self._marker is not None:
             self.dropped.append((self.driver.destroy_event, self._marker))
         self.dropped.append((self.driver.destroy_stream, self.handle))
@@ -117,7 +122,9 @@ class Stream:
         """Record the event that other streams wait for, and return it."""
         # One event serves all waits: a wait binds to the record before it.
         if self._marker is None:
-            self._marker = self.driver.create_event()
+            with _marking:
+                if self._marker is None:
+                    self._marker = self.driver.create_event()
         self.driver.record_event(self._marker, self.handle)
         return self._marker
 
@@ -134,7 +141,11 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait until all work given to this stream is done."""
-        self.driver.synchronize_stream(self.handle)
+        if self.ended:
+            # Garbage in a cycle: finalised, but what it is in still asks.
+            self.driver.synchronize()
+        else:
+            self.driver.synchronize_stream(self.handle)
 
     def __repr__(self) -> str:
         return f"<Stream {self.name}>"

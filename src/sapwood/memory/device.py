@@ -93,9 +93,9 @@ class Device:
 
     def allocate_on_heap(self, size: Size, stream: Stream) -> Storage:
         """Return fresh bytes of the heap, whatever the route."""
-        if self.closed:
-            raise MisuseError("this runtime is closed: make a new one to compute")
         with self.lock:
+            if self.closed:
+                raise MisuseError("this runtime is closed: make a new one to compute")
             self.returns.drain()
             return self.heap.allocate(size, stream)
 

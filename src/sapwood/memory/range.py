@@ -58,6 +58,7 @@ class Range:
         self._extents: dict[int, Extent] = {}
         self._lines: dict[Addr, str | None] = {}
         self._halves = (Blocks(base), Blocks(Addr(base + HALF)))
+        self._late = Blocks(Addr(base + HALF + HALF // 2))
 
     @classmethod
     def reserve(cls, pages: Pages) -> Range:
@@ -74,13 +75,15 @@ class Range:
         *,
         line: str | None,
         stays: bool = False,
+        late: bool = False,
     ) -> Storage:
         """Return addresses for an allocation of the captured function.
 
-        ``stays`` is a guess: the allocation will outlive the function. If it raises,
-        the range must be closed.
+        ``stays`` is a guess: the allocation will outlive the function. ``late``: it is
+        made after capture. If it raises, the range must be closed.
         """
-        blocks = self._halves[stays]
+        # What is allocated late may share no bytes with what was freed in the capture.
+        blocks = self._late if late else self._halves[stays]
         taken = blocks.take(size)
         if taken is None:
             blocks.grow(self._back(blocks.end, blocks.missing(size), stays=stays))
@@ -104,7 +107,7 @@ class Range:
         """
         return [
             (address, size, self._lines[address])
-            for blocks in self._halves
+            for blocks in (*self._halves, self._late)
             for address, size in blocks.taken.items()
         ]
 

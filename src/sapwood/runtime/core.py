@@ -22,6 +22,7 @@ from sapwood.events import Closed, Event, Log
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.runtime.graphed import GraphOptions, graphed
+from sapwood.tree import session
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
@@ -145,6 +146,12 @@ class Runtime:
     def synchronize(self) -> None:
         """Wait for all work of the device."""
         self._open()
+        watching = session.current()
+        if watching is not None:
+            watching.refuse(
+                "synchronize() waits on the host, which no replay would",
+                "Synchronize before or after the graphed function",
+            )
         self._driver.synchronize()
 
     # What happened, and who holds what.

@@ -227,7 +227,9 @@ class Allocations(RuleBasedStateMachine):
         else:
             self.recordings.append(recording)
 
-    def _back(self, range_: Range, sizes: Sequence[int], *, stays: bool) -> list[Storage]:
+    def _back(
+        self, range_: Range, sizes: Sequence[int], *, stays: bool
+    ) -> list[Storage]:
         with self.device.lock:
             self.device.returns.drain()
         return [
@@ -370,7 +372,6 @@ class Allocations(RuleBasedStateMachine):
             gc.collect()
         if self.checked.leaks():
             raise InternalError("closing leaks nothing", self.checked.leaks())
-
 
     def _check_all(self) -> None:
         for held in (*self.outputs, *self.arrays):

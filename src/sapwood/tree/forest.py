@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sapwood.driver.release import Release
@@ -41,7 +42,7 @@ class Forest:
         self.device, self.adapter, self.emit = device, adapter, emit
         self.patch_from = patch_from
         self.leases = Leases(device.pages)
-        self.nodes: dict[Node, Forget] = {}
+        self.nodes: dict[Node, weakref.WeakMethod[Forget]] = {}
         self.last: Node | None = None
         self.clock = 0
         self._numbers = itertools.count(1)
@@ -62,8 +63,8 @@ class Forest:
         self._capture_stream = None
 
     def plant(self, node: Node, forget: Forget) -> None:
-        """Add a recording; ``forget`` takes it from whoever looks for it."""
-        self.nodes[node] = forget
+        """Add a recording; ``forget``, a method, takes it from whoever looks for it."""
+        self.nodes[node] = weakref.WeakMethod(forget)
 
     def fell(self, node: Node, reason: str | None) -> None:
         """Remove a recording: nobody finds it any more, its memory returns.
@@ -71,12 +72,21 @@ class Forest:
         With a ``reason`` it counts as evicted. Pages with a live lease stay until
         that ends.
         """
-        self.nodes.pop(node)(node, reason)
+        forget = self.nodes.pop(node)()
+        if forget is not None:
+            forget(node, reason)
         if self.last is node:
             self.last = None
         with Release() as release:
             release(node.exec.close)
             release(node.range.close)
+
+    def fell_all(self, nodes: Iterable[Node]) -> None:
+        """Remove the recordings of a function that is gone."""
+        with Release() as release:
+            for node in nodes:
+                if node in self.nodes:
+                    release(self.fell, node, None)
 
     def inherits(self, storage: Storage) -> bool:
         """Return whether these bytes are the output of a recording."""
@@ -123,7 +133,7 @@ class Forest:
         with Release() as release:
             for node in list(self.nodes):
                 release(self.fell, node, None)
-        self._capture_stream = None
+            self._capture_stream = None
 
     def _reclaim(self) -> bool:
         """Find memory: what the heap does not need, else the oldest recording."""

@@ -23,7 +23,7 @@ def check_kind(fn: Callable[..., Any]) -> None:
         ("a coroutine function", inspect.iscoroutinefunction),
         ("a generator function", inspect.isgeneratorfunction),
     ):
-        if is_kind(fn):
+        if is_kind(fn) or is_kind(getattr(type(fn), "__call__", None)):
             raise MisuseError(
                 f"{getattr(fn, '__qualname__', fn)} is {kind}, whose body does not "
                 "run when it is called. Graph a plain function that it calls"

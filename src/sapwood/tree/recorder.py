@@ -93,11 +93,18 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
     args, kwargs = _with_leaves(call, arrays)
     arguments = order.bind(args, kwargs)
     before = survey(order.fn, arguments, adapter)
-    captured = _capture(order, forest, range_, args, kwargs)
+    try:
+        captured = _capture(order, forest, range_, args, kwargs)
+    except BaseException:
+        changes = survey(order.fn, arguments, adapter).changes_since(before)
+        _restore([c for c in changes if isinstance(c, BoundArray)])
+        raise
     bound: tuple[BoundArray, ...] = ()
     try:
         changes = survey(order.fn, arguments, adapter).changes_since(before)
         bound = tuple(c for c in changes if isinstance(c, BoundArray))
+        # The replay binds them; until then all is as before the call.
+        _restore(bound)
         error = _error(captured, changes)
         spans = touched(device.driver, captured.graph)
         ambient = before.guards(_used(spans, captured.result, adapter))
@@ -107,7 +114,6 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
             captured.graph, captured.session, everything, stages, range_, device
         )
     finally:
-        _restore(bound)
         device.driver.destroy_graph(captured.graph)
     known = [*arrays, *read_by.arrays]
     values = [change.new for change in bound]
@@ -115,7 +121,7 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
     names, more = _ambient_roles(order, ambient, read_by, forest)
     for i, (place, role) in enumerate(zip(everything, (*roles, *more), strict=True)):
         if role is Role.COPIED and i not in stages:
-            stages[i] = stage(place, range_, device)
+            stages[i] = stage(place, range_, device, late=True)
     if captured.error is None:
         check_allocations(outputs, stages, range_, device)
     drawing = Drawing(

@@ -65,7 +65,9 @@ class Runner:
         self.parameters = Parameters(target())
         self.tally = Tally()
         self.families = Families(
-            forest.adapter, forest.device.pages, limit=4 * options.max_recordings
+            forest.adapter,
+            forest.device.pages,
+            limit=max(1024, 4 * options.max_recordings),
         )
         self.misses: deque[tuple[str, tuple[Miss, ...]]] = deque(maxlen=32)
 
@@ -73,25 +75,36 @@ class Runner:
         """Run one call, however it is best run."""
         forest = self.forest
         device = forest.device
-        if device.closed:
-            raise MisuseError(
-                f"{self.options.name} was called after its runtime was closed. "
-                "Graph it on a runtime that is open"
-            )
         call = describe(args, kwargs, forest.adapter)
         with device.lock:
+            self._check_open()
             if device.returns:
                 device.returns.drain()
             if forest.before_call is not None:
                 forest.before_call()
             found = self.families.find(call)
             if found is not None:
-                self.tally["replays"] += 1
                 verify = self.options.verify
-                if verify and self.tally["replays"] % verify == 0:
-                    return self._verified(found, call, args, kwargs)
-                return self._replay(found, call, args, kwargs)
+                if verify and (self.tally["replays"] + 1) % verify == 0:
+                    result = self._verified(found, call, args, kwargs)
+                else:
+                    result = self._replay(found, call, args, kwargs)
+                self.tally["replays"] += 1
+                return result
         return self._missed(call, args, kwargs)
+
+    def _check_open(self) -> None:
+        if self.forest.device.closed:
+            raise MisuseError(
+                f"{self.options.name} was called after its runtime was closed. "
+                "Graph it on a runtime that is open"
+            )
+
+    def __del__(self) -> None:
+        # Nobody can call the function any more: its recordings go with it.
+        if self.families.nodes:
+            item = (self.forest.fell_all, tuple(self.families.nodes))
+            self.forest.device.returns.append(item)
 
     def _replay(
         self,
@@ -134,11 +147,13 @@ class Runner:
         arguments = self.parameters.bind(args, kwargs)
         before = survey(self.target(), arguments, forest.adapter)
         with forest.device.lock:
+            self._check_open()
             # Another thread may have recorded it meanwhile.
             found = self.families.find(call)
             if found is not None:
+                result = self._replay(found, call, args, kwargs)
                 self.tally["replays"] += 1
-                return self._replay(found, call, args, kwargs)
+                return result
             group = self.families.group(call, before.key, self.options.max_variants)
             reasons = self._note(call, group)
             step = next_step(

@@ -19,10 +19,12 @@ ALIGNMENT: Final = 512
 """A staged place keeps its address modulo this, so that it is as aligned."""
 
 
-def stage(place: Place, range_: Range, device: Device) -> Storage:
-    """Allocate room for a place."""
+def stage(
+    place: Place, range_: Range, device: Device, *, late: bool = False
+) -> Storage:
+    """Allocate room for a place; ``late``: after capture."""
     size = Size(place.hi - place.lo + place.lo % ALIGNMENT)
-    return range_.allocate(size, device.stream(), device.returns, line=None)
+    return range_.allocate(size, device.stream(), device.returns, line=None, late=late)
 
 
 def landing(storage: Storage, place: Place) -> Addr:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sapwood.errors import MisuseError
 from sapwood.integrations.numpy.array import Array
 from sapwood.integrations.numpy.layout import Layout, array_at, extent
 from sapwood.integrations.numpy.random import Generator
@@ -60,6 +61,11 @@ class NumpyAdapter:
         """Return layout, storage and first byte of an array."""
         if type(value) is not Array:
             return None
+        if value.device is not self.device:
+            raise MisuseError(
+                f"an array of another runtime, {self.text(value)}, is an argument of a "
+                "graphed function. Bring it over with rt.array(numpy.asarray(x))"
+            )
         storage = value.storage
         if storage.stale is not None:
             storage.check()
@@ -96,5 +102,7 @@ class NumpyAdapter:
         """Return an array like the template's."""
         face, layout, at = template
         if address != at:
+            writeable = face.flags.writeable
             face = array_at(address, layout)
+            face.flags.writeable = writeable
         return Array(storage, self.device, face, layout, address)

@@ -37,7 +37,8 @@ def _state(source: Any) -> Sequence[Hashable]:
         state = source.get_state()
     else:
         state = bits.state
-    return (_frozen(state),)
+    # Bytes are compared by value, a tuple would be a thing of its own.
+    return (repr(_frozen(state)).encode(),)
 
 
 def _frozen(state: Any) -> Hashable:
