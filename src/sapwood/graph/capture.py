@@ -113,7 +113,7 @@ def _plain(
             pointers = driver.pointers(function, params)
             if pointers is None:
                 raise CaptureError(
-                    f"the device does not know the addresses in the parameters of {name}",
+                    f"the device does not know the addresses among {name}'s parameters",
                     remedy="Record it through an integration that knows them",
                 )
             plain = RecordedOp(Kind.KERNEL, params, image, name, grid, block, shared)

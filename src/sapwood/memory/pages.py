@@ -40,6 +40,8 @@ class Extent:
 class Lingering(Protocol):
     """A closed range, some pages of which are live still."""
 
+    mask: Mask
+
     @property
     def base(self) -> Addr: ...
     def mappings(self) -> list[tuple[Addr, Extent]]: ...

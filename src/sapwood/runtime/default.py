@@ -18,7 +18,7 @@ _default: Runtime | None = None
 
 def default_runtime() -> Runtime:
     """Return the process's runtime; after it was closed, a new one."""
-    global _default
+    global _default  # noqa: PLW0603 - the one of the process
     found = _default
     if found is not None and not found.closed:
         return found

@@ -46,6 +46,7 @@ _RECORDINGS: Final = 3
 _STREAMS: Final = 3
 
 Span = tuple[Addr, Size]
+_NO_PAGES: Final = Mask(0)
 
 
 def small_device(schedule: str, pages: int) -> Driver:
@@ -59,7 +60,7 @@ class Held:
 
     storage: Storage
     contents: bytes
-    mask: Mask = Mask(0)
+    mask: Mask = _NO_PAGES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,8 +207,8 @@ class Allocations(RuleBasedStateMachine):
         temporaries: list[int],
         outputs: list[int],
         dead: int,
-        stays: bool,  # noqa: FBT001 - drawn by name
-        shared: bool,  # noqa: FBT001
+        stays: bool,
+        shared: bool,
     ) -> None:
         """Open a range, back it as a capture would, and place its outputs."""
         if len(self.recordings) == _RECORDINGS:

@@ -23,7 +23,7 @@ def check_kind(fn: Callable[..., Any]) -> None:
         ("a coroutine function", inspect.iscoroutinefunction),
         ("a generator function", inspect.isgeneratorfunction),
     ):
-        if is_kind(fn) or is_kind(getattr(type(fn), "__call__", None)):
+        if is_kind(fn) or is_kind(vars(type(fn)).get("__call__")):
             raise MisuseError(
                 f"{getattr(fn, '__qualname__', fn)} is {kind}, whose body does not "
                 "run when it is called. Graph a plain function that it calls"
@@ -65,7 +65,7 @@ class Parameters:
         return [self._name(leaves[position]) for position in call.positions]
 
     def named(self, names: Sequence[str], option: Sequence[str]) -> frozenset[int]:
-        """Return which of the array ``names`` belong to the parameters in ``option``."""
+        """Return which array ``names`` belong to the parameters in ``option``."""
         return frozenset(
             i
             for i, name in enumerate(names)

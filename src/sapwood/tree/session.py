@@ -15,7 +15,8 @@ from sapwood.errors import CaptureError
 
 __all__ = ["Session", "current", "entered", "user_line"]
 
-_ROOM = str(Path(__file__).parent.parent)
+_SITE = "/site-packages/"
+_ROOM = f"{Path(__file__).parent.parent}/"
 _session: ContextVar[Session | None] = ContextVar("sapwood_session", default=None)
 
 
@@ -67,10 +68,11 @@ class entered:
 
 def user_line() -> str | None:
     """Return ``file:line`` of the innermost frame that is the user's own code."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001: made for this
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - made for this
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_ROOM) and "/numpy/" not in name and name[:1] != "<":
+        ours = name.startswith(_ROOM) or f"{_SITE}numpy/" in name
+        if not ours and name[:1] != "<":
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return None

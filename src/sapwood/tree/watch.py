@@ -143,7 +143,7 @@ def capture(
                     result = fn(*args, **kwargs)
             except DriverError:
                 raise
-            except BaseException as raised:
+            except BaseException as raised:  # noqa: BLE001 - raised again after a launch
                 error = raised
             fork.join()
         graph = driver.end_capture(stream.handle)

@@ -1,7 +1,5 @@
 """What a function does not read is not guarded, and guards keep nothing alive."""
 
-# ruff: noqa: PLW0108 - how a function is written is what is tested
-
 from __future__ import annotations
 
 import gc

@@ -1,6 +1,6 @@
 """Every way of reading a value in Python is guarded."""
 
-# ruff: noqa: PLC3002, PLW0108 - how a function is written is what is tested
+# ruff: noqa: PLC3002 - how a function is written is what is tested
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every way of writing in Python is noticed, and arrays can be bound again."""
 
-# ruff: noqa: PLW0108, PLW0603 - how a function is written is what is tested
+# ruff: noqa: PLW0603 - how a function is written is what is tested
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ names that their own classes use.
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict, defaultdict, deque
+from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import cached_property, partial, partialmethod
@@ -254,6 +254,8 @@ _by_type: dict[type, Callable[[Any, Reach], _Openings]] = {
     dict: _always(views.DICT),
     OrderedDict: _always(views.DICT),
     defaultdict: _always(views.DICT),
+    Counter: _always(views.DICT),
+    ChainMap: lambda _, __: iter([Opening(views.ATTRIBUTES, frozenset({"maps"}))]),
 }
 
 

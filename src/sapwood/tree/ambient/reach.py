@@ -6,6 +6,7 @@ more names: the walk is repeated until nothing is added.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -308,4 +309,6 @@ def constant_of(value: Any) -> Hashable:
         if value.nbytes <= _BYTES and "O" not in kind and kind != "object":
             return (cls, shape, kind, value.tobytes())
         return (cls, shape, kind, Identity(value))
+    if cls is array and len(value) * value.itemsize <= _BYTES:
+        return (cls, value.typecode, value.tobytes())
     return constant_key(value)

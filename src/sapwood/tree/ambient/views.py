@@ -7,7 +7,7 @@ call, so views do as little as they can and run no code of the user's.
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -93,7 +93,7 @@ def value_text(value: object) -> str:
     return f"<{type(value).__qualname__}>"
 
 
-_OWN_ITEMS = {list, deque, dict, OrderedDict, defaultdict}
+_OWN_ITEMS = {list, deque, dict, Counter, OrderedDict, defaultdict}
 _PLAIN = {bool, int, float, complex, str, bytes, type(None), type(...), range}
 
 
