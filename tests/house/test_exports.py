@@ -13,11 +13,16 @@ def _modules(sources) -> list[ModuleType]:
     return [importlib.import_module(source.module) for source in sources]
 
 
+def _order(name: str) -> tuple[bool, bool, str]:
+    """Constants, classes, functions: the order that the linter keeps."""
+    return not name.isupper(), name[:1].islower() or name[:1] == "_", name
+
+
 def test_every_module_exports_sorted_names(sources):
     """Each module has an ``__all__``: sorted, without doubles, and every name there."""
     for module in _modules(sources):
         names = list(module.__all__)
-        assert names == sorted(set(names)), module.__name__
+        assert names == sorted(set(names), key=_order), module.__name__
         missing = [name for name in names if not hasattr(module, name)]
         assert missing == [], module.__name__
 

@@ -130,6 +130,8 @@ class Device:
             self._modules.clear()
             self._functions.clear()
             self.returns.close(self._finish)
+            # What came back since the first time, before anybody would see to it.
+            release(self.returns.drain)
             release(self._finish)
 
     def _finish(self) -> None:
