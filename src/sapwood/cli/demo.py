@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from contextlib import closing
 from dataclasses import dataclass
 from statistics import median
 
@@ -140,7 +139,8 @@ def _calls_per_replay(data: digits.Digits, seed: int) -> float:
 
     Counted on a device of its own: counting takes time, which the others are spared.
     """
-    with closing(Recorded(Emulated())) as driver, sw.Runtime(driver) as rt:
+    driver = Recorded(Emulated())
+    with sw.Runtime(driver) as rt:
         train_step, evaluate = rt.graph(digits.train_step), rt.graph(digits.evaluate)
         training = Training(places(rt, train_step, evaluate)[0], data, seed)
         calls = replays = 0

@@ -1,0 +1,85 @@
+"""Faulty variants of the memory room, which `Allocations` must catch.
+
+Each is one line of the library written wrongly; `Mutant` says how it is put there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from sapwood.memory.blocks import Blocks
+from sapwood.memory.heap import Heap
+from sapwood.memory.pages import Pages
+from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
+from sapwood.testing.tree_mutants import Mutant, miswritten
+from sapwood.tree.leases import Leases
+
+__all__ = ["MEMORY_MUTANTS"]
+
+
+def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> Mutant:
+    return Mutant(name, partial(miswritten, function, right, wrong))
+
+
+MEMORY_MUTANTS: Final = (
+    _mutant(
+        "scratch shared with outputs",
+        Range.place,
+        "(inside & outputs, False)",
+        "(inside & outputs, True)",
+    ),
+    _mutant("unmap without wait", Pages.settle, "release(finish, stream)", "pass"),
+    _mutant("trim without wait", Heap.trim, "release(finish, stream)", "pass"),
+    _mutant(
+        "lease released twice",
+        Leases.end,
+        "self.pages.drop(lease.mask)",
+        "self.pages.drop(lease.mask), self.pages.drop(lease.mask)",
+    ),
+    _mutant("holds not counted", Pages.drop, "if holds > 1:", "if False:"),
+    _mutant(
+        "coalescing skipped",
+        Blocks._merged,  # noqa: SLF001 - a fault lies inside
+        "if after := self._by_start.get(end):",
+        "if after := None:",
+    ),
+    _mutant(
+        "wait lost in a split",
+        Blocks.take,
+        "_Free(free.start + need, free.end, free.tags)",
+        "_Free(free.start + need, free.end, Tags())",
+    ),
+    _mutant(
+        "read hazard dropped",
+        Storage.order_write,
+        "for other in readers if writer is None else (writer, *readers):",
+        "for other in () if writer is None else (writer,):",
+    ),
+    _mutant("reuse without wait", Heap.allocate, "stream.wait(other)", "pass"),
+    _mutant("wait forgotten", Heap.allocate, "storage.writer = stream", "pass"),
+    _mutant("clobber without wait", Pages.claim, "stream.wait(other)", "pass"),
+    _mutant(
+        "live pages unmapped", Range.close, "if not e.mask & live", "if not e.mask & 0"
+    ),
+    _mutant(
+        "closed range forgotten",
+        Range.close,
+        "self.pages.lingering[self] = None",
+        "pass",
+    ),
+    _mutant(
+        "extent mapped twice",
+        Range._spare,  # noqa: SLF001
+        "and e not in mine",
+        "",
+    ),
+    _mutant(
+        "page number used twice",
+        Pages._free_numbers,  # noqa: SLF001
+        "(self._numbers >> first) & want",
+        "0",
+    ),
+)
