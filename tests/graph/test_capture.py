@@ -186,7 +186,7 @@ def test_host_calls_are_not_recorded(bench):
 def test_unknown_parameters_are_not_recorded(bench, x, y):
     """Where the device cannot say which addresses a kernel gets, nobody may guess."""
     graph = bench.captured(lambda: bench.launch(x, y))
-    with pytest.raises(CaptureError, match="mix.s parameters"):
+    with pytest.raises(CaptureError, match=r"mix.s parameters"):
         read_graph(Blind(bench.driver), graph, bench.regions(x, y), bench.named)
     bench.driver.destroy_graph(graph)
 
