@@ -19,7 +19,23 @@ from sapwood.tree.signature import Arrays, Call, Place
 from sapwood.tree.stage import landing
 from sapwood.units import Addr, Mask, Size
 
-__all__ = ["Drawing", "build"]
+__all__ = ["Drawing", "Plan", "build"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a recording is made for.
+
+    ``donated`` are the places that the user declared so; ``escapes`` as in `Step`;
+    ``candidates`` output extents that may be shared.
+    """
+
+    label: str
+    parent: str | None
+    call: Call
+    donated: frozenset[int]
+    escapes: bool
+    candidates: Sequence[Extent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +46,7 @@ class Drawing:
     of ``ambient_arrays``; ``stages`` the room for those that are copied.
     """
 
-    label: str
-    parent: str | None
-    call: Call
+    plan: Plan
     recording: Recording
     outputs: Outputs
     places: Sequence[Place]
@@ -41,22 +55,19 @@ class Drawing:
     stages: Mapping[int, Storage]
     ambient: Ambient
     ambient_arrays: Arrays
-    donated: frozenset[int]
-    escapes: bool
-    candidates: Sequence[Extent]
 
 
 def build(drawing: Drawing, range_: Range, device: Device) -> Node:
     """Return a node, placed and linked. Raises `DriverError` or `OutOfMemory`."""
-    outputs = drawing.outputs
-    if not drawing.escapes:
+    plan, outputs = drawing.plan, drawing.outputs
+    if not plan.escapes:
         spans = [_span(storage) for storage in outputs.storages]
-        range_.place(range_.page_indices(spans), drawing.candidates)
+        range_.place(range_.page_indices(spans), plan.candidates)
     uses = _uses(drawing)
-    first = len(drawing.call.given.lows)
+    first = len(plan.call.given.lows)
     return Node(
-        label=drawing.label,
-        parent=drawing.parent,
+        label=plan.label,
+        parent=plan.parent,
         recording=drawing.recording,
         exec=_link(drawing, uses, range_, device),
         range=range_,
@@ -64,14 +75,14 @@ def build(drawing: Drawing, range_: Range, device: Device) -> Node:
         places=uses,
         argument_places=first,
         outputs=outputs,
-        escapes=drawing.escapes,
+        escapes=plan.escapes,
         clobbers=range_.mask,
         output_masks=_masks(outputs, range_),
         ambient_lows=drawing.ambient_arrays.lows,
         ambient_sharing=drawing.ambient_arrays.sharing,
         watches_overlap=len(uses) > first
         and any(use.used and not use.role.fixed for use in uses),
-        revokes=tuple(sorted(drawing.donated - outputs.shown(drawing.call))),
+        revokes=tuple(sorted(plan.donated - outputs.shown(plan.call))),
     )
 
 
@@ -104,7 +115,7 @@ def _uses(drawing: Drawing) -> tuple[PlaceUse, ...]:
             size=Size(place.hi - place.lo),
             used=i + 1 in symbols,
             written=bool(drawing.recording.written(i + 1)),
-            donated=i in drawing.donated,
+            donated=i in drawing.plan.donated,
         )
         for i, (place, name, role) in enumerate(described)
     )

@@ -29,10 +29,12 @@ class Found(NamedTuple):
 _NONE = Arrays([], [], [], None)
 
 
-def ambient_arrays(node: Node, adapter: Adapter) -> Arrays:
-    """Read the slots of the ambient arrays that a recording uses."""
-    slots = node.ambient.arrays
-    return look([slot.read() for slot in slots], adapter) if slots else _NONE
+def ambient_arrays(node: Node, adapter: Adapter) -> Arrays | None:
+    """Return the ambient arrays that a recording uses; None where a guard fails."""
+    found = node.ambient.match()
+    if found is None:
+        return None
+    return look(found, adapter) if found else _NONE
 
 
 class Families:
@@ -51,15 +53,16 @@ class Families:
     def find(self, call: Call) -> Found | None:
         """Return a recording that may be replayed on this call."""
         live = self.pages.live
-        asked, holds, ambient = None, False, _NONE
+        asked, ambient = None, None
         for group in self.groups.get(call.key, ()):
             for node in group.nodes:
                 if node.ambient is not asked:
                     # Recordings of one group share their guards: asked once.
                     asked = node.ambient
-                    holds = asked.holds()
-                    ambient = ambient_arrays(node, self.adapter) if holds else _NONE
-                if holds and not rejects(node, live, call.given, ambient, self.adapter):
+                    ambient = ambient_arrays(node, self.adapter)
+                if ambient is not None and not rejects(
+                    node, live, call.given, ambient, self.adapter
+                ):
                     return Found(node, ambient)
         return None
 
@@ -69,10 +72,10 @@ class Families:
         found: dict[Node, Miss] = {}
         for group in self.groups.get(call.key, ()):
             for node in group.nodes:
-                if not node.ambient.holds():
+                ambient = ambient_arrays(node, self.adapter)
+                if ambient is None:
                     found[node] = explain(node, Why.AMBIENT, live, call.given, None)
                     continue
-                ambient = ambient_arrays(node, self.adapter)
                 why = rejects(node, live, call.given, ambient, self.adapter)
                 if why is not None:
                     found[node] = explain(node, why, live, call.given, ambient)

@@ -7,7 +7,9 @@ warm-ups, of escapes) have no pages to hold, but `revoke` ends them alike.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from sapwood.driver.streams import Stream
 from sapwood.memory.pages import Pages
@@ -15,7 +17,19 @@ from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.units import Mask
 
-__all__ = ["Lease", "Leases"]
+__all__ = ["Lease", "Leases", "rehearsal"]
+
+_rehearsing: ContextVar[bool] = ContextVar("sapwood_rehearsing", default=False)
+
+
+@contextmanager
+def rehearsal() -> Iterator[None]:
+    """Let donation end no lease: what is called for its own sake takes nothing."""
+    token = _rehearsing.set(True)
+    try:
+        yield
+    finally:
+        _rehearsing.reset(token)
 
 
 class Lease:
@@ -73,6 +87,11 @@ class Leases:
         for storage in list(self._loose):
             if storage not in keep:
                 self.revoke_one(storage, why)
+
+    def donate(self, storage: Storage, function: str) -> None:
+        """End the lease of an argument that was donated, unless it is a rehearsal."""
+        if not _rehearsing.get():
+            self.revoke_one(storage, f"it was donated to {function}")
 
     def revoke_one(self, storage: Storage, why: str) -> None:
         """End the lease on one storage: using it raises `StaleOutput` from now on."""

@@ -9,12 +9,19 @@ from typing import Any
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, DriverError
 from sapwood.graph.capture import touched
-from sapwood.memory.pages import Extent
 from sapwood.memory.range import Range
 from sapwood.tree.accounts import check_allocations, read
 from sapwood.tree.adapter import Adapter, Array
-from sapwood.tree.ambient import Ambient, BoundArray, Change, Slot, survey
-from sapwood.tree.build import Drawing, build
+from sapwood.tree.ambient import (
+    Ambient,
+    BoundArray,
+    Change,
+    Slot,
+    Survey,
+    survey,
+    undo_bound,
+)
+from sapwood.tree.build import Drawing, Plan, build
 from sapwood.tree.containers import flatten, unflatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
@@ -23,7 +30,7 @@ from sapwood.tree.outputs import Outputs, analyse
 from sapwood.tree.roles import History, Role, assign
 from sapwood.tree.session import Session
 from sapwood.tree.signature import Arrays, Call, Place, look
-from sapwood.tree.stage import stage, stand_ins
+from sapwood.tree.stage import late_stages, stand_ins
 from sapwood.tree.watch import Captured, capture
 from sapwood.units import Addr
 
@@ -34,30 +41,24 @@ __all__ = ["Order", "Recorded", "plain_changes", "record"]
 class Order:
     """What is to be recorded, and how.
 
-    ``names`` are those of the call's places; ``pinned`` and ``donated`` the places
-    that the user declared so; ``candidates`` output extents that may be shared;
-    ``reached`` the identities of storages that the function reaches by itself;
-    ``anywhere`` and ``escapes`` as in `Step`.
+    ``names`` are those of the call's places; ``pinned`` the places that the user
+    declared so; ``reached`` the identities of storages that the function reaches by
+    itself; ``anywhere`` as in `Step`.
     """
 
     fn: Callable[..., Any]
-    label: str
-    parent: str | None
-    call: Call
+    plan: Plan
     names: Sequence[str]
     pinned: frozenset[int]
-    donated: frozenset[int]
     group: Group
     anywhere: bool
-    escapes: bool
-    candidates: Sequence[Extent]
     reached: frozenset[int]
     bind: Callable[[tuple[Any, ...], Mapping[str, Any]], Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A node, the slots that its replays bind, and what went wrong in Python.
+    """A node, what it reads now, what its replays bind, what went wrong in Python.
 
     ``error`` is the exception that the function raised, or a `CaptureError` for what
     no replay could repeat; then the node is good for one launch, which does what the
@@ -65,6 +66,7 @@ class Recorded:
     """
 
     node: Node
+    ambient: Arrays
     bound: tuple[Slot, ...]
     error: BaseException | None
 
@@ -86,28 +88,16 @@ def record(order: Order, forest: Forest) -> Recorded:
 
 
 def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
-    device, adapter, call = forest.device, forest.adapter, order.call
-    places = call.given.places(adapter)
+    device, adapter = forest.device, forest.adapter
+    places = order.plan.call.given.places(adapter)
     roles = _roles(order, places, forest)
-    stages, arrays = stand_ins(call.given, places, roles, range_, device, adapter)
-    args, kwargs = _with_leaves(call, arrays)
-    arguments = order.bind(args, kwargs)
-    before = survey(order.fn, arguments, adapter)
+    given = order.plan.call.given
+    stages, arrays = stand_ins(given, places, roles, range_, device, adapter)
+    taken = _take(order, forest, range_, arrays)
+    captured = taken.captured
     try:
-        captured = _capture(order, forest, range_, args, kwargs)
-    except BaseException:
-        changes = survey(order.fn, arguments, adapter).changes_since(before)
-        _restore([c for c in changes if isinstance(c, BoundArray)])
-        raise
-    bound: tuple[BoundArray, ...] = ()
-    try:
-        changes = survey(order.fn, arguments, adapter).changes_since(before)
-        bound = tuple(c for c in changes if isinstance(c, BoundArray))
-        # The replay binds them; until then all is as before the call.
-        _restore(bound)
-        error = _error(captured, changes)
-        spans = touched(device.driver, captured.graph)
-        ambient = before.guards(_used(spans, captured.result, adapter))
+        bound, error = _settled(taken)
+        ambient = _ambient(taken, forest)
         read_by = look([slot.read() for slot in ambient.arrays], adapter)
         everything = [*places, *read_by.places(adapter)]
         recording = read(
@@ -115,36 +105,74 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
         )
     finally:
         device.driver.destroy_graph(captured.graph)
-    known = [*arrays, *read_by.arrays]
     values = [change.new for change in bound]
+    known = [*arrays, *read_by.arrays]
     outputs = analyse(captured.result, values, known, adapter)
     names, more = _ambient_roles(order, ambient, read_by, forest)
-    for i, (place, role) in enumerate(zip(everything, (*roles, *more), strict=True)):
-        if role is Role.COPIED and i not in stages:
-            stages[i] = stage(place, range_, device, late=True)
+    roles = (*roles, *more)
+    stages |= late_stages(everything, roles, stages, range_, device)
     if captured.error is None:
         check_allocations(outputs, stages, range_, device)
     drawing = Drawing(
-        label=order.label,
-        parent=order.parent,
-        call=call,
+        plan=order.plan,
         recording=recording,
         outputs=outputs,
         places=everything,
         names=[*order.names, *names],
-        roles=[*roles, *more],
+        roles=roles,
         stages=stages,
         ambient=ambient,
         ambient_arrays=read_by,
-        donated=order.donated,
-        escapes=order.escapes,
-        candidates=order.candidates,
     )
     node = build(drawing, range_, device)
-    warm = order.group.warm
-    if error is None and warm is not None:
-        error = _differs(warm, captured.session, outputs)
-    return Recorded(node, tuple(change.slot for change in bound), error)
+    error = error or _differs(order.group.warm, captured.session, outputs)
+    return Recorded(node, read_by, tuple(change.slot for change in bound), error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A captured call, and what the function read before and after it."""
+
+    captured: Captured
+    before: Survey
+    after: Survey
+
+
+def _take(
+    order: Order, forest: Forest, range_: Range, arrays: Sequence[Array]
+) -> _Taken:
+    """Capture the call with other arrays in it; slots are not restored yet."""
+    args, kwargs = _with_leaves(order.plan.call, arrays)
+    arguments = order.bind(args, kwargs)
+    before = survey(order.fn, arguments, forest.adapter)
+    try:
+        captured = _capture(order, forest, range_, args, kwargs)
+    except BaseException:
+        after = survey(order.fn, arguments, forest.adapter)
+        undo_bound(after.changes_since(before))
+        raise
+    try:
+        return _Taken(captured, before, survey(order.fn, arguments, forest.adapter))
+    except BaseException:
+        forest.device.driver.destroy_graph(captured.graph)
+        raise
+
+
+def _settled(taken: _Taken) -> tuple[Sequence[BoundArray], BaseException | None]:
+    """Unbind what the function bound, and say what went wrong in its Python.
+
+    The replay binds again; until then all is as before the call.
+    """
+    changes = taken.after.changes_since(taken.before)
+    undo_bound(changes)
+    bound = [change for change in changes if isinstance(change, BoundArray)]
+    return bound, _error(taken.captured, changes)
+
+
+def _ambient(taken: _Taken, forest: Forest) -> Ambient:
+    spans = touched(forest.device.driver, taken.captured.graph)
+    used = _used(spans, taken.captured.result, forest.adapter)
+    return taken.before.guards(used)
 
 
 def _roles(order: Order, places: Sequence[Place], forest: Forest) -> tuple[Role, ...]:
@@ -219,8 +247,12 @@ def plain_changes(changes: Sequence[Change]) -> CaptureError | None:
     return None
 
 
-def _differs(warm: Warm, session: Session, outputs: Outputs) -> CaptureError | None:
+def _differs(
+    warm: Warm | None, session: Session, outputs: Outputs
+) -> CaptureError | None:
     """Return an error where a capture did other things than its warm-up."""
+    if warm is None:
+        return None
     ops = tuple(map(hash, session.ops))
     what, where = None, None
     for i, (now, then) in enumerate(zip(ops, warm.ops, strict=False)):
@@ -280,12 +312,7 @@ def _ambient_roles(
             [exact and place.hi - place.lo >= forest.patch_from],
             anywhere=order.anywhere and exact,
         )
-        shared = place.storage in order.call.given.storages
+        shared = place.storage in order.plan.call.given.storages
         names.append(name)
         roles.append(Role.PINNED if shared else role)
     return names, roles
-
-
-def _restore(bound: Sequence[BoundArray]) -> None:
-    for change in reversed(bound):
-        change.undo()

@@ -83,7 +83,7 @@ def _commit(
     forest.last = node
     result = node.outputs.make(forest.adapter, storages, given.arrays, ambient.arrays)
     for i in node.revokes:
-        forest.leases.revoke_one(given.storages[i], f"it was donated to {node.label}")
+        forest.leases.donate(given.storages[i], node.label)
     return result
 
 

@@ -14,12 +14,14 @@ from typing import Any
 from sapwood.errors import CaptureError, MisuseError
 from sapwood.events import Escaped, Evicted, Missed, PassedThrough, Recorded, WarmedUp
 from sapwood.tree import session
-from sapwood.tree.ambient import Survey, survey
+from sapwood.tree.ambient import Survey, survey, undo_bound
+from sapwood.tree.build import Plan
 from sapwood.tree.decide import Deed, Step, next_step
 from sapwood.tree.explain import explain_function
-from sapwood.tree.families import Families, Found, ambient_arrays
+from sapwood.tree.families import Families, Found
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
+from sapwood.tree.leases import rehearsal
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
 from sapwood.tree.outputs import analyse
@@ -144,8 +146,7 @@ class Runner:
 
     def _missed(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         forest = self.forest
-        arguments = self.parameters.bind(args, kwargs)
-        before = survey(self.target(), arguments, forest.adapter)
+        before = self._look(args, kwargs)
         with forest.device.lock:
             self._check_open()
             # Another thread may have recorded it meanwhile.
@@ -203,10 +204,8 @@ class Runner:
         watching = session.Session(tolerant=self.options.tolerant)
         forest = self.forest
         watched = warm_up(self.target(), args, kwargs, forest.device, watching)
-        after = survey(
-            self.target(), self.parameters.bind(args, kwargs), forest.adapter
-        )
-        error = watching.unrecordable or plain_changes(after.changes_since(before))
+        changes = self._look(args, kwargs).changes_since(before)
+        error = watching.unrecordable or plain_changes(changes)
         with forest.device.lock:
             self._lease_loosely(watched)
             if error is None:
@@ -251,9 +250,7 @@ class Runner:
         """End the leases of donated arguments, as a replay does."""
         outputs = analyse(result, (), call.given.arrays, self.forest.adapter)
         for i in self._declared(call, self.options.donate) - outputs.shown(call):
-            self.forest.leases.revoke_one(
-                call.given.storages[i], f"it was donated to {self.options.name}"
-            )
+            self.forest.leases.donate(call.given.storages[i], self.options.name)
 
     def _declared(self, call: Call, option: Sequence[str]) -> frozenset[int]:
         """Return the places that hold arguments for the parameters in ``option``."""
@@ -283,7 +280,7 @@ class Runner:
         node = made.node
         self.families.plant(call, group, node, made.bound)
         self.forest.plant(node, self._forget)
-        found = Found(node, ambient_arrays(node, self.forest.adapter))
+        found = Found(node, made.ambient)
         if made.error is not None:
             return self._once(found, call, args, kwargs, group, made.error)
         self.tally["recordings"] += 1
@@ -325,22 +322,28 @@ class Runner:
         names = self.parameters.names(call)
         return Order(
             fn=self.target(),
-            label=f"{self.options.name}#{forest.number()}",
-            parent=None if forest.last is None else forest.last.label,
-            call=call,
+            plan=self._plan(call, step),
             names=[
                 " and ".join(names[k] for k in group) for group in call.given.groups()
             ],
             pinned=self._declared(call, self.options.pinned),
-            donated=self._declared(call, self.options.donate),
             group=group,
             anywhere=step.anywhere,
-            escapes=step.escapes,
-            candidates=self.families.candidates(call),
             reached=frozenset(
                 id(forest.adapter.storage(array)) for array in before.arrays()
             ),
             bind=self.parameters.bind,
+        )
+
+    def _plan(self, call: Call, step: Step) -> Plan:
+        forest = self.forest
+        return Plan(
+            label=f"{self.options.name}#{forest.number()}",
+            parent=None if forest.last is None else forest.last.label,
+            call=call,
+            donated=self._declared(call, self.options.donate),
+            escapes=step.escapes,
+            candidates=self.families.candidates(call),
         )
 
     def _forget(self, node: Node, reason: str | None) -> None:
@@ -357,16 +360,12 @@ class Runner:
         kwargs: dict[str, Any],
     ) -> Any:
         forest, fn = self.forest, self.target()
-
-        def look() -> Survey:
-            return survey(fn, self.parameters.bind(args, kwargs), forest.adapter)
-
         return verified(
             forest,
             found.node.label,
-            reachable(call, look(), forest.adapter),
+            reachable(call, self._look(args, kwargs), forest.adapter),
             lambda: warm_up(fn, args, kwargs, forest.device, None).result,
-            look,
+            lambda: self._look(args, kwargs),
             lambda: self._replay(found, call, args, kwargs),
         )
 
@@ -376,16 +375,27 @@ class Runner:
         """Warm up and record for such arguments; arrays are left as they are."""
         forest = self.forest
         call = describe(args, kwargs, forest.adapter)
-        looked = survey(
-            self.target(), self.parameters.bind(args, kwargs), forest.adapter
-        )
+        looked = self._look(args, kwargs)
         storages = reachable(call, looked, forest.adapter)
         before = Preserved(forest.device, storages).save()
         try:
-            while not self.tally["recordings"] + self.tally["passed_through"]:
-                self.call(args, kwargs)
+            with rehearsal():
+                # A warm-up and a recording; what cannot be recorded never ends.
+                for _ in range(2):
+                    if self._is_warm(call):
+                        break
+                    self.call(args, kwargs)
         finally:
+            undo_bound(self._look(args, kwargs).changes_since(looked))
             before.restore()
+
+    def _is_warm(self, call: Call) -> bool:
+        with self.forest.device.lock:
+            return self.families.find(call) is not None
+
+    def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Survey:
+        arguments = self.parameters.bind(args, kwargs)
+        return survey(self.target(), arguments, self.forest.adapter)
 
     def stats(self) -> Stats:
         """Return what has happened to the calls so far."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sapwood.memory.device import Device
@@ -13,13 +13,13 @@ from sapwood.tree.roles import Role
 from sapwood.tree.signature import Arrays, Place
 from sapwood.units import Addr, Size
 
-__all__ = ["landing", "stage", "stand_ins"]
+__all__ = ["landing", "late_stages", "stand_ins"]
 
 ALIGNMENT: Final = 512
 """A staged place keeps its address modulo this, so that it is as aligned."""
 
 
-def stage(
+def _stage(
     place: Place, range_: Range, device: Device, *, late: bool = False
 ) -> Storage:
     """Allocate room for a place; ``late``: after capture."""
@@ -50,10 +50,25 @@ def stand_ins(
     for i, (place, role) in enumerate(zip(places, roles, strict=True)):
         if role is not Role.COPIED:
             continue
-        stages[i] = stage(place, range_, device)
+        stages[i] = _stage(place, range_, device)
         for k in place.arrays:
             offset = adapter.address(given.arrays[k]) - place.lo
             address = Addr(landing(stages[i], place) + offset)
             template = adapter.template(given.arrays[k])
             arrays[k] = adapter.make(template, stages[i], address)
     return stages, arrays
+
+
+def late_stages(
+    places: Sequence[Place],
+    roles: Sequence[Role],
+    stages: Mapping[int, Storage],
+    range_: Range,
+    device: Device,
+) -> dict[int, Storage]:
+    """Stage those copied places that were not known to be copied before capture."""
+    return {
+        i: _stage(place, range_, device, late=True)
+        for i, (place, role) in enumerate(zip(places, roles, strict=True))
+        if role is Role.COPIED and i not in stages
+    }

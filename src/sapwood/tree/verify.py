@@ -8,7 +8,7 @@ from typing import Any
 from sapwood.errors import InternalError
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter
-from sapwood.tree.ambient import BoundArray, Survey
+from sapwood.tree.ambient import Survey, undo_bound
 from sapwood.tree.containers import constant_key, flatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.preserve import Preserved
@@ -38,9 +38,7 @@ def verified(
     before = look()
     start = Preserved(forest.device, storages).save()
     expected = _bits(eager(), forest.adapter)
-    for change in reversed(look().changes_since(before)):
-        if isinstance(change, BoundArray):
-            change.undo()
+    undo_bound(look().changes_since(before))
     end = Preserved(forest.device, storages).save()
     start.restore()
     result = replayed()

@@ -6,7 +6,7 @@ was read becomes the guards of a recording, an `Ambient`.
 
 from __future__ import annotations
 
-from sapwood.tree.ambient.changes import BoundArray, Change
+from sapwood.tree.ambient.changes import BoundArray, Change, undo_bound
 from sapwood.tree.ambient.guards import Ambient
 from sapwood.tree.ambient.reach import Arrays
 from sapwood.tree.ambient.slots import Slot
@@ -20,4 +20,5 @@ __all__ = [
     "Slot",
     "Survey",
     "survey",
+    "undo_bound",
 ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sapwood.tree.ambient.slots import Slot
 
-__all__ = ["BoundArray", "Change"]
+__all__ = ["BoundArray", "Change", "undo_bound"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +46,10 @@ class BoundArray(Change):
     def write(self, value: object, arguments: Mapping[str, object]) -> None:
         """Bind the slot to ``value``, in a call with these arguments."""
         self.slot.write(value, arguments)
+
+
+def undo_bound(changes: Sequence[Change]) -> None:
+    """Unbind, the last first, every array that was bound to a slot."""
+    for change in reversed(changes):
+        if isinstance(change, BoundArray):
+            change.undo()
