@@ -22,7 +22,9 @@ __all__ = [
     "Missed",
     "PassedThrough",
     "Recorded",
+    "Restored",
     "Sink",
+    "StoreTrouble",
     "WarmedUp",
 ]
 
@@ -38,6 +40,16 @@ class WarmedUp:
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """A recording of ``ops`` was made; it clobbers ``pages``."""
+
+    function: str
+    signature: str
+    ops: int
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A recording of another process was linked: ``ops``, clobbering ``pages``."""
 
     function: str
     signature: str
@@ -85,6 +97,13 @@ class Escaped:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreTrouble:
+    """The store could not give or take something; calls go on without it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """A runtime was closed, with ``recordings`` made and ``outputs`` still held."""
 
@@ -92,7 +111,17 @@ class Closed:
     outputs: int
 
 
-Event = WarmedUp | Recorded | Missed | Evicted | PassedThrough | Escaped | Closed
+Event = (
+    WarmedUp
+    | Recorded
+    | Restored
+    | Missed
+    | Evicted
+    | PassedThrough
+    | Escaped
+    | StoreTrouble
+    | Closed
+)
 
 
 class Sink(Protocol):

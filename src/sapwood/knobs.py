@@ -140,6 +140,20 @@ class Knobs:
         "Arguments that move and are at least this large are patched, not copied.",
     )
 
+    store: str = _knob(
+        "",
+        _text(".*", "a path, or empty"),
+        "The folder in which recordings outlive the process; empty: they do not.",
+    )
+    store_limit: Size = _knob(
+        "1GiB", _size(1 << 20), "How large that folder may become."
+    )
+    timeline: int = _knob(
+        "1024",
+        _count(0),
+        "How many of the last calls a runtime remembers, with their host times.",
+    )
+
     def __post_init__(self) -> None:
         for setting in settings():
             value = getattr(self, setting.name)

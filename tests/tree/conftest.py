@@ -104,6 +104,7 @@ def make_node():
     def make(*places, arguments=None, lows=(), **fields):
         known = {
             "label": "f#1",
+            "number": 1,
             "parent": None,
             "recording": Recording((), (), (), ()),
             "exec": None,

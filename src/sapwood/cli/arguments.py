@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 
 from sapwood.errors import MisuseError
+from sapwood.version import __version__
 
 __all__ = ["main"]
 
@@ -36,9 +36,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Record GPU work once, replay it at driver speed.",
         epilog="exit codes: 0 as promised, 1 a promise was not kept, 2 wrong usage",
     )
-    parser.add_argument(
-        "--version", action="version", version=f"sapwood {version('sapwood')}"
-    )
+    parser.add_argument("--version", action="version", version=f"sapwood {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True)
     doctor = verbs.add_parser("doctor", help="say what is here and what runs where")
     demo = verbs.add_parser("demo", help="train on handwritten digits, three ways")

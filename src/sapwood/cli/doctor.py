@@ -14,6 +14,7 @@ import numpy as np
 import sapwood as sw
 from sapwood import knobs
 from sapwood.errors import InternalError, SapwoodError
+from sapwood.version import __version__
 
 __all__ = ["doctor", "findings"]
 
@@ -34,7 +35,7 @@ def doctor(*, as_json: bool) -> int:
 def findings() -> dict[str, Any]:
     """Return what is here as plain data; imports no framework but NumPy."""
     return {
-        "sapwood": version("sapwood"),
+        "sapwood": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "frameworks": {name: _version(name) for name in FRAMEWORKS},

@@ -25,10 +25,12 @@ from sapwood.memory.pages import Extent, Pages
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Mask, Size, align_down, align_up
 
-__all__ = ["Range"]
+__all__ = ["REACH", "Range"]
 
 RESERVE: Final = Size(1 << 37)
 HALF: Final = Size(RESERVE // 2)
+REACH: Final = Size(HALF + HALF // 2)
+"""Up to here captured allocations lie, behind it those made after the capture."""
 
 
 class _Block:
@@ -58,7 +60,7 @@ class Range:
         self._extents: dict[int, Extent] = {}
         self._lines: dict[Addr, str | None] = {}
         self._halves = (Blocks(base), Blocks(Addr(base + HALF)))
-        self._late = Blocks(Addr(base + HALF + HALF // 2))
+        self._late = Blocks(Addr(base + REACH))
 
     @classmethod
     def reserve(cls, pages: Pages) -> Range:
@@ -120,6 +122,15 @@ class Range:
         return Size(count * page)
 
     # After capture.
+
+    def back(self, indices: AbstractSet[int]) -> None:
+        """Back pages of a range in which nothing was captured, for what was elsewhere.
+
+        If it raises, the range must be closed.
+        """
+        spare = self._spare()
+        for first, count in runs(indices):
+            self._map(first, count, spare, scratch=True)
 
     def page_indices(self, spans: Iterable[tuple[Addr, Addr]]) -> set[int]:
         """Return the indices of the pages of this range that the spans touch."""

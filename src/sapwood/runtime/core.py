@@ -6,6 +6,7 @@ The integration that makes its arrays is loaded by name; nothing below knows of 
 from __future__ import annotations
 
 import importlib
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,14 +19,16 @@ from sapwood.driver.emulated import Emulated
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.errors import MisuseError, NoDevice
-from sapwood.events import Closed, Event, Log
+from sapwood.events import Closed, Event, Log, StoreTrouble
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.runtime.graphed import GraphOptions, graphed
+from sapwood.store import Entries, Store, open_store
 from sapwood.tree import session
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
+from sapwood.tree.library import Library
 from sapwood.tree.runner import Options, Runner
 from sapwood.tree.stats import Stats, Tally
 from sapwood.units import Size
@@ -48,12 +51,16 @@ class Runtime:
     """Records functions on one device and replays them.
 
     ``device``: None (the best there is), ``"emulated"``, or a `Driver`;
-    ``memory_limit`` in bytes. A context manager: leaving it closes the runtime.
-    Raises `NoDevice` for a device that is not there.
+    ``store``: the path of a folder, or a `Store`, that is asked for recordings before
+    they are made, and given them; ``memory_limit`` in bytes. A context manager: leaving
+    it closes the runtime. Raises `NoDevice` for a device that is not there.
     """
 
     def __init__(
-        self, device: str | Driver | None = None, *, memory_limit: int | None = None
+        self,
+        device: str | Driver | None = None,
+        store: str | os.PathLike[str] | Store | None = None,
+        memory_limit: int | None = None,
     ) -> None:
         settings = knobs.current()
         if memory_limit is None:
@@ -74,6 +81,12 @@ class Runtime:
             self._events,
             patch_from=settings.patch_from,
         )
+        self._entries = _entries(store, settings, self._events)
+        self._library: Library | None = None
+        if self._entries is not None:
+            self._library = Library(
+                self._entries, self._driver.abilities, self._forest.adapter
+            )
         self._runners: weakref.WeakSet[Runner] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
@@ -104,7 +117,7 @@ class Runtime:
         self, target: Callable[[], Callable[..., Any]], options: Options
     ) -> Runner:
         """Return a runner for a graphed function; for `Graphed` alone."""
-        runner = Runner(target, options, self._forest)
+        runner = Runner(target, options, self._forest, self._library)
         self._runners.add(runner)
         return runner
 
@@ -160,7 +173,7 @@ class Runtime:
         """Return the sum of the statistics of all functions that are alive."""
         total = Tally()
         for runner in list(self._runners):
-            total.update(runner.tally)
+            total.update(runner.diary.tally)
         return Stats(**total)
 
     def events(self) -> tuple[Event, ...]:
@@ -225,6 +238,20 @@ class Runtime:
     def _open(self) -> None:
         if self._device.closed:
             raise MisuseError("this runtime is closed. Make a new one")
+
+
+def _entries(
+    store: str | os.PathLike[str] | Store | None,
+    settings: knobs.Knobs,
+    emit: Callable[[Event], None],
+) -> Entries | None:
+    if store is None:
+        store = settings.store
+        if not store:
+            return None
+    if isinstance(store, (str, os.PathLike)):
+        store = open_store(store, settings.store_limit)
+    return Entries(store, lambda reason: emit(StoreTrouble(reason)))
 
 
 def _driver(device: str | Driver | None, settings: knobs.Knobs) -> Driver:

@@ -12,7 +12,7 @@ import gc
 import mmap
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,10 +40,10 @@ from sapwood.units import Addr, Mask, Size
 
 __all__ = ["Allocations", "Held", "Replayed", "small_device"]
 
-_ARRAYS: Final = 3
+_ARRAYS: Final = 4
 _OUTPUTS: Final = 3
 _RECORDINGS: Final = 3
-_STREAMS: Final = 2
+_STREAMS: Final = 3
 
 Span = tuple[Addr, Size]
 _NO_PAGES: Final = Mask(0)
@@ -76,6 +76,9 @@ class Replayed:
 _place = st.integers(0, 11)
 """Picks one of however many there are."""
 _stream = st.integers(0, _STREAMS - 1)
+_makers = st.lists(st.tuples(_stream, _stream), min_size=1, max_size=2)
+"""For each array: the stream it is made for, and the one that writes it."""
+_streams = st.permutations(range(_STREAMS))
 _eighths = st.sampled_from([1, 2, 8, 17])
 """A size, in eighths of a page."""
 
@@ -117,6 +120,7 @@ class Allocations(RuleBasedStateMachine):
         self.arrays: list[Held] = []
         self.outputs: list[Held] = []
         self.recordings: list[Replayed] = []
+        self.record([1], [1, 8], dead=0, stays=False, shared=False)
 
     def _reclaim(self) -> bool:
         if self.device.heap.trim():
@@ -139,6 +143,22 @@ class Allocations(RuleBasedStateMachine):
             return
         self.arrays.append(Held(storage, b""))
         self._set(self.arrays[-1], self.streams[user])
+
+    @rule(eighths=_eighths, gone=_makers, made=_makers, order=_streams)
+    def hand_over(
+        self,
+        eighths: int,
+        gone: list[tuple[int, int]],
+        made: list[tuple[int, int]],
+        order: list[int],
+    ) -> None:
+        """Drop new arrays with their writes still queued, for others of their bytes."""
+        for stream, user in gone:
+            self.allocate(2 * eighths // len(gone), stream, user)
+        del self.arrays[-len(gone) :]
+        for stream, user in made:
+            self.allocate(2 * eighths // len(made), stream, user)
+        self._settle(order)
 
     @precondition(lambda self: self.arrays)
     @rule(place=_place)
@@ -165,6 +185,17 @@ class Allocations(RuleBasedStateMachine):
         dst.storage.order_write(on)
         self.checked.copy(dst.storage.address, src.storage.address, size, on.handle)
         dst.contents = src.contents[:size] + dst.contents[size:]
+
+    @rule(eighths=_eighths, streams=_streams, order=_streams)
+    def overwrite(self, eighths: int, streams: list[int], order: list[int]) -> None:
+        """Copy an array, and write it with that still queued."""
+        first, second, third = streams
+        self.allocate(eighths, first, first)
+        self.allocate(eighths, second, second)
+        if len(self.arrays) > 1:
+            self.copy(-2, -1, second)
+            self.write(-2, third)
+        self._settle(order)
 
     @precondition(lambda self: self.arrays or self.outputs)
     @rule(place=_place, stream=_stream)
@@ -217,7 +248,7 @@ class Allocations(RuleBasedStateMachine):
     ) -> None:
         """Open a range, back it as a capture would, and place its outputs."""
         if len(self.recordings) == _RECORDINGS:
-            self.close(0)
+            self.close(0, [])
         range_ = Range.reserve(self.device.pages)
         try:
             early = self._back(range_, temporaries[:dead], stays=False)
@@ -236,8 +267,7 @@ class Allocations(RuleBasedStateMachine):
     def _back(
         self, range_: Range, sizes: Sequence[int], *, stays: bool
     ) -> list[Storage]:
-        with self.device.lock:
-            self.device.returns.drain()
+        self._drain()
         return [
             range_.allocate(
                 Size(eighths * self.page // 8),
@@ -261,23 +291,40 @@ class Allocations(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.recordings)
-    @rule(place=_place, stream=_stream)
-    def replay(self, place: int, stream: int) -> None:
-        """Run a recording that clobbers nothing live, and hold its outputs."""
+    @rule(
+        place=_place,
+        streams=st.lists(_stream, min_size=1, max_size=2, unique=True),
+        order=_streams,
+    )
+    def replay(self, place: int, streams: list[int], order: list[int]) -> None:
+        """Run a recording, perhaps twice; hold what came of the last time."""
         recording = self.recordings[place % len(self.recordings)]
-        range_, on = recording.range, self.streams[stream]
-        if range_.mask & self.device.pages.live:
-            return
-        self.device.pages.claim(on, range_.mask)
-        contents = self._run(recording, on)
+        self._run_on(recording, streams)
+        self._settle(order)
+
+    def _run_on(self, recording: Replayed, streams: Sequence[int]) -> None:
+        """Replay where nothing live is clobbered, on one stream after the other."""
+        made: list[Held] = []
+        for stream in streams:
+            made.clear()
+            self._drain()
+            if recording.range.mask & self.device.pages.live:
+                return
+            made += self._replay(recording, self.streams[stream])
+        self.outputs += made
+        del self.outputs[: len(self.outputs) - _OUTPUTS]
+
+    def _replay(self, recording: Replayed, stream: Stream) -> Iterator[Held]:
+        range_ = recording.range
+        self.device.pages.claim(stream, range_.mask)
+        contents = self._run(recording, stream)
         for (address, size), data in zip(recording.outputs, contents, strict=True):
             mask = range_.mask_of(address, Addr(address + size))
             lease = Lease(self.leases, range_, mask)
             storage = Storage(address, size, lease, self.device.returns)
-            storage.writer = on
+            storage.writer = stream
             self.leases.begin(lease, storage)
-            self.outputs.append(Held(storage, data, mask))
-        del self.outputs[: len(self.outputs) - _OUTPUTS]
+            yield Held(storage, data, mask)
 
     def _run(self, recording: Replayed, stream: Stream) -> list[bytes]:
         """Write temporaries, make outputs of them, and return what those must be."""
@@ -312,17 +359,31 @@ class Allocations(RuleBasedStateMachine):
         self.leases.revoke_one(held.storage, "the machine revoked it")
 
     @precondition(lambda self: self.recordings)
-    @rule(place=_place)
-    def close(self, place: int) -> None:
+    @rule(place=_place, streams=st.lists(_stream, max_size=1))
+    def close(self, place: int, streams: list[int]) -> None:
         """Close a recording's range, whatever runs and whatever is live."""
-        self.recordings.pop(place % len(self.recordings)).range.close()
+        recording = self.recordings.pop(place % len(self.recordings))
+        self._run_on(recording, streams)
+        recording.range.close()
 
-    @precondition(lambda self: self.device.heap.blocks.tail()[0] >= self.page)
-    @rule()
-    def trim(self) -> None:
-        """Give the free end of the heap back."""
+    @rule(eighths=_eighths, stream=_stream)
+    def trim(self, eighths: int, stream: int) -> None:
+        """Give the free end of the heap back, with a write of it still queued."""
+        self.allocate(2 * eighths, stream, stream)
+        del self.arrays[-1:]
+        self._drain()
         with self.device.lock:
             self.device.heap.trim()
+
+    def _settle(self, order: list[int]) -> None:
+        """Let one stream after the other run to its end, and compare everything."""
+        for number in order:
+            self.streams[number].synchronize()
+        self._check_all()
+
+    def _drain(self) -> None:
+        with self.device.lock:
+            self.device.returns.drain()
 
     # Laws.
 
@@ -330,10 +391,9 @@ class Allocations(RuleBasedStateMachine):
     def books_are_true(self) -> None:
         """No law of `validate` is broken."""
         type(self).steps += 1
-        with self.device.lock:
-            self.device.returns.drain()
-            names = {str(i): r.range for i, r in enumerate(self.recordings)}
-            picture = snapshot(self.device, names)
+        self._drain()
+        names = {str(i): r.range for i, r in enumerate(self.recordings)}
+        picture = snapshot(self.device, names)
         broken = validate(picture)
         if broken:
             raise InternalError(str(broken[0]), picture)
@@ -372,7 +432,7 @@ class Allocations(RuleBasedStateMachine):
 
     def _end(self) -> None:
         while self.recordings:
-            self.close(0)
+            self.close(0, [])
         self.device.close()
         self._check_all()
         for mine in (self.arrays, self.outputs, self.streams):

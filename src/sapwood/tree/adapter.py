@@ -72,3 +72,15 @@ class Adapter(Protocol):
     def make(self, template: Template, storage: Storage, address: Addr) -> Array:
         """Return a fresh array like the template's, at ``address`` in ``storage``."""
         ...
+
+    def dump(self, template: Template) -> Any:
+        """Return a template as plain values, for another process to `load`."""
+        ...
+
+    def load(self, plain: Any) -> Template:
+        """Return the template that `dump` gave; `ValueError` or `TypeError` if none."""
+        ...
+
+    def extent(self, template: Template) -> tuple[int, int]:
+        """Return the bytes that the elements lie in, from the first element's."""
+        ...

@@ -31,6 +31,7 @@ class Plan:
     """
 
     label: str
+    number: int
     parent: str | None
     call: Call
     donated: frozenset[int]
@@ -67,6 +68,7 @@ def build(drawing: Drawing, range_: Range, device: Device) -> Node:
     first = len(plan.call.given.lows)
     return Node(
         label=plan.label,
+        number=plan.number,
         parent=plan.parent,
         recording=drawing.recording,
         exec=_link(drawing, uses, range_, device),

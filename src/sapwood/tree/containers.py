@@ -25,7 +25,9 @@ __all__ = [
     "constant_key",
     "container_of",
     "flatten",
+    "keys_of",
     "paths",
+    "plain_keys",
     "register_container",
     "registered",
     "unflatten",
@@ -245,7 +247,8 @@ class _Keys:
     keys: tuple[Any, ...] = field(compare=False)
 
 
-def _keys(value: dict[Any, Any]) -> Any:
+def keys_of(value: dict[Any, Any]) -> Any:
+    """Return the keys of a dict, as a structure holds them."""
     keys = tuple(value)
     for key in keys:
         if type(key) is not str:
@@ -254,10 +257,11 @@ def _keys(value: dict[Any, Any]) -> Any:
 
 
 def _items(keys: Any, children: list[Any]) -> Iterable[tuple[Any, Any]]:
-    return zip(_plain_keys(keys), children, strict=True)
+    return zip(plain_keys(keys), children, strict=True)
 
 
-def _plain_keys(keys: Any) -> tuple[Any, ...]:
+def plain_keys(keys: Any) -> tuple[Any, ...]:
+    """Return the keys that `keys_of` made a structure of."""
     return keys.keys if type(keys) is _Keys else keys
 
 
@@ -271,7 +275,7 @@ def _subscripts(keys: Any, _: int) -> Iterable[str]:
         f"[{key!r}]"
         if type(key) in {str, int, bool, float, bytes}
         else f"[{type(key).__name__}]"
-        for key in _plain_keys(keys)
+        for key in plain_keys(keys)
     ]
 
 
@@ -289,17 +293,17 @@ _BUILT_IN: dict[type, Container] = {
         _indices,
     ),
     dict: Container(
-        lambda value: (tuple(value.values()), _keys(value)),
+        lambda value: (tuple(value.values()), keys_of(value)),
         lambda keys, children: dict(_items(keys, children)),
         _subscripts,
     ),
     OrderedDict: Container(
-        lambda value: (tuple(value.values()), _keys(value)),
+        lambda value: (tuple(value.values()), keys_of(value)),
         lambda keys, children: OrderedDict(_items(keys, children)),
         _subscripts,
     ),
     defaultdict: Container(
-        lambda value: (tuple(value.values()), (value.default_factory, _keys(value))),
+        lambda value: (tuple(value.values()), (value.default_factory, keys_of(value))),
         lambda rest, children: defaultdict(rest[0], _items(rest[1], children)),
         lambda rest, count: _subscripts(rest[1], count),
     ),

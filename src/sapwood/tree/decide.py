@@ -17,6 +17,7 @@ class Deed(enum.Enum):
     """How a call is run that is not replayed."""
 
     WARM_UP = "warm up"
+    RESTORE = "restore"
     RECORD = "record"
     PASS_THROUGH = "pass through"  # noqa: S105 - passes no word
 
@@ -51,7 +52,7 @@ def next_step(
     """
     if group.unrecordable is not None:
         return Step(Deed.PASS_THROUGH, reason=str(group.unrecordable))
-    if group.warm is None:
+    if group.warm is None and group.archive is None:
         return Step(Deed.WARM_UP)
     evict, escapes = _make_room(group, reasons)
     full = bool(evict) or escapes
@@ -64,7 +65,8 @@ def next_step(
                 "replayed since this call was last missed",
             )
         evict.append(victim)
-    return Step(Deed.RECORD, tuple(evict), anywhere=full, escapes=escapes)
+    deed = Deed.RECORD if group.archive is None else Deed.RESTORE
+    return Step(deed, tuple(evict), anywhere=full, escapes=escapes)
 
 
 def _make_room(group: Group, reasons: Mapping[Node, Why]) -> tuple[list[Node], bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sapwood.tree.miss import Miss
+from sapwood.tree.diary import Missing
 from sapwood.tree.node import Node
 from sapwood.tree.stats import Stats
 from sapwood.units import size_text
@@ -16,15 +16,15 @@ def explain_function(
     name: str,
     stats: Stats,
     nodes: Iterable[Node],
-    misses: Sequence[tuple[str, tuple[Miss, ...]]],
+    misses: Sequence[Missing],
     refusals: Iterable[str],
 ) -> str:
     """Return a page about one function: its recordings and its recent misses."""
     lines = [
         (
             f"{name}: {stats.replays} replays of {stats.recordings} recordings, "
-            f"{stats.warmups} warm-ups, {stats.passed_through} passed through, "
-            f"{stats.evicted} evicted"
+            f"{stats.restored} restored, {stats.warmups} warm-ups, "
+            f"{stats.passed_through} passed through, {stats.evicted} evicted"
         )
     ]
     for node in nodes:
@@ -33,9 +33,10 @@ def explain_function(
         lines.append(f"  runs eagerly: {refusal}")
     if misses:
         lines.append(f"  the last {len(misses)} calls without a recording:")
-    for signature, reasons in misses:
+    for _, signature, reasons in misses:
         lines.append(f"    ({signature})")
-        lines += [f"      {reason}" for reason in dict.fromkeys(map(str, reasons))]
+        told = dict.fromkeys(str(miss) for _, miss in reasons)
+        lines += [f"      {reason}" for reason in told]
     return "\n".join(lines)
 
 

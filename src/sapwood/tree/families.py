@@ -81,13 +81,20 @@ class Families:
                     found[node] = explain(node, why, live, call.given, ambient)
         return found
 
+    def known(self, call: Call, ambient_key: Hashable) -> Group | None:
+        """Return the group of a call, if there is one."""
+        for group in self.groups.get(call.key, ()):
+            if group.ambient_key == ambient_key:
+                return group
+        return None
+
     def group(self, call: Call, ambient_key: Hashable, max_variants: int) -> Group:
         """Return the group of a call, a new one if need be."""
         groups = self.groups.setdefault(call.key, [])
         self.groups.move_to_end(call.key)
-        for group in groups:
-            if group.ambient_key == ambient_key:
-                return group
+        known = self.known(call, ambient_key)
+        if known is not None:
+            return known
         group = Group(ambient_key, max_variants)
         group.places = [History() for _ in call.given.lows]
         groups.append(group)

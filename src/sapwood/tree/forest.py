@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
@@ -45,7 +45,7 @@ class Forest:
         self.nodes: dict[Node, weakref.WeakMethod[Forget]] = {}
         self.last: Node | None = None
         self.clock = 0
-        self._numbers = itertools.count(1)
+        self._numbers: Counter[str] = Counter()
         self.busy: set[Node] = set()
         self.before_call: Callable[[], None] | None = None
         self._capture_stream: Stream | None = None
@@ -92,9 +92,10 @@ class Forest:
         """Return whether these bytes are the output of a recording."""
         return isinstance(storage.token, Lease)
 
-    def number(self) -> int:
-        """Return the next number to tell recordings apart."""
-        return next(self._numbers)
+    def number(self, kind: Literal["function", "miss", "recording"]) -> int:
+        """Return the next number, from 1, to tell things of one kind apart."""
+        self._numbers[kind] += 1
+        return self._numbers[kind]
 
     def tick(self) -> int:
         """Advance the clock that uses and misses are read off."""

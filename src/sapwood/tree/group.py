@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from sapwood.errors import CaptureError
+from sapwood.tree.archive import Archive
 from sapwood.tree.node import Node
 from sapwood.tree.roles import History, Role
 
@@ -20,7 +21,7 @@ class Warm:
     their order, that outlived the function; ``constants`` the plain results.
     """
 
-    ops: tuple[int, ...]
+    ops: tuple[bytes, ...]
     stays: frozenset[int]
     constants: Hashable
 
@@ -28,13 +29,17 @@ class Warm:
 class Group:
     """The recordings of one signature and one set of ambient values.
 
-    ``misses`` are the clock readings of the last two calls that no recording fitted.
+    ``archive`` is the recording of another process that serves its calls; ``asked``
+    says that it was looked for. ``misses`` are the clock readings of the last two
+    calls that no recording fitted.
     """
 
     def __init__(self, ambient_key: Hashable, max_variants: int) -> None:
         self.ambient_key, self.max_variants = ambient_key, max_variants
         self.nodes: list[Node] = []
         self.warm: Warm | None = None
+        self.archive: Archive | None = None
+        self.asked = False
         self.unrecordable: CaptureError | None = None
         self.places: list[History] = []
         self.ambient: dict[str, History] = {}

@@ -16,6 +16,7 @@ class Why(enum.Enum):
     OVERLAP = "arrays share memory differently than when this was recorded"
     AMBIENT = "something the function reads besides its arguments has changed"
     UNSEEN = "no call with these shapes, dtypes and values was seen before"
+    ABSENT = "no recording was found in the store"
     BUSY = "all recordings that are allowed are in use"
 
 

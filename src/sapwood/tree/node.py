@@ -42,6 +42,7 @@ class Node:
     """
 
     label: str
+    number: int
     parent: str | None
     recording: Recording
     exec: Exec

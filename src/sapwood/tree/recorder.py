@@ -34,7 +34,14 @@ from sapwood.tree.stage import late_stages, stand_ins
 from sapwood.tree.watch import Captured, capture
 from sapwood.units import Addr
 
-__all__ = ["Order", "Recorded", "plain_changes", "record"]
+__all__ = [
+    "Order",
+    "Recorded",
+    "ambient_roles",
+    "argument_roles",
+    "plain_changes",
+    "record",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +97,7 @@ def record(order: Order, forest: Forest) -> Recorded:
 def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
     device, adapter = forest.device, forest.adapter
     places = order.plan.call.given.places(adapter)
-    roles = _roles(order, places, forest)
+    roles = argument_roles(order, places, forest)
     given = order.plan.call.given
     stages, arrays = stand_ins(given, places, roles, range_, device, adapter)
     taken = _take(order, forest, range_, arrays)
@@ -108,7 +115,7 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
     values = [change.new for change in bound]
     known = [*arrays, *read_by.arrays]
     outputs = analyse(captured.result, values, known, adapter)
-    names, more = _ambient_roles(order, ambient, read_by, forest)
+    names, more = ambient_roles(order, ambient, read_by, forest)
     roles = (*roles, *more)
     stages |= late_stages(everything, roles, stages, range_, device)
     if captured.error is None:
@@ -175,12 +182,25 @@ def _ambient(taken: _Taken, forest: Forest) -> Ambient:
     return taken.before.guards(used)
 
 
-def _roles(order: Order, places: Sequence[Place], forest: Forest) -> tuple[Role, ...]:
+def argument_roles(
+    order: Order,
+    places: Sequence[Place],
+    forest: Forest,
+    hints: Sequence[Role] | None = None,
+) -> tuple[Role, ...]:
+    """Choose the roles of a call's places.
+
+    ``hints`` are those of a recording from elsewhere, for a first call here.
+    """
     exact = forest.device.driver.abilities.exact_addresses
+    steady = [hint.fixed for hint in hints or ()]
     roles = assign(
         order.group.places,
         [forest.inherits(place.storage) for place in places],
-        [i in order.pinned for i in range(len(places))],
+        [
+            i in order.pinned or (i < len(steady) and steady[i] and history.fresh)
+            for i, history in enumerate(order.group.places)
+        ],
         [exact and place.hi - place.lo >= forest.patch_from for place in places],
         anywhere=order.anywhere,
     )
@@ -253,7 +273,7 @@ def _differs(
     """Return an error where a capture did other things than its warm-up."""
     if warm is None:
         return None
-    ops = tuple(map(hash, session.ops))
+    ops = session.digests()
     what, where = None, None
     for i, (now, then) in enumerate(zip(ops, warm.ops, strict=False)):
         if now != then:
@@ -290,7 +310,7 @@ def _used(
     return used
 
 
-def _ambient_roles(
+def ambient_roles(
     order: Order, ambient: Ambient, arrays: Arrays, forest: Forest
 ) -> tuple[list[str], list[Role]]:
     """Name the places of ambient arrays and choose their roles, each by its history."""

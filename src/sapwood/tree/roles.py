@@ -48,6 +48,11 @@ class History:
     varied: bool = False
     moved: bool = False
 
+    @property
+    def fresh(self) -> bool:
+        """Whether no call came before this one."""
+        return not self.steady and not self.varied
+
     def saw(self, address: Addr, *, inherited: bool, max_variants: int) -> None:
         """Note one call."""
         self.steady = self.last == address

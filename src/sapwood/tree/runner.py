@@ -6,34 +6,36 @@ otherwise is decided in `decide`, and recording is done in `recorder`.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sapwood.errors import CaptureError, MisuseError
-from sapwood.events import Escaped, Evicted, Missed, PassedThrough, Recorded, WarmedUp
 from sapwood.tree import session
 from sapwood.tree.ambient import Survey, survey, undo_bound
 from sapwood.tree.build import Plan
 from sapwood.tree.decide import Deed, Step, next_step
+from sapwood.tree.diary import Diary
 from sapwood.tree.explain import explain_function
 from sapwood.tree.families import Families, Found
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
 from sapwood.tree.leases import rehearsal
+from sapwood.tree.library import Source
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
 from sapwood.tree.outputs import analyse
 from sapwood.tree.parameters import Parameters
 from sapwood.tree.preserve import Preserved
+from sapwood.tree.recall import Recall
 from sapwood.tree.recorder import Order, plain_changes, record
+from sapwood.tree.recorder import Recorded as Made
 from sapwood.tree.replay import replay
+from sapwood.tree.restore import restore
 from sapwood.tree.signature import Call, describe
-from sapwood.tree.stats import Stats, Tally
+from sapwood.tree.stats import Stats
 from sapwood.tree.verify import reachable, verified
 from sapwood.tree.watch import Watched, warm_up
-from sapwood.units import Size
 
 __all__ = ["Options", "Runner"]
 
@@ -61,17 +63,21 @@ class Runner:
     """
 
     def __init__(
-        self, target: Callable[[], Callable[..., Any]], options: Options, forest: Forest
+        self,
+        target: Callable[[], Callable[..., Any]],
+        options: Options,
+        forest: Forest,
+        source: Source | None = None,
     ) -> None:
         self.target, self.options, self.forest = target, options, forest
         self.parameters = Parameters(target())
-        self.tally = Tally()
+        self.diary = Diary(options.name, self.parameters, forest)
         self.families = Families(
             forest.adapter,
             forest.device.pages,
             limit=max(1024, 4 * options.max_recordings),
         )
-        self.misses: deque[tuple[str, tuple[Miss, ...]]] = deque(maxlen=32)
+        self.recall = Recall(options.name, source, forest.adapter)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call, however it is best run."""
@@ -87,11 +93,11 @@ class Runner:
             found = self.families.find(call)
             if found is not None:
                 verify = self.options.verify
-                if verify and (self.tally["replays"] + 1) % verify == 0:
+                if verify and (self.diary.tally["replays"] + 1) % verify == 0:
                     result = self._verified(found, call, args, kwargs)
                 else:
                     result = self._replay(found, call, args, kwargs)
-                self.tally["replays"] += 1
+                self.diary.tally["replays"] += 1
                 return result
         return self._missed(call, args, kwargs)
 
@@ -117,19 +123,13 @@ class Runner:
     ) -> Any:
         node, ambient = found
         result, values = replay(self.forest, node, call.given, ambient)
-        tally = self.tally
+        tally = self.diary.tally
         tally["copied_bytes"] += node.copied_bytes
         if node.escapes:
-            self._escaped(node)
+            self.diary.escaped(node)
         if values:
             self._bind(node, values, args, kwargs)
         return result
-
-    def _escaped(self, node: Node) -> None:
-        storages = node.outputs.storages
-        self.tally["escaped"] += len(storages)
-        size = Size(sum(storage.size for storage in storages))
-        self.forest.emit(Escaped(self.options.name, node.label, len(storages), size))
 
     def _bind(
         self,
@@ -148,25 +148,40 @@ class Runner:
         forest = self.forest
         before = self._look(args, kwargs)
         with forest.device.lock:
+            known = self.families.known(call, before.key)
+        asked = self.recall.ask(call, before, known)
+        with forest.device.lock:
             self._check_open()
             # Another thread may have recorded it meanwhile.
             found = self.families.find(call)
             if found is not None:
                 result = self._replay(found, call, args, kwargs)
-                self.tally["replays"] += 1
+                self.diary.tally["replays"] += 1
                 return result
             group = self.families.group(call, before.key, self.options.max_variants)
-            reasons = self._note(call, group)
-            step = next_step(
-                group, list(self.families.nodes), reasons, self.options.max_recordings
-            )
+            reasons = self._note(call, group, self.recall.note(group, asked))
+            step = self._decide(group, reasons)
+            if step.deed is Deed.RESTORE:
+                found = self._restored(call, group, step, before)
+                if found is not None:
+                    return self._replay(found, call, args, kwargs)
+                step = self._decide(group, reasons)
             if step.deed is Deed.RECORD:
-                return self._record(call, args, kwargs, group, step, before)
+                result = self._record(call, args, kwargs, group, step, before)
+        if step.deed is Deed.RECORD:
+            self.recall.flush()
+            return result
         if step.deed is Deed.WARM_UP:
             return self._warm_up(call, args, kwargs, group, before)
         return self._pass_through(call, args, kwargs, step.reason)
 
-    def _note(self, call: Call, group: Group) -> dict[Node, Why]:
+    def _decide(self, group: Group, reasons: Mapping[Node, Why]) -> Step:
+        nodes = list(self.families.nodes)
+        return next_step(group, nodes, reasons, self.options.max_recordings)
+
+    def _note(
+        self, call: Call, group: Group, absent: tuple[Miss, ...]
+    ) -> dict[Node, Why]:
         """Remember a call that no recording fits; return why none does."""
         forest = self.forest
         group.missed(forest.tick())
@@ -179,19 +194,8 @@ class Runner:
                 max_variants=self.options.max_variants,
             )
         misses = self.families.misses(call)
-        reasons = tuple(misses.values()) or (Miss(Why.UNSEEN),)
-        text = self._text(call)
-        self.misses.append((text, reasons))
-        told = "; ".join(dict.fromkeys(map(str, reasons)))
-        forest.emit(Missed(self.options.name, text, len(misses), told))
+        self.diary.missed(call, misses, absent)
         return {node: miss.why for node, miss in misses.items()}
-
-    def _text(self, call: Call) -> str:
-        names = self.parameters.names(call)
-        return ", ".join(
-            f"{name}: {self.forest.adapter.text(array)}"
-            for name, array in zip(names, call.given.arrays, strict=True)
-        )
 
     def _warm_up(
         self,
@@ -209,17 +213,16 @@ class Runner:
         with forest.device.lock:
             self._lease_loosely(watched)
             if error is None:
-                self.tally["warmups"] += 1
                 group.warm = Warm(
-                    tuple(map(hash, watching.ops)),
+                    watching.digests(),
                     watched.stays,
                     analyse(watched.result, (), (), forest.adapter).constants(),
                 )
-                forest.emit(WarmedUp(self.options.name, self._text(call)))
+                self.diary.warmed_up(call)
             self._donate(call, watched.result)
         if error is not None:
             self._cannot(group, error)
-            self._passed_through(call, str(error))
+            self.diary.passed_through(call, str(error))
         return watched.result
 
     def _cannot(self, group: Group, error: CaptureError) -> None:
@@ -228,10 +231,6 @@ class Runner:
             raise error
         group.unrecordable = error
 
-    def _passed_through(self, call: Call, reason: str) -> None:
-        self.tally["passed_through"] += 1
-        self.forest.emit(PassedThrough(self.options.name, self._text(call), reason))
-
     def _pass_through(
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
     ) -> Any:
@@ -239,7 +238,7 @@ class Runner:
         with self.forest.device.lock:
             self._lease_loosely(watched)
             self._donate(call, watched.result)
-            self._passed_through(call, reason)
+            self.diary.passed_through(call, reason)
         return watched.result
 
     def _lease_loosely(self, watched: Watched) -> None:
@@ -268,24 +267,45 @@ class Runner:
         step: Step,
         before: Survey,
     ) -> Any:
-        for victim in step.evict:
-            self.forest.fell(
-                victim, "a newer recording of the function takes its place"
-            )
+        self._make_room(step)
         try:
             made = record(self._order(call, group, step, before), self.forest)
         except CaptureError as error:
             self._cannot(group, error)
             return self._pass_through(call, args, kwargs, str(error))
-        node = made.node
-        self.families.plant(call, group, node, made.bound)
-        self.forest.plant(node, self._forget)
-        found = Found(node, made.ambient)
+        found = self._plant(call, group, made)
         if made.error is not None:
             return self._once(found, call, args, kwargs, group, made.error)
-        self.tally["recordings"] += 1
-        self._emit_recorded(call, node)
+        self.diary.recorded(call, made.node)
+        self.recall.pack(call, before, group, made.node, made.ambient, made.bound)
         return self._replay(found, call, args, kwargs)
+
+    def _restored(
+        self, call: Call, group: Group, step: Step, before: Survey
+    ) -> Found | None:
+        """Link the group's archive for a call; None, and none is left, if it fails."""
+        if group.archive is None:
+            return None
+        self._make_room(step)
+        order = self._order(call, group, step, before)
+        made = restore(group.archive, order, before, self.forest)
+        if isinstance(made, str):
+            group.archive = None
+            self.diary.unfit(call, made)
+            return None
+        self.diary.restored(call, made.node)
+        return self._plant(call, group, made)
+
+    def _make_room(self, step: Step) -> None:
+        for victim in step.evict:
+            self.forest.fell(
+                victim, "a newer recording of the function takes its place"
+            )
+
+    def _plant(self, call: Call, group: Group, made: Made) -> Found:
+        self.families.plant(call, group, made.node, made.bound)
+        self.forest.plant(made.node, self._forget)
+        return Found(made.node, made.ambient)
 
     def _once(
         self,
@@ -304,18 +324,8 @@ class Runner:
         if not isinstance(error, CaptureError):
             raise error
         self._cannot(group, error)
-        self._passed_through(call, str(error))
+        self.diary.passed_through(call, str(error))
         return result
-
-    def _emit_recorded(self, call: Call, node: Node) -> None:
-        self.forest.emit(
-            Recorded(
-                self.options.name,
-                self._text(call),
-                len(node.recording.ops),
-                node.clobbers.bit_count(),
-            )
-        )
 
     def _order(self, call: Call, group: Group, step: Step, before: Survey) -> Order:
         forest = self.forest
@@ -336,9 +346,10 @@ class Runner:
         )
 
     def _plan(self, call: Call, step: Step) -> Plan:
-        forest = self.forest
+        forest, number = self.forest, self.forest.number("recording")
         return Plan(
-            label=f"{self.options.name}#{forest.number()}",
+            label=f"{self.options.name}#{number}",
+            number=number,
             parent=None if forest.last is None else forest.last.label,
             call=call,
             donated=self._declared(call, self.options.donate),
@@ -349,8 +360,7 @@ class Runner:
     def _forget(self, node: Node, reason: str | None) -> None:
         self.families.remove(node)
         if reason is not None:
-            self.tally["evicted"] += 1
-            self.forest.emit(Evicted(self.options.name, node.label, node.hits, reason))
+            self.diary.evicted(node, reason)
 
     def _verified(
         self,
@@ -399,7 +409,7 @@ class Runner:
 
     def stats(self) -> Stats:
         """Return what has happened to the calls so far."""
-        return Stats(**self.tally)
+        return self.diary.stats()
 
     def explain(self) -> str:
         """Return the recordings and the recent misses, as text."""
@@ -408,6 +418,6 @@ class Runner:
                 self.options.name,
                 self.stats(),
                 self.families.nodes,
-                tuple(self.misses),
+                tuple(self.diary.misses),
                 self.families.refusals(),
             )

@@ -6,6 +6,7 @@ could not repeat; the session knows whether that is an error.
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from contextvars import ContextVar
 from pathlib import Path
@@ -37,6 +38,13 @@ class Session:
         """Note one op that the function gave to the device, addresses left out."""
         self.ops.append((name, constants))
         self.lines.append(user_line())
+
+    def digests(self) -> tuple[bytes, ...]:
+        """Return what tells ops apart, the same in every process."""
+        return tuple(
+            hashlib.sha256(f"{name}\0".encode() + constants).digest()
+            for name, constants in self.ops
+        )
 
     def refuse(self, what: str, remedy: str) -> None:
         """Say that the function does something that no replay could repeat."""

@@ -15,7 +15,8 @@ Tally = Counter[str]
 class Stats:
     """Calls by how they were run, and what that cost.
 
-    ``warmups``, ``recordings``, ``replays`` and ``passed_through`` count calls;
+    ``warmups``, ``recordings``, ``restored`` (by recordings of other processes),
+    ``replays`` and ``passed_through`` count calls;
     ``evicted`` recordings; ``copied_bytes`` arguments copied in and back by replays;
     ``escaped`` outputs copied out to ordinary memory.
     """
@@ -24,6 +25,7 @@ class Stats:
     recordings: int = 0
     replays: int = 0
     passed_through: int = 0
+    restored: int = 0
     evicted: int = 0
     copied_bytes: int = 0
     escaped: int = 0

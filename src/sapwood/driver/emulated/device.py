@@ -264,7 +264,14 @@ class Emulated:
         self, function: FunctionHandle, params: bytes
     ) -> tuple[Pointer, ...] | None:
         kernel, _ = self._work.functions.find(function)
-        return kernel.pointers(params)
+        try:
+            return kernel.pointers(params)
+        except Exception as error:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"kernel {kernel.name} does not take these {len(params)} bytes of "
+                f"parameters ({error}): pack them as it says",
+            ) from error
 
     @_call
     def launch(self, op: KernelOp, stream: StreamHandle) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sapwood.errors import MisuseError
 from sapwood.integrations.numpy.array import Array
-from sapwood.integrations.numpy.layout import Layout, array_at, extent
+from sapwood.integrations.numpy.layout import Layout, array_at, check_dtype, extent
 from sapwood.integrations.numpy.random import Generator
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
@@ -32,6 +32,7 @@ class Shape(NamedTuple):
     face: Any
     layout: Layout
     address: int
+    writeable: bool
 
 
 class NumpyAdapter:
@@ -96,13 +97,34 @@ class NumpyAdapter:
 
     def template(self, array: Array) -> Shape:
         """Return the array's face without its storage."""
-        return Shape(array.face, array.layout, array.address)
+        face = array.face
+        return Shape(face, array.layout, array.address, face.flags.writeable)
 
     def make(self, template: Shape, storage: Storage, address: Addr) -> Array:
         """Return an array like the template's."""
-        face, layout, at = template
-        if address != at:
-            writeable = face.flags.writeable
+        face, layout, at, writeable = template
+        if face is None or address != at:
             face = array_at(address, layout)
             face.flags.writeable = writeable
         return Array(storage, self.device, face, layout, address)
+
+    def dump(self, template: Shape) -> tuple[Any, ...]:
+        """Return a template as plain values."""
+        return (*template.layout, template.writeable)
+
+    def load(self, plain: Any) -> Shape:
+        """Return the template that `dump` gave."""
+        shape, strides, kind, aligned, writeable = plain
+        dtype = np.dtype(kind)
+        check_dtype(dtype)
+        whole = [type(number) is int for number in (*shape, *strides)]
+        flags = type(aligned) is type(writeable) is bool
+        if not all(whole) or len(shape) != len(strides) or not flags:
+            raise ValueError(f"{plain} describes no array")
+        if any(length < 0 for length in shape) or dtype.str != kind:
+            raise ValueError(f"{plain} describes no array")
+        return Shape(None, (shape, strides, kind, aligned), 0, writeable)
+
+    def extent(self, template: Shape) -> tuple[int, int]:
+        """Return the bytes that the elements lie in, from the first element."""
+        return extent(template.layout)

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from sapwood.driver.api import Pointer
-from sapwood.integrations.numpy.layout import Array, Layout, extent
+from sapwood.integrations.numpy.layout import Array, Layout, check_dtype, extent
 from sapwood.units import Addr
 
 __all__ = ["Located", "constants", "pack", "pointers", "unpack"]
@@ -150,7 +150,7 @@ def _unpack_value(
 def _layout(dtype: bytes, rest: bytes) -> Layout:
     rank = len(rest) // 16
     numbers = struct.unpack(f"<{rank}Q{rank}q", rest)
-    return numbers[:rank], numbers[rank:], dtype.rstrip(b"\0").decode(), True
+    return numbers[:rank], numbers[rank:], _unpack_dtype(0, dtype).str, True
 
 
 def _unpack_array(info: int, body: bytes) -> Array:
@@ -159,7 +159,10 @@ def _unpack_array(info: int, body: bytes) -> Array:
 
 
 def _unpack_dtype(_: int, body: bytes) -> np.dtype[Any]:
-    return np.dtype(body[:8].rstrip(b"\0").decode())
+    # Others could be made of addresses to follow, and parameters may be anybody's.
+    dtype = np.dtype(body[:8].rstrip(b"\0").decode())
+    check_dtype(dtype)
+    return dtype
 
 
 _READERS: Final[dict[int, Callable[[int, bytes], Any]]] = {
@@ -179,6 +182,8 @@ def _arrays(params: bytes) -> Iterator[int]:
         tag, _, words = _head.unpack_from(params, place)
         if tag == ARRAY:
             yield place
+        if words == 0:
+            raise ValueError(f"the record at byte {place} has no length")
         place += 8 * words
 
 

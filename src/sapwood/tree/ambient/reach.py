@@ -138,7 +138,8 @@ class Walk:
             number = node.parent
         named = node.root if by_argument else None
         root = self.hold(number) if named is None else named
-        return Slot(self.path(inside, key), root, tuple(reversed(steps)))
+        start = self.nodes[number].path
+        return Slot(self.path(inside, key), root, tuple(reversed(steps)), start)
 
     def held(self) -> list[int]:
         """Return the nodes that guards start from: roots, and objects in arguments."""

@@ -17,12 +17,13 @@ class Slot:
     """A place, by the way that leads to it; it keeps nothing alive.
 
     ``path`` is what a user would write. ``root`` is a parameter's name, or a weak
-    reference to what the way starts from.
+    reference to what the way starts from, whose path is ``start``.
     """
 
     path: str
     root: str | Callable[[], object]
     steps: tuple[tuple[View, Any], ...]
+    start: str
 
     def read(self, arguments: Mapping[str, object] | None = None) -> Any:
         """Return what is bound here; raises `MisuseError` where nothing is."""

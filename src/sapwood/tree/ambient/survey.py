@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import ModuleType
 from typing import Any
 
 from sapwood.tree.ambient.changes import BoundArray, Change
+from sapwood.tree.ambient.fingerprint import Fingerprint, fingerprint
 from sapwood.tree.ambient.guards import Ambient, guard
 from sapwood.tree.ambient.reach import Arrays, Inside, Row, Walk, reach
+from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.sources import STATE
-from sapwood.tree.ambient.views import DICT, EMPTY, REGISTERED, value_text
+from sapwood.tree.ambient.views import BY_NAME, DICT, EMPTY, REGISTERED, value_text
 from sapwood.tree.containers import constant_key
 
 __all__ = ["Survey", "survey"]
@@ -62,6 +64,36 @@ class Survey:
             for row in inside.rows
             if row.role == "array"
         )
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """What was read, in a form that means the same in another process."""
+        return fingerprint(self._walk)
+
+    def reaches(self, value: object) -> bool:
+        """Return whether a value was looked into."""
+        return any(node.value is value for node in self._walk.nodes)
+
+    def array_slots(self) -> dict[str, Any]:
+        """Return the arrays that the function reaches, by the paths of their slots."""
+        return {
+            self._walk.path(inside, row.key): row.value
+            for inside in self._walk.guarded()
+            for row in inside.rows
+            if row.role == "array"
+        }
+
+    def slot(
+        self, path: str, start: str, steps: Sequence[tuple[str, Any]]
+    ) -> Slot | None:
+        """Return a slot that was described in another process; None if it is gone."""
+        ways = tuple((BY_NAME[name], key) for name, key in steps if name in BY_NAME)
+        if start in self._arguments:
+            return Slot(path, start, ways, start)
+        held = [n for n in self._walk.held() if self._walk.nodes[n].path == start]
+        if len(held) != 1 or len(ways) != len(steps):
+            return None
+        return Slot(path, self._walk.hold(held[0]), ways, start)
 
     def guards(self, used: Callable[[Any], bool]) -> Ambient:
         """Return the guards of what was read; ``used`` arrays are to be pinned."""

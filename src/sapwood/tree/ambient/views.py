@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from types import MemberDescriptorType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 from sapwood.tree.ambient.code import names_of
@@ -21,6 +21,7 @@ from sapwood.tree.containers import registered
 __all__ = [
     "ATTRIBUTES",
     "BASES",
+    "BY_NAME",
     "CACHED",
     "CELLS",
     "DICT",
@@ -268,3 +269,7 @@ DICT = View(
     "keys",
 )
 REGISTERED = View("registered", _children, _subscript)
+
+BY_NAME: Final[Mapping[str, View]] = {
+    view.name: view for view in list(globals().values()) if isinstance(view, View)
+}

@@ -1,0 +1,103 @@
+"""What a recording touches, found from its parameters: before it is linked anew.
+
+Nothing that a file says about a recording is believed. With the addresses that it is
+to be given, every pointer in its ops has to be a relocated one, and every relocated
+word a pointer; where they lead is then known, and held against what is mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from sapwood.driver.api import (
+    CopyOp,
+    Driver,
+    FunctionHandle,
+    KernelOp,
+    Op,
+    Pointer,
+    SetOp,
+)
+from sapwood.errors import DriverError, StoreError
+from sapwood.graph.recording import Recording, Relocation, Touch
+from sapwood.graph.relocate import by_op, resolve
+from sapwood.units import Addr
+
+__all__ = ["inspect", "strays"]
+
+Functions = Callable[[bytes, str], FunctionHandle]
+
+
+def inspect(
+    recording: Recording,
+    addresses: Sequence[Addr],
+    driver: Driver,
+    functions: Functions,
+) -> Recording:
+    """Return the recording with its touches, as they are at these addresses.
+
+    Raises `StoreError` where a kernel is not known, does not take its parameters, or
+    addresses and relocations do not agree.
+    """
+    relocations = by_op(recording.relocations)
+    touches: dict[Touch, None] = {}
+    for i, op in enumerate(recording.ops):
+        changed = {r.offset: r for r in relocations.get(i, ())}
+        try:
+            resolved = resolve(op, changed.values(), addresses, functions)
+            pointers = _pointers(driver, resolved)
+        except (DriverError, ValueError, LookupError, OverflowError) as error:
+            raise StoreError(f"op {i}, {op.name or op.kind}: {error}") from error
+        for touch in _touches(i, pointers, changed, addresses):
+            touches[touch] = None
+    return replace(recording, touches=tuple(touches))
+
+
+def _pointers(driver: Driver, op: Op) -> Sequence[Pointer]:
+    match op:
+        case KernelOp(function, params):
+            found = driver.pointers(function, params)
+            if found is None:
+                raise ValueError("the device does not know which are addresses")
+            return found
+        case CopyOp(dst, src, size):
+            return (
+                Pointer(0, dst, Addr(dst + size), writes=True),
+                Pointer(8, src, Addr(src + size), writes=False),
+            )
+        case SetOp(dst, _, size):
+            return (Pointer(0, dst, Addr(dst + size), writes=True),)
+        case _:
+            return ()
+
+
+def _touches(
+    number: int,
+    pointers: Iterable[Pointer],
+    relocations: Mapping[int, Relocation],
+    addresses: Sequence[Addr],
+) -> Iterable[Touch]:
+    offsets = set()
+    for pointer in pointers:
+        offsets.add(pointer.offset)
+        if pointer.lo >= pointer.hi:
+            continue
+        relocation = relocations.get(pointer.offset)
+        if relocation is None:
+            raise StoreError(f"op {number} holds an address that is not relocated")
+        at = addresses[relocation.symbol]
+        yield Touch(relocation.symbol, pointer.lo - at, pointer.hi - at, pointer.writes)
+    if relocations.keys() - offsets:
+        raise StoreError(f"op {number} has a relocation where no address is")
+
+
+def strays(
+    recording: Recording, bounds: Callable[[int], Sequence[tuple[int, int]]]
+) -> list[Touch]:
+    """Return what lies outside; ``bounds`` gives a symbol's intervals, merged."""
+    return [
+        touch
+        for touch in recording.touches
+        if not any(lo <= touch.lo and touch.hi <= hi for lo, hi in bounds(touch.symbol))
+    ]

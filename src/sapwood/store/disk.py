@@ -1,0 +1,251 @@
+"""A store in a folder, for any number of processes at once, without an index.
+
+A value is one file: written under another name, made durable, renamed. So it is there
+or not, whenever a process dies, and readers need no lock. What is read is checked;
+what is damaged is moved aside. The time of last use is the file's own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from sapwood.errors import StoreError
+from sapwood.store.api import Item, Store, check_name
+from sapwood.store.evict import Want, victims
+from sapwood.store.files import Files, is_file, write_all
+from sapwood.store.folder import Folder
+from sapwood.store.frame import HEADER, accept, frame_size, seal
+from sapwood.store.manifest import ENTRY, needs
+from sapwood.units import Size, size_text
+
+__all__ = ["DiskStore", "Trimmed", "open_store"]
+
+_RECOUNT: Final = 64
+"""A process counts anew what is there when it has put this part of the limit: so the
+limit holds to within so much for each other process that is putting.
+"""
+_DAMAGED: Final = 16
+"""Damaged files may take this part of the limit, beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """What trimming did: names removed, dead writers' files, and bytes left."""
+
+    removed: tuple[str, ...]
+    swept: int
+    left: Size
+
+
+def open_store(
+    path: str | os.PathLike[str], limit: int, read_only: bool = False
+) -> Store:
+    """Return the store in a folder of at most ``limit`` bytes; nothing is touched yet.
+
+    The folder is made by the first put. It must belong to this user, and nobody else
+    may write it: else every method raises PermissionError.
+    """
+    return DiskStore(path, limit, read_only)
+
+
+class DiskStore:
+    """Keeps values in files below ``path``, of ``limit`` bytes in all.
+
+    With ``read_only`` nothing there is changed, not even times. ``files`` stands
+    between the store and the operating system.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        limit: int,
+        read_only: bool = False,
+        *,
+        files: Files | None = None,
+    ) -> None:
+        self.path = str(Path(path).expanduser().absolute())
+        self.limit, self.read_only = Size(limit), read_only
+        self._files = files or Files()
+        self._folder = Folder(self.path, self._files)
+        self._lock = Lock()
+        self._size: int | None = None  # as far as this process knows
+        self._put_since = 0
+
+    def get(self, name: str) -> bytes | None:
+        check_name(name)
+        try:
+            self._folder.trust()
+            fd = self._files.open(self._folder.file(name))
+        except FileNotFoundError:
+            return None
+        try:
+            value = self._read(fd, name)
+            if not self.read_only:
+                with suppress(OSError):  # a reader may lack the right: still a reader
+                    self._files.stamp(fd, time.time_ns())
+        finally:
+            self._files.close(fd)
+        return value
+
+    def put(self, name: str, value: bytes) -> None:
+        check_name(name)
+        self._check_writable()
+        blobs = needs(name, value)
+        size = frame_size(name, len(value))
+        whole = size + sum(frame_size(blob, of) for blob, of in blobs.items())
+        if whole > self.limit:
+            raise OSError(
+                errno.EFBIG,
+                f"{name} takes {size_text(whole)} in all, and {self.path} keeps "
+                f"{size_text(self.limit)}. Give it a higher limit",
+            )
+        try:
+            self._folder.trust()
+        except FileNotFoundError:
+            self._folder.make()
+        self._make_room(name, size, blobs)
+        try:
+            self._write(name, value)
+        except FileNotFoundError:  # somebody cleaned up behind us
+            self._folder.make()
+            self._write(name, value)
+
+    def delete(self, name: str) -> bool:
+        check_name(name)
+        self._check_writable()
+        try:
+            self._folder.trust()
+            self._files.remove(self._folder.file(name))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def scan(self) -> Iterator[Item]:
+        try:
+            self._folder.trust()
+        except FileNotFoundError:
+            return
+        yield from self._folder.items()
+
+    def trim(self) -> Trimmed:
+        """Remove what dead writers left, and what is over the limit."""
+        self._check_writable()
+        try:
+            self._folder.trust()
+        except FileNotFoundError:
+            return Trimmed((), 0, Size(0))
+        swept = self._folder.sweep()
+        with self._lock:
+            removed, left = self._evict(self._folder.items(), 0, {})
+            self._size = None
+        return Trimmed(removed, swept, left)
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise OSError(
+                errno.EROFS,
+                f"{self.path} was opened to be read only. Open it to be written",
+            )
+
+    def _read(self, fd: int, name: str) -> bytes:
+        facts = os.fstat(fd)
+        try:
+            whole = facts.st_size if is_file(facts) else 0
+            head = self._files.read(fd, min(HEADER + len(name), whole))
+            rest = self._files.read(fd, whole - len(head))
+            return accept(name, head, rest)
+        except StoreError:
+            if not self.read_only:
+                with suppress(OSError):  # it is told, wherever it lies
+                    self._folder.quarantine(name, facts.st_ino, self.limit // _DAMAGED)
+            raise
+        except MemoryError:
+            raise OSError(
+                errno.ENOMEM,
+                f"{name} takes {size_text(facts.st_size)}, which this process has not",
+            ) from None
+
+    def _write(self, name: str, value: bytes) -> None:
+        with self._folder.writing() as (path, fd):
+            write_all(self._files, fd, seal(name, value))
+            write_all(self._files, fd, value)
+            self._files.stamp(fd, time.time_ns())
+            self._files.sync(fd)
+            self._folder.publish(path, name)
+
+    # Room. The limit is kept by counting; how much there is is counted now and then.
+
+    def _make_room(self, name: str, size: int, blobs: dict[str, Size]) -> None:
+        with self._lock:
+            self._put_since += size
+            if (
+                self._size is not None
+                and self._size + size <= self.limit
+                and self._put_since <= self.limit // _RECOUNT
+            ):
+                self._size += size
+                return
+            self._folder.sweep()
+            items = [item for item in self._folder.items() if item.name != name]
+            _, left = self._evict(items, size, {name: blobs})
+            self._size, self._put_since = left + size, 0
+
+    def _evict(
+        self, items: list[Item], size: int, named: dict[str, dict[str, Size]]
+    ) -> tuple[tuple[str, ...], Size]:
+        """Remove what must go for ``size`` more bytes; return that, and what is left.
+
+        ``named``: what is being put, and the blobs that it names.
+        """
+        left: int = sum(frame_size(item.name, item.size) for item in items)
+        want = Want.of(left + size, self.limit)
+        if not want.must:
+            return (), Size(left)
+        links = {
+            item.name: self._needs(item.name)
+            for item in items
+            if item.name.startswith(ENTRY)
+        }
+        here = {item.name: item for item in items}
+        kept: set[str] = set()
+        removed = []
+        for group in victims(items, links | named, want, time.time_ns()):
+            for gone in group:
+                if gone in kept or not self._removed(here[gone]):
+                    kept.update(links.get(gone, ()))
+                else:
+                    removed.append(gone)
+                    left -= frame_size(gone, here[gone].size)
+        return tuple(removed), Size(left)
+
+    def _needs(self, name: str) -> dict[str, Size]:
+        """Return what a stored manifest names, without using it."""
+        try:
+            fd = self._files.open(self._folder.file(name))
+        except FileNotFoundError:
+            return {}
+        try:
+            return needs(name, self._read(fd, name))
+        except StoreError:
+            return {}
+        finally:
+            self._files.close(fd)
+
+    def _removed(self, item: Item) -> bool:
+        """Remove a file, unless it was used since it was seen; return whether gone."""
+        path = self._folder.file(item.name)
+        try:
+            if self._files.stat(path).st_mtime_ns != item.used:
+                return False
+            self._files.remove(path)
+        except FileNotFoundError:
+            pass
+        return True

@@ -1,0 +1,234 @@
+"""Entries: parts under a key, in any store; where a store's troubles end.
+
+An entry is one manifest and the blobs that it names. Blobs are put first, so that a
+manifest that is there is whole. Nothing that a store does or holds makes `find` or
+`put` raise: it becomes a reason and a count.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final, Literal
+
+from sapwood.errors import StoreError
+from sapwood.store.api import Item, Store
+from sapwood.store.key import Difference, Key, diff
+from sapwood.store.manifest import (
+    ENTRY,
+    Manifest,
+    decode_manifest,
+    describe,
+    encode_manifest,
+    entry_name,
+)
+
+__all__ = ["Absent", "Entries", "Nearest"]
+
+_LASTING: Final = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+"""Troubles that the next put would have as well."""
+
+_SURPRISES: Final = ("damaged", "refused")
+_TOLD: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Nothing was found; ``outcome`` is how this was counted."""
+
+    outcome: Literal["misses", "damaged", "errors", "refused"]
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The stored key with the most components that are equal to those asked for."""
+
+    key: Key
+    equal: int
+    differences: tuple[Difference, ...]
+
+
+class Entries:
+    """The entries of ``store``.
+
+    ``tally`` counts every `find` once, as hits, misses, damaged, errors or refused,
+    and every `put` once, as puts, errors or refused. ``emit`` is told in words,
+    and once, what was damaged or refused; it must neither block nor raise.
+    """
+
+    def __init__(self, store: Store, emit: Callable[[str], None] | None = None) -> None:
+        self.store = store
+        self.tally: Counter[str] = Counter()
+        self.stopped: str = ""
+        """Why nothing is put any more, if so."""
+        self._emit = emit
+        self._told: deque[str] = deque(maxlen=_TOLD)
+        self._lock = Lock()
+
+    def put(self, key: Key, parts: Mapping[str, bytes]) -> None:
+        """Keep ``parts`` under ``key``, in the place of what was there.
+
+        Raises `MisuseError` for the name of a part that is empty or does not print;
+        nothing else.
+        """
+        manifest = describe(key, parts)
+        if self.stopped:
+            self._count("refused")
+            return
+        try:
+            for part in manifest.parts:
+                self.store.put(part.blob, parts[part.name])
+            self.store.put(entry_name(key.digest), encode_manifest(manifest))
+        except (StoreError, OSError) as error:
+            if _lasts(error):
+                self.stopped = f"nothing more is put into the store: {_words(error)}"
+            self._count(_outcome(error), self.stopped or _words(error))
+        else:
+            self._count("puts")
+
+    def find(self, key: Key) -> Mapping[str, bytes] | Absent:
+        """Return the parts under ``key``, whole and as they were put, or why not."""
+        try:
+            found = self._load(key)
+        except (StoreError, OSError) as error:
+            found = Absent(_outcome(error), _words(error))
+        if isinstance(found, Absent):
+            self._count(found.outcome, found.reason)
+        else:
+            self._count("hits")
+        return found
+
+    def why(self, key: Key) -> Nearest | Absent:
+        """Return the stored key that is nearest to ``key``, the latest of equals."""
+        nearest: Nearest | None = None
+        for stored in self.keys():
+            differences = tuple(diff(key, stored))
+            equal = len(set(key.components) & set(stored.components))
+            if nearest is None or equal >= nearest.equal:
+                nearest = Nearest(stored, equal, differences)
+        return nearest or Absent("misses", "nothing that can be read is stored here")
+
+    def keys(self) -> Iterator[Key]:
+        """Yield the keys of all manifests that can be read, longest unused first."""
+        for _, manifest in self.manifests():
+            yield manifest.key
+
+    def manifests(self) -> Iterator[tuple[Item, Manifest]]:
+        """Yield all manifests that can be read, and where, longest unused first."""
+        try:
+            items = [item for item in self.store.scan() if item.name.startswith(ENTRY)]
+        except (StoreError, OSError) as error:
+            self._count(_outcome(error), _words(error))
+            return
+        # Reading is a use: in this order it leaves the order of uses as it was.
+        for item in sorted(items, key=lambda item: (item.used, item.name)):
+            try:
+                manifest = self._manifest(item.name)
+            except (StoreError, OSError) as error:
+                self._count(_outcome(error), _words(error))
+                continue
+            if manifest is not None:
+                yield item, manifest
+
+    def _load(self, key: Key) -> Mapping[str, bytes] | Absent:
+        name = entry_name(key.digest)
+        for _ in range(2):  # what is not there the first time may be on its way out
+            manifest = self._manifest(name)
+            if manifest is None:
+                return Absent("misses", "nothing is stored under this key")
+            parts = self._parts(name, manifest)
+            if parts is not None:
+                return parts
+        self._forget(name)
+        raise StoreError(
+            f"{name} names contents that are not there. Nothing needs doing: it "
+            "counts as absent, and the next put writes it anew"
+        )
+
+    def _manifest(self, name: str) -> Manifest | None:
+        said = self.store.get(name)
+        if said is None:
+            return None
+        try:
+            manifest = decode_manifest(said)
+            _check_own(name, manifest)
+        except StoreError:
+            self._forget(name)
+            raise
+        return manifest
+
+    def _parts(self, name: str, manifest: Manifest) -> dict[str, bytes] | None:
+        """Return the parts, or None where one is not there."""
+        parts = {}
+        for part in manifest.parts:
+            try:
+                value = self.store.get(part.blob)
+            except StoreError:
+                self._forget(name)
+                raise
+            if value is None:
+                return None
+            if hashlib.sha256(value).digest() != part.digest:
+                self._forget(name)
+                self._forget(part.blob)
+                raise StoreError(
+                    f"{part.blob} is not what its name says. Nothing needs doing: it "
+                    "counts as absent, and the next put writes it anew"
+                )
+            parts[part.name] = value
+        return parts
+
+    def _forget(self, name: str) -> None:
+        with suppress(StoreError, OSError):  # it is told as damaged, gone or not
+            self.store.delete(name)
+
+    def _count(self, outcome: str, reason: str = "") -> None:
+        with self._lock:
+            self.tally[outcome] += 1
+            told = outcome not in _SURPRISES or reason in self._told
+            if not told:
+                self._told.append(reason)
+        if not told and self._emit is not None:
+            self._emit(reason)
+
+
+def _check_own(name: str, manifest: Manifest) -> None:
+    if entry_name(manifest.key.digest) != name:
+        raise StoreError(
+            f"{name} is the manifest of another key. Nothing needs doing: it counts "
+            "as absent, and the next put writes it anew"
+        )
+
+
+def _lasts(error: StoreError | OSError) -> bool:
+    return isinstance(error, OSError) and error.errno in _LASTING
+
+
+def _outcome(error: StoreError | OSError) -> Literal["damaged", "errors", "refused"]:
+    if isinstance(error, StoreError):
+        return "damaged"
+    return "refused" if _lasts(error) or error.errno == errno.EFBIG else "errors"
+
+
+def _words(error: StoreError | OSError) -> str:
+    if isinstance(error, StoreError) or error.strerror is None:
+        return str(error)
+    return error.strerror + (f": {error.filename}" if error.filename else "")

@@ -1,0 +1,95 @@
+"""Keys: what an entry was made from, by label, and the digest that names it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from sapwood.errors import MisuseError
+from sapwood.store.fields import Fields, prefixed
+
+__all__ = ["Difference", "Key", "decode_key", "diff", "encode_key"]
+
+_LEAST: Final = 16
+"""Bytes that a component takes at least: two lengths."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """All that decides whether an entry may be used, as labelled components.
+
+    Labels are printable, not empty and unique, else `MisuseError`. They are kept in
+    sorted order: keys of equal components are equal, in whatever order they came.
+    """
+
+    components: tuple[tuple[str, bytes], ...]
+
+    def __post_init__(self) -> None:
+        for label, times in Counter(label for label, _ in self.components).items():
+            if not label or not label.isprintable():
+                raise MisuseError(
+                    f"{label!r} cannot label a component. Use text that prints"
+                )
+            if times > 1:
+                raise MisuseError(
+                    f"{times} components are labelled {label!r}. Join them, or give "
+                    "each a label of its own"
+                )
+        object.__setattr__(self, "components", tuple(sorted(self.components)))
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of all labels and values, each behind its length, as hex."""
+        return _digest(self.components)
+
+
+def _digest(components: Iterable[tuple[str, bytes]]) -> str:
+    digest = hashlib.sha256()
+    for label, value in components:
+        digest.update(prefixed(label.encode()))
+        digest.update(prefixed(value))
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A component in which two keys differ; None where one has no such component."""
+
+    label: str
+    ours: bytes | None
+    theirs: bytes | None
+
+
+def diff(ours: Key, theirs: Key) -> list[Difference]:
+    """Return the components in which the keys differ, by label."""
+    here, there = dict(ours.components), dict(theirs.components)
+    return [
+        Difference(label, here.get(label), there.get(label))
+        for label in sorted(here.keys() | there.keys())
+        if here.get(label) != there.get(label)
+    ]
+
+
+def encode_key(key: Key) -> bytes:
+    """Return the components as bytes; equal keys give equal bytes."""
+    count = len(key.components).to_bytes(8, "little")
+    return count + b"".join(
+        prefixed(label.encode()) + prefixed(value) for label, value in key.components
+    )
+
+
+def decode_key(data: bytes) -> Key:
+    """Return the key that `encode_key` made ``data`` of; else raise `StoreError`."""
+    fields = Fields(data, "a stored key")
+    components = tuple(
+        (fields.text(), fields.value()) for _ in range(fields.count(_LEAST))
+    )
+    fields.end()
+    labels = [label for label, _ in components]
+    if labels != sorted(set(labels)):
+        raise fields.malformed("has labels twice or out of order")
+    return Key(components)

@@ -1,0 +1,110 @@
+"""What a function is and reads, in a form that means the same in another process.
+
+Two functions with one fingerprint are the same program under the same values: their
+code, transitively, and whatever guards would compare, labelled for people to read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from sapwood.tree.ambient import views
+from sapwood.tree.ambient.owners import owner_of_class
+from sapwood.tree.ambient.proof import name_of, proof
+from sapwood.tree.ambient.reach import Inside, Node, Row, Walk
+
+__all__ = ["Fingerprint", "fingerprint"]
+
+
+class Fingerprint(NamedTuple):
+    """Labels, and what has to be equal; ``unproved`` are paths of what is not known."""
+
+    parts: tuple[tuple[str, bytes], ...]
+    unproved: tuple[str, ...]
+
+
+def fingerprint(walk: Walk) -> Fingerprint:
+    """Return the fingerprint of everything that was walked."""
+    return _Prints(walk).all()
+
+
+class _Prints:
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self._unproved: list[str] = []
+        self._seen: Counter[str] = Counter()
+
+    def all(self) -> Fingerprint:
+        parts = [
+            (f"what {node.path} is", self._kind(node))
+            for node in map(self._walk.nodes.__getitem__, self._walk.held())
+        ]
+        if self._walk.reach.dynamic:
+            self._unproved.append("names that the function computes")
+        for inside in self._walk.guarded():
+            parts += self._inside(inside)
+        # A label may come twice, and a key wants each once.
+        labelled = tuple((self._once(label), value) for label, value in parts)
+        return Fingerprint(labelled, tuple(self._unproved))
+
+    def _once(self, label: str) -> str:
+        self._seen[label] += 1
+        count = self._seen[label]
+        return label if count == 1 else f"{label} ({count})"
+
+    def _inside(self, inside: Inside) -> Iterator[tuple[str, bytes]]:
+        node, view = self._walk.nodes[inside.node], inside.view
+        rows = inside.rows
+        shape = hashlib.sha256(repr(sorted(inside.lacks or ())).encode())
+        if view is views.SET:
+            # Sets have no order that another process would share.
+            proofs = [self._row(inside, row) for row in rows]
+            rows, shape = [], hashlib.sha256(b"".join(sorted(proofs)))
+            if any(row.role == "node" for row in inside.rows):
+                self._unproved.append(node.path)
+        for row in rows:
+            key = b"" if proof(row.key) is None else proof(row.key) or b""
+            shape.update(len(key).to_bytes(4, "little") + key)
+            if row.role != "node":
+                yield self._label(inside, row), self._row(inside, row)
+            else:
+                shape.update(row.node.to_bytes(4, "little"))
+                shape.update(self._row(inside, row))
+        yield f"the {view.name} of {node.path}", shape.hexdigest().encode()
+
+    def _label(self, inside: Inside, row: Row) -> str:
+        text = self._walk.path(inside, row.key)
+        return text if text.isprintable() else repr(text)
+
+    def _row(self, inside: Inside, row: Row) -> bytes:
+        if row.role == "array":
+            return f"array {row.frozen}".encode()
+        if row.role == "node":
+            return self._kind(self._walk.nodes[row.node])
+        proved = proof(row.value)
+        if proved is None:
+            self._unproved.append(self._walk.path(inside, row.key))
+            return b"?"
+        return proved
+
+    def _kind(self, node: Node) -> bytes:
+        """Say what a node is, as far as what is inside it does not."""
+        value: Any = node.value
+        if isinstance(value, FunctionType) and self._walk.reach.reads(value):
+            return b"function"
+        if isinstance(value, (FunctionType, ModuleType, type)):
+            name = name_of(value)
+            # What is looked into need not be found under its name.
+            user = isinstance(value, type) and owner_of_class(value) == "user"
+            if name is None and not user:
+                self._unproved.append(node.path)
+            return (name or "class").encode()
+        cls = type(value)
+        if owner_of_class(cls) == "installed":
+            # What its own code keeps where Python does not see it is not known.
+            self._unproved.append(node.path)
+        return f"{cls.__module__}:{cls.__qualname__}".encode()

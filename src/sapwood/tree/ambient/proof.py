@@ -1,0 +1,190 @@
+"""What one value is, in a form that means the same in another process.
+
+Plain values by type and bits, code by its instructions, classes and functions of
+packages by name and version. What none of that can be said of has no proof.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from array import array
+from collections.abc import Callable, Iterable
+from enum import Enum
+from functools import lru_cache
+from importlib import metadata
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any, Final
+
+from sapwood.graph.plain import is_plain, to_json, to_text
+from sapwood.tree.ambient.owners import owner_of_module
+from sapwood.tree.ambient.views import EMPTY
+from sapwood.tree.containers import constant_key
+
+__all__ = ["name_of", "proof"]
+
+_SHORT: Final = 64
+
+
+def proof(value: Any) -> bytes | None:
+    """Return short bytes that only an equal value has, or None."""
+    whole = _whole(value)
+    if whole is None or len(whole) <= _SHORT:
+        return whole
+    return b"sha256 " + hashlib.sha256(whole).hexdigest().encode()
+
+
+def _whole(value: Any) -> bytes | None:
+    if value is EMPTY:
+        return b"nothing"
+    if is_plain(value):
+        return to_text(to_json(value))
+    for fits, prove in _PROOFS:
+        if fits(value):
+            return prove(value)
+    return None
+
+
+def _code(code: CodeType) -> bytes | None:
+    """Prove what runs; where it is written is no part of it."""
+    return _joined(
+        b"code",
+        [
+            code.co_code,
+            code.co_exceptiontable,
+            code.co_names,
+            (code.co_varnames, code.co_freevars, code.co_cellvars),
+            (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
+            code.co_flags,
+            *code.co_consts,
+        ],
+    )
+
+
+def _joined(kind: bytes, parts: Iterable[Any]) -> bytes | None:
+    digest = hashlib.sha256(kind)
+    for part in parts:
+        proved = _whole(part)
+        if proved is None:
+            return None
+        digest.update(len(proved).to_bytes(8, "little") + proved)
+    return kind + b" " + digest.hexdigest().encode()
+
+
+def _items(value: Any) -> bytes | None:
+    return _joined(type(value).__name__.encode(), value)
+
+
+def _unordered(value: Any) -> bytes | None:
+    proofs = [_whole(item) for item in value]
+    known = [each for each in proofs if each is not None]
+    if len(known) < len(proofs):
+        return None
+    return _joined(type(value).__name__.encode(), sorted(known))
+
+
+def _named(value: Any) -> bytes | None:
+    name = name_of(value)
+    return None if name is None else name.encode()
+
+
+def name_of(value: Any) -> str | None:
+    """Return where a module, class or function is found, and in which version.
+
+    None where its name leads elsewhere, or its package has no version.
+    """
+    if isinstance(value, ModuleType):
+        module, name = value.__name__, ""
+    else:
+        module = getattr(value, "__module__", None) or ""
+        name = getattr(value, "__qualname__", None) or ""
+        if not isinstance(module, str) or not _leads(module, name, value):
+            return None
+    owner = owner_of_module(module)
+    if owner in {"user", "standard"}:
+        return f"{module}:{name}"
+    version = _version(module.partition(".")[0])
+    return None if version is None else f"{module}:{name} {version}"
+
+
+def _leads(module: str, name: str, value: Any) -> bool:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        if found is None or not part.isidentifier():
+            return False
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    return found is value
+
+
+def _version(package: str) -> str | None:
+    said = getattr(sys.modules.get(package), "__version__", None)
+    if isinstance(said, str):
+        return said
+    try:
+        return metadata.version(_distribution(package))
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@lru_cache(maxsize=256)
+def _distribution(package: str) -> str:
+    return next(iter(metadata.packages_distributions().get(package, ())), package)
+
+
+def _is_host_array(value: Any) -> bool:
+    cls = type(value)
+    return hasattr(cls, "tobytes") and hasattr(cls, "dtype") and hasattr(cls, "shape")
+
+
+def _host_array(value: Any) -> bytes | None:
+    if getattr(value.dtype, "hasobject", True):
+        return None
+    return _joined(
+        b"array", [str(value.dtype.str), tuple(value.shape), bytes(value.tobytes())]
+    )
+
+
+def _member(value: Enum) -> bytes | None:
+    return _joined(b"member", [type(value), value.name, value.value])
+
+
+def _said(value: Any) -> bytes | None:
+    """Prove a value by the text that it is compared by; its class comes first."""
+    key = constant_key(value)
+    if type(key) is not tuple or len(key) < 2 or key[0] is not type(value):
+        return None
+    return _joined(b"value", [key[0], *map(_textual, key[1:])])
+
+
+def _textual(part: Any) -> Any:
+    return part if is_plain(part) else str(part)
+
+
+def _by_text(value: Any) -> bool:
+    key = constant_key(value)
+    return (
+        type(key) is tuple
+        and key[0] is type(value)
+        and all(is_plain(part) for part in key[1:])
+    )
+
+
+_PROOFS: Final[
+    tuple[tuple[Callable[[Any], bool], Callable[[Any], bytes | None]], ...]
+] = (
+    (lambda v: isinstance(v, CodeType), _code),
+    (lambda v: type(v) in {tuple, list}, _items),
+    (lambda v: type(v) in {set, frozenset}, _unordered),
+    (
+        lambda v: isinstance(v, (ModuleType, type, BuiltinFunctionType, FunctionType)),
+        _named,
+    ),
+    (lambda v: isinstance(v, Enum), _member),
+    (_is_host_array, _host_array),
+    (
+        lambda v: type(v) is array,
+        lambda v: _joined(b"array", [v.typecode, v.tobytes()]),
+    ),
+    (_by_text, _said),
+    (lambda v: name_of(v) is not None, _named),
+)

@@ -1,0 +1,116 @@
+"""What is told about the calls of one function: counts, misses, events."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sapwood.events import (
+    Escaped,
+    Evicted,
+    Missed,
+    PassedThrough,
+    Recorded,
+    Restored,
+    WarmedUp,
+)
+from sapwood.tree.forest import Forest
+from sapwood.tree.miss import Miss, Why
+from sapwood.tree.node import Node
+from sapwood.tree.parameters import Parameters
+from sapwood.tree.signature import Call
+from sapwood.tree.stats import Stats, Tally
+from sapwood.units import Size
+
+__all__ = ["Diary", "Missing"]
+
+
+class Missing(NamedTuple):
+    """A call that no recording fitted: why, by the recording's number, or 0."""
+
+    number: int
+    signature: str
+    reasons: tuple[tuple[int, Miss], ...]
+
+
+class Diary:
+    """The counts and the recent misses of one function.
+
+    ``number`` tells functions apart that have one name.
+    """
+
+    def __init__(self, function: str, parameters: Parameters, forest: Forest) -> None:
+        self.function, self.parameters, self.forest = function, parameters, forest
+        self.number = forest.number("function")
+        self.tally = Tally()
+        self.misses: deque[Missing] = deque(maxlen=32)
+
+    def text(self, call: Call) -> str:
+        """Return what a call's arrays look like."""
+        names = self.parameters.names(call)
+        return ", ".join(
+            f"{name}: {self.forest.adapter.text(array)}"
+            for name, array in zip(names, call.given.arrays, strict=True)
+        )
+
+    def missed(
+        self, call: Call, found: Mapping[Node, Miss], absent: tuple[Miss, ...]
+    ) -> None:
+        """Note why no recording fitted a call, and none was in the store."""
+        unseen = () if found else ((0, Miss(Why.UNSEEN)),)
+        reasons = (
+            *((node.number, miss) for node, miss in found.items()),
+            *unseen,
+            *((0, miss) for miss in absent),
+        )
+        signature = self.text(call)
+        self.misses.append(Missing(self.forest.number("miss"), signature, reasons))
+        told = "; ".join(dict.fromkeys(str(miss) for _, miss in reasons))
+        self.forest.emit(Missed(self.function, signature, len(found), told))
+
+    def unfit(self, call: Call, reason: str) -> None:
+        """Note why a recording from the store could not be linked."""
+        reasons = ((0, Miss(Why.ABSENT, reason)),)
+        missing = Missing(self.forest.number("miss"), self.text(call), reasons)
+        self.misses.append(missing)
+
+    def warmed_up(self, call: Call) -> None:
+        """Count a warm-up."""
+        self.tally["warmups"] += 1
+        self.forest.emit(WarmedUp(self.function, self.text(call)))
+
+    def recorded(self, call: Call, node: Node) -> None:
+        """Count a recording that was made here."""
+        self.tally["recordings"] += 1
+        self.forest.emit(Recorded(*self._made(call, node)))
+
+    def restored(self, call: Call, node: Node) -> None:
+        """Count a recording of another process."""
+        self.tally["restored"] += 1
+        self.forest.emit(Restored(*self._made(call, node)))
+
+    def _made(self, call: Call, node: Node) -> tuple[str, str, int, int]:
+        pages = node.clobbers.bit_count()
+        return self.function, self.text(call), len(node.recording.ops), pages
+
+    def passed_through(self, call: Call, reason: str) -> None:
+        """Count a call that ran eagerly and made no recording."""
+        self.tally["passed_through"] += 1
+        self.forest.emit(PassedThrough(self.function, self.text(call), reason))
+
+    def escaped(self, node: Node) -> None:
+        """Count the outputs that a replay copied out."""
+        storages = node.outputs.storages
+        self.tally["escaped"] += len(storages)
+        size = Size(sum(storage.size for storage in storages))
+        self.forest.emit(Escaped(self.function, node.label, len(storages), size))
+
+    def evicted(self, node: Node, reason: str) -> None:
+        """Count a recording that gave way."""
+        self.tally["evicted"] += 1
+        self.forest.emit(Evicted(self.function, node.label, node.hits, reason))
+
+    def stats(self) -> Stats:
+        """Return the counts."""
+        return Stats(**self.tally)

@@ -1,0 +1,136 @@
+"""Structures of nests as JSON, and back, for other processes.
+
+A class is written as its name and looked up among the modules that are loaded:
+reading imports nothing, and makes nothing but containers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict, defaultdict
+from dataclasses import is_dataclass
+from typing import Any, Final
+
+from sapwood.errors import StoreError
+from sapwood.graph.plain import Json, from_json, to_json
+from sapwood.tree.containers import (
+    Structure,
+    container_of,
+    keys_of,
+    plain_keys,
+    registered,
+)
+
+__all__ = ["dump_structure", "flat_structure", "load_structure"]
+
+_DICTS: Final = (dict, OrderedDict, defaultdict)
+_FACTORIES: Final = {
+    each.__name__: each for each in (bool, dict, float, int, list, set, str, tuple)
+}
+
+
+def dump_structure(structure: Structure) -> Json:
+    """Return a structure as JSON.
+
+    Raises `ValueError` for a class that is not found under its name, and for keys
+    and rests that are no plain values.
+    """
+    if structure is None:
+        return None
+    parts: Any = structure
+    cls: type = parts[0]
+    _, rest, children = parts
+    name = f"{cls.__module__}:{cls.__qualname__}"
+    if _class(name) is not cls:
+        raise ValueError(f"the class {cls.__qualname__} is not found under its name")
+    return [name, _dump_rest(cls, rest), [dump_structure(child) for child in children]]
+
+
+def _dump_rest(cls: type, rest: Any) -> Json:
+    if cls is defaultdict:
+        factory, keys = rest
+        named = getattr(factory, "__name__", None)
+        if factory is not None and _FACTORIES.get(named or "") is not factory:
+            raise ValueError(f"{factory!r} is no factory that is known")
+        return [named, to_json(list(plain_keys(keys)))]
+    if cls in _DICTS:
+        return to_json(list(plain_keys(rest)))
+    return to_json(rest)
+
+
+def load_structure(found: Json) -> tuple[Structure, int]:
+    """Return a structure and its number of leaves.
+
+    Raises `StoreError` for what `dump_structure` would not have written, and for
+    classes that are not loaded here, by name.
+    """
+    if found is None:
+        return None, 1
+    if type(found) is not list or len(found) != 3 or type(found[2]) is not list:
+        raise StoreError("the nest of a result is damaged: record it anew")
+    name, rest, parts = found
+    cls = _class(name)
+    if cls is None or container_of(cls) is None:
+        raise StoreError(
+            f"the result is a {name}, which is not known here: import its module, or "
+            "register it as a container, before the recording is read"
+        )
+    loaded = [load_structure(part) for part in parts]
+    children = tuple(structure for structure, _ in loaded)
+    structure = (cls, _load_rest(cls, rest, len(children)), children)
+    return structure, sum(leaves for _, leaves in loaded)
+
+
+def flat_structure(leaves: int) -> Structure:
+    """Return the structure of a list of so many leaves."""
+    return (list, None, (None,) * leaves)
+
+
+def _load_rest(cls: type, found: Json, count: int) -> Any:
+    if cls is defaultdict:
+        if type(found) is not list or len(found) != 2:
+            raise StoreError("the factory of a defaultdict is damaged")
+        name, keys = found
+        if name is not None and name not in _FACTORIES:
+            raise StoreError(f"{str(name)[:20]!r} is no factory that is known")
+        return (_FACTORIES[name] if name else None, _load_keys(keys, count))
+    if cls in _DICTS:
+        return _load_keys(found, count)
+    rest = from_json(found)
+    if registered(cls) is None:
+        _check_rest(cls, rest, count)
+    return rest
+
+
+def _load_keys(found: Json, count: int) -> Any:
+    keys = from_json(found)
+    if type(keys) is not list or len(keys) != count:
+        raise StoreError("the keys of a dict are damaged")
+    try:
+        made = dict.fromkeys(keys)
+    except TypeError:
+        raise StoreError("a key of a dict cannot be one") from None
+    return keys_of(made)
+
+
+def _check_rest(cls: type, rest: Any, count: int) -> None:
+    if is_dataclass(cls):
+        fits = type(rest) is tuple and len(rest) == count and all(map(_is_field, rest))
+    elif hasattr(cls, "_fields"):
+        fits = rest is None and len(cls._fields) == count
+    else:
+        fits = rest is None or (type(rest) is int and rest >= 0)
+    if not fits:
+        raise StoreError(f"the nest of a result is damaged: {cls.__qualname__}")
+
+
+def _is_field(name: object) -> bool:
+    return type(name) is str and name.isidentifier() and not name.startswith("__")
+
+
+def _class(name: Any) -> type | None:
+    module, colon, path = str(name).partition(":")
+    found: Any = sys.modules.get(module) if colon else None
+    for part in path.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    return found if isinstance(found, type) else None

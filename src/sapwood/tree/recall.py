@@ -1,0 +1,80 @@
+"""What one function has from its source of recordings, and gives to it.
+
+The source may be slow, so it is asked and given to outside the device's lock; what
+it said is written down in the group under the lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from sapwood.tree.adapter import Adapter
+from sapwood.tree.ambient import Slot, Survey
+from sapwood.tree.archive import Archive, encode
+from sapwood.tree.group import Group
+from sapwood.tree.library import Source
+from sapwood.tree.miss import Miss, Why
+from sapwood.tree.node import Node
+from sapwood.tree.signature import Arrays, Call, look
+
+__all__ = ["Recall"]
+
+
+_Ready: TypeAlias = tuple[Call, Survey, Sequence[bytes] | None, Mapping[str, bytes]]
+
+
+class Recall:
+    """One function's side of a `Source`; without one it knows nothing."""
+
+    def __init__(self, function: str, source: Source | None, adapter: Adapter) -> None:
+        self.function, self.source, self.adapter = function, source, adapter
+        self._ready: deque[_Ready] = deque()
+
+    def ask(
+        self, call: Call, survey: Survey, group: Group | None
+    ) -> Archive | str | None:
+        """Return an archive for a call, why there is none, or None: not to be asked."""
+        if self.source is None or (group is not None and group.asked):
+            return None
+        return self.source.find(self.function, call, survey, _ops(group))
+
+    def note(self, group: Group, answer: Archive | str | None) -> tuple[Miss, ...]:
+        """Write down what `ask` returned; return why there is no archive."""
+        if answer is None:
+            return ()
+        group.asked = True
+        if isinstance(answer, str):
+            return (Miss(Why.ABSENT, answer),)
+        group.archive = answer
+        return ()
+
+    def pack(
+        self,
+        call: Call,
+        survey: Survey,
+        group: Group,
+        node: Node,
+        ambient: Arrays,
+        bound: Sequence[Slot],
+    ) -> None:
+        """Make a new recording ready to be kept, if it is one that can be.
+
+        The first of a group says all: those to come differ in roles and pages only.
+        """
+        if self.source is None or node.escapes or group.nodes != [node]:
+            return
+        arrays = [*call.given.arrays, *ambient.arrays]
+        sections = encode(node, bound, look(arrays, self.adapter).sharing, self.adapter)
+        if not isinstance(sections, str):
+            self._ready.append((call, survey, _ops(group), sections))
+
+    def flush(self) -> None:
+        """Give the source what is ready for it."""
+        while self.source is not None and self._ready:
+            self.source.keep(self.function, *self._ready.popleft())
+
+
+def _ops(group: Group | None) -> Sequence[bytes] | None:
+    return None if group is None or group.warm is None else group.warm.ops

@@ -1,0 +1,205 @@
+"""A recording linked anew for a call: from another process, or for other pages.
+
+Roles, addresses and pages are those of now; of the archive only what was computed is
+kept. Whatever does not fit is a reason, and the call is then recorded as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sapwood.driver.release import Release
+from sapwood.errors import StoreError
+from sapwood.graph.inspect import inspect, strays
+from sapwood.graph.recording import RANGE, Recording
+from sapwood.memory.device import Device
+from sapwood.memory.range import REACH, Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.adapter import Adapter
+from sapwood.tree.ambient import Ambient, Slot, Survey
+from sapwood.tree.archive import Archive
+from sapwood.tree.build import Drawing, build
+from sapwood.tree.forest import Forest
+from sapwood.tree.outputs import Alias, Bytes, Fresh, Output, Outputs, View
+from sapwood.tree.recorder import Order, Recorded, ambient_roles, argument_roles
+from sapwood.tree.signature import Arrays, Place, look
+from sapwood.tree.stage import late_stages
+from sapwood.units import Addr
+
+__all__ = ["restore"]
+
+
+def restore(
+    archive: Archive, order: Order, survey: Survey, forest: Forest
+) -> Recorded | str:
+    """Build a node of an archive, or say why that cannot be.
+
+    Raises `DriverError` or `OutOfMemory`, and then nothing is left of it.
+    """
+    ambient = _ambient(archive, survey)
+    if isinstance(ambient, str):
+        return ambient
+    bound = _slots(archive, survey)
+    if isinstance(bound, str):
+        return bound
+    adapter = forest.adapter
+    read_by = look([slot.read() for slot in ambient.arrays], adapter)
+    given = order.plan.call.given
+    everything = look([*given.arrays, *read_by.arrays], adapter)
+    if everything.sharing != archive.sharing:
+        return "other arrays share memory than when it was recorded"
+    places = [*given.places(adapter), *read_by.places(adapter)]
+    if len(places) != len(archive.roles) or len(given.lows) != archive.arguments:
+        return "it was recorded on other arrays"
+    range_ = Range.reserve(forest.device.pages)
+    try:
+        drawing = _drawing(archive, order, ambient, read_by, places, range_, forest)
+        return Recorded(build(drawing, range_, forest.device), read_by, bound, None)
+    except StoreError as error:
+        range_.close()
+        return str(error)
+    except BaseException:
+        with Release() as release:
+            release(range_.close)
+        raise
+
+
+def _ambient(archive: Archive, survey: Survey) -> Ambient | str:
+    """Return the guards of now, with the arrays that the recording uses pinned."""
+    slots = survey.array_slots()
+    for path in archive.ambient:
+        if path not in slots:
+            return f"{path} holds no array any more"
+    wanted = {id(slots[path]) for path in archive.ambient}
+    ambient = survey.guards(lambda array: id(array) in wanted)
+    if tuple(slot.path for slot in ambient.arrays) != archive.ambient:
+        return "its arrays are reached by other names"
+    return ambient
+
+
+def _slots(archive: Archive, survey: Survey) -> tuple[Slot, ...] | str:
+    found: list[Slot] = []
+    for bond in archive.bonds:
+        slot = survey.slot(bond.path, bond.start, bond.steps)
+        if slot is None:
+            return f"{bond.path} is not there to be bound"
+        found.append(slot)
+    return tuple(found)
+
+
+def _drawing(
+    archive: Archive,
+    order: Order,
+    ambient: Ambient,
+    read_by: Arrays,
+    places: Sequence[Place],
+    range_: Range,
+    forest: Forest,
+) -> Drawing:
+    device, adapter, plan = forest.device, forest.adapter, order.plan
+    addresses = [range_.base, *(place.lo for place in places)]
+    recording = inspect(archive.recording, addresses, device.driver, device.function)
+    _check_bounds(recording, places)
+    arrays = [*plan.call.given.arrays, *read_by.arrays]
+    outputs = _outputs(archive.outputs, range_, arrays, adapter)
+    _back(recording, outputs, range_, device)
+    hints = archive.roles[: archive.arguments]
+    roles = argument_roles(order, places[: archive.arguments], forest, hints)
+    names, more = ambient_roles(order, ambient, read_by, forest)
+    roles = (*roles, *more)
+    return Drawing(
+        plan=plan,
+        recording=recording,
+        outputs=outputs,
+        places=places,
+        names=[*order.names, *names],
+        roles=roles,
+        stages=late_stages(places, roles, {}, range_, device),
+        ambient=ambient,
+        ambient_arrays=read_by,
+    )
+
+
+def _check_bounds(recording: Recording, places: Sequence[Place]) -> None:
+    """Raise `StoreError` for an op that reaches beyond the range or its place."""
+    shared: dict[Storage, list[Place]] = {}
+    for place in places:
+        shared.setdefault(place.storage, []).append(place)
+
+    def bounds(symbol: int) -> Sequence[tuple[int, int]]:
+        if symbol == RANGE:
+            return [(0, REACH)]
+        place = places[symbol - 1]
+        # As in the capture: what shares a storage is one region.
+        together = shared[place.storage]
+        lo, hi = min(each.lo for each in together), max(each.hi for each in together)
+        return [(lo - place.lo, hi - place.lo)]
+
+    stray = strays(recording, bounds)
+    if stray:
+        touch = stray[0]
+        raise StoreError(
+            f"{len(stray)} address(es) lead outside what the recording may use, the "
+            f"first to bytes {touch.lo} to {touch.hi} of symbol {touch.symbol}"
+        )
+
+
+def _back(
+    recording: Recording, outputs: Outputs, range_: Range, device: Device
+) -> None:
+    base = range_.base
+    spans = [
+        (Addr(base + touch.lo), Addr(base + touch.hi))
+        for touch in recording.touches
+        if touch.symbol == RANGE
+    ]
+    spans += [
+        (each.address, Addr(each.address + max(each.size, 1)))
+        for each in outputs.storages
+    ]
+    limit = device.driver.memory_info().total // device.pages.page
+    if sum((hi - lo) // device.pages.page for lo, hi in spans) > limit * len(spans):
+        raise StoreError("it needs more memory than the device has")
+    indices = range_.page_indices(spans)
+    if len(indices) > limit:
+        raise StoreError("it needs more memory than the device has")
+    range_.back(indices)
+
+
+def _outputs(
+    outputs: Outputs, range_: Range, arrays: Sequence[object], adapter: Adapter
+) -> Outputs:
+    """Return outputs at the addresses of this range."""
+    base = range_.base
+    storages = tuple(
+        Bytes(Addr(base + each.address), each.size) for each in outputs.storages
+    )
+
+    def moved(output: Output) -> Output:
+        match output:
+            case Fresh(_, _, address):
+                return replace(output, address=Addr(base + address))
+            case Alias(k) | View(k):
+                if k >= len(arrays):
+                    raise StoreError("an output is of an array that is not there")
+                if isinstance(output, View):
+                    _check_view(output, arrays[k], adapter)
+                return output
+            case _:
+                return output
+
+    return Outputs(
+        outputs.structure,
+        tuple(map(moved, outputs.leaves)),
+        tuple(map(moved, outputs.bound)),
+        storages,
+    )
+
+
+def _check_view(view: View, array: object, adapter: Adapter) -> None:
+    storage = adapter.storage(array)
+    lo, hi = adapter.extent(view.template)
+    at = adapter.address(array) + view.offset
+    if at + lo < storage.address or at + hi > storage.address + storage.size:
+        raise StoreError("an output reaches beyond the array that it is a view of")

@@ -1,0 +1,12 @@
+"""Pictures from plain snapshots, never from live objects.
+
+`report` writes one self-contained HTML page that loads nothing from anywhere; `render`
+returns it as text. The snapshot is what `rt.snapshot()` returns, and docs/snapshot.md
+describes.
+"""
+
+from __future__ import annotations
+
+from sapwood.view.html import render, report
+
+__all__ = ["render", "report"]

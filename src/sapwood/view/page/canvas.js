@@ -1,0 +1,76 @@
+// Surfaces to draw on, in the colours of the page and the pixels of the screen.
+
+const probe = document.createElement("span");
+probe.hidden = true;
+document.body.append(probe);
+let colours = new Map();
+
+function colour(name) {
+  if (!colours.has(name)) {
+    probe.className = `c-${name}`;
+    colours.set(name, getComputedStyle(probe).color);
+  }
+  return colours.get(name);
+}
+
+const surfaces = [];
+
+function recolour() {
+  colours = new Map();
+  surfaces.forEach((redraw) => redraw());
+}
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+
+// Calls `paint(context, width, height)` when needed; returns what asks for it.
+// `height(width)` is in CSS pixels.
+function surface(canvas, height, paint) {
+  let asked = false;
+  const now = () => {
+    asked = false;
+    const width = canvas.parentElement.clientWidth;
+    if (!width) return;
+    const tall = height(width);
+    const ratio = window.devicePixelRatio || 1;
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(tall * ratio);
+    canvas.style.height = `${tall}px`;
+    const context = canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    paint(context, width, tall);
+  };
+  const redraw = () => {
+    if (!asked) requestAnimationFrame(now);
+    asked = true;
+  };
+  let seen = 0;
+  new ResizeObserver(() => {
+    const width = canvas.parentElement.clientWidth;
+    if (width !== seen) redraw();
+    seen = width;
+  }).observe(canvas.parentElement);
+  surfaces.push(redraw);
+  now();
+  return redraw;
+}
+
+function position(event) {
+  const box = event.currentTarget.getBoundingClientRect();
+  return [event.clientX - box.left, event.clientY - box.top];
+}
+
+// The one floating note beside the pointer; lines of text, the first is its title.
+function tip(event, lines) {
+  const note = document.getElementById("tip");
+  note.hidden = !lines;
+  if (!lines) return;
+  note.replaceChildren(
+    ...lines.map((line, index) => make(index ? "div" : "strong", {}, line)),
+  );
+  const { width, height } = note.getBoundingClientRect();
+  const left = Math.min(event.clientX + 14, innerWidth - width - 8);
+  const below = event.clientY + 18;
+  const top = below + height > innerHeight ? event.clientY - height - 10 : below;
+  note.style.left = `${Math.max(8, left)}px`;
+  note.style.top = `${top}px`;
+}

@@ -1,0 +1,162 @@
+// The timeline's picture.
+
+function paintTimeline(context, width, height) {
+  const to = scales(width, height);
+  context.clearRect(0, 0, width, height);
+  context.font = "11.5px system-ui, sans-serif";
+  context.lineWidth = 1;
+  paintDecades(context, to);
+  paintTicks(context, to);
+  context.save();
+  context.beginPath();
+  context.rect(to.left - 6, to.top - 6, to.right - to.left + 12, to.bottom - to.top + 12);
+  context.clip();
+  paintCalls(context, to);
+  context.restore();
+  if (to.labels) paintMedians(context, to);
+  if (timeline.drag) paintStretch(context, to);
+}
+
+function paintDecades(context, to) {
+  const [low, high] = timeline.decades;
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  for (let power = low; power <= high; power += 1) {
+    const y = Math.round(to.y(10 ** power)) + 0.5;
+    context.strokeStyle = colour("rule");
+    context.beginPath();
+    context.moveTo(to.left, y);
+    context.lineTo(to.right, y);
+    context.stroke();
+    context.fillStyle = colour("soft");
+    context.fillText(microseconds(10 ** power), to.left - 10, y);
+  }
+}
+
+// The round step nearest to `wide / number`: 1, 2 or 5 times a power of ten.
+function roundStep(wide, number) {
+  const rough = wide / number;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return power * [1, 2, 5, 10].find((step) => step * power >= rough);
+}
+
+function paintTicks(context, to) {
+  const wide = timeline.to - timeline.from;
+  let step = roundStep(wide, Math.max(2, (to.right - to.left) / 110));
+  if (!timeline.byTime) step = Math.max(1, step);
+  context.textBaseline = "top";
+  context.textAlign = "center";
+  for (let value = Math.max(0, Math.ceil(timeline.from / step) * step); value <= timeline.to; value += step) {
+    const x = Math.round(to.x(value)) + 0.5;
+    context.strokeStyle = colour("rule");
+    context.beginPath();
+    context.moveTo(x, to.bottom);
+    context.lineTo(x, to.bottom + 5);
+    context.stroke();
+    context.fillStyle = colour("soft");
+    context.fillText(tickText(value, step), x, to.bottom + 10);
+  }
+}
+
+// As many digits as tell one tick from the next.
+function tickText(value, step) {
+  if (!timeline.byTime) return count(value + 1);
+  const [unit, name] = [[1e6, "s"], [1e3, "ms"], [1, "µs"]].find(([unit]) => timeline.to >= unit) ?? [1, "µs"];
+  const digits = Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9));
+  return `${(value / unit).toFixed(Math.min(digits, 6))} ${name}`;
+}
+
+function paintCalls(context, to) {
+  const least = timeline.from;
+  const most = timeline.to;
+  for (const { key } of KINDS) {
+    context.fillStyle = colour(key);
+    context.strokeStyle = colour(key);
+    context.globalAlpha = key === "replay" && snapshot.calls.length > 400 ? 0.5 : 0.9;
+    snapshot.calls.forEach((call, index) => {
+      if (call.kind !== key || !isShown(call)) return;
+      const value = at(index);
+      if (value >= least && value <= most) paintMark(context, key, to.x(value), to.y(call.host_us));
+    });
+  }
+  context.globalAlpha = 1;
+  if (state.recording !== null) paintRings(context, to, callsOf.get(state.recording) ?? [], 4.5, 1);
+  if (state.call !== null) paintRings(context, to, [state.call], 8, 2);
+}
+
+function paintRings(context, to, indices, radius, line) {
+  context.strokeStyle = colour("ink");
+  context.lineWidth = line;
+  for (const index of indices) {
+    context.beginPath();
+    context.arc(to.x(at(index)), to.y(snapshot.calls[index].host_us), radius, 0, 7);
+    context.stroke();
+  }
+}
+
+function paintMark(context, kind, x, y) {
+  context.beginPath();
+  if (kind === "replay") {
+    context.arc(x, y, 2.6, 0, 7);
+  } else if (kind === "record") {
+    context.rect(x - 3.2, y - 3.2, 6.4, 6.4);
+  } else if (kind === "restore") {
+    context.moveTo(x, y - 4.8);
+    context.lineTo(x + 4.8, y);
+    context.lineTo(x, y + 4.8);
+    context.lineTo(x - 4.8, y);
+  } else if (kind === "warm-up") {
+    context.moveTo(x, y - 4.4);
+    context.lineTo(x + 4.4, y + 3.4);
+    context.lineTo(x - 4.4, y + 3.4);
+  } else {
+    context.lineWidth = 1.8;
+    context.moveTo(x - 3.4, y - 3.4);
+    context.lineTo(x + 3.4, y + 3.4);
+    context.moveTo(x + 3.4, y - 3.4);
+    context.lineTo(x - 3.4, y + 3.4);
+    context.stroke();
+    return;
+  }
+  context.fill();
+}
+
+// At the right edge, what a call of each kind usually takes.
+function paintMedians(context, to) {
+  const known = KINDS.filter(({ key }) => typical[key] !== null && !state.hidden.has(key))
+    .map(({ key, name }) => ({ key, name, y: to.y(typical[key]) }))
+    .sort((a, b) => a.y - b.y);
+  const apart = 30;
+  known.forEach((label, index) => {
+    const above = index ? known[index - 1].place + apart : to.top + 8;
+    label.place = Math.max(label.y, above);
+  });
+  for (let index = known.length - 1, floor = to.bottom - 6; index >= 0; index -= 1) {
+    known[index].place = Math.min(known[index].place, floor);
+    floor = known[index].place - apart;
+  }
+  context.textAlign = "left";
+  for (const { key, name, y, place } of known) {
+    context.strokeStyle = colour(key);
+    context.lineWidth = 1.5;
+    context.beginPath();
+    context.moveTo(to.right + 6, y);
+    context.lineTo(to.right + 14, y);
+    context.lineTo(to.right + 20, place);
+    context.stroke();
+    context.textBaseline = "bottom";
+    context.fillStyle = colour("ink");
+    context.fillText(microseconds(typical[key]), to.right + 25, place + 1);
+    context.textBaseline = "top";
+    context.fillStyle = colour("soft");
+    context.fillText(name, to.right + 25, place + 1);
+  }
+}
+
+function paintStretch(context, to) {
+  const [x0, x1] = [...timeline.drag].sort((a, b) => a - b);
+  context.globalAlpha = 0.14;
+  context.fillStyle = colour("ink");
+  context.fillRect(x0, to.top, x1 - x0, to.bottom - to.top);
+  context.globalAlpha = 1;
+}

@@ -1,0 +1,92 @@
+// All about the recording chosen.
+
+function beginDetail() {
+  watch((changed) => {
+    if (changed.has("recording")) tellRecording();
+  });
+  tellRecording();
+}
+
+function tellRecording() {
+  const recording = recordings.get(state.recording);
+  if (!recording) {
+    fill("detail", make("p", { class: "soft" },
+      "Choose a recording to see its arguments, its outputs, its pages and why calls missed it."));
+    return;
+  }
+  fill("detail",
+    make("h3", { class: "text" }, recording.name, " ", states(recording).map((s) => make("span", { class: `tag tag-${s}` }, s))),
+    make("p", { class: "text code" }, recording.signature),
+    family(recording),
+    make("dl", { class: "facts" }, facts(recording)),
+    missed(recording),
+    argumentTable(recording),
+    outputTable(recording));
+}
+
+function family(recording) {
+  const below = children.get(recording.id) ?? [];
+  if (recording.parent === null && !below.length) return null;
+  return make("p", { class: "family" },
+    recording.parent === null ? "First of its tree" : ["After ", recordingLink(recording.parent)],
+    below.length ? ["; before ", few(below, 6, (child) => make("span", { class: "step" }, recordingLink(child.id)))] : null);
+}
+
+function fact(name, ...value) {
+  return make("div", {}, make("dt", {}, name), make("dd", {}, value));
+}
+
+function facts(recording) {
+  const [record, replay] = recording.host_us;
+  const kept = callsOf.get(recording.id) ?? [];
+  const scratch = recording.clobbers.filter((number) => !recording.output_pages.includes(number));
+  return [
+    fact("replayed", counted(recording.hits, "time")),
+    fact("recorded in", record === null ? "–" : microseconds(record)),
+    fact("a replay takes", replay === null ? "–" : microseconds(replay)),
+    fact("ops", count(recording.ops)),
+    fact("range", make("span", { class: "code" }, recording.range.address), `, ${counted(recording.range.pages, "page")}`),
+    fact("scratch pages", scratch.length ? intervals(scratch) : "none"),
+    fact("output pages", recording.output_pages.length ? intervals(recording.output_pages) : "none"),
+    fact("calls kept", kept.length
+      ? link(counted(kept.length, "call"), () => { pickCall(kept[0]); show("calls"); })
+      : "none"),
+  ];
+}
+
+// Reasons that agree are told once, with their number.
+function missed(recording) {
+  const all = missesOf.get(recording.id) ?? [];
+  if (!all.length) return make("p", { class: "soft" }, "No call that is remembered missed it.");
+  const alike = new Map();
+  for (const { reason } of all) alike.set(reason.text, (alike.get(reason.text) ?? 0) + 1);
+  const sorted = [...alike].sort((a, b) => b[1] - a[1]);
+  return make("div", { class: "missed-by" },
+    make("h4", {}, `Missed ${counted(all.length, "time")}`),
+    few(sorted, 5, ([text, number]) => reasonLine(text, number)));
+}
+
+function reasonLine(text, number) {
+  const [why, about] = split(text);
+  return make("p", { class: "reason" },
+    number > 1 ? make("b", {}, `${count(number)} × `) : null, make("span", { class: "text" }, why),
+    about ? make("span", { class: "about text" }, about) : null);
+}
+
+function argumentTable(recording) {
+  if (!recording.arguments.length) return null;
+  const notes = (a) => [a.written && "written", a.donated && "donated"].filter(Boolean).join(", ");
+  return make("div", {}, make("h4", {}, counted(recording.arguments.length, "argument")),
+    make("table", {}, make("thead", {}, make("tr", {}, ["name", "role", "", "bytes"].map((h) => make("th", { scope: "col" }, h)))),
+      make("tbody", {}, recording.arguments.map((a) => make("tr", {},
+        make("td", { class: "text code" }, a.name), make("td", {}, a.role),
+        make("td", { class: "soft" }, notes(a)), make("td", { class: "number" }, size(a.bytes)))))));
+}
+
+function outputTable(recording) {
+  if (!recording.outputs.length) return null;
+  return make("div", {}, make("h4", {}, counted(recording.outputs.length, "output")),
+    make("table", {}, make("tbody", {}, recording.outputs.map((output, index) => make("tr", {},
+      make("td", { class: "code" }, String(index)), make("td", {}, output.live ? "held" : "let go"),
+      make("td", { class: "number" }, size(output.bytes)))))));
+}

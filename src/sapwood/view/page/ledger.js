@@ -1,0 +1,61 @@
+// Functions, the store and the last events: what is counted and what was noted.
+
+function beginFunctions() {
+  const sum = (f) => KINDS.reduce((n, { field }) => n + f[field], 0);
+  const sorted = [...snapshot.functions].sort((a, b) => sum(b) - sum(a));
+  if (!sorted.length) return;
+  fill("functions", make("h3", {}, "By function"), few(sorted, 12, (f) => functionRow(f, sum(f))));
+  watch((changed) => {
+    if (!changed.has("function")) return;
+    document.querySelectorAll("[data-function]").forEach((row) =>
+      row.setAttribute("aria-pressed", String(row.dataset.function === state.function)));
+  });
+}
+
+function functionRow(f, whole) {
+  const parts = Object.fromEntries(KINDS.map(({ key, field }) => [key, f[field]]));
+  const notes = [f.evicted && `${count(f.evicted)} evicted`, f.copied_bytes && `${size(f.copied_bytes)} copied`,
+    f.escaped && `${counted(f.escaped, "output")} escaped`].filter(Boolean).join(", ");
+  return make("button", {
+    type: "button", class: "function", "data-function": f.name, "aria-pressed": String(state.function === f.name),
+    title: "Show only this function",
+    click: () => change({ function: state.function === f.name ? "" : f.name }),
+  }, make("span", { class: "text name" }, f.name), bar(parts, Math.max(1, whole)),
+  make("span", { class: "number" }, counted(whole, "call")),
+  make("span", { class: "number" }, `${percent(f.replays, Math.max(1, whole))} replayed`),
+  make("span", { class: "soft notes" }, notes));
+}
+
+function beginStore() {
+  const { store } = snapshot;
+  if (!store) {
+    fill("store-lede", "This runtime has no store: its recordings end with the process.");
+    return;
+  }
+  const asked = store.hits + store.misses;
+  fill("store-lede", make("span", { class: "text code" }, store.path));
+  fill("store-body",
+    asked ? storeBar(store.hits, asked) : null,
+    make("dl", { class: "figures small" },
+      figure("Look-ups", count(asked), asked ? `${count(store.hits)} found, ${count(store.misses)} not` : "never asked"),
+      figure("Put", count(store.puts), "new recordings kept"),
+      figure("Entries", count(store.entries), `${size(store.bytes)} in all`),
+      figure("Damaged", count(store.damaged), store.damaged ? "set aside, and made anew" : "every entry read was whole"),
+      figure("Errors", count(store.errors), store.errors ? "calls went on without the store" : "it always answered")));
+}
+
+function storeBar(hits, asked) {
+  const part = (100 * hits) / asked;
+  return draw("svg", { class: "strip tall", viewBox: "0 0 100 10", preserveAspectRatio: "none",
+    role: "img", "aria-label": `${count(hits)} of ${counted(asked, "look-up")} found` },
+  draw("rect", { class: "k-restore", x: 0, y: 0, width: part, height: 10 }),
+  draw("rect", { class: "empty", x: part, y: 0, width: 100 - part, height: 10 }));
+}
+
+function beginEvents() {
+  const { events } = snapshot;
+  fill("events-lede", events.length ? `The last ${counted(events.length, "event")}, newest first. A replay is no event.`
+    : "Nothing was noted.");
+  fill("events-body", few([...events].reverse(), 12, ({ kind, text }) =>
+    make("p", { class: "event" }, make("b", { class: "text" }, kind), make("span", { class: "text" }, text))));
+}

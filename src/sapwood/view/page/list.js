@@ -1,0 +1,133 @@
+// The list of recordings: only the rows in sight are in the page.
+
+const ROW = 30;
+
+const list = { root: document.getElementById("list"), rows: [], body: null, sizer: null, heads: new Map() };
+
+function beginList() {
+  const heads = COLUMNS.map((column) => {
+    const button = make("button", { type: "button", click: () => { sortBy(column.key); relist(); } },
+      column.title, make("span", { class: "arrow", "aria-hidden": "true" }));
+    const head = make("div", { role: "columnheader", class: `cell col-${column.key}` }, button);
+    list.heads.set(column.key, head);
+    return head;
+  });
+  list.sizer = make("div", { class: "sizer", role: "presentation" });
+  list.body = make("div", { class: "rows", role: "rowgroup" }, list.sizer);
+  list.root.replaceChildren(
+    make("div", { role: "rowgroup" }, make("div", { role: "row", class: "row heads", "aria-rowindex": 1 }, heads)),
+    list.body);
+  list.body.addEventListener("scroll", () => requestAnimationFrame(paintRows), { passive: true });
+  list.root.addEventListener("keydown", listKey);
+  new ResizeObserver(paintRows).observe(list.body);
+  const filter = document.getElementById("filter");
+  filter.addEventListener("input", () => { view.words = filter.value; relist(); });
+  document.getElementById("as-tree").addEventListener("click", () => { view.sort = null; relist(); });
+  watch((changed) => {
+    if (changed.has("function")) relist();
+    if (changed.has("recording")) {
+      reveal();
+      paintRows();
+    }
+  });
+  const kinds = `${counted(snapshot.recordings.length, "recording")} of ${counted(functionNames.length, "function")}. `;
+  fill("recordings-lede", snapshot.recordings.length
+    ? `${kinds}Below each stand those that were made after it.`
+    : "Nothing is recorded now.");
+  relist();
+}
+
+function relist() {
+  list.rows = rows();
+  list.sizer.style.height = `${list.rows.length * ROW}px`;
+  list.root.setAttribute("aria-rowcount", String(list.rows.length + 1));
+  const asTree = document.getElementById("as-tree");
+  asTree.setAttribute("aria-pressed", String(view.sort === null));
+  for (const [key, head] of list.heads) {
+    const sorted = view.sort === key ? (view.down ? "descending" : "ascending") : "none";
+    head.setAttribute("aria-sort", sorted);
+  }
+  const all = snapshot.recordings.length;
+  const shown = view.words || state.function ? list.rows.length : all;
+  fill("found", shown === all ? "" : `${count(shown)} of ${count(all)}`);
+  paintRows();
+}
+
+function paintRows() {
+  const { body, sizer } = list;
+  const first = Math.max(0, Math.floor(body.scrollTop / ROW) - 6);
+  const last = Math.min(list.rows.length, Math.ceil((body.scrollTop + body.clientHeight) / ROW) + 6);
+  sizer.replaceChildren(...list.rows.slice(first, last).map((row, offset) => rowElement(row, first + offset)));
+  if (!list.rows.length) {
+    sizer.replaceChildren(make("p", { class: "none" }, snapshot.recordings.length
+      ? "No recording matches. Clear the filter to see all." : "No recordings."));
+  }
+  const chosen = document.getElementById(`row-${state.recording}`);
+  if (chosen) list.root.setAttribute("aria-activedescendant", chosen.id);
+  else list.root.removeAttribute("aria-activedescendant");
+}
+
+function rowElement(row, index) {
+  const { recording, kids, depth } = row;
+  const element = make("div", {
+    role: "row", id: `row-${recording.id}`, class: "row", "aria-rowindex": index + 2,
+    "aria-level": depth + 1, "aria-selected": String(recording.id === state.recording),
+    "aria-expanded": kids ? String(!view.closed.has(recording.id)) : null,
+    click: () => choose(recording.id),
+  }, COLUMNS.map((column) => make("div", { role: "gridcell", class: `cell col-${column.key}` },
+    column.key === "name" ? nameCell(row) : cell(column, recording))));
+  element.style.top = `${index * ROW}px`;
+  return element;
+}
+
+function nameCell({ recording, kids, depth, chain }) {
+  const twisty = kids ? make("button", {
+    type: "button", class: "twisty", tabindex: -1, "aria-hidden": "true",
+    click: (event) => { event.stopPropagation(); toggle(recording.id); },
+  }, view.closed.has(recording.id) ? "▸" : "▾") : make("span", { class: "twisty" });
+  const indent = make("span", { class: `indent${chain ? " chain" : ""}` });
+  indent.style.width = `${depth * 14}px`;
+  return [indent, twisty, make("span", { class: "text name", title: recording.name }, recording.name)];
+}
+
+function cell(column, recording) {
+  const value = column.of(recording);
+  if (column.key === "state") return states(recording).map((name) => make("span", { class: `tag tag-${name}` }, name));
+  if (column.key === "signature") return make("span", { class: "text", title: value }, value);
+  if (column.key === "record" || column.key === "replay") return microseconds(value);
+  if (column.key === "misses" && value) return make("span", { class: "missed" }, count(value));
+  return value ? count(value) : make("span", { class: "soft" }, "0");
+}
+
+function toggle(id) {
+  if (!view.closed.delete(id)) view.closed.add(id);
+  relist();
+}
+
+function reveal() {
+  const index = list.rows.findIndex(({ recording }) => recording.id === state.recording);
+  if (index < 0) return;
+  const { body } = list;
+  const top = index * ROW;
+  if (top < body.scrollTop) body.scrollTop = top;
+  else if (top + ROW > body.scrollTop + body.clientHeight) body.scrollTop = top + ROW - body.clientHeight;
+}
+
+function listKey(event) {
+  if (event.target.tagName === "BUTTON" || !list.rows.length) return;
+  const here = list.rows.findIndex(({ recording }) => recording.id === state.recording);
+  const page = Math.max(1, Math.floor(list.body.clientHeight / ROW) - 1);
+  const last = list.rows.length - 1;
+  const to = {
+    ArrowDown: here + 1, ArrowUp: here < 0 ? last : here - 1, PageDown: here + page,
+    PageUp: here - page, Home: 0, End: last,
+  }[event.key];
+  if (to !== undefined) choose(list.rows[Math.min(last, Math.max(0, to))].recording.id);
+  else if (here >= 0 && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
+    const { recording, kids } = list.rows[here];
+    const closed = view.closed.has(recording.id);
+    if (kids && closed === (event.key === "ArrowRight")) toggle(recording.id);
+    else if (event.key === "ArrowLeft" && recordings.has(recording.parent)) choose(recording.parent);
+  } else return;
+  event.preventDefault();
+}

@@ -1,0 +1,134 @@
+// The map of pages: one cell each, in the order of their numbers.
+
+const map = { canvas: document.getElementById("map"), redraw: () => {}, cell: 10, across: 1 };
+
+const ordered = [...snapshot.pages].sort((a, b) => a.number - b.number);
+const held = Object.fromEntries(USES.map(({ key }) => [key, ordered.filter((p) => p.use === key).length]));
+
+function beginPages() {
+  const { page_bytes: bytes } = snapshot.device;
+  fill("pages-lede", ordered.length
+    ? `${counted(ordered.length, "page")} of ${size(bytes)}, by number. A page may be in many ranges at once.`
+    : "No page is in use.");
+  fill("uses", USES.filter(({ key }) => held[key]).map(({ key, name, says }) => make("span", { class: "use" },
+    useSwatch(key), make("b", {}, name), ` ${count(held[key])} `, make("span", { class: "soft" }, says))));
+  if (!ordered.length) map.canvas.remove();
+  else {
+    map.redraw = surface(map.canvas, mapHeight, paintMap);
+    map.canvas.addEventListener("pointermove", (event) => tip(event, pageLines(pageAt(...position(event)))));
+    map.canvas.addEventListener("pointerleave", (event) => tip(event, null));
+    map.canvas.addEventListener("click", (event) => change({ page: pageAt(...position(event))?.number ?? null }));
+    map.canvas.addEventListener("keydown", mapKey);
+  }
+  watch((changed) => {
+    if (changed.has("page")) tellPage();
+    if (changed.has("page") || changed.has("recording")) map.redraw();
+  });
+  tellPage();
+}
+
+function useSwatch(use) {
+  const canvas = make("canvas", { class: "use-swatch", width: 28, height: 28, "aria-hidden": "true" });
+  const paint = () => {
+    const context = canvas.getContext("2d");
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, 28, 28);
+    context.scale(2, 2);
+    paintPage(context, use, 1, 1, 12);
+  };
+  surfaces.push(paint);
+  paint();
+  return canvas;
+}
+
+// Cells as large as the number of pages allows.
+function mapHeight(width) {
+  const fits = Math.sqrt((width * 260) / ordered.length);
+  map.cell = Math.max(7, Math.min(22, Math.floor(fits)));
+  map.across = Math.max(1, Math.floor(width / map.cell));
+  return Math.ceil(ordered.length / map.across) * map.cell + 2;
+}
+
+function paintMap(context, width, height) {
+  context.clearRect(0, 0, width, height);
+  const chosen = recordings.get(state.recording);
+  const own = new Set(chosen ? [...chosen.clobbers, ...chosen.output_pages] : []);
+  const inside = map.cell - (map.cell > 9 ? 3 : 2);
+  ordered.forEach((page, index) => {
+    const x = (index % map.across) * map.cell + 1;
+    const y = Math.floor(index / map.across) * map.cell + 1;
+    context.globalAlpha = !chosen || own.has(page.number) ? 1 : 0.35;
+    paintPage(context, page.use, x, y, inside);
+    context.globalAlpha = 1;
+    if (own.has(page.number)) frame(context, "accent", x, y, inside);
+    if (page.number === state.page) frame(context, "ink", x, y, inside);
+  });
+}
+
+function frame(context, name, x, y, inside) {
+  context.strokeStyle = colour(name);
+  context.lineWidth = 2;
+  context.strokeRect(x - 0.5, y - 0.5, inside + 1, inside + 1);
+}
+
+// Lightness tells the uses apart; marks do too.
+function paintPage(context, use, x, y, inside) {
+  if (use === "free") {
+    context.strokeStyle = colour("strong-rule");
+    context.lineWidth = 1;
+    context.strokeRect(x + 0.5, y + 0.5, inside - 1, inside - 1);
+    return;
+  }
+  context.fillStyle = colour(use);
+  context.fillRect(x, y, inside, inside);
+  if (use === "live") {
+    context.fillStyle = colour("card");
+    const dot = Math.max(2, inside / 4);
+    context.fillRect(x + (inside - dot) / 2, y + (inside - dot) / 2, dot, dot);
+  } else if (use === "heap") {
+    context.strokeStyle = colour("card");
+    context.lineWidth = 1;
+    context.beginPath();
+    context.moveTo(x, y + inside);
+    context.lineTo(x + inside, y);
+    context.stroke();
+  }
+}
+
+function pageAt(x, y) {
+  const column = Math.floor((x - 1) / map.cell);
+  if (column < 0 || column >= map.across) return null;
+  return ordered[Math.floor((y - 1) / map.cell) * map.across + column] ?? null;
+}
+
+function pageLines(page) {
+  if (!page) return null;
+  const shared = page.recordings.length;
+  return [`Page ${page.number}: ${page.use}`, ...page.holds.slice(0, 4),
+    ...(page.holds.length > 4 ? [`and ${count(page.holds.length - 4)} more`] : []),
+    ...(shared ? [`in ${counted(shared, "range")}`] : [])];
+}
+
+function tellPage() {
+  const page = pages.get(state.page);
+  if (!page) {
+    fill("page", make("p", { class: "soft" }, "Choose a page to see what it holds and whose ranges it is in."));
+    return;
+  }
+  const { says } = USES.find(({ key }) => key === page.use);
+  fill("page",
+    make("h3", {}, `Page ${page.number} `, useSwatch(page.use)),
+    make("p", { class: "soft" }, `${page.use}: ${says}`),
+    page.holds.length ? [make("h4", {}, "Holds"), few(page.holds, 12, (text) => make("p", { class: "text" }, text))] : null,
+    page.recordings.length ? [make("h4", {}, `In ${counted(page.recordings.length, "range")}`),
+      make("p", { class: "chips" }, few(page.recordings, 24, (id) => recordingLink(id)))] : null);
+}
+
+function mapKey(event) {
+  const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: map.across, ArrowUp: -map.across }[event.key];
+  if (!step) return;
+  event.preventDefault();
+  const here = ordered.findIndex(({ number }) => number === state.page);
+  const next = ordered[here < 0 ? 0 : here + step];
+  if (next) change({ page: next.number });
+}

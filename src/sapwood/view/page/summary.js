@@ -1,0 +1,109 @@
+// The figures that matter, before anything else.
+
+function summarise() {
+  document.title = `Sapwood report, ${moment(snapshot.made)}`;
+  headline();
+  const { device } = snapshot;
+  const named = device.name === device.kind ? device.kind : `${device.name} (${device.kind})`;
+  const limit = device.limit_bytes === null ? "" : `, limited to ${size(device.limit_bytes)}`;
+  fill("about",
+    `${named}, ${size(device.total_bytes)} in pages of ${size(device.page_bytes)}${limit}. `
+    + `Taken ${moment(snapshot.made)}, sapwood ${snapshot.sapwood}.`);
+  fill("kinds", bar(totals, allCalls, "tall"), key());
+  fill("figures", replayFigure(), sharingFigure(), liveFigure(), storeFigure());
+}
+
+function headline() {
+  const replayed = totals.replay;
+  if (!allCalls) {
+    fill("headline", "No calls yet");
+    return;
+  }
+  fill("headline", make("em", {}, percent(replayed, allCalls)),
+    ` of ${counted(allCalls, "call")} ${replayed === 1 ? "was a replay" : "were replays"}`);
+}
+
+// A bar of calls by kind; slivers stay visible.
+function bar(parts, whole, className = "") {
+  const told = KINDS.filter(({ key }) => parts[key])
+    .map(({ key, many }) => `${count(parts[key])} ${many}`)
+    .join(", ");
+  const strip = draw("svg", {
+    class: `strip ${className}`, viewBox: "0 0 1000 10", preserveAspectRatio: "none",
+    role: "img", "aria-label": told || "no calls",
+  });
+  const least = 4;
+  const present = KINDS.filter(({ key }) => parts[key]);
+  const widths = present.map(({ key }) => Math.max(least, (1000 * parts[key]) / whole));
+  const scale = 1000 / widths.reduce((sum, width) => sum + width, 0);
+  let x = 0;
+  present.forEach(({ key }, index) => {
+    const width = widths[index] * scale;
+    strip.append(draw("rect", {
+      class: `k-${key}`, x, y: 0, width: Math.max(1, width - 1.5), height: 10,
+    }));
+    x += width;
+  });
+  return strip;
+}
+
+function key() {
+  return make("ul", { class: "key" }, KINDS.filter(({ key }) => totals[key]).map(
+    ({ key, many }) => make("li", {},
+      swatch(key), make("b", {}, count(totals[key])), ` ${many} `,
+      make("span", { class: "soft" }, percent(totals[key], allCalls))),
+  ));
+}
+
+// The mark of a kind of call: a shape of its own, not a colour alone.
+function swatch(kind) {
+  const shapes = {
+    replay: draw("circle", { cx: 6, cy: 6, r: 4.5 }),
+    record: draw("rect", { x: 1.8, y: 1.8, width: 8.4, height: 8.4 }),
+    restore: draw("path", { d: "M6 .6 11.4 6 6 11.4.6 6z" }),
+    "warm-up": draw("path", { d: "M6 1.2 11.3 10.6H.7z" }),
+    "pass-through": draw("path", { class: "stroke", d: "M2 2 10 10M10 2 2 10" }),
+  };
+  return draw("svg", {
+    class: `swatch k-${kind}`, viewBox: "0 0 12 12", "aria-hidden": "true",
+  }, shapes[kind]);
+}
+
+function figure(name, value, note) {
+  return make("div", {}, make("dt", {}, name), make("dd", { class: "value" }, value),
+    make("dd", { class: "note" }, note));
+}
+
+function replayFigure() {
+  const { replay, "warm-up": warm } = typical;
+  if (replay === null) return figure("Host time of a replay", "–", "none among the calls kept");
+  const gain = warm === null ? "median of the calls kept"
+    : `median; ${short(warm / replay)} times less than a warm-up`;
+  return figure("Host time of a replay", microseconds(replay), gain);
+}
+
+function sharingFigure() {
+  const { memory } = snapshot;
+  const ranges = memory["ranges.pages"] ?? snapshot.recordings.reduce((n, r) => n + r.range.pages, 0);
+  const mapped = memory["pages.mapped"]
+    ?? snapshot.pages.filter((p) => p.use !== "free" && p.use !== "heap").length;
+  const bytes = size(mapped * snapshot.device.page_bytes);
+  if (!mapped) return figure("Memory of recordings", "0", "no recording holds pages");
+  return figure("Memory of recordings", bytes,
+    `${counted(mapped, "page")} stand in for ${count(ranges)}: shared ${short(ranges / mapped)} times`);
+}
+
+function liveFigure() {
+  const live = snapshot.pages.filter((p) => p.use === "live").length;
+  const holders = snapshot.recordings.filter((r) => r.live).length;
+  return figure("Outputs held", counted(live, "page"),
+    live ? `of ${counted(holders, "recording")}` : "every output has been let go");
+}
+
+function storeFigure() {
+  const { store } = snapshot;
+  if (!store) return figure("Store", "none", "recordings end with this process");
+  const asked = store.hits + store.misses;
+  return figure("Found in the store", asked ? percent(store.hits, asked) : "–",
+    asked ? `${count(store.hits)} of ${counted(asked, "look-up")}` : "never asked");
+}

@@ -1,0 +1,218 @@
+// The timeline: calls by when they came and the host time that each took.
+
+const timeline = {
+  canvas: document.getElementById("timeline"),
+  byTime: true,
+  from: 0, // the window, in the unit of the horizontal axis
+  to: 1,
+  drag: null, // [x0, x1] while a stretch is being marked
+  redraw: () => {},
+};
+
+const start = snapshot.calls.length ? snapshot.calls[0].at_us : 0;
+const EDGE = { left: 58, right: 128, top: 12, bottom: 28 };
+
+function at(index) {
+  return timeline.byTime ? snapshot.calls[index].at_us - start : index;
+}
+
+function extent() {
+  const last = snapshot.calls.length - 1;
+  if (last < 0) return [0, 1];
+  const end = timeline.byTime
+    ? snapshot.calls.reduce((most, c) => Math.max(most, c.at_us - start), 0)
+    : last;
+  const air = Math.max(end, 1) * 0.01;
+  return [-air, Math.max(end, 1) + air];
+}
+
+function isShown(call) {
+  return !state.hidden.has(call.kind) && (!state.function || call.function === state.function);
+}
+
+// Where the plot lies, and how values become pixels in it.
+function scales(width, height) {
+  const right = width < 560 ? 14 : EDGE.right;
+  const plot = { left: EDGE.left, right: width - right, top: EDGE.top, bottom: height - EDGE.bottom };
+  const [low, high] = timeline.decades;
+  const wide = plot.right - plot.left;
+  const tall = plot.bottom - plot.top;
+  const { from, to } = timeline;
+  return {
+    ...plot,
+    labels: right > 100,
+    x: (value) => plot.left + ((value - from) / (to - from)) * wide,
+    y: (us) => plot.bottom - ((Math.log10(Math.max(us, 10 ** low)) - low) / (high - low)) * tall,
+    value: (x) => from + ((x - plot.left) / wide) * (to - from),
+  };
+}
+
+function decades() {
+  const times = snapshot.calls.map((c) => c.host_us).filter((us) => us > 0);
+  if (!times.length) return [0, 3];
+  const low = Math.floor(Math.log10(times.reduce((a, b) => Math.min(a, b))));
+  const high = Math.ceil(Math.log10(times.reduce((a, b) => Math.max(a, b))));
+  return [low, Math.max(high, low + 1)];
+}
+
+function zoom(from, to) {
+  const [first, last] = extent();
+  const wide = Math.min(Math.max(to - from, (last - first) * 1e-5), last - first);
+  timeline.from = Math.min(Math.max(from, first), last - wide);
+  timeline.to = timeline.from + wide;
+  document.getElementById("whole").disabled = wide >= (last - first) * 0.9999;
+  timeline.redraw();
+}
+
+function zoomBy(factor, middle = (timeline.from + timeline.to) / 2) {
+  zoom(middle - (middle - timeline.from) * factor, middle + (timeline.to - middle) * factor);
+}
+
+function nearest(x, y) {
+  const { clientWidth, clientHeight } = timeline.canvas;
+  const to = scales(clientWidth, clientHeight);
+  let best = null;
+  let least = 14 ** 2;
+  snapshot.calls.forEach((call, index) => {
+    if (!isShown(call)) return;
+    const distance = (to.x(at(index)) - x) ** 2 + (to.y(call.host_us) - y) ** 2;
+    if (distance < least) [best, least] = [index, distance];
+  });
+  return best;
+}
+
+function beginTimeline() {
+  timeline.decades = decades();
+  [timeline.from, timeline.to] = extent();
+  timeline.redraw = surface(timeline.canvas, () => 300, paintTimeline);
+  timeline.canvas.setAttribute("aria-label",
+    `${counted(snapshot.calls.length, "call")} by time, with the host time of each on a logarithmic scale`);
+  lede();
+  legend();
+  axes();
+  pointer();
+  timeline.canvas.addEventListener("keydown", timelineKey);
+  watch((changed) => {
+    timeline.redraw();
+    if (changed.has("call")) tellCall();
+    if (changed.has("hidden")) legend();
+  });
+  tellCall();
+}
+
+function lede() {
+  const kept = snapshot.calls.length;
+  fill("calls-lede", kept < allCalls
+    ? `The last ${count(kept)} of ${counted(allCalls, "call")}, each with the time that it took on the host.`
+    : "Every call, with the time that it took on the host.");
+}
+
+function legend() {
+  const present = KINDS.filter(({ key }) => snapshot.calls.some((c) => c.kind === key));
+  const focused = document.activeElement?.dataset?.kind;
+  fill("legend", present.map(({ key, name }) => {
+    const button = make("button", {
+      type: "button", class: "kind", "data-kind": key, "aria-pressed": String(!state.hidden.has(key)),
+      click: () => {
+        const hidden = new Set(state.hidden);
+        if (!hidden.delete(key)) hidden.add(key);
+        change({ hidden });
+      },
+    }, swatch(key), name);
+    if (key === focused) requestAnimationFrame(() => button.focus());
+    return button;
+  }));
+}
+
+function axes() {
+  const set = (byTime) => {
+    timeline.byTime = byTime;
+    document.getElementById("by-time").setAttribute("aria-pressed", String(byTime));
+    document.getElementById("by-order").setAttribute("aria-pressed", String(!byTime));
+    zoom(...extent());
+  };
+  document.getElementById("by-time").addEventListener("click", () => set(true));
+  document.getElementById("by-order").addEventListener("click", () => set(false));
+  document.getElementById("whole").addEventListener("click", () => zoom(...extent()));
+}
+
+function pointer() {
+  const { canvas } = timeline;
+  canvas.addEventListener("pointerdown", (event) => {
+    canvas.setPointerCapture(event.pointerId);
+    timeline.drag = [position(event)[0], position(event)[0]];
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    const [x, y] = position(event);
+    if (timeline.drag) {
+      timeline.drag[1] = x;
+      timeline.redraw();
+      return;
+    }
+    const index = nearest(x, y);
+    canvas.classList.toggle("over", index !== null);
+    tip(event, index === null ? null : callLines(index));
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    const [x0, x1] = [...timeline.drag].sort((a, b) => a - b);
+    timeline.drag = null;
+    const to = scales(canvas.clientWidth, canvas.clientHeight);
+    if (x1 - x0 > 5) zoom(to.value(x0), to.value(x1));
+    else pickCall(nearest(...position(event)));
+    timeline.redraw();
+  });
+  canvas.addEventListener("pointerleave", (event) => tip(event, null));
+  canvas.addEventListener("dblclick", () => zoom(...extent()));
+  canvas.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    const to = scales(canvas.clientWidth, canvas.clientHeight);
+    zoomBy(Math.exp(event.deltaY / 300), to.value(position(event)[0]));
+  }, { passive: false });
+}
+
+function pickCall(index) {
+  if (index === null) return change({ call: null });
+  const { recording } = snapshot.calls[index];
+  change({ call: index, ...(recordings.has(recording) ? { recording } : {}) });
+}
+
+function timelineKey(event) {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (step) {
+    let index = state.call === null ? (step > 0 ? 0 : snapshot.calls.length - 1) : state.call + step;
+    while (snapshot.calls[index] && !isShown(snapshot.calls[index])) index += step;
+    if (!snapshot.calls[index]) return;
+    pickCall(index);
+    const wide = timeline.to - timeline.from;
+    if (at(index) < timeline.from || at(index) > timeline.to) zoom(at(index) - wide / 2, at(index) + wide / 2);
+  } else if (event.key === "+" || event.key === "=") zoomBy(0.5, state.call === null ? undefined : at(state.call));
+  else if (event.key === "-") zoomBy(2);
+  else if (event.key === "Escape") zoom(...extent());
+  else return;
+  event.preventDefault();
+}
+
+function callLines(index) {
+  const call = snapshot.calls[index];
+  const of = call.recording === null ? call.function : nameOf(call.recording);
+  const { name } = KINDS.find(({ key }) => key === call.kind);
+  return [`${of}: ${name}`, `${microseconds(call.host_us)} on the host`,
+    `call ${count(index + 1)}, ${microseconds(call.at_us - start)} after the first`,
+    ...(call.miss === null ? [] : ["missed: click for the reason"])];
+}
+
+function tellCall() {
+  if (state.call === null) {
+    fill("call", make("span", { class: "soft" }, "Choose a call to see what it was, and why it missed."));
+    return;
+  }
+  const call = snapshot.calls[state.call];
+  const { name } = KINDS.find(({ key }) => key === call.kind);
+  fill("call",
+    make("p", {}, swatch(call.kind), make("b", {}, name), " of ",
+      call.recording === null ? make("span", { class: "text" }, call.function) : recordingLink(call.recording),
+      `, ${microseconds(call.host_us)} on the host; call ${count(state.call + 1)}, `,
+      `${microseconds(call.at_us - start)} after the first`),
+    call.miss === null ? null : reasonList(snapshot.misses[call.miss]));
+}

@@ -1,0 +1,75 @@
+// Which recordings the list shows, in which order, at which depth.
+
+const DEEPEST = 9;
+
+const view = { sort: null, down: true, words: "", closed: new Set() };
+
+const COLUMNS = [
+  { key: "name", title: "Recording", of: (r) => r.name },
+  { key: "signature", title: "Signature", of: (r) => r.signature },
+  { key: "hits", title: "Hits", number: true, of: (r) => r.hits },
+  { key: "misses", title: "Misses", number: true, of: (r) => (missesOf.get(r.id) ?? []).length },
+  { key: "ops", title: "Ops", number: true, of: (r) => r.ops },
+  { key: "pages", title: "Pages", number: true, of: (r) => r.pages },
+  { key: "record", title: "Record", number: true, of: (r) => r.host_us[0] },
+  { key: "replay", title: "Replay", number: true, of: (r) => r.host_us[1] },
+  { key: "state", title: "State", of: (r) => states(r).join(" ") },
+];
+
+const BY_NAME = new Intl.Collator("en", { numeric: true }).compare;
+
+function states(recording) {
+  return ["live", "escapes", "restored"].filter((name) => recording[name]);
+}
+
+const searched = new Map(snapshot.recordings.map((r) => [r.id, [
+  r.name, r.function, r.signature, ...states(r), ...r.arguments.map((a) => `${a.name} ${a.role}`),
+].join(" ").toLowerCase()]));
+
+function matches(recording) {
+  if (state.function && recording.function !== state.function) return false;
+  const words = view.words.toLowerCase().split(/\s+/).filter(Boolean);
+  return words.every((word) => searched.get(recording.id).includes(word));
+}
+
+// Rows of `{recording, depth, kids, chain}`; a tree only when nothing else is asked.
+function rows() {
+  if (view.sort === null && !view.words && !state.function) return treeRows();
+  const found = snapshot.recordings.filter(matches);
+  if (view.sort !== null) order(found);
+  return found.map((recording) => ({ recording, depth: 0, kids: 0, chain: false }));
+}
+
+function order(found) {
+  const { of, number } = COLUMNS.find(({ key }) => key === view.sort);
+  const sign = view.down ? -1 : 1;
+  found.sort((a, b) => {
+    const [x, y] = [of(a), of(b)];
+    if (x === null || y === null) return (x === null) - (y === null); // unknown: last
+    return sign * (number ? x - y : BY_NAME(x, y)) || a.id - b.id;
+  });
+}
+
+// An only child stands below its parent, at the same depth: chains stay readable.
+function treeRows() {
+  const told = [];
+  const waiting = [...(children.get(null) ?? [])].reverse()
+    .map((recording) => ({ recording, depth: 0, chain: false }));
+  while (waiting.length) {
+    const row = waiting.pop();
+    const below = children.get(row.recording.id) ?? [];
+    told.push({ ...row, kids: below.length });
+    if (view.closed.has(row.recording.id)) continue;
+    const chain = below.length === 1;
+    const depth = Math.min(DEEPEST, row.depth + (chain ? 0 : 1));
+    for (const recording of [...below].reverse()) waiting.push({ recording, depth, chain });
+  }
+  return told;
+}
+
+function sortBy(key) {
+  const column = COLUMNS.find((c) => c.key === key);
+  const first = Boolean(column.number); // numbers: largest first
+  view.down = view.sort === key ? !view.down : first;
+  view.sort = key;
+}

@@ -1,0 +1,213 @@
+"""``verify=n``: every n-th replay is held against an eager run of the same call."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+
+
+class Box:
+    def __init__(self, h):
+        self.h = h
+
+
+@pytest.fixture
+def runs():
+    """Count how often the code of a function runs, without its knowing."""
+    counts = {}
+
+    def count(frame, event, _):
+        if event == "call" and frame.f_code in counts:
+            counts[frame.f_code] += 1
+
+    def watch(fn):
+        counts[fn.__code__] = 0
+        return lambda: counts[fn.__code__]
+
+    old = sys.getprofile()
+    sys.setprofile(count)
+    yield watch
+    sys.setprofile(old)
+
+
+@pytest.fixture
+def hidden(tmp_path):
+    """Return a factor that no guard can see, for a function made wrong on purpose."""
+    path = tmp_path / "factor"
+
+    class Hidden:
+        @staticmethod
+        def set(value):
+            path.write_text(str(value))
+
+    Hidden.path = str(path)
+    Hidden.set(1)
+    return Hidden
+
+
+def _reads(hidden):
+    place = hidden.path
+
+    def factor():
+        with open(place) as file:  # noqa: PTH123 - a C function: no code is reached
+            return float(file.read())
+
+    return factor
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_right_functions_pass_and_go_on(agree, n):
+    """Everything that a call can write is written once, verified or not."""
+
+    def program(w):
+        box, rng, weight = Box(w.values(4)), w.generator(3), w.values(4)
+
+        def fn(x, k):
+            x += 1
+            np.add(weight, x, out=weight)
+            box.h = weight[::-1] * k
+            return {"y": box.h + rng.random(4), "x": x[1:], "k": k}
+
+        f, x = w.graph(fn, verify=n), w.values(4)
+        for i in range(12):
+            x = w.values(4) if i % 5 == 4 else x
+            yield f(x, 2.0), x, weight, box.h, rng.random(2)
+
+    world = agree(program)
+    assert world.count("replays") >= 3
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_carried_states_and_kept_outputs_pass(agree, keep):
+    """``x = f(x)``, donated states, escapes and aliases are verified alike."""
+
+    def program(w):
+        f = w.graph(lambda x: (x * 0.5 + 1, x), max_variants=2, verify=2)
+        g = w.graph(lambda s: np.add(s, 1, out=s), verify=2, donate=("s",))
+        x, s, kept = w.values(4), w.values(4), []
+        for _ in range(14):
+            x, old = f(x)
+            s = g(s)
+            if keep:
+                kept.append(old)
+            yield x, old, s, kept
+
+    agree(program)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_every_nth_replay_is_verified(rt, runs, n):
+    """The function's Python runs for the n-th replay, and for no other."""
+
+    def fn(x):
+        return x * 2
+
+    count = runs(fn)
+    f, x = rt.graph(fn, verify=n), rt.array(np.arange(3.0))
+    for _ in range(2):
+        f(x)
+    assert count() == 2
+    for call in range(1, 13):
+        f(x)
+        assert count() == 2 + call // n
+    assert f.stats().replays == 12
+
+
+def test_none_is_verified_unasked(rt, runs):
+    """By default no replay runs Python."""
+
+    def fn(x):
+        return x * 2
+
+    count = runs(fn)
+    f, x = rt.graph(fn), rt.array(np.arange(3.0))
+    for _ in range(20):
+        f(x)
+    assert count() == 2
+
+
+WRONG = {
+    "result": (lambda o, x, k: x * k, "output 0"),
+    "second result": (lambda o, x, k: (x, x * k), "output 1"),
+    "plain result": (lambda o, x, k: (x, k), "output 1"),
+    "argument": (lambda o, x, k: np.multiply(x, k, out=x).sum() * 0, "24 bytes"),
+    "ambient": (lambda o, x, k: np.multiply(o.h, k, out=o.h).sum() * 0, "24 bytes"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_function_is_reported(rt, hidden, what):
+    """Result or memory that differ are an `InternalError` that says which."""
+    wrong, told = WRONG[what]
+    box, factor = Box(rt.array(np.arange(3.0) + 1)), _reads(hidden)
+    f = rt.graph(lambda x: wrong(box, x, factor()), verify=2, name="wrong_one")
+    other, x = rt.graph(lambda x: x + 1), rt.array(np.arange(3.0) + 1)
+    for _ in range(4):
+        f(x)
+    assert f.stats().replays == 2
+    hidden.set(3)
+    f(x)
+    with pytest.raises(sw.InternalError, match="wrong_one") as caught:
+        f(x)
+    assert told in str(caught.value)
+    assert caught.value.snapshot
+    assert np.asarray(x).tolist() in ([1, 2, 3], [3, 6, 9])
+    for _ in range(4):
+        assert np.asarray(other(x)).tolist() == (np.asarray(x) + 1).tolist()
+
+
+def test_what_cannot_be_seen_is_not_reported_unasked(rt, hidden):
+    """The same function without ``verify`` replays what it recorded: documented."""
+    factor = _reads(hidden)
+    f, x = rt.graph(lambda x: x * factor()), rt.array(np.arange(3.0))
+    for _ in range(3):
+        f(x)
+    hidden.set(3)
+    assert np.asarray(f(x)).tolist() == [0, 1, 2]
+
+
+def test_a_function_that_raises_when_verified(rt, hidden):
+    """An exception of the eager run is the caller's; the next call is right."""
+    factor = _reads(hidden)
+
+    def fn(x):
+        x += 1
+        if factor() == 9:
+            raise KeyError("mine")
+        return x * 2
+
+    f, x = rt.graph(fn, verify=1), rt.array(np.zeros(3))
+    for i in range(4):
+        assert np.asarray(f(x)).tolist() == [2.0 * (i + 1)] * 3
+    before = np.asarray(x).tolist()
+    hidden.set(9)
+    with pytest.raises(KeyError, match="mine"):
+        f(x)
+    eager = [before[0] + 1] * 3
+    assert np.asarray(x).tolist() in (before, eager)
+    hidden.set(1)
+    expected = (np.asarray(x) + 1) * 2
+    assert np.asarray(f(x)).tolist() == expected.tolist()
+
+
+def test_verifying_across_streams(agree):
+    """Copies to compare with are made and undone in stream order."""
+
+    def program(w):
+        f, streams = w.graph(lambda x: np.add(x, 1, out=x), verify=1), [
+            w.stream(),
+            w.stream(),
+        ]
+        x = w.values(64)
+        for i in range(10):
+            with streams[i % 2]:
+                f(x)
+            with streams[(i + 1) % 2]:
+                x *= 0.5
+        yield (x,)
+
+    agree(program)
