@@ -13,7 +13,15 @@ from sapwood.errors import (
     StaleOutput,
     StoreError,
 )
-from sapwood.runtime import Runtime, default_runtime, disabled, graph
+from sapwood.runtime import (
+    Runtime,
+    default_runtime,
+    disabled,
+    eager,
+    graph,
+    load,
+    save,
+)
 from sapwood.tree.containers import register_container
 
 __all__ = [
@@ -29,6 +37,9 @@ __all__ = [
     "StoreError",
     "default_runtime",
     "disabled",
+    "eager",
     "graph",
+    "load",
     "register_container",
+    "save",
 ]

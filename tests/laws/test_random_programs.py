@@ -158,33 +158,23 @@ class Program:
 
     def change(self):
         """Do one of the things that programs do between calls."""
-        draw, o, kept = self.draw, self.o, self.kept
-        index = draw.randrange(len(self.arrays))
-        match draw.randrange(12):
-            case 0:
-                o.rate = draw.choice([1.0, 2.0])
-            case 1:
-                o.flag = not o.flag
-            case 2:
-                o.boom = draw.choice([0, 0, 1])
-            case 3:
-                o.h = self._pick()
-            case 4:
-                o.w = self._new()
-            case 5:
-                self.names["g"] = self._new()
-            case 6:
-                np.remainder(self.arrays[index] + 5.0, 97.0, out=self.arrays[index])
-            case 7:
-                self.arrays[index] = self.arrays[index][: draw.choice([None, -1])]
-            case 8:
-                self.arrays[index] = self._new()
-            case 9:
-                o.table.clear()
-            case 10:
-                del kept[: draw.randrange(3)]
-            case _:
-                gc.collect(0)
+        draw, o, arrays = self.draw, self.o, self.arrays
+        index = draw.randrange(len(arrays))
+        changes = (
+            lambda: setattr(o, "rate", draw.choice([1.0, 2.0])),
+            lambda: setattr(o, "flag", not o.flag),
+            lambda: setattr(o, "boom", draw.choice([0, 0, 1])),
+            lambda: setattr(o, "h", self._pick()),
+            lambda: setattr(o, "w", self._new()),
+            lambda: self.names.update(g=self._new()),
+            lambda: np.remainder(arrays[index] + 5.0, 97.0, out=arrays[index]),
+            lambda: arrays.__setitem__(index, arrays[index][:-1]),
+            lambda: arrays.__setitem__(index, self._new()),
+            o.table.clear,
+            lambda: self.kept.__delitem__(slice(draw.randrange(3))),
+            lambda: gc.collect(0),
+        )
+        draw.choice(changes)()
 
     def run(self):
         for _ in range(STEPS):

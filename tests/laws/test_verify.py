@@ -131,11 +131,11 @@ def test_none_is_verified_unasked(rt, runs):
 
 
 WRONG = {
-    "result": (lambda o, x, k: x * k, "output 0"),
-    "second result": (lambda o, x, k: (x, x * k), "output 1"),
-    "plain result": (lambda o, x, k: (x, k), "output 1"),
-    "argument": (lambda o, x, k: np.multiply(x, k, out=x).sum() * 0, "24 bytes"),
-    "ambient": (lambda o, x, k: np.multiply(o.h, k, out=o.h).sum() * 0, "24 bytes"),
+    "result": (lambda _, x, k: x * k, "output 0"),
+    "second result": (lambda _, x, k: (x, x * k), "output 1"),
+    "plain result": (lambda _, x, k: (x, k), "output 1"),
+    "argument": (lambda _, x, k: np.multiply(x, k, out=x).sum() * 0, "24 bytes"),
+    "ambient": (lambda o, _, k: np.multiply(o.h, k, out=o.h).sum() * 0, "24 bytes"),
 }
 
 
@@ -198,10 +198,13 @@ def test_verifying_across_streams(agree):
     """Copies to compare with are made and undone in stream order."""
 
     def program(w):
-        f, streams = w.graph(lambda x: np.add(x, 1, out=x), verify=1), [
-            w.stream(),
-            w.stream(),
-        ]
+        f, streams = (
+            w.graph(lambda x: np.add(x, 1, out=x), verify=1),
+            [
+                w.stream(),
+                w.stream(),
+            ],
+        )
         x = w.values(64)
         for i in range(10):
             with streams[i % 2]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 from sapwood.driver.api import Driver, EventHandle, StreamHandle
 from sapwood.errors import MisuseError
 
-__all__ = ["Event", "Fork", "Queue", "Stream", "current_stream"]
+__all__ = ["Event", "Fork", "Queue", "Stream", "current_stream", "outside"]
 
 _marking = threading.Lock()
 _stack: ContextVar[tuple[Stream, ...]] = ContextVar("sapwood_streams", default=())
@@ -163,14 +163,29 @@ class Fork:
         self.origin = origin
         self.members = [origin]
         self.uses: dict[int, tuple[Stream | None, tuple[Stream, ...]]] = {}
-        origin.fork = self
 
     def __enter__(self) -> Self:
+        self.origin.fork = self
         self._token = _fork.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         _fork.reset(self._token)
+        self.leave()
+
+    def again(self) -> None:
+        """Begin anew, for another capture of the origin while this one is entered.
+
+        The streams that are current inside take part.
+        """
+        stack = _stack.get()
+        self.members, self.uses = [self.origin], {}
+        self.origin.fork = self
+        for stream in stack[stack.index(self.origin) + 1 :]:
+            _join_fork(stream)
+
+    def leave(self) -> None:
+        """Let go of the streams that took part; the capture is over."""
         for stream in self.members:
             stream.fork = None
 
@@ -184,6 +199,25 @@ class Fork:
         """Order the origin after every stream that took part."""
         for stream in self.members[1:]:
             self.origin.driver.wait_event(self.origin.handle, stream.mark())
+
+
+class outside:
+    """``with outside(fork):`` neither a capture nor its streams are current."""
+
+    def __init__(self, fork: Fork) -> None:
+        self.fork = fork
+
+    def __enter__(self) -> None:
+        stack = _stack.get()
+        self._tokens = (
+            _fork.set(None),
+            _stack.set(stack[: stack.index(self.fork.origin)]),
+        )
+
+    def __exit__(self, *_: object) -> None:
+        fork, stack = self._tokens
+        _fork.reset(fork)
+        _stack.reset(stack)
 
 
 def _join_fork(stream: Stream) -> None:

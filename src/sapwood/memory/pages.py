@@ -112,15 +112,15 @@ class Pages:
         while True:
             try:
                 return self._create(size)
+            # A name for the error that outlives this would keep callers' arrays alive.
             except OutOfMemory as error:
-                failed = error
-            if not self.reclaim():
-                raise OutOfMemory(
-                    failed.call,
-                    asked=size,
-                    free=failed.free,
-                    holders=self.holders(),
-                ) from failed
+                if not self.reclaim():
+                    raise OutOfMemory(
+                        error.call,
+                        asked=size,
+                        free=error.free,
+                        holders=self.holders(),
+                    ) from error
 
     def _create(self, size: Size) -> ExtentHandle:
         if self.limit is not None:

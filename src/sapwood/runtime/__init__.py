@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from sapwood.runtime.core import Runtime
-from sapwood.runtime.default import default_runtime, graph
+from sapwood.runtime.default import default_runtime, graph, load
+from sapwood.runtime.eager import eager
+from sapwood.runtime.files import Loaded, save
 from sapwood.runtime.graphed import Graphed, disabled
 
-__all__ = ["Graphed", "Runtime", "default_runtime", "disabled", "graph"]
+__all__ = [
+    "Graphed",
+    "Loaded",
+    "Runtime",
+    "default_runtime",
+    "disabled",
+    "eager",
+    "graph",
+    "load",
+    "save",
+]

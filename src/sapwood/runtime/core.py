@@ -22,13 +22,14 @@ from sapwood.errors import MisuseError, NoDevice
 from sapwood.events import Closed, Event, Log, StoreTrouble
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
+from sapwood.runtime.files import Loaded, load_from
 from sapwood.runtime.graphed import GraphOptions, graphed
 from sapwood.store import Entries, Store, open_store
 from sapwood.tree import session
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
-from sapwood.tree.library import Library
+from sapwood.tree.library import Library, Source
 from sapwood.tree.runner import Options, Runner
 from sapwood.tree.stats import Stats, Tally
 from sapwood.units import Size
@@ -114,12 +115,26 @@ class Runtime:
         return graphed(lambda: self, fn, options)
 
     def runner(
-        self, target: Callable[[], Callable[..., Any]], options: Options
+        self,
+        target: Callable[[], Callable[..., Any]],
+        options: Options,
+        source: Source | None,
     ) -> Runner:
         """Return a runner for a graphed function; for `Graphed` alone."""
-        runner = Runner(target, options, self._forest, self._library)
+        runner = Runner(target, options, self._forest, source or self._library)
         self._runners.add(runner)
         return runner
+
+    def load(self, path: str | os.PathLike[str], *, nested: bool = True) -> Loaded:
+        """Return the function in a file that `sapwood.save` wrote.
+
+        It is called like the one that was saved, and replays its recordings. Without
+        ``nested`` it takes its leaves one by one, and returns a list of leaves.
+        Raises `StoreError` where the file cannot be read, is damaged, or was saved
+        on another kind of device.
+        """
+        self._open()
+        return load_from(path, self, self._forest, nested=nested)
 
     @contextmanager
     def step(self, keep: Any = ()) -> Iterator[None]:

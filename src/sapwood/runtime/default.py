@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, Unpack
 
 from sapwood.runtime.core import Runtime
+from sapwood.runtime.files import Loaded
 from sapwood.runtime.graphed import GraphOptions, graphed
 
-__all__ = ["default_runtime", "graph"]
+__all__ = ["default_runtime", "graph", "load"]
 
 _lock = threading.Lock()
 _default: Runtime | None = None
@@ -32,3 +34,8 @@ def default_runtime() -> Runtime:
 def graph(fn: Callable[..., Any] | None = None, **options: Unpack[GraphOptions]) -> Any:
     """Graph a function on the default runtime: see `Runtime.graph`."""
     return graphed(default_runtime, fn, options)
+
+
+def load(path: str | os.PathLike[str]) -> Loaded:
+    """Load a function onto the default runtime: see `Runtime.load`."""
+    return default_runtime().load(path)

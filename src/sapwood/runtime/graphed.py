@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from sapwood import knobs
 from sapwood.errors import MisuseError
 from sapwood.tree import session
+from sapwood.tree.library import Source
 from sapwood.tree.parameters import Parameters, check_kind
 from sapwood.tree.runner import Options, Runner
 from sapwood.tree.stats import Stats
@@ -126,12 +127,13 @@ class Graphed:
         self._options, self._runtime = options, runtime
         self._runner: Runner | None = None
         self._on: Runtime | None = None
+        self._source: Source | None = None
         self._bound: dict[int, tuple[weakref.ref[Any], Graphed]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if session.current() is not None or _disabled.get():
             return self.__wrapped__(*args, **kwargs)
-        return self._run_on().call(args, kwargs)
+        return self.runner().call(args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Graphed | Bound:
         if instance is None:
@@ -155,10 +157,11 @@ class Graphed:
         self._bound[key] = (gone, bound)
         return bound
 
-    def _run_on(self) -> Runner:
+    def runner(self) -> Runner:
+        """Return what runs this function on its runtime."""
         runtime = self._runtime()
         if self._runner is None or runtime is not self._on:
-            self._runner = runtime.runner(self._target(), self._options)
+            self._runner = runtime.runner(self._target(), self._options, self._source)
             self._on = runtime
         return self._runner
 
@@ -171,15 +174,15 @@ class Graphed:
 
         Raises what a call would raise.
         """
-        self._run_on().warm(args, kwargs)
+        self.runner().warm(args, kwargs)
 
     def stats(self) -> Stats:
         """Return what has happened to the calls so far."""
-        return self._run_on().stats()
+        return self.runner().stats()
 
     def explain(self) -> str:
         """Return, for each recording and each recent miss, what it is and why."""
-        return self._run_on().explain()
+        return self.runner().explain()
 
     def __repr__(self) -> str:
         return f"<graphed {self._options.name}>"
@@ -197,7 +200,7 @@ class _Method(Graphed):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if session.current() is not None or _disabled.get():
             return self._alive()(*args, **kwargs)
-        return self._run_on().call(args, kwargs)
+        return self.runner().call(args, kwargs)
 
     def _alive(self) -> Callable[..., Any]:
         method = self._method()
@@ -227,6 +230,10 @@ class Bound:
     def __wrapped__(self) -> Callable[..., Any]:
         """The plain method."""
         return types.MethodType(self._method.__wrapped__, self.__self__)
+
+    def runner(self) -> Runner:
+        """Return what runs this method on its runtime."""
+        return self._method.runner()
 
     def warm(self, *args: Any, **kwargs: Any) -> None:
         """Warm up and record for such arguments now; arrays are left as they are."""

@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from sapwood.errors import InternalError, StoreError
 from sapwood.store import Absent, DiskStore, Entries, Key, verify
+from sapwood.store.evict import YOUNG
 from sapwood.store.files import Files
 from sapwood.store.folder import KEPT_DAMAGED
 from sapwood.store.frame import frame_size, seal
@@ -29,16 +30,17 @@ from sapwood.testing.lossy import Crashed, Lossy
 __all__ = ["Known", "Puts"]
 
 _NOTES: Final = ("note-0", "note-1", "note-2")
-_IMAGES: Final = tuple(bytes([65 + i]) * (200 + 100 * i) for i in range(3))
+_IMAGES: Final = tuple(bytes([65 + i]) * (200 + 100 * i) for i in range(2))
 """Contents that entries share."""
 _SHAPES: Final = (b"8", b"16", b"64")
 _KEYS: Final = 2 * len(_SHAPES)
 
-_TIGHT: Final = 8_000
+_TIGHT: Final = 3_500
 _ROOMY: Final = 1 << 20
 _ONE: Final = 1_200
 """No file is larger."""
 
+_keys = st.lists(st.integers(0, _KEYS - 1), min_size=1, max_size=4, unique=True)
 _key = st.integers(0, _KEYS - 1)
 _note = st.sampled_from(_NOTES)
 _image = st.integers(0, len(_IMAGES) - 1)
@@ -102,18 +104,23 @@ class Puts(RuleBasedStateMachine):
 
     # What programs do.
 
-    @rule(handle=_handle, key=_key, image=_image, most=st.sampled_from([7, 1 << 30]))
-    def put(self, handle: int, key: int, image: int, most: int) -> None:
-        """Put an entry that shares a part with others, in small writes or large."""
+    @rule(handle=_handle, keys=_keys, image=_image, most=st.sampled_from([7, 1 << 30]))
+    def put(self, handle: int, keys: list[int], image: int, most: int) -> None:
+        """Put entries that share a part with others, in small writes or large."""
         self.files[handle].most = most
-        parts = self._parts(image)
-        since = self._tick()
-        self._put(handle, key, parts)
-        self._know(_entry(key), parts, since)
+        for number, key in enumerate(keys):
+            parts = self._parts(image + number)
+            since = self._tick()
+            self._put(handle, key, parts)
+            self._know(_entry(key), parts, since)
 
-    @rule(handle=_handle, key=_key)
-    def find(self, handle: int, key: int) -> None:
+    @rule(handle=_handle, keys=_keys)
+    def find(self, handle: int, keys: list[int]) -> None:
         """Find what was put, whole, or nothing."""
+        for key in keys:
+            self._find(handle, key)
+
+    def _find(self, handle: int, key: int) -> None:
         since = self._tick()
         found = self.entries[handle].find(key_of(key))
         if isinstance(found, Absent):
@@ -167,6 +174,13 @@ class Puts(RuleBasedStateMachine):
             left = list(self.path.glob("store/v1/new/*"))
             self._law(not left, "what dead writers left is swept")
 
+    @rule()
+    def wait(self) -> None:
+        """Let time pass: everything was used longer ago, in the same order."""
+        for path in self.path.glob("store/v1/??/*"):
+            used = path.stat().st_mtime_ns - 2 * YOUNG
+            os.utime(path, ns=(used, used))
+
     @rule(handle=_handle)
     def reopen(self, handle: int) -> None:
         """End a process and begin another."""
@@ -187,14 +201,14 @@ class Puts(RuleBasedStateMachine):
         """Put an entry, and let the other process act in the middle of it."""
         of = (of + 1) % _KEYS if of == key else of
         acts: dict[str, Callable[[], None]] = {
-            "put": lambda: self.put(1 - handle, of, image, 1 << 30),
-            "find": lambda: self.find(1 - handle, of),
+            "put": lambda: self.put(1 - handle, [of], image, 1 << 30),
+            "find": lambda: self.find(1 - handle, [of]),
             "note": lambda: self.note(1 - handle, _NOTES[0]),
             "read": lambda: self.read(1 - handle, _NOTES[0]),
             "trim": lambda: self._other_store(1 - handle).trim(),
         }
         self.files[handle].pause, self.files[handle].meanwhile = pause, acts[other]
-        self.put(handle, key, image, 1 << 30)
+        self.put(handle, [key], image, 1 << 30)
         self.files[handle].meanwhile = None
 
     def _other_store(self, handle: int) -> Any:
@@ -239,18 +253,38 @@ class Puts(RuleBasedStateMachine):
             self.reopen(number)
 
     @rule(
-        place=st.integers(0, 1 << 16),
+        handle=_handle,
+        what=st.one_of(_key, _note),
+        file=st.integers(0, 2),
         at=st.integers(0, 1 << 16),
-        how=st.sampled_from(
-            ["flip", "truncate", "empty", "extend", "remove", "replace", "forge"]
-        ),
+        how=st.sampled_from(["flip", "cut", "extend", "remove", "replace", "forge"]),
     )
-    def damage(self, place: int, at: int, how: str) -> None:
-        """Change a file behind the store's back, at the same time of use."""
-        files = sorted(self.path.glob("store/v1/??/*"))
-        if not files:
-            return
-        path, other = files[place % len(files)], files[at % len(files)]
+    def damage(
+        self, handle: int, what: int | str, file: int, at: int, how: str
+    ) -> None:
+        """Change a file behind the store's back, and look at what is left."""
+        name = what if isinstance(what, str) else _entry(what)
+        if name not in self.known:
+            self._act(handle, what, put=True)
+        files = [_file_of(name), *sorted(_blobs(self.known[name]))]
+        for path in self.path.glob(f"store/v1/??/{files[file % len(files)]}"):
+            kind = path.name.partition("-")[0]
+            others = sorted({*self.path.glob(f"store/v1/??/{kind}-*")} - {path})
+            other = others[at % len(others)] if others else path
+            self._change(path, other, at, how)
+            self._harm(path.name)
+        self._act(handle, what, put=False)
+
+    def _act(self, handle: int, what: int | str, *, put: bool) -> None:
+        if isinstance(what, str):
+            (self.note if put else self.read)(handle, what)
+        elif put:
+            self.put(handle, [what], what, 1 << 30)
+        else:
+            self.find(handle, [what])
+
+    def _change(self, path: Path, other: Path, at: int, how: str) -> None:
+        """Write other bytes into a file, at the same time of use."""
         facts, data = path.stat(), path.read_bytes()
         at %= max(len(data), 1)
         flipped = (
@@ -258,21 +292,20 @@ class Puts(RuleBasedStateMachine):
         )
         if how == "remove":
             path.unlink()
-        elif how == "forge" and not path.name.startswith("note"):
-            value = flipped[frame_size(path.name, 0) :]
-            path.write_bytes(seal(path.name, value) + value)
-        else:
-            path.write_bytes(
-                {
-                    "truncate": data[:at],
-                    "empty": b"",
-                    "extend": data + b"\0",
-                    "replace": other.read_bytes(),
-                }.get(how, flipped)
-            )
-        if path.exists():
-            os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-        self._harm(path.name)
+            return
+        if how == "forge" and path.name.startswith("note"):
+            how = "flip"  # nothing but the frame tells a note from another
+        value = other.read_bytes()[frame_size(other.name, 0) :]
+        path.write_bytes(
+            {
+                "flip": flipped,
+                "cut": data[:at],
+                "extend": data + b"\0",
+                "replace": other.read_bytes(),
+                "forge": seal(path.name, value) + value,
+            }[how]
+        )
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
 
     def _harm(self, name: str) -> None:
         self.harmed.add(name)
@@ -288,10 +321,10 @@ class Puts(RuleBasedStateMachine):
 
     def _new(self) -> bytes:
         self.written += 1
-        return b"%d" % self.written * 9
+        return b"%4d" % self.written * 50
 
     def _parts(self, image: int) -> dict[str, bytes]:
-        return {"ops": self._new(), "image": _IMAGES[image]}
+        return {"ops": self._new(), "image": _IMAGES[image % len(_IMAGES)]}
 
     def _put(self, handle: int, key: int, parts: dict[str, bytes]) -> None:
         entries = self.entries[handle]

@@ -42,7 +42,10 @@ STORE_MUTANTS: Final = (
         "if False:",
     ),
     _mutant(
-        "name unchecked", frame.accept, "if head[HEADER:] != name.encode():", "if False:"
+        "name unchecked",
+        frame.accept,
+        "if head[HEADER:] != name.encode():",
+        "if False:",
     ),
     _mutant(
         "key component dropped",
@@ -79,8 +82,8 @@ STORE_MUTANTS: Final = (
         "manifest put before its blobs",
         entries.Entries.put,
         "for part in manifest.parts:",
-        "self.store.put(entry_name(key.digest), encode_manifest(manifest))\n"
-        "            for part in manifest.parts:",
+        "for part in [self.store.put(entry_name(key.digest), encode_manifest(manifest)) "
+        "for _ in '1'] and manifest.parts:",
     ),
     _mutant(
         "contents not synced",

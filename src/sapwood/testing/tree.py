@@ -336,7 +336,7 @@ class Calls(RuleBasedStateMachine):
         """There are no more recordings than were allowed."""
         type(self).steps += 1
         for function in self.functions:
-            families = function._run_on().families  # noqa: SLF001 - its law
+            families = function.runner().families
             groups = [g for groups in families.groups.values() for g in groups]
             if len(families.nodes) > _RECORDINGS or any(
                 len(group.nodes) > _VARIANTS + 1 for group in groups

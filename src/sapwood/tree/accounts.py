@@ -13,7 +13,6 @@ from sapwood.memory.device import Device
 from sapwood.memory.range import RESERVE, Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.outputs import Outputs
-from sapwood.tree.session import Session
 from sapwood.tree.signature import Place
 from sapwood.tree.stage import landing
 from sapwood.units import Addr, Size, hex_address, size_text
@@ -28,20 +27,19 @@ _REMEDY = (
 
 def read(
     graph: GraphHandle,
-    session: Session,
+    lines: Sequence[str | None],
     places: Sequence[Place],
     stages: Mapping[int, Storage],
     range_: Range,
     device: Device,
 ) -> Recording:
-    """Return a captured graph as a recording.
+    """Return a captured graph, whose ops come from ``lines``, as a recording.
 
     Raises `CaptureError` for an address that is neither in the range nor in a place.
     """
     regions = _regions(places, stages, range_)
     found = read_graph(device.driver, graph, regions, device.name_of)
     if isinstance(found, Foreign):
-        lines = session.lines
         raise CaptureError(
             f"{describe_foreign(found)}, which is neither an argument nor reachable "
             "from what the function's code names",

@@ -81,6 +81,10 @@ class Adapter(Protocol):
         """Return the template that `dump` gave; `ValueError` or `TypeError` if none."""
         ...
 
+    def settle(self, template: Template, address: Addr) -> Template:
+        """Return the template for arrays that are mostly to be made at ``address``."""
+        ...
+
     def extent(self, template: Template) -> tuple[int, int]:
         """Return the bytes that the elements lie in, from the first element's."""
         ...

@@ -13,6 +13,7 @@ from sapwood.tree.ambient import Slot
 from sapwood.tree.group import Group
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
+from sapwood.tree.parcel import Origins
 from sapwood.tree.roles import History
 from sapwood.tree.signature import Arrays, Call, look
 
@@ -49,6 +50,7 @@ class Families:
         self.groups: OrderedDict[Hashable, list[Group]] = OrderedDict()
         self.nodes: dict[Node, tuple[Hashable, Group]] = {}
         self.bound: dict[Node, tuple[Slot, ...]] = {}
+        self.origins: dict[Node, Origins] = {}
 
     def find(self, call: Call) -> Found | None:
         """Return a recording that may be replayed on this call."""
@@ -113,7 +115,12 @@ class Families:
                 del self.groups[key]
 
     def plant(
-        self, call: Call, group: Group, node: Node, bound: tuple[Slot, ...]
+        self,
+        call: Call,
+        group: Group,
+        node: Node,
+        bound: tuple[Slot, ...],
+        origins: Origins,
     ) -> None:
         """Add a recording, which from now on is found."""
         for other in group.nodes:
@@ -122,22 +129,24 @@ class Families:
         group.add(node)
         self.nodes[node] = (call.key, group)
         self.bound[node] = bound
+        self.origins[node] = origins
 
     def remove(self, node: Node) -> None:
         """Remove a recording, which is not found any more."""
         _, group = self.nodes.pop(node)
         group.nodes.remove(node)
-        del self.bound[node]
+        del self.bound[node], self.origins[node]
 
     def candidates(self, call: Call) -> list[Extent]:
         """Return idle output extents of other signatures: they exclude each other."""
         mine: set[Extent] = set()
         others: dict[Extent, None] = {}
         for node, (key, _) in self.nodes.items():
+            extents = [e for part in node.parts() for e in part.range.output_extents()]
             if key == call.key:
-                mine.update(node.range.output_extents())
+                mine.update(extents)
             else:
-                others.update(dict.fromkeys(node.range.output_extents()))
+                others.update(dict.fromkeys(extents))
         live = self.pages.live
         return [e for e in others if e not in mine and not e.mask & live]
 

@@ -77,9 +77,27 @@ class Forest:
             forget(node, reason)
         if self.last is node:
             self.last = None
+        if not node.running:
+            self._end(node)
+
+    def _end(self, node: Node) -> None:
         with Release() as release:
-            release(node.exec.close)
-            release(node.range.close)
+            for part in node.parts():
+                release(part.exec.close)
+                release(part.range.close)
+
+    def enter(self, node: Node, mask: Mask) -> None:
+        """Keep a recording, and the pages in ``mask``, for a call on its way."""
+        node.running += 1
+        self.device.pages.hold(mask)
+
+    def leave(self, node: Node, mask: Mask) -> None:
+        """Undo one `enter`."""
+        node.running -= 1
+        with Release() as release:
+            release(self.device.pages.drop, mask)
+            if not node.running and node not in self.nodes:
+                release(self._end, node)
 
     def fell_all(self, nodes: Iterable[Node]) -> None:
         """Remove the recordings of a function that is gone."""
@@ -111,11 +129,12 @@ class Forest:
 
     def ranges(self) -> list[Range]:
         """Return the ranges of all recordings."""
-        return [node.range for node in self.nodes]
+        return [part.range for node in self.nodes for part in node.parts()]
 
     def snapshot(self) -> dict[str, Any]:
         """Return a picture of the memory and of the tree, as plain data."""
-        picture = snapshot(self.device, {node.label: node.range for node in self.nodes})
+        parts = [part for node in self.nodes for part in node.parts()]
+        picture = snapshot(self.device, {part.label: part.range for part in parts})
         picture["recordings"] = [
             {
                 "name": node.label,
@@ -140,7 +159,8 @@ class Forest:
         """Find memory: what the heap does not need, else the oldest recording."""
         if self.device.heap.trim():
             return True
-        node = least_recent(n for n in self.nodes if n not in self.busy)
+        idle = (n for n in self.nodes if n not in self.busy and not n.running)
+        node = least_recent(idle)
         if node is None:
             return False
         self.fell(node, "memory is short")
@@ -150,8 +170,9 @@ class Forest:
         pages = self.device.pages
         held = [("eager arrays", pages.heap * pages.page)]
         held += [
-            (f"outputs and temporaries of {node.label}", node.range.size() * pages.page)
+            (f"outputs and temporaries of {part.label}", part.range.size() * pages.page)
             for node in self.nodes
+            for part in node.parts()
         ]
         live = pages.live.bit_count() * pages.page
         return (*((who, size) for who, size in held if size), ("live outputs", live))

@@ -18,12 +18,14 @@ class Warm:
     """What a warm-up showed, for the recording to be held against.
 
     ``ops`` are digests of the ops, addresses left out; ``stays`` the allocations, by
-    their order, that outlived the function; ``constants`` the plain results.
+    their order, that outlived the function or were alive when a live part ran;
+    ``constants`` the plain results; ``breaks`` what live parts were passed.
     """
 
     ops: tuple[bytes, ...]
     stays: frozenset[int]
     constants: Hashable
+    breaks: tuple[Hashable, ...] = ()
 
 
 class Group:

@@ -7,6 +7,7 @@ warm-ups, of escapes) have no pages to hold, but `revoke` ends them alike.
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -46,12 +47,16 @@ class Lease:
 
 
 class Leases:
-    """All leases of one runtime; called under its lock."""
+    """All leases of one runtime; called under its lock.
+
+    ``crossing`` are what calls that are not over yet have made: no `revoke` ends it.
+    """
 
     def __init__(self, pages: Pages) -> None:
         self.pages = pages
         self._held: dict[Lease, None] = {}
         self._loose: weakref.WeakSet[Storage] = weakref.WeakSet()
+        self.crossing: Counter[Storage] = Counter()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -82,11 +87,14 @@ class Leases:
         """End all leases but those on the storages to ``keep``."""
         for lease in list(self._held):
             storage = lease.storage() if lease.storage is not None else None
-            if storage is not None and storage not in keep:
+            if storage is not None and not self._is_kept(storage, keep):
                 self.revoke_one(storage, why)
         for storage in list(self._loose):
-            if storage not in keep:
+            if not self._is_kept(storage, keep):
                 self.revoke_one(storage, why)
+
+    def _is_kept(self, storage: Storage, keep: Container[Storage]) -> bool:
+        return storage in keep or storage in self.crossing
 
     def donate(self, storage: Storage, function: str) -> None:
         """End the lease of an argument that was donated, unless it is a rehearsal."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sapwood.graph.exec import Exec
 from sapwood.graph.recording import Recording
 from sapwood.memory.range import Range
-from sapwood.tree.ambient import Ambient
+from sapwood.tree.ambient import Ambient, Slot
 from sapwood.tree.outputs import Outputs
 from sapwood.tree.roles import Role
 from sapwood.units import Addr, Mask, Size
 
-__all__ = ["Node", "PlaceUse"]
+__all__ = ["Link", "Live", "Node", "PlaceUse"]
+
+
+Shared = tuple[tuple[int, int] | None, ...]
+"""For each of some places: which place before it has its storage, how far on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,10 @@ class Node:
     ``places`` are the arguments' and behind them the ambient arrays'; ``escapes``
     says that new storages are copied out after every replay; ``clobbers`` are the
     pages that a replay overwrites; ``revokes`` the places whose leases it ends.
+
+    A recording with live parts is a ``chain``, and this node its first part, which
+    answers for all: its ``places`` and ``clobbers`` are those of the whole.
+    ``running`` counts the calls on their way through it; it stays until they are.
     """
 
     label: str
@@ -60,6 +69,8 @@ class Node:
     revokes: tuple[int, ...]
     hits: int = 0
     last_used: int = 0
+    chain: tuple[Link, ...] = ()
+    running: int = 0
     fixed: tuple[tuple[int, Addr], ...] = field(init=False)
     aimed: tuple[int, ...] = field(init=False)
     used: tuple[tuple[int, bool], ...] = field(init=False)
@@ -87,6 +98,42 @@ class Node:
             )
         )
 
+    def parts(self) -> Iterator[Node]:
+        """Yield the recorded parts of a chain, or this node alone."""
+        if not self.chain:
+            yield self
+        for link in self.chain:
+            yield link.part
+
     def roles(self) -> Sequence[Role]:
         """Return the role of every place."""
         return [place.role for place in self.places]
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What runs live behind a part.
+
+    ``held`` gives the function. Its result must have the ``key`` that it had, and
+    share storages with what came before as it did, by ``shared``.
+    """
+
+    name: str
+    held: Callable[[], Callable[..., Any] | None]
+    key: Hashable
+    shared: Shared
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One part of a chain: what it binds, and what runs live behind it.
+
+    ``shared``: which of the ambient arrays that it reads share storages with what is
+    carried to it.
+    """
+
+    part: Node
+    bound: tuple[Slot, ...]
+    shared: Shared
+    live: Live | None

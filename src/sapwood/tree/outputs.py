@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,18 @@ from sapwood.tree.containers import constant_key, flatten, unflatten
 from sapwood.tree.signature import Call
 from sapwood.units import Addr, Size
 
-__all__ = ["Alias", "Bytes", "Constant", "Fresh", "Outputs", "Same", "View", "analyse"]
+__all__ = [
+    "Alias",
+    "Bytes",
+    "Carried",
+    "Constant",
+    "Fresh",
+    "Held",
+    "Outputs",
+    "Same",
+    "View",
+    "analyse",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +74,24 @@ class Constant:
     value: Any
 
 
-Output = Fresh | Same | Alias | View | Constant
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An object that is passed to a live part, held weakly where it can be."""
+
+    target: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A new array over the ``storage``-th of those that earlier parts made."""
+
+    storage: int
+    template: Template
+    offset: int
+    """From the storage's address, in bytes."""
+
+
+Output = Fresh | Same | Alias | View | Constant | Held | Carried
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +109,19 @@ class Outputs:
         storages: Sequence[Storage],
         given: Sequence[Array],
         ambient: Sequence[Array],
+        carried: Sequence[Storage] = (),
     ) -> tuple[Any, list[Any]]:
         """Return a fresh result, and the values to bind.
 
         ``storages`` stand for `storages`; ``given`` and ``ambient`` are this call's
-        arrays.
+        arrays, ``carried`` what earlier parts of it made.
         """
         made: list[Any] = []
+        sources = storages, given, ambient, carried
         for output in self.leaves:
-            made.append(self._make(output, made, adapter, storages, given, ambient))
+            made.append(self._make(output, made, adapter, *sources))
         for output in self.bound:
-            made.append(self._make(output, made, adapter, storages, given, ambient))
+            made.append(self._make(output, made, adapter, *sources))
         count = len(self.leaves)
         if self.structure is None:
             return made[0], made[1:]
@@ -105,6 +135,7 @@ class Outputs:
         storages: Sequence[Storage],
         given: Sequence[Array],
         ambient: Sequence[Array],
+        carried: Sequence[Storage],
     ) -> Any:
         match output:
             case Fresh(k, template, address):
@@ -121,6 +152,11 @@ class Outputs:
                 return adapter.make(template, adapter.storage(base), address)
             case Constant(value):
                 return value
+            case Held(target):
+                return target()
+            case Carried(k, template, offset):
+                address = Addr(carried[k].address + offset)
+                return adapter.make(template, carried[k], address)
 
     def shown(self, call: Call) -> frozenset[int]:
         """Return the places of a call that the result or a slot still shows."""
@@ -149,10 +185,12 @@ def analyse(
     bound: Sequence[Array],
     known: Sequence[Array],
     adapter: Adapter,
+    carried: Sequence[Storage] = (),
 ) -> Outputs:
     """Describe what a captured function returned and bound to slots.
 
-    ``known`` are the arrays that it was passed or reads; any other storage is new.
+    ``known`` are the arrays that it was passed or reads, ``carried`` the storages that
+    earlier parts of it made; any other storage is new.
     """
     leaves, structure = flatten(result, adapter.is_array)
     seen: dict[int, int] = {}
@@ -168,6 +206,7 @@ def analyse(
             continue
         seen[id(value)] = i
         output: Output | None = _of_known(value, known, adapter)
+        output = output or _of_carried(value, carried, adapter)
         if output is None:
             storage = adapter.storage(value)
             if id(storage) not in storages:
@@ -195,4 +234,14 @@ def _of_known(
         if adapter.storage(array) is adapter.storage(value):
             offset = adapter.address(value) - adapter.address(array)
             return View(k, adapter.template(value), offset)
+    return None
+
+
+def _of_carried(
+    value: Array, carried: Sequence[Storage], adapter: Adapter
+) -> Carried | None:
+    for k, storage in enumerate(carried):
+        if storage is adapter.storage(value):
+            offset = adapter.address(value) - storage.address
+            return Carried(k, adapter.template(value), offset)
     return None

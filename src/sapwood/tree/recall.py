@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sapwood.tree.adapter import Adapter
 from sapwood.tree.ambient import Slot, Survey
@@ -17,7 +17,7 @@ from sapwood.tree.group import Group
 from sapwood.tree.library import Source
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
-from sapwood.tree.signature import Arrays, Call, look
+from sapwood.tree.signature import Call
 
 __all__ = ["Recall"]
 
@@ -56,8 +56,8 @@ class Recall:
         survey: Survey,
         group: Group,
         node: Node,
-        ambient: Arrays,
         bound: Sequence[Slot],
+        sharing: Any,
     ) -> None:
         """Make a new recording ready to be kept, if it is one that can be.
 
@@ -65,8 +65,7 @@ class Recall:
         """
         if self.source is None or node.escapes or group.nodes != [node]:
             return
-        arrays = [*call.given.arrays, *ambient.arrays]
-        sections = encode(node, bound, look(arrays, self.adapter).sharing, self.adapter)
+        sections = encode(node, bound, sharing, self.adapter)
         if not isinstance(sections, str):
             self._ready.append((call, survey, _ops(group), sections))
 

@@ -31,7 +31,7 @@ from sapwood.tree.roles import History, Role, assign
 from sapwood.tree.session import Session
 from sapwood.tree.signature import Arrays, Call, Place, look
 from sapwood.tree.stage import late_stages, stand_ins
-from sapwood.tree.watch import Captured, capture
+from sapwood.tree.watch import Capture, Captured
 from sapwood.units import Addr
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Recorded",
     "ambient_roles",
     "argument_roles",
+    "differs",
     "plain_changes",
     "record",
 ]
@@ -108,7 +109,7 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
         read_by = look([slot.read() for slot in ambient.arrays], adapter)
         everything = [*places, *read_by.places(adapter)]
         recording = read(
-            captured.graph, captured.session, everything, stages, range_, device
+            captured.graph, captured.session.lines, everything, stages, range_, device
         )
     finally:
         device.driver.destroy_graph(captured.graph)
@@ -132,7 +133,7 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
         ambient_arrays=read_by,
     )
     node = build(drawing, range_, device)
-    error = error or _differs(order.group.warm, captured.session, outputs)
+    error = error or differs(order.group.warm, captured.session, outputs)
     return Recorded(node, read_by, tuple(change.slot for change in bound), error)
 
 
@@ -229,17 +230,10 @@ def _capture(
     kwargs: Mapping[str, Any],
 ) -> Captured:
     warm = order.group.warm
+    stays = frozenset() if warm is None else warm.stays
+    capture = Capture(forest.device, forest.capture_stream(), range_, stays)
     try:
-        return capture(
-            order.fn,
-            args,
-            kwargs,
-            forest.device,
-            Session(tolerant=False),
-            stream=forest.capture_stream(),
-            range_=range_,
-            stays=frozenset() if warm is None else warm.stays,
-        )
+        return capture.run(order.fn, args, kwargs, Session(tolerant=False))
     except DriverError:
         forest.renew_capture_stream()
         raise
@@ -267,7 +261,7 @@ def plain_changes(changes: Sequence[Change]) -> CaptureError | None:
     return None
 
 
-def _differs(
+def differs(
     warm: Warm | None, session: Session, outputs: Outputs
 ) -> CaptureError | None:
     """Return an error where a capture did other things than its warm-up."""
@@ -282,6 +276,8 @@ def _differs(
     else:
         if len(ops) != len(warm.ops):
             what = f"the number of ops ({len(warm.ops)}, then {len(ops)})"
+        elif tuple(session.breaks) != warm.breaks:
+            what = "what a live part is passed, or returns,"
         elif outputs.constants() != warm.constants:
             what = "a plain value in the result"
     if what is None:

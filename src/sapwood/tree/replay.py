@@ -6,7 +6,7 @@ Everything that may fail comes before the commit, which only assigns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import Storage
@@ -16,7 +16,15 @@ from sapwood.tree.node import Node
 from sapwood.tree.signature import Arrays
 from sapwood.units import Addr
 
-__all__ = ["replay"]
+__all__ = ["Done", "launch", "prepare", "replay"]
+
+
+class Done(NamedTuple):
+    """What a replay gives: the result, the values to bind, and the new storages."""
+
+    result: Any
+    values: list[Any]
+    storages: Sequence[Storage]
 
 
 def replay(
@@ -24,13 +32,31 @@ def replay(
     node: Node,
     given: Arrays,
     ambient: Arrays,
-) -> tuple[Any, list[Any]]:
-    """Replay a node on a call; return the result and the values to bind to slots.
+    carried: Sequence[Storage] = (),
+) -> Done:
+    """Replay a node on a call; ``carried`` are storages of the parts before it.
 
     Raises `DriverError` or `OutOfMemory`, and then nothing of it counts as done.
     """
     device = forest.device
     stream = device.stream()
+    lows = prepare(node, given, ambient, stream)
+    device.pages.claim(stream, node.clobbers)
+    escaped = _escape_storages(forest, node, stream) if node.escapes else None
+    launch(node, lows, stream)
+    if escaped is not None:
+        for storage, new in zip(node.outputs.storages, escaped, strict=True):
+            if storage.size:
+                device.driver.copy(
+                    new.address, storage.address, storage.size, stream.handle
+                )
+    return _commit(forest, node, given, ambient, stream, escaped, carried)
+
+
+def prepare(
+    node: Node, given: Arrays, ambient: Arrays, stream: Stream
+) -> Sequence[Addr]:
+    """Order a stream after the uses of what a node uses; return where that starts."""
     storages: Sequence[Storage] = given.storages
     lows: Sequence[Addr] = given.lows
     if ambient.arrays:
@@ -40,18 +66,14 @@ def replay(
             storages[i].order_write(stream)
         else:
             storages[i].order_read(stream)
-    device.pages.claim(stream, node.clobbers)
-    escaped = _escape_storages(forest, node, stream) if node.escapes else None
+    return lows
+
+
+def launch(node: Node, lows: Sequence[Addr], stream: Stream) -> None:
+    """Run a node's ops on a stream that is prepared for it."""
     for i in node.aimed:
         node.exec.aim(i + 1, lows[i])
     node.exec.launch(stream.handle)
-    if escaped is not None:
-        for storage, new in zip(node.outputs.storages, escaped, strict=True):
-            if storage.size:
-                device.driver.copy(
-                    new.address, storage.address, storage.size, stream.handle
-                )
-    return _commit(forest, node, given, ambient, stream, escaped)
 
 
 def _escape_storages(forest: Forest, node: Node, stream: Stream) -> list[Storage]:
@@ -72,7 +94,8 @@ def _commit(
     ambient: Arrays,
     stream: Stream,
     escaped: list[Storage] | None,
-) -> tuple[Any, list[Any]]:
+    carried: Sequence[Storage],
+) -> Done:
     storages = _leased(forest, node) if escaped is None else escaped
     for storage in storages:
         storage.writer = stream
@@ -81,10 +104,12 @@ def _commit(
     node.hits += 1
     node.last_used = forest.tick()
     forest.last = node
-    result = node.outputs.make(forest.adapter, storages, given.arrays, ambient.arrays)
+    result, values = node.outputs.make(
+        forest.adapter, storages, given.arrays, ambient.arrays, carried
+    )
     for i in node.revokes:
         forest.leases.donate(given.storages[i], node.label)
-    return result
+    return Done(result, values, storages)
 
 
 def _leased(forest: Forest, node: Node) -> list[Storage]:

@@ -7,7 +7,6 @@ kept. Whatever does not fit is a reason, and the call is then recorded as usual.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sapwood.driver.release import Release
 from sapwood.errors import StoreError
@@ -159,10 +158,10 @@ def _back(
         for each in outputs.storages
     ]
     limit = device.driver.memory_info().total // device.pages.page
-    if sum((hi - lo) // device.pages.page for lo, hi in spans) > limit * len(spans):
-        raise StoreError("it needs more memory than the device has")
-    indices = range_.page_indices(spans)
-    if len(indices) > limit:
+    indices: set[int] = set()
+    if all(hi - lo <= limit * device.pages.page for lo, hi in spans):
+        indices = range_.page_indices(spans)
+    if spans and not 0 < len(indices) <= limit:
         raise StoreError("it needs more memory than the device has")
     range_.back(indices)
 
@@ -178,8 +177,9 @@ def _outputs(
 
     def moved(output: Output) -> Output:
         match output:
-            case Fresh(_, _, address):
-                return replace(output, address=Addr(base + address))
+            case Fresh(k, template, offset):
+                address = Addr(base + offset)
+                return Fresh(k, adapter.settle(template, address), address)
             case Alias(k) | View(k):
                 if k >= len(arrays):
                     raise StoreError("an output is of an array that is not there")

@@ -32,6 +32,7 @@ from sapwood.tree.recorder import Order, plain_changes, record
 from sapwood.tree.recorder import Recorded as Made
 from sapwood.tree.replay import replay
 from sapwood.tree.restore import restore
+from sapwood.tree.saving import origins_of, pack
 from sapwood.tree.signature import Call, describe
 from sapwood.tree.stats import Stats
 from sapwood.tree.verify import reachable, verified
@@ -122,7 +123,7 @@ class Runner:
         kwargs: Mapping[str, Any],
     ) -> Any:
         node, ambient = found
-        result, values = replay(self.forest, node, call.given, ambient)
+        result, values, _ = replay(self.forest, node, call.given, ambient)
         tally = self.diary.tally
         tally["copied_bytes"] += node.copied_bytes
         if node.escapes:
@@ -229,7 +230,10 @@ class Runner:
         """Raise a capture error, or remember it where the user said so."""
         if not self.options.tolerant:
             raise error
-        group.unrecordable = error
+        # Without its traceback, whose frames hold the call's arrays.
+        group.unrecordable = CaptureError(
+            error.what, where=error.where, remedy=error.remedy
+        )
 
     def _pass_through(
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
@@ -273,11 +277,12 @@ class Runner:
         except CaptureError as error:
             self._cannot(group, error)
             return self._pass_through(call, args, kwargs, str(error))
-        found = self._plant(call, group, made)
+        found = self._plant(call, group, made, before)
         if made.error is not None:
             return self._once(found, call, args, kwargs, group, made.error)
         self.diary.recorded(call, made.node)
-        self.recall.pack(call, before, group, made.node, made.ambient, made.bound)
+        sharing = self.families.origins[made.node].sharing
+        self.recall.pack(call, before, group, made.node, made.bound, sharing)
         return self._replay(found, call, args, kwargs)
 
     def _restored(
@@ -294,7 +299,7 @@ class Runner:
             self.diary.unfit(call, made)
             return None
         self.diary.restored(call, made.node)
-        return self._plant(call, group, made)
+        return self._plant(call, group, made, before)
 
     def _make_room(self, step: Step) -> None:
         for victim in step.evict:
@@ -302,8 +307,10 @@ class Runner:
                 victim, "a newer recording of the function takes its place"
             )
 
-    def _plant(self, call: Call, group: Group, made: Made) -> Found:
-        self.families.plant(call, group, made.node, made.bound)
+    def _plant(self, call: Call, group: Group, made: Made, before: Survey) -> Found:
+        names, adapter = self.parameters.names(call), self.forest.adapter
+        origins = origins_of(made.node, call, before, made.ambient, names, adapter)
+        self.families.plant(call, group, made.node, made.bound, origins)
         self.forest.plant(made.node, self._forget)
         return Found(made.node, made.ambient)
 
@@ -410,6 +417,14 @@ class Runner:
     def stats(self) -> Stats:
         """Return what has happened to the calls so far."""
         return self.diary.stats()
+
+    def pack(self) -> dict[str, bytes]:
+        """Return all recordings and their arrays as the sections of a file.
+
+        Raises `StoreError` where there are none, or one cannot be kept.
+        """
+        with self.forest.device.lock:
+            return pack(self.options.name, self.families, self.forest)
 
     def explain(self) -> str:
         """Return the recordings and the recent misses, as text."""

@@ -8,24 +8,43 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
+from typing import Any, Protocol
 
 from sapwood.errors import CaptureError
 
-__all__ = ["Session", "current", "entered", "user_line"]
+__all__ = ["LivePart", "Session", "current", "entered", "user_line"]
 
 _SITE = "/site-packages/"
 _ROOM = f"{Path(__file__).parent.parent}/"
 _session: ContextVar[Session | None] = ContextVar("sapwood_session", default=None)
 
 
+class LivePart(Protocol):
+    """A function that runs live, between two recorded parts of another."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def held(self) -> Callable[[], Callable[..., Any] | None]:
+        """Return a weak reference to the function, and to what it is a method of."""
+        ...
+
+
 class Session:
     """One warm-up or capture in progress, on this thread.
 
     ``tolerant`` sessions note what cannot be recorded, in ``unrecordable``, and let
-    the function go on eagerly; others raise `CaptureError` there and then.
+    the function go on eagerly; others raise `CaptureError` there and then. ``between``
+    runs live parts, where the session has any; ``breaks`` says, for each, after how
+    many ops which one ran, on what and with what result.
     """
 
     def __init__(self, *, tolerant: bool) -> None:
@@ -33,6 +52,10 @@ class Session:
         self.unrecordable: CaptureError | None = None
         self.ops: list[tuple[str, bytes]] = []
         self.lines: list[str | None] = []
+        self.breaks: list[tuple[int, str, str]] = []
+        self.between: Callable[[LivePart, tuple[Any, ...], dict[str, Any]], Any] = (
+            self._unexpected
+        )
 
     def op(self, name: str, constants: bytes) -> None:
         """Note one op that the function gave to the device, addresses left out."""
@@ -44,6 +67,17 @@ class Session:
         return tuple(
             hashlib.sha256(f"{name}\0".encode() + constants).digest()
             for name, constants in self.ops
+        )
+
+    def broken(self, part: LivePart, text: str) -> None:
+        """Note that a live part ran; ``text`` tells its arguments and its result."""
+        self.breaks.append((len(self.ops), part.name, text))
+
+    def _unexpected(self, part: LivePart, *_: object) -> None:
+        self.refuse(
+            f"the live part {part.name} is called, and was not in the call before with "
+            "the same arguments",
+            "Let that depend on an argument, or on a value that the function names",
         )
 
     def refuse(self, what: str, remedy: str) -> None:

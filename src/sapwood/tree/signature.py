@@ -21,7 +21,7 @@ __all__ = ["Arrays", "Call", "Place", "describe", "look"]
 class Place(NamedTuple):
     """The bytes of arrays that share a storage; ``lo`` and ``hi`` bound them all.
 
-    ``arrays`` are positions in a list of arrays.
+    ``arrays`` are positions in a list of arrays; without any, it is all of a storage.
     """
 
     storage: Storage
@@ -60,7 +60,10 @@ class Arrays(NamedTuple):
             Place(
                 storage,
                 low,
-                max(adapter.span(self.arrays[i])[1] for i in group),
+                max(
+                    (adapter.span(self.arrays[i])[1] for i in group),
+                    default=Addr(storage.address + storage.size),
+                ),
                 group,
             )
             for storage, low, group in zip(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from sapwood.driver.api import GraphHandle
-from sapwood.driver.streams import Fork, Stream
+from sapwood.driver.streams import Fork, Stream, outside
 from sapwood.errors import DriverError
 from sapwood.memory.device import Device, routed
 from sapwood.memory.range import Range
@@ -21,7 +22,7 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.session import Session, entered, user_line
 from sapwood.units import Size
 
-__all__ = ["Captured", "Watched", "capture", "warm_up"]
+__all__ = ["Allocations", "Capture", "Captured", "Watched", "warm_up"]
 
 Function = Callable[..., Any]
 
@@ -49,26 +50,29 @@ class Captured(Watched):
     graph: GraphHandle
 
 
-class _Allocations:
+class Allocations:
     """The allocations of a watched function, in order, held weakly."""
 
     def __init__(self) -> None:
         self._made: list[weakref.ref[Storage]] = []
 
     def add(self, storage: Storage) -> Storage:
+        """Note an allocation, and return it."""
         self._made.append(weakref.ref(storage))
         return storage
 
     def count(self) -> int:
+        """Return how many there were."""
         return len(self._made)
 
     def alive(self) -> dict[int, Storage]:
+        """Return those that somebody holds, by their place in the order."""
         found = {i: made() for i, made in enumerate(self._made)}
         return {i: storage for i, storage in found.items() if storage is not None}
 
 
 class _HeapRoute:
-    def __init__(self, device: Device, allocations: _Allocations) -> None:
+    def __init__(self, device: Device, allocations: Allocations) -> None:
         self.device, self.allocations = device, allocations
 
     def allocate(self, size: Size, stream: Stream) -> Storage:
@@ -80,7 +84,7 @@ class _RangeRoute:
         self,
         device: Device,
         range_: Range,
-        allocations: _Allocations,
+        allocations: Allocations,
         stays: frozenset[int],
     ) -> None:
         self.device, self.range = device, range_
@@ -103,62 +107,102 @@ def warm_up(
     kwargs: Mapping[str, Any],
     device: Device,
     session: Session | None,
+    allocations: Allocations | None = None,
 ) -> Watched:
     """Run a function eagerly and watch what it allocates; its exceptions pass.
 
-    Without a session it may do what no recording could repeat.
+    Without a session it may do what no recording could repeat. ``allocations`` are
+    filled meanwhile.
     """
-    allocations = _Allocations()
+    allocations = Allocations() if allocations is None else allocations
     with routed(_HeapRoute(device, allocations)), entered(session):
         result = fn(*args, **kwargs)
     alive = allocations.alive()
     return Watched(result, None, session, tuple(alive.values()), frozenset(alive))
 
 
-def capture(
-    fn: Function,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    device: Device,
-    session: Session,
-    *,
-    stream: Stream,
-    range_: Range,
-    stays: frozenset[int],
-) -> Captured:
-    """Capture a function into a driver graph, its allocations into a range.
+class Capture:
+    """The capture of one function; what runs live interrupts it.
 
-    Raises `DriverError` where the capture itself failed. The caller destroys the
-    graph.
+    ``allocations`` are those of the function, in order.
     """
-    allocations = _Allocations()
-    route = _RangeRoute(device, range_, allocations, stays)
-    result, error = None, None
-    driver = device.driver
-    driver.begin_capture(stream.handle)
-    try:
-        with Fork(stream) as fork, stream, routed(route):
-            try:
-                with entered(session):
-                    result = fn(*args, **kwargs)
-            except DriverError:
-                raise
-            except BaseException as raised:  # noqa: BLE001 - raised again after a launch
-                error = raised
-            fork.join()
-        graph = driver.end_capture(stream.handle)
-    except BaseException as failed:
-        _abandon(device, stream, failed)
-        raise
-    return Captured(result, error, session, (), frozenset(), graph)
 
+    def __init__(
+        self, device: Device, stream: Stream, range_: Range, stays: frozenset[int]
+    ) -> None:
+        self.device, self.stream = device, stream
+        self.allocations = Allocations()
+        self.route = _RangeRoute(device, range_, self.allocations, stays)
+        self.fork = Fork(stream)
+        self.failed: BaseException | None = None
+        self._open = False
 
-def _abandon(device: Device, stream: Stream, failed: BaseException) -> None:
-    """End a capture that nobody wants, so that the stream can be used again."""
-    try:
-        graph = device.driver.end_capture(stream.handle)
-    except DriverError as error:
-        # An invalidated capture reports that at its end: it is over all the same.
-        failed.add_note(f"the capture ended with {error.name}")
-    else:
-        device.driver.destroy_graph(graph)
+    def run(
+        self,
+        fn: Function,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        session: Session,
+    ) -> Captured:
+        """Run a function, captured; its graph is what was captured last.
+
+        Raises `DriverError` where the capture itself failed. The caller destroys the
+        graph.
+        """
+        result, error = None, None
+        self._begin()
+        try:
+            with self.fork, self.stream, routed(self.route):
+                try:
+                    with entered(session):
+                        result = fn(*args, **kwargs)
+                except DriverError:
+                    raise
+                except BaseException as raised:  # noqa: BLE001 - raised after a launch
+                    error = raised
+                if self.failed is not None:
+                    # Whatever the function made of it: it is captured no more.
+                    raise self.failed
+                graph = self.pause()
+        except BaseException as failed:
+            self._abandon(failed)
+            raise
+        return Captured(result, error, session, (), frozenset(), graph)
+
+    def pause(self) -> GraphHandle:
+        """End the capture so far, and return its graph."""
+        self.fork.join()
+        graph = self.device.driver.end_capture(self.stream.handle)
+        self._open = False
+        self.fork.leave()
+        return graph
+
+    def live(self) -> ExitStack:
+        """Return a context in which nothing is captured, nor anybody watched."""
+        context = ExitStack()
+        for each in (entered(None), routed(None), outside(self.fork)):
+            context.enter_context(each)
+        return context
+
+    def resume(self, range_: Range) -> None:
+        """Capture on, into another range."""
+        self._begin()
+        self.route.range = range_
+        self.fork.again()
+
+    def _begin(self) -> None:
+        self.device.driver.begin_capture(self.stream.handle)
+        self._open = True
+
+    def _abandon(self, failed: BaseException) -> None:
+        """End a capture that nobody wants, so that the stream can be used again."""
+        if not self._open:
+            return
+        driver = self.device.driver
+        try:
+            graph = driver.end_capture(self.stream.handle)
+        except DriverError as error:
+            # An invalidated capture reports that at its end: it is over all the same.
+            failed.add_note(f"the capture ended with {error.name}")
+        else:
+            driver.destroy_graph(graph)

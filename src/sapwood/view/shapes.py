@@ -26,7 +26,7 @@ __all__ = [
     "Table",
     "Text",
     "Whole",
-    "paths",
+    "fields",
 ]
 
 LARGEST_WHOLE = 2**53
@@ -164,18 +164,18 @@ class Fields:
             shape.check(value[name], inner)
 
 
-def paths(shape: Shape, path: str = "") -> Iterator[str]:
-    """Yield the path of every field of ``shape``: ``recordings[].arguments[].name``."""
+def fields(shape: Shape, path: str = "") -> Iterator[tuple[str, Shape]]:
+    """Yield the path and shape of every field: ``recordings[].arguments[].name``."""
     match shape:
         case Fields(shapes):
             for name, inner in shapes.items():
                 here = f"{path}.{name}" if path else name
-                yield here
-                yield from paths(inner, here)
+                yield here, inner
+                yield from fields(inner, here)
         case Each(inner):
-            yield from paths(inner, f"{path}[]")
+            yield from fields(inner, f"{path}[]")
         case Maybe(inner):
-            yield from paths(inner, path)
+            yield from fields(inner, path)
 
 
 _REMEDY = "Take it from rt.snapshot(); docs/snapshot.md says what is in it"
@@ -185,6 +185,4 @@ def _refuse(path: str, expected: str, value: Any) -> NoReturn:
     told = repr(value)
     if len(told) > 60:
         told = f"{told[:57]}..."
-    raise MisuseError(
-        f"{path or 'the snapshot'} is {told}, not {expected}. {_REMEDY}"
-    )
+    raise MisuseError(f"{path or 'the snapshot'} is {told}, not {expected}. {_REMEDY}")

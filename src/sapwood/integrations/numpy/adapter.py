@@ -102,11 +102,15 @@ class NumpyAdapter:
 
     def make(self, template: Shape, storage: Storage, address: Addr) -> Array:
         """Return an array like the template's."""
-        face, layout, at, writeable = template
-        if face is None or address != at:
-            face = array_at(address, layout)
-            face.flags.writeable = writeable
-        return Array(storage, self.device, face, layout, address)
+        if template.face is None or address != template.address:
+            template = self.settle(template, address)
+        return Array(storage, self.device, template.face, template.layout, address)
+
+    def settle(self, template: Shape, address: Addr) -> Shape:
+        """Return the template with a face at ``address``."""
+        face = array_at(address, template.layout)
+        face.flags.writeable = template.writeable
+        return Shape(face, template.layout, address, template.writeable)
 
     def dump(self, template: Shape) -> tuple[Any, ...]:
         """Return a template as plain values."""

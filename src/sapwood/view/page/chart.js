@@ -21,7 +21,7 @@ function paintDecades(context, to) {
   const [low, high] = timeline.decades;
   context.textAlign = "right";
   context.textBaseline = "middle";
-  for (let power = low; power <= high; power += 1) {
+  for (let power = Math.ceil(low); power <= high; power += 1) {
     const y = Math.round(to.y(10 ** power)) + 0.5;
     context.strokeStyle = colour("rule");
     context.beginPath();
@@ -80,12 +80,12 @@ function paintCalls(context, to) {
     });
   }
   context.globalAlpha = 1;
-  if (state.recording !== null) paintRings(context, to, callsOf.get(state.recording) ?? [], 4.5, 1);
+  if (state.recording !== null) paintRings(context, to, callsOf.get(state.recording) ?? [], 4, 1);
   if (state.call !== null) paintRings(context, to, [state.call], 8, 2);
 }
 
 function paintRings(context, to, indices, radius, line) {
-  context.strokeStyle = colour("ink");
+  context.strokeStyle = colour(line > 1 ? "ink" : "accent");
   context.lineWidth = line;
   for (const index of indices) {
     context.beginPath();
@@ -126,7 +126,7 @@ function paintMedians(context, to) {
   const known = KINDS.filter(({ key }) => typical[key] !== null && !state.hidden.has(key))
     .map(({ key, name }) => ({ key, name, y: to.y(typical[key]) }))
     .sort((a, b) => a.y - b.y);
-  const apart = 30;
+  const apart = 17;
   known.forEach((label, index) => {
     const above = index ? known[index - 1].place + apart : to.top + 8;
     label.place = Math.max(label.y, above);
@@ -144,12 +144,12 @@ function paintMedians(context, to) {
     context.lineTo(to.right + 14, y);
     context.lineTo(to.right + 20, place);
     context.stroke();
-    context.textBaseline = "bottom";
+    context.textBaseline = "middle";
     context.fillStyle = colour("ink");
-    context.fillText(microseconds(typical[key]), to.right + 25, place + 1);
-    context.textBaseline = "top";
+    const told = `${microseconds(typical[key])} `;
+    context.fillText(told, to.right + 25, place);
     context.fillStyle = colour("soft");
-    context.fillText(name, to.right + 25, place + 1);
+    context.fillText(name, to.right + 25 + context.measureText(told).width, place);
   }
 }
 

@@ -46,18 +46,23 @@ function facts(recording) {
     fact("a replay takes", replay === null ? "–" : microseconds(replay)),
     fact("ops", count(recording.ops)),
     fact("range", make("span", { class: "code" }, recording.range.address), `, ${counted(recording.range.pages, "page")}`),
-    fact("scratch pages", scratch.length ? intervals(scratch) : "none"),
-    fact("output pages", recording.output_pages.length ? intervals(recording.output_pages) : "none"),
+    fact("scratch", pageList(scratch)),
+    fact("outputs on", pageList(recording.output_pages)),
     fact("calls kept", kept.length
       ? link(counted(kept.length, "call"), () => { pickCall(kept[0]); show("calls"); })
       : "none"),
   ];
 }
 
+function pageList(numbers) {
+  if (!numbers.length) return "no pages";
+  return `${numbers.length === 1 ? "page" : "pages"} ${intervals(numbers)}`;
+}
+
 // Reasons that agree are told once, with their number.
 function missed(recording) {
   const all = missesOf.get(recording.id) ?? [];
-  if (!all.length) return make("p", { class: "soft" }, "No call that is remembered missed it.");
+  if (!all.length) return make("p", { class: "soft quiet" }, "No call that is remembered missed it.");
   const alike = new Map();
   for (const { reason } of all) alike.set(reason.text, (alike.get(reason.text) ?? 0) + 1);
   const sorted = [...alike].sort((a, b) => b[1] - a[1]);

@@ -1,6 +1,7 @@
 // The list of recordings: only the rows in sight are in the page.
 
 const ROW = 30;
+const STEP = 13;
 
 const list = { root: document.getElementById("list"), rows: [], body: null, sizer: null, heads: new Map() };
 
@@ -80,14 +81,32 @@ function rowElement(row, index) {
   return element;
 }
 
-function nameCell({ recording, kids, depth, chain }) {
-  const twisty = kids ? make("button", {
-    type: "button", class: "twisty", tabindex: -1, "aria-hidden": "true",
-    click: (event) => { event.stopPropagation(); toggle(recording.id); },
-  }, view.closed.has(recording.id) ? "▸" : "▾") : make("span", { class: "twisty" });
-  const indent = make("span", { class: `indent${chain ? " chain" : ""}` });
-  indent.style.width = `${depth * 14}px`;
-  return [indent, twisty, make("span", { class: "text name", title: recording.name }, recording.name)];
+function nameCell(row) {
+  const { recording, kids } = row;
+  const text = make("span", { class: "text name", title: recording.name }, recording.name);
+  if (view.sort !== null || view.words || state.function) return text;
+  const graph = branches(row);
+  if (kids) {
+    graph.classList.add("folds");
+    graph.addEventListener("click", (event) => { event.stopPropagation(); toggle(recording.id); });
+  }
+  return [graph, text];
+}
+
+// The tree's lines beside a name: what passes by, how the row hangs, its knot.
+function branches({ recording, depth, joins, passing, guides, kids }) {
+  const x = (level) => 8 + level * STEP;
+  const middle = ROW / 2;
+  const here = x(depth);
+  const closed = view.closed.has(recording.id);
+  const own = passing ? guides.slice(0, -1) : guides;
+  const lines = own.map((level) => `M${x(level) - STEP} 0V${ROW}`);
+  if (joins === "chain") lines.push(`M${here} 0V${middle}`);
+  if (joins === "branch") lines.push(`M${here - STEP} 0V${passing ? ROW : middle}M${here - STEP} ${middle}H${here}`);
+  if (kids && !closed) lines.push(`M${here} ${middle}V${ROW}`);
+  const knot = draw("circle", { class: `knot${closed ? " closed" : ""}`, cx: here, cy: middle, r: kids > 1 || closed ? 4 : 2.5 });
+  return draw("svg", { class: "branches", width: here + 12, height: ROW, "aria-hidden": "true" },
+    draw("path", { d: lines.join("") }), knot);
 }
 
 function cell(column, recording) {

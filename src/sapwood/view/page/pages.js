@@ -57,10 +57,8 @@ function paintMap(context, width, height) {
   ordered.forEach((page, index) => {
     const x = (index % map.across) * map.cell + 1;
     const y = Math.floor(index / map.across) * map.cell + 1;
-    context.globalAlpha = !chosen || own.has(page.number) ? 1 : 0.35;
     paintPage(context, page.use, x, y, inside);
-    context.globalAlpha = 1;
-    if (own.has(page.number)) frame(context, "accent", x, y, inside);
+    if (own.has(page.number)) frame(context, "focus", x, y, inside);
     if (page.number === state.page) frame(context, "ink", x, y, inside);
   });
 }

@@ -37,15 +37,15 @@ function beginRanges() {
 }
 
 function overHeight(width) {
-  over.pitch = Math.min(14, 420 / over.rows.length);
-  over.wide = Math.min(16, (width - LEFT) / over.columns.size);
+  over.pitch = Math.min(16, 480 / over.rows.length);
+  over.wide = Math.min(22, (width - LEFT) / over.columns.size);
   return Math.ceil(over.pitch * over.rows.length) + 4;
 }
 
 function paintOver(context, width, height) {
   context.clearRect(0, 0, width, height);
-  const tall = Math.max(1, over.pitch - (over.pitch > 4 ? 2 : 0));
-  const broad = Math.max(1, over.wide - (over.wide > 4 ? 1 : 0));
+  const tall = Math.max(2, over.pitch - (over.pitch > 4 ? 2 : 0));
+  const broad = Math.max(2, over.wide - (over.wide > 4 ? 1 : 0));
   over.rows.forEach((recording, row) => {
     const y = 2 + row * over.pitch;
     const dim = state.function && recording.function !== state.function;
@@ -86,7 +86,7 @@ function paintFunctions(context, width) {
     if (y < free) return;
     context.fillStyle = colour("soft");
     context.fillText(clipped(context, recording.function, LEFT - 14), LEFT - 10, y + 1);
-    free = y + 14;
+    free = y + 13;
   });
 }
 
@@ -98,7 +98,7 @@ function clipped(context, text, most) {
 }
 
 function paintChosen(context, width, height) {
-  context.strokeStyle = colour("accent");
+  context.strokeStyle = colour("focus");
   context.lineWidth = 1.5;
   const row = over.rows.findIndex(({ id }) => id === state.recording);
   const right = Math.min(width, LEFT + over.columns.size * over.wide);

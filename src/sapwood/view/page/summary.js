@@ -78,7 +78,7 @@ function replayFigure() {
   const { replay, "warm-up": warm } = typical;
   if (replay === null) return figure("Host time of a replay", "–", "none among the calls kept");
   const gain = warm === null ? "median of the calls kept"
-    : `median; ${short(warm / replay)} times less than a warm-up`;
+    : `median; a warm‑up takes ${short(warm / replay)} times as long`;
   return figure("Host time of a replay", microseconds(replay), gain);
 }
 
@@ -90,7 +90,7 @@ function sharingFigure() {
   const bytes = size(mapped * snapshot.device.page_bytes);
   if (!mapped) return figure("Memory of recordings", "0", "no recording holds pages");
   return figure("Memory of recordings", bytes,
-    `${counted(mapped, "page")} stand in for ${count(ranges)}: shared ${short(ranges / mapped)} times`);
+    `${count(ranges)} pages of ranges lie on ${count(mapped)}`);
 }
 
 function liveFigure() {

@@ -10,7 +10,7 @@ const timeline = {
 };
 
 const start = snapshot.calls.length ? snapshot.calls[0].at_us : 0;
-const EDGE = { left: 58, right: 128, top: 12, bottom: 28 };
+const EDGE = { left: 58, right: 172, top: 12, bottom: 28 };
 
 function at(index) {
   return timeline.byTime ? snapshot.calls[index].at_us - start : index;
@@ -50,8 +50,8 @@ function scales(width, height) {
 function decades() {
   const times = snapshot.calls.map((c) => c.host_us).filter((us) => us > 0);
   if (!times.length) return [0, 3];
-  const low = Math.floor(Math.log10(times.reduce((a, b) => Math.min(a, b))));
-  const high = Math.ceil(Math.log10(times.reduce((a, b) => Math.max(a, b))));
+  const low = Math.log10(times.reduce((a, b) => Math.min(a, b))) - 0.15;
+  const high = Math.log10(times.reduce((a, b) => Math.max(a, b))) + 0.15;
   return [low, Math.max(high, low + 1)];
 }
 

@@ -1,6 +1,6 @@
 // Which recordings the list shows, in which order, at which depth.
 
-const DEEPEST = 9;
+const DEEPEST = 6;
 
 const view = { sort: null, down: true, words: "", closed: new Set() };
 
@@ -32,12 +32,14 @@ function matches(recording) {
   return words.every((word) => searched.get(recording.id).includes(word));
 }
 
-// Rows of `{recording, depth, kids, chain}`; a tree only when nothing else is asked.
+// Rows of `{recording, depth, kids, joins, guides}`; a tree only when nothing else is
+// asked. `joins`: how it hangs on the row of its parent; `guides`: at which depths lines
+// of ancestors pass by.
 function rows() {
   if (view.sort === null && !view.words && !state.function) return treeRows();
   const found = snapshot.recordings.filter(matches);
   if (view.sort !== null) order(found);
-  return found.map((recording) => ({ recording, depth: 0, kids: 0, chain: false }));
+  return found.map((recording) => ({ recording, depth: 0, kids: 0, joins: "", guides: [] }));
 }
 
 function order(found) {
@@ -53,18 +55,25 @@ function order(found) {
 // An only child stands below its parent, at the same depth: chains stay readable.
 function treeRows() {
   const told = [];
-  const waiting = [...(children.get(null) ?? [])].reverse()
-    .map((recording) => ({ recording, depth: 0, chain: false }));
+  const waiting = hung(children.get(null) ?? [], 0, "", []);
   while (waiting.length) {
     const row = waiting.pop();
     const below = children.get(row.recording.id) ?? [];
     told.push({ ...row, kids: below.length });
     if (view.closed.has(row.recording.id)) continue;
-    const chain = below.length === 1;
-    const depth = Math.min(DEEPEST, row.depth + (chain ? 0 : 1));
-    for (const recording of [...below].reverse()) waiting.push({ recording, depth, chain });
+    if (below.length === 1) waiting.push(...hung(below, row.depth, "chain", row.guides));
+    else waiting.push(...hung(below, Math.min(DEEPEST, row.depth + 1), "branch", row.guides));
   }
   return told;
+}
+
+// Rows for siblings, the last one first, as a stack wants them.
+function hung(siblings, depth, joins, guides) {
+  const last = siblings.length - 1;
+  return siblings.map((recording, index) => {
+    const passing = joins === "branch" && index < last;
+    return { recording, depth, joins, passing, guides: passing ? [...guides, depth] : guides };
+  }).reverse();
 }
 
 function sortBy(key) {

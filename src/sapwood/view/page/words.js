@@ -38,7 +38,7 @@ function size(bytes) {
 function percent(part, whole) {
   if (part === 0 || part === whole) return part ? "100 %" : "0 %";
   const value = Math.min(99.9, Math.max(0.1, (100 * part) / whole));
-  return `${value >= 99 || value < 10 ? value.toFixed(1) : Math.round(value)} %`;
+  return `${value.toFixed(1)} %`;
 }
 
 function median(values) {

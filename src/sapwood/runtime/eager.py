@@ -1,0 +1,98 @@
+"""A live part: inside a graphed function it runs on every call, never recorded."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from sapwood.tree import session
+from sapwood.tree.parameters import check_kind
+
+__all__ = ["Eager", "eager"]
+
+
+def eager(fn: Callable[..., Any]) -> Any:
+    """Return ``fn`` as a live part: a graphed function that calls it is recorded around it.
+
+    What the function does before it and after it is replayed; ``fn`` runs in between,
+    on every call, and may read values on the host. It returns None or a nest of
+    arrays, of the same shapes and dtypes each time. Elsewhere it is the plain function.
+    Raises `MisuseError` for a generator, coroutine or asynchronous function.
+    """
+    check_kind(fn)
+    watching = session.current()
+    if watching is not None:
+        watching.refuse(
+            "a live part is made inside a graphed function, and replays would call "
+            "that of the first call",
+            "Put @sapwood.eager on a function outside, and pass it what it needs",
+        )
+    return Eager(fn)
+
+
+class Eager:
+    """A function that runs live between the recorded parts of others.
+
+    As a class attribute it binds like a function.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn)
+        # What it reads is its own affair: nobody is to look through it.
+        del self.__wrapped__
+        self.name = str(getattr(fn, "__qualname__", type(fn).__qualname__))
+        self._fn = fn
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        watching = session.current()
+        if watching is None:
+            return self._fn(*args, **kwargs)
+        return watching.between(self, args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Eager | _Method:
+        return self if instance is None else _Method(self, instance)
+
+    def held(self) -> Callable[[], Callable[..., Any] | None]:
+        """Return a weak reference to this."""
+        return weakref.ref(self)
+
+    def __repr__(self) -> str:
+        return f"<live part {self.name}>"
+
+
+class _Method:
+    """A live part bound to an object, which it keeps alive as a method does."""
+
+    def __init__(self, part: Eager, instance: Any) -> None:
+        self.__self__, self._part = instance, part
+        self.name = part.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        watching = session.current()
+        if watching is None:
+            return self._part(self.__self__, *args, **kwargs)
+        return watching.between(self, args, kwargs)
+
+    def held(self) -> Callable[[], Callable[..., Any] | None]:
+        """Return what binds the live part anew, while its object is alive."""
+        part, instance = self._part.held(), _weakly(self.__self__)
+
+        def bound() -> Callable[..., Any] | None:
+            function, owner = part(), instance()
+            if function is None or owner is None:
+                return None
+            return functools.partial(function, owner)
+
+        return bound
+
+    def __repr__(self) -> str:
+        return f"{self._part!r} of {self.__self__!r}"
+
+
+def _weakly(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value

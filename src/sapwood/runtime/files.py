@@ -1,0 +1,198 @@
+"""Functions in files: saved with their arrays, called without their source."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sapwood.errors import MisuseError, StoreError
+from sapwood.graph.sections import join, split
+from sapwood.runtime.graphed import Bound, Graphed
+from sapwood.tree.adapter import Array
+from sapwood.tree.ambient import Survey
+from sapwood.tree.archive import Archive, Bond
+from sapwood.tree.forest import Forest
+from sapwood.tree.naming import signature_text
+from sapwood.tree.parcel import Parcel, Saved, device_text, unpack
+from sapwood.tree.runner import Options
+from sapwood.tree.signature import Call
+
+if TYPE_CHECKING:
+    from sapwood.runtime.core import Runtime
+
+__all__ = ["Loaded", "load_from", "read", "save"]
+
+
+def save(function: Graphed | Bound, path: str | os.PathLike[str]) -> None:
+    """Write all recordings of a graphed function, and its arrays, to a file.
+
+    The arrays are those that it reads besides its arguments, and the arguments that
+    are found at a fixed address. What is at ``path`` is replaced as a whole, at the
+    end. Raises `StoreError` where nothing is recorded yet, where a recording cannot
+    be saved, or where the file cannot be written.
+    """
+    if not isinstance(function, Graphed | Bound):
+        raise MisuseError(
+            f"{function!r} is not a graphed function: save what sapwood.graph returned"
+        )
+    sections = function.runner().pack()
+    try:
+        _write(Path(path), join(sections))
+    except OSError as error:
+        raise StoreError(f"{os.fspath(path)} cannot be written: {error}") from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    new = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        with new.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, bytes]:
+    """Return the sections of a file that `save` wrote.
+
+    Raises `StoreError` where it cannot be read, or is damaged.
+    """
+    try:
+        return split(Path(path).read_bytes())
+    except OSError as error:
+        raise StoreError(f"{os.fspath(path)} cannot be read: {error}") from error
+
+
+def load_from(
+    path: str | os.PathLike[str], runtime: Runtime, forest: Forest, *, nested: bool
+) -> Loaded:
+    """Return the function in a file, on a runtime; for `Runtime` alone."""
+    parcel = unpack(read(path), forest.adapter, nested=nested)
+    device = forest.device
+    here = device_text(device.driver.abilities)
+    if parcel.device != here:
+        raise StoreError(
+            f"{os.fspath(path)} was saved on another kind of device ({parcel.device}), "
+            f"and this one is {here}. Save it again on such a device"
+        )
+    with device.lock:
+        arguments, ambient = parcel.arrays(device, forest.adapter)
+    return Loaded(parcel, os.fspath(path), arguments, ambient, runtime, nested=nested)
+
+
+class Loaded(Graphed):
+    """A function from a file: it replays its recordings, and has no other.
+
+    ``arguments`` are the saved contents of the arguments that were at a fixed
+    address, by name, as new arrays; ``state`` those of what the function read besides.
+    """
+
+    def __init__(
+        self,
+        parcel: Parcel,
+        path: str,
+        arguments: Mapping[str, Array],
+        ambient: Mapping[str, Array],
+        runtime: Runtime,
+        *,
+        nested: bool,
+    ) -> None:
+        self.parcel, self.arguments = parcel, dict(arguments)
+        keys = {name: _key(number, name) for number, name in enumerate(ambient)}
+        self.state = {keys[name]: array for name, array in ambient.items()}
+        target = _target(parcel, path, self.state)
+        super().__init__(target, Options(name=parcel.name), lambda: runtime)
+        recordings = [
+            replace(saved, archive=_moved(saved.archive, keys, target))
+            for saved in parcel.recordings
+        ]
+        self._source = _File(recordings, nested=nested)
+
+    def __repr__(self) -> str:
+        return f"<loaded {self._options.name}>"
+
+
+def _key(number: int, path: str) -> str:
+    # Paths of slots show short keys in full, and are told apart by them.
+    return path if len(path) < 50 else f"{number}: ...{path[-40:]}"
+
+
+def _target(parcel: Parcel, path: str, state: dict[str, Array]) -> Callable[..., Any]:
+    def saved(*args: Any, **kwargs: Any) -> Any:  # noqa: ARG001 - the call's
+        raise MisuseError(_refusal(parcel, path, state))
+
+    saved.__name__ = saved.__qualname__ = parcel.name
+    return saved
+
+
+def _refusal(parcel: Parcel, path: str, _: dict[str, Array]) -> str:
+    known = "; ".join(
+        dict.fromkeys(", ".join(each.texts) for each in parcel.recordings)
+    )
+    return (
+        f"{parcel.name} was loaded from {path}, which has no recording for such "
+        f"arguments. It has recordings for: {known}. Call it with those, or record "
+        "the function itself with others and save it again"
+    )
+
+
+def _moved(
+    archive: Archive, keys: Mapping[str, str], target: Callable[..., Any]
+) -> Archive:
+    """Return an archive whose ambient arrays and bound slots are in the state."""
+    cell = target.__code__.co_freevars.index("state")
+    return replace(
+        archive,
+        ambient=tuple(f"state[{keys[path]!r}]" for path in archive.ambient),
+        bonds=tuple(
+            Bond(
+                bond.path,
+                target.__name__,
+                (("cells", cell), ("dict", keys.get(bond.path, bond.path))),
+            )
+            for bond in archive.bonds
+        ),
+    )
+
+
+class _File:
+    """The recordings of a file, as a source."""
+
+    def __init__(self, recordings: Sequence[Saved], *, nested: bool) -> None:
+        self._nested = nested
+        self._by_signature = {
+            self._name(saved.signature): saved.archive for saved in recordings
+        }
+
+    def _name(self, signature: bytes) -> bytes:
+        if self._nested:
+            return signature
+        # Without the nest around the leaves, which is the first of three.
+        return json.dumps(json.loads(signature)[1:]).encode()
+
+    def find(
+        self, _: str, call: Call, survey: Survey, __: Sequence[bytes] | None
+    ) -> Archive | str | None:
+        signature = signature_text(call, survey)
+        found = None if signature is None else self._name(signature)
+        if found is None or found not in self._by_signature:
+            return "the file has no recording for such arguments"
+        return self._by_signature[found]
+
+    def keep(
+        self,
+        _: str,
+        __: Call,
+        ___: Survey,
+        ____: Sequence[bytes] | None,
+        _____: Mapping[str, bytes],
+    ) -> None:
+        """Keep nothing: a file is as it was saved."""

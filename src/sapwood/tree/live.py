@@ -1,0 +1,212 @@
+"""What crosses between recorded parts and the live parts that run between them.
+
+A live part gets arrays and values, and returns None or a nest of arrays. What earlier
+parts and live parts made is *carried*: behind the call's arguments it is one more place
+for the parts to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, NamedTuple
+
+from sapwood.errors import CaptureError
+from sapwood.memory.device import routed
+from sapwood.memory.storage import Storage
+from sapwood.tree.adapter import Adapter, Array
+from sapwood.tree.ambient import Change, Survey
+from sapwood.tree.containers import constant_key, flatten
+from sapwood.tree.node import Shared
+from sapwood.tree.session import LivePart, Session, entered
+from sapwood.tree.signature import Arrays, describe, look
+from sapwood.tree.watch import Allocations
+
+__all__ = [
+    "RAN",
+    "REMEDY",
+    "Passed",
+    "Rehearsed",
+    "Returned",
+    "carry",
+    "receive",
+    "returned",
+    "sharing",
+]
+
+RAN: Final = "the first part has run, and is not undone"
+REMEDY: Final = (
+    "Return None or arrays, always of the same shapes and dtypes, and keep plain "
+    "values in device arrays"
+)
+
+
+class Passed:
+    """The arguments of one call of a live part, and whether it left them alone.
+
+    Arrays may be written; a list or dict that is changed would be so for one call only.
+    """
+
+    def __init__(self, args: tuple[Any, ...], kwargs: Any, adapter: Adapter) -> None:
+        self._nest, self._adapter = (args, kwargs), adapter
+        self.leaves, self.structure = flatten(self._nest, adapter.is_array)
+
+    def arrays(self) -> list[Array]:
+        """Return the arrays among them."""
+        return [leaf for leaf in self.leaves if self._adapter.is_array(leaf)]
+
+    def text(self) -> str:
+        """Return what tells these arguments from others, storages left out."""
+        return _told(self.leaves, self.structure, self._adapter)
+
+    def check(self, name: str) -> None:
+        """Raise `CaptureError` where a container in them was changed."""
+        leaves, structure = flatten(self._nest, self._adapter.is_array)
+        same = len(leaves) == len(self.leaves) and all(
+            new is old for new, old in zip(leaves, self.leaves, strict=True)
+        )
+        if not same or structure != self.structure:
+            raise CaptureError(
+                f"the live part {name} changed a list, dict or dataclass that it was "
+                f"passed, and a replay passes a new one each time; {RAN}",
+                remedy="Return arrays instead, or change what the live part names",
+            )
+
+
+class Returned(NamedTuple):
+    """What a live part returned: its arrays, and what kind of result it is.
+
+    ``shared`` says which of the places are part of what was carried already.
+    """
+
+    arrays: Arrays
+    key: Hashable
+    shared: Shared
+    text: str
+
+
+def _told(leaves: Sequence[Any], structure: Hashable, adapter: Adapter) -> str:
+    """Return a nest as text: arrays by layout, plain values by type and bits."""
+    texts = [
+        repr(adapter.layout(leaf))
+        if adapter.is_array(leaf)
+        else repr(constant_key(leaf))
+        for leaf in leaves
+    ]
+    return f"{structure!r}: {', '.join(texts)}"
+
+
+def returned(name: str, result: Any, carried: Arrays, adapter: Adapter) -> Returned:
+    """Describe the result of a live part; ``carried`` is what it may be part of.
+
+    Raises `CaptureError` where it is neither None nor a nest of arrays.
+    """
+    leaves, structure = flatten(result, adapter.is_array)
+    arrays = [leaf for leaf in leaves if adapter.is_array(leaf)]
+    for leaf in leaves:
+        if leaf is not None and not adapter.is_array(leaf):
+            raise CaptureError(
+                f"the live part {name} returned a {type(leaf).__name__}, which would "
+                f"be the same in every replay; {RAN}",
+                remedy=REMEDY,
+            )
+    key = describe((result,), {}, adapter).key
+    found = look(arrays, adapter)
+    text = ", ".join(map(adapter.text, arrays)) or "None"
+    return Returned(found, key, sharing(found, carried), text)
+
+
+def sharing(arrays: Arrays, carried: Arrays) -> Shared:
+    """Return which places of ``arrays`` have the storage of a carried place."""
+    owners = {storage: i for i, storage in enumerate(carried.storages)}
+    return tuple(
+        None if i is None else (i, low - carried.lows[i])
+        for i, low in zip(map(owners.get, arrays.storages), arrays.lows, strict=True)
+    )
+
+
+def carry(
+    carried: Arrays, crossing: Sequence[Storage], passed: Sequence[Array]
+) -> Arrays:
+    """Return what is carried on: what was, and the storages that a part made.
+
+    These are places without arrays; ``passed`` arrays are only remembered, so that
+    they are found again.
+    """
+    return Arrays(
+        [*carried.arrays, *passed],
+        [*carried.storages, *crossing],
+        [*carried.lows, *(storage.address for storage in crossing)],
+        (*_groups(carried), *(((), ()) for _ in crossing)),
+    )
+
+
+def receive(carried: Arrays, result: Returned) -> Arrays:
+    """Return what is carried on: what was, and what a live part returned."""
+    first = len(carried.arrays)
+    storages, lows = [*carried.storages], [*carried.lows]
+    groups = [*_groups(carried)]
+    arrays = result.arrays
+    new = zip(arrays.storages, arrays.lows, _groups(arrays), result.shared, strict=True)
+    for storage, low, (group, steps), known in new:
+        if known is None:
+            storages.append(storage)
+            lows.append(low)
+            groups.append((tuple(first + k for k in group), steps))
+    return Arrays([*carried.arrays, *arrays.arrays], storages, lows, tuple(groups))
+
+
+def _groups(arrays: Arrays) -> Sequence[tuple[tuple[int, ...], tuple[int, ...]]]:
+    if arrays.sharing is not None:
+        return arrays.sharing
+    return [((i,), (0,)) for i in range(len(arrays.arrays))]
+
+
+class Rehearsed:
+    """Runs the live parts of a warm-up, so that what they write is their own affair.
+
+    ``changes`` are those that recorded parts made, ``crossing`` the allocations, by
+    their order, that were alive when a live part ran.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        adapter: Adapter,
+        look: Callable[[], Survey],
+        before: Survey,
+    ) -> None:
+        self._session, self._adapter = session, adapter
+        self._look, self._before = look, before
+        self.allocations = Allocations()
+        self.changes: list[Change] = []
+        self.crossing: set[int] = set()
+
+    def __call__(
+        self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a live part."""
+        self.settle()
+        self.crossing |= self.allocations.alive().keys()
+        passed = Passed(args, kwargs, self._adapter)
+        try:
+            with entered(None), routed(None):
+                result = part(*args, **kwargs)
+        finally:
+            self._before = self._look()
+        try:
+            passed.check(part.name)
+            seen = returned(part.name, result, _NOTHING, self._adapter)
+        except CaptureError as error:
+            self._session.refuse(error.what, error.remedy)
+        else:
+            self._session.broken(part, f"{passed.text()} -> {seen.key!r}")
+        return result
+
+    def settle(self) -> None:
+        """Note what was written since the last live part."""
+        after = self._look()
+        self.changes += after.changes_since(self._before)
+        self._before = after
+
+
+_NOTHING = Arrays([], [], [], None)

@@ -1,0 +1,297 @@
+"""All recordings of one function in one file, with the contents of their arrays.
+
+    index       JSON: name, recordings, arrays
+    0.call ...  the archive of the first recording, and so on
+    bytes.0 ... the bytes of the first storage, and so on
+
+The function itself is not in it: what it reads besides its arguments comes along as
+contents, under the path by which the function reached it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from sapwood.driver.api import Abilities
+from sapwood.errors import StoreError
+from sapwood.graph.codec import expect
+from sapwood.graph.plain import Json, from_json, from_text, to_json, to_text
+from sapwood.memory.device import Device
+from sapwood.memory.storage import Storage
+from sapwood.tree.adapter import Adapter, Array, Template
+from sapwood.tree.archive import Archive, decode
+from sapwood.units import Addr, Size
+
+__all__ = [
+    "Kept",
+    "Origin",
+    "Origins",
+    "Packer",
+    "Parcel",
+    "Saved",
+    "device_text",
+    "unpack",
+]
+
+
+def device_text(abilities: Abilities) -> str:
+    """Return the kind of device that a recording is for."""
+    return f"{abilities.kind}, pages of {abilities.page} bytes"
+
+
+class Origin(NamedTuple):
+    """One array argument of a recorded call; its bytes are held weakly."""
+
+    name: str
+    text: str
+    template: Template
+    address: Addr
+    storage: weakref.ref[Storage]
+
+
+class Origins(NamedTuple):
+    """The call that a recording was made for, without keeping its arrays alive.
+
+    ``signature`` is its text, if it has one; ``arrays`` its array arguments, ``fixed``
+    those of them at a fixed address; ``sharing`` says which of all arrays, ambient
+    ones included, share a storage.
+    """
+
+    signature: bytes | None
+    arrays: tuple[Origin, ...]
+    fixed: tuple[int, ...]
+    sharing: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """One recording in a file.
+
+    ``signature`` is the text of the calls that it serves; ``names`` are those of its
+    array arguments, ``texts`` what they look like; ``pinned`` the arguments whose
+    contents are in the file. ``ambient`` are the arrays that it reads besides.
+    """
+
+    signature: bytes
+    archive: Archive
+    names: tuple[str, ...]
+    texts: tuple[str, ...]
+    pinned: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An array's contents: which bytes, how they are seen, and where it starts."""
+
+    storage: int
+    template: Template
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What is in a file. ``arguments`` and ``ambient`` are arrays by their names."""
+
+    name: str
+    device: str
+    recordings: tuple[Saved, ...]
+    arguments: Mapping[str, Kept]
+    ambient: Mapping[str, Kept]
+    storages: tuple[bytes, ...]
+
+    def arrays(
+        self, device: Device, adapter: Adapter
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return new arrays with the contents of arguments and of ambient arrays."""
+        made = [_storage(data, device) for data in self.storages]
+        known: dict[tuple[int, int, Any], Array] = {}
+
+        def array(kept: Kept) -> Array:
+            storage = made[kept.storage]
+            key = (kept.storage, kept.offset, adapter.dump(kept.template))
+            if key not in known:
+                address = Addr(storage.address + kept.offset)
+                known[key] = adapter.make(kept.template, storage, address)
+            return known[key]
+
+        return (
+            {name: array(kept) for name, kept in self.arguments.items()},
+            {path: array(kept) for path, kept in self.ambient.items()},
+        )
+
+
+def _storage(data: bytes, device: Device) -> Storage:
+    stream = device.stream()
+    storage = device.allocate_on_heap(Size(len(data)), stream)
+    storage.order_write(stream)
+    if data:
+        device.driver.upload(storage.address, memoryview(data), stream.handle)
+    return storage
+
+
+@dataclass(slots=True)
+class Packer:
+    """Collects what goes into a file; to be used under the device's lock."""
+
+    device: Device
+    adapter: Adapter
+    sections: dict[str, bytes] = field(default_factory=dict)
+    _recordings: list[Json] = field(default_factory=list)
+    _arguments: dict[str, Json] = field(default_factory=dict)
+    _ambient: dict[str, Json] = field(default_factory=dict)
+    _numbers: dict[int, int] = field(default_factory=dict)
+    _storages: list[Storage] = field(default_factory=list)
+
+    def add(
+        self,
+        signature: bytes,
+        archive: Mapping[str, bytes],
+        origins: Sequence[Origin],
+        fixed: Iterable[int],
+        ambient: Mapping[str, Array],
+    ) -> None:
+        """Add a recording; ``fixed`` are the array arguments at a fixed address."""
+        number = len(self._recordings)
+        for name, body in archive.items():
+            self.sections[f"{number}.{name}"] = body
+        pinned: list[str] = []
+        for i in fixed:
+            name, _, template, address, reference = origins[i]
+            storage = reference()
+            if storage is not None and storage.stale is None:
+                pinned.append(name)
+                self._arguments[name] = self._kept(storage, template, address)
+        for path, array in ambient.items():
+            self._ambient[path] = self._kept(
+                self.adapter.storage(array),
+                self.adapter.template(array),
+                self.adapter.address(array),
+            )
+        self._recordings.append(
+            {
+                "signature": signature.decode(),
+                "names": [origin.name for origin in origins],
+                "texts": [origin.text for origin in origins],
+                "pinned": sorted(pinned),
+            }
+        )
+
+    def _kept(self, storage: Storage, template: Template, address: Addr) -> Json:
+        number = self._numbers.setdefault(id(storage), len(self._storages))
+        if number == len(self._storages):
+            self._storages.append(storage)
+        plain = to_json(self.adapter.dump(template))
+        return [number, plain, address - storage.address]
+
+    def seal(self, function: str) -> dict[str, bytes]:
+        """Return all sections; waits for the arrays' contents."""
+        stream = self.device.stream()
+        for number, storage in enumerate(self._storages):
+            storage.order_read(stream)
+            data = b""
+            if storage.size:
+                data = bytes(
+                    self.device.driver.download(
+                        storage.address, storage.size, stream.handle
+                    )
+                )
+            self.sections[f"bytes.{number}"] = data
+        index = {
+            "name": function,
+            "device": device_text(self.device.driver.abilities),
+            "recordings": self._recordings,
+            "arguments": self._arguments,
+            "ambient": self._ambient,
+            "storages": len(self._storages),
+        }
+        return {"index": to_text(index), **self.sections}
+
+
+def unpack(
+    sections: Mapping[str, bytes], adapter: Adapter, *, nested: bool = True
+) -> Parcel:
+    """Return what is in a file; raises `StoreError` where it is not as written."""
+    expect("index" in sections, "it has no index")
+    index = from_text(sections["index"])
+    expect(type(index) is dict and index.keys() == _INDEX, "its index")
+    _typed(index["name"], str), _typed(index["device"], str)
+    count = _typed(index["storages"], int)
+    names = [f"bytes.{i}" for i in range(min(count, len(sections)))]
+    expect(len(names) == count and all(n in sections for n in names), "its contents")
+    storages = tuple(sections[name] for name in names)
+
+    def kept(table: Json) -> dict[str, Kept]:
+        return {
+            name: _load_kept(row, storages, adapter)
+            for name, row in _typed(table, dict).items()
+        }
+
+    arguments = kept(index["arguments"])
+    recordings = tuple(
+        _load_saved(number, row, sections, arguments, adapter, nested=nested)
+        for number, row in enumerate(_typed(index["recordings"], list))
+    )
+    return Parcel(
+        index["name"],
+        index["device"],
+        recordings,
+        arguments,
+        kept(index["ambient"]),
+        storages,
+    )
+
+
+_INDEX: Final = {"name", "device", "recordings", "arguments", "ambient", "storages"}
+_SAVED: Final = {"signature", "names", "texts", "pinned"}
+
+
+def _typed(found: Json, kind: type) -> Any:
+    expect(type(found) is kind, f"a {kind.__name__}")
+    return found
+
+
+def _load_kept(row: Json, storages: Sequence[bytes], adapter: Adapter) -> Kept:
+    expect(type(row) is list and len(row) == 3, "the contents of an array")
+    number, plain, offset = row
+    expect(type(number) is type(offset) is int, "the contents of an array")
+    expect(0 <= number < len(storages), "the contents of an array")
+    try:
+        template = adapter.load(from_json(plain))
+    except (ValueError, TypeError) as error:
+        raise StoreError(f"the file is damaged: {error}. Save it again") from None
+    lo, hi = adapter.extent(template)
+    inside = offset + lo >= 0 and offset + hi <= len(storages[number])
+    expect(inside, "an array outside its bytes")
+    return Kept(number, template, offset)
+
+
+def _load_saved(
+    number: int,
+    row: Json,
+    sections: Mapping[str, bytes],
+    arguments: Mapping[str, Kept],
+    adapter: Adapter,
+    *,
+    nested: bool,
+) -> Saved:
+    expect(type(row) is dict and row.keys() == _SAVED, "a recording")
+    lists = [_typed(row[name], list) for name in ("names", "texts", "pinned")]
+    expect(all(type(text) is str for each in lists for text in each), "a name")
+    names, texts, pinned = lists
+    expect(len(names) == len(texts) and arguments.keys() >= set(pinned), "a name")
+    prefix = f"{number}."
+    own = {
+        name.removeprefix(prefix): body
+        for name, body in sections.items()
+        if name.startswith(prefix)
+    }
+    return Saved(
+        _typed(row["signature"], str).encode(),
+        decode(own, adapter, nested=nested),
+        tuple(names),
+        tuple(texts),
+        frozenset(pinned),
+    )

@@ -1,0 +1,57 @@
+"""Made-up snapshots, and a browser to look at the pages made from them."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from sapwood.view import render
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def make_snapshot():
+    """Return the function that makes up snapshots: recordings and seed."""
+    return runpy.run_path(str(HERE / "snapshots.py"))["snapshot"]
+
+
+@pytest.fixture
+def snapshot(make_snapshot):
+    """Return a snapshot of a middling program, to be changed at will."""
+    return make_snapshot()
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """Yield a running browser; skip, with the reason, where there is none."""
+    module = runpy.run_path(str(HERE / "chromium.py"))
+    reason = module["missing"]()
+    if reason:
+        pytest.skip(reason)
+    browser = module["start"]()
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture
+def shown(chromium, tmp_path):
+    """Return a function that opens the page about a snapshot; nothing may complain."""
+
+    def show(snapshot, scheme="light"):
+        page = tmp_path / "page.html"
+        page.write_text(render(snapshot), encoding="utf-8")
+        chromium.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia",
+            {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+        )
+        chromium.get(page.as_uri())
+        assert chromium.execute_script(
+            "return document.documentElement.dataset.drawn"
+        ), chromium.get_log("browser")
+        return chromium
+
+    yield show
+    assert chromium.get_log("browser") == []
