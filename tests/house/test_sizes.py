@@ -6,9 +6,7 @@ LINES_OF_A_FILE = 450
 LINES_OF_A_FUNCTION = 40
 
 # What may be larger, since when and why: "path" or "path:function" -> "date: reason".
-EXCEPTIONS: dict[str, str] = {
-    "sapwood/memory/snapshot.py:snapshot": "2026-11-21: one literal, the whole schema",
-}
+EXCEPTIONS: dict[str, str] = {}
 
 
 def _too_large(sources) -> set[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from sapwood.errors import SapwoodError
@@ -15,8 +15,8 @@ from sapwood.testing.mutants import MEMORY_MUTANTS
 
 SEEDS = (1, 2, 3, 4, 5)
 SETTINGS = settings(
-    max_examples=120,
-    stateful_step_count=50,
+    max_examples=200,
+    stateful_step_count=30,
     deadline=None,
     database=None,
     derandomize=False,
@@ -38,8 +38,11 @@ def _steps_until_caught(number):
         driver = staticmethod(_latest)
         steps, caught = 0, None
 
-    with suppress(SapwoodError):
+    try:
         run_state_machine_as_test(seed(number)(Seeded), settings=SETTINGS)
+    except (SapwoodError, Flaky):  # what no wait orders may differ when run again
+        if Seeded.caught is None:
+            raise
     return Seeded.caught
 
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
-REMEDY = "scripts/browser installs what the browser tests need"
-
 
 def missing() -> str:
     """Return why no browser can be driven here; empty if one can."""
     try:
         import selenium  # noqa: F401
     except ImportError:
-        return f"selenium is not installed: {REMEDY}"
+        return "selenium is not installed: it comes with the dependency group tests"
     for program in ("chromium", "chromedriver"):
         if shutil.which(program) is None:
-            return f"{program} is not installed: {REMEDY}"
+            return f"{program} is not installed: scripts/browser installs it"
     return ""
 
 

@@ -121,7 +121,9 @@ def _recording(
 def _output_pages(rng: random.Random, index: int, number: int) -> list[int]:
     """Outputs lie beyond all scratch; some recordings share theirs."""
     places = 4 + number // 3
-    first = OUTPUTS + 2 * (index % places if rng.random() < 0.6 else rng.randrange(places))
+    first = OUTPUTS + 2 * (
+        index % places if rng.random() < 0.6 else rng.randrange(places)
+    )
     return [first + i for i in range(rng.randrange(1, 3))]
 
 
@@ -203,7 +205,9 @@ def _calls(
                 call(recording, "warm-up", record * rng.uniform(0.4, 0.8), UNSEEN)
             why = rng.choice((UNSEEN, HELD, HELD, MOVED, AMBIENT))
             call(recording, "record", record, why)
-        for _ in range(min(recording["hits"], rng.randrange(3, 3 + 300 // len(made) + 4))):
+        for _ in range(
+            min(recording["hits"], rng.randrange(3, 3 + 300 // len(made) + 4))
+        ):
             near = made[max(0, index - rng.randrange(8))]
             usual = near["host_us"][1] or replay or 5.0
             call(near, "replay", usual * rng.lognormvariate(0, 0.18))
@@ -258,9 +262,7 @@ def _function(
     }
 
 
-def _memory(
-    made: list[dict[str, Any]], pages: list[dict[str, Any]]
-) -> dict[str, int]:
+def _memory(made: list[dict[str, Any]], pages: list[dict[str, Any]]) -> dict[str, int]:
     uses = [page["use"] for page in pages]
     output = uses.count("output") + uses.count("live")
     return {

@@ -45,9 +45,17 @@ def settled(page):
     )
 
 
+def painting(page, canvas):
+    """Return what is painted on a canvas, which lies on nothing."""
+    settled(page)
+    return page.execute_script("return arguments[0].toDataURL()", canvas)
+
+
 def luminance(colour):
     channels = [int(c) / 255 for c in re.findall(r"\d+", colour)[:3]]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
@@ -180,6 +188,8 @@ def test_the_reason_of_a_miss_is_shown_on_click(shown, snapshot):
     reasons = one(page, "#reasons .reasons")
     assert reasons.is_displayed()
     assert why in reasons.text
+    one(page, "#reasons .small").click()
+    assert why in one(page, "#call").text
     entry.click()
     assert not reasons.is_displayed()
 
@@ -202,14 +212,10 @@ def test_the_timeline_zooms(shown, snapshot):
     page = shown(snapshot)
     canvas, whole = one(page, "#timeline"), one(page, "#whole")
 
-    def drawn():
-        settled(page)
-        return canvas.screenshot_as_base64
-
-    before = drawn()
+    before = painting(page, canvas)
     press(canvas, "+")
     assert whole.is_enabled()
-    assert drawn() != before
+    assert painting(page, canvas) != before
     whole.click()
     assert not whole.is_enabled()
     ActionChains(page).move_to_element(canvas).click_and_hold().move_by_offset(
@@ -218,10 +224,10 @@ def test_the_timeline_zooms(shown, snapshot):
     assert whole.is_enabled()
     press(canvas, "ESCAPE")
     assert not whole.is_enabled()
-    before = drawn()
+    before = painting(page, canvas)
     one(page, "[data-kind='replay']").click()
     assert one(page, "[data-kind='replay']").get_attribute("aria-pressed") == "false"
-    assert drawn() != before
+    assert painting(page, canvas) != before
 
 
 def test_a_page_tells_what_it_holds(shown, snapshot):
@@ -267,12 +273,14 @@ def test_dark_and_light(shown, snapshot):
     light = shown(snapshot, "light").execute_script(THEME)
     page = shown(snapshot, "dark")
     dark = page.execute_script(THEME)
-    assert luminance(dark) < 0.05 < 0.8 < luminance(light)
-    painted = one(page, "#map").screenshot_as_base64
+    assert luminance(dark) < 0.05
+    assert luminance(light) > 0.8
+    canvases = all_of(page, "canvas")
+    painted = [painting(page, canvas) for canvas in canvases]
     one(page, "#theme").click()
     assert page.execute_script(THEME) == light
-    settled(page)
-    assert one(page, "#map").screenshot_as_base64 != painted
+    for canvas, before in zip(canvases, painted, strict=True):
+        assert painting(page, canvas) != before
     one(page, "#theme").click()
     assert page.execute_script(THEME) == dark
 
@@ -349,3 +357,14 @@ def test_hostile_names_stay_text(shown, snapshot):
     assert one(page, "#store-lede").text == hostile
     assert page.execute_script("return window.owned ?? null") is None
     assert not all_of(page, "img")
+
+
+def test_equal_events_on_end_are_told_once(shown, snapshot):
+    """A run of one event is a line with its length."""
+    noisy = {"kind": "escaped", "text": "embed: 1 output"}
+    snapshot["events"] = [noisy, *snapshot["events"][:1], *[noisy] * 7]
+    page = shown(snapshot)
+    lines = [event.text for event in all_of(page, "#events-body .event")]
+    assert len(lines) == 3
+    assert lines[0].endswith("× 7")
+    assert "×" not in lines[2]

@@ -37,7 +37,7 @@ class Reader(HTMLParser):
         self.texts[tag] = [*self.texts.get(tag, []), ""]
         self.inside = tag
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, _):
         self.inside = None
 
     def handle_data(self, data):
@@ -112,7 +112,13 @@ def test_scripts_only_make_text():
     assert scripts
     for script in scripts:
         text = script.read_text()
-        for danger in ("innerHTML", "outerHTML", "insertAdjacent", "eval(", "Function("):
+        for danger in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacent",
+            "eval(",
+            "Function(",
+        ):
             assert danger not in text, script.name
         assert "fetch(" not in text
 

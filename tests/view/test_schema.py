@@ -1,4 +1,4 @@
-"""A snapshot is what docs/snapshot.md says, or is refused by the path of what is not."""
+"""A snapshot is what docs/snapshot.md says, or refused by the path of what is not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def snapshot(make_snapshot):
 
 
 def holder(snapshot, path):
-    """Return what holds the first value at ``path``, the last key, and its full path."""
+    """Return what holds the first value at ``path``, the key, and the path to it."""
     here, told = snapshot, ""
     *steps, last = path.split(".")
     for step in steps:
@@ -127,9 +127,12 @@ def test_circles_of_parents_are_refused(snapshot, length):
     assert "leads in a circle" in refused(snapshot)
 
 
-def test_an_unknown_miss_is_refused(snapshot):
-    """A call's miss exists; a recording may have been evicted since."""
+def test_unknown_calls_and_misses_are_refused(snapshot):
+    """What a call or a miss points at exists; a recording may have been evicted."""
     snapshot["calls"][3]["recording"] = snapshot["recordings"][0]["parent"] = 99_999
     assert validate(snapshot) == snapshot
     snapshot["calls"][3]["miss"] = len(snapshot["misses"])
     assert refused(snapshot).startswith("calls[3].miss is ")
+    snapshot["calls"][3]["miss"] = None
+    snapshot["misses"][2]["call"] = len(snapshot["calls"])
+    assert refused(snapshot).startswith("misses[2].call is ")

@@ -1,7 +1,8 @@
 """Streams and events as objects that own their handles.
 
 A stream is made current with ``with stream:``, per thread and per task. Handles are
-destroyed by whoever drains `Stream.dropped`, never inside a finaliser.
+destroyed by whoever drains `Stream.dropped`, never inside a finaliser. Work outlives
+its stream: whoever remembers one that is gone waits for its heir.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from contextvars import ContextVar
 from typing import Any, Protocol, Self
 
 from sapwood.driver.api import Driver, EventHandle, StreamHandle
-from sapwood.errors import MisuseError
+from sapwood.driver.release import Release
+from sapwood.errors import DriverError, MisuseError
 
 __all__ = ["Event", "Fork", "Queue", "Stream", "current_stream", "outside"]
 
@@ -62,8 +64,10 @@ class Event:
 class Stream:
     """A queue of device work that runs in order.
 
-    ``with stream:`` makes it current. ``dropped`` receives ``(destroy, handle)``
-    when the stream or an event is garbage.
+    ``with stream:`` makes it current. ``dropped`` receives ``(end, stream)`` when it is
+    garbage. What was made on it may still name it then, in a cycle with it: for them
+    ``heir`` stands in, a stream of the same device that ends after it. Streams without
+    one are those that nobody waits for once they are gone.
     """
 
     __slots__ = (
@@ -74,23 +78,51 @@ class Stream:
         "ended",
         "fork",
         "handle",
+        "heir",
         "name",
     )
 
     def __init__(
-        self, driver: Driver, handle: StreamHandle, name: str, dropped: Queue
+        self,
+        driver: Driver,
+        handle: StreamHandle,
+        name: str,
+        dropped: Queue,
+        heir: Stream | None = None,
     ) -> None:
         self.driver, self.handle, self.name = driver, handle, name
-        self.dropped = dropped
+        self.dropped, self.heir = dropped, heir
         self._marker: EventHandle | None = None
         self.fork: Fork | None = None
         self.ended = False
 
     def __del__(self) -> None:
-        self.ended = True
-        if self._marker is not None:
-            self.dropped.append((self.driver.destroy_event, self._marker))
-        self.dropped.append((self.driver.destroy_stream, self.handle))
+        self.dropped.append((Stream.end, self))
+
+    def end(self) -> None:
+        """Destroy the handle; from now on the heir's, who is after all its work.
+
+        Raises `DriverError`, when that is done, where the order could not be handed
+        on: then the work was waited for.
+        """
+        driver, handle, heir = self.driver, self.handle, self.heir
+        with Release() as release:
+            # An heir that has ended went with its device, when all work was over.
+            if heir is not None and not heir.ended:
+                release(self._bequeath, heir)
+                self.handle = heir.handle
+            self.ended = True
+            if self._marker is not None:
+                release(driver.destroy_event, self._marker)
+            release(driver.destroy_stream, handle)
+
+    def _bequeath(self, heir: Stream) -> None:
+        # The wait stays when its event, and the stream that it marks, are destroyed.
+        try:
+            self.driver.wait_event(heir.handle, self.mark())
+        except DriverError:
+            self.driver.synchronize_stream(self.handle)
+            raise
 
     def __enter__(self) -> Self:
         _join_fork(self)
@@ -120,6 +152,8 @@ class Stream:
 
     def mark(self) -> EventHandle:
         """Record the event that other streams wait for, and return it."""
+        if self.ended and self.heir is not None:
+            return self.heir.mark()
         # One event serves all waits: a wait binds to the record before it.
         if self._marker is None:
             with _marking:
@@ -141,11 +175,7 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait until all work given to this stream is done."""
-        if self.ended:
-            # Garbage in a cycle: finalised, but what it is in still asks.
-            self.driver.synchronize()
-        else:
-            self.driver.synchronize_stream(self.handle)
+        self.driver.synchronize_stream(self.handle)
 
     def __repr__(self) -> str:
         return f"<Stream {self.name}>"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from sapwood.driver.api import (
     CopyOp,
@@ -29,6 +30,10 @@ __all__ = ["inspect", "strays"]
 Functions = Callable[[bytes, str], FunctionHandle]
 
 
+_REFUSED: Final = {"INVALID_IMAGE", "INVALID_VALUE", "NOT_FOUND"}
+"""How a device says that there is no such kernel, or not with such parameters."""
+
+
 def inspect(
     recording: Recording,
     addresses: Sequence[Addr],
@@ -47,7 +52,11 @@ def inspect(
         try:
             resolved = resolve(op, changed.values(), addresses, functions)
             pointers = _pointers(driver, resolved)
-        except (DriverError, ValueError, LookupError, OverflowError) as error:
+        except DriverError as error:
+            if error.name not in _REFUSED:
+                raise
+            raise StoreError(f"op {i}, {op.name or op.kind}: {error}") from error
+        except (ValueError, OverflowError) as error:
             raise StoreError(f"op {i}, {op.name or op.kind}: {error}") from error
         for touch in _touches(i, pointers, changed, addresses):
             touches[touch] = None

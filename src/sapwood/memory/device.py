@@ -70,11 +70,24 @@ class Device:
         self._modules: dict[bytes, ModuleHandle] = {}
         self._functions: dict[tuple[bytes, str], FunctionHandle] = {}
         self._kernels: dict[FunctionHandle, tuple[bytes, str]] = {}
-        self.default = self.new_stream("default")
+        self.default = self.own_stream("default")
+        self._heir: Stream | None = None
 
-    def new_stream(self, name: str | None = None) -> Stream:
-        """Return a new stream, destroyed when it is garbage."""
-        name = name or f"s{next(self._names)}"
+    def new_stream(self) -> Stream:
+        """Return a new stream, destroyed when it is garbage.
+
+        Work on it that is not over then is ordered before that of an heir.
+        """
+        with self.lock:
+            if self._heir is None:
+                self._heir = self.own_stream("heir")
+            heir = self._heir
+        handle = self.driver.create_stream()
+        name = f"s{next(self._names)}"
+        return Stream(self.driver, handle, name, self.returns, heir)
+
+    def own_stream(self, name: str) -> Stream:
+        """Return a new stream that nobody waits for once it is garbage."""
         return Stream(self.driver, self.driver.create_stream(), name, self.returns)
 
     def stream(self) -> Stream:
@@ -140,8 +153,9 @@ class Device:
             return
         self.finished = True
         with Release() as release:
-            # The stream's finaliser queues what destroys it.
+            # The streams' finalisers queue what destroys them.
             self.__dict__.pop("default", None)
+            self._heir = None
             release(self.returns.drain)
             if self._owns_driver:
                 release(self.driver.close)

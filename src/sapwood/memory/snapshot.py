@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sapwood.memory.blocks import Blocks
 from sapwood.memory.device import Device
-from sapwood.memory.pages import Lingering, page_numbers
+from sapwood.memory.pages import Extent, Lingering, page_numbers
 from sapwood.memory.range import Range
 
 __all__ = ["snapshot"]
@@ -21,42 +22,47 @@ __all__ = ["snapshot"]
 
 def snapshot(device: Device, ranges: Mapping[str, Range]) -> dict[str, Any]:
     """Return a picture of a device's memory; ``ranges`` are by name."""
-    pages, heap = device.pages, device.heap
-    described: list[tuple[str, Lingering, bool]] = [
-        (name, range_, False) for name, range_ in ranges.items()
-    ]
-    described += [("closed", range_, True) for range_ in pages.lingering]
+    pages = device.pages
     return {
         "version": 1,
         "page": pages.page,
         "limit": pages.limit,
-        "extents": [
-            {
-                "first": extent.first,
-                "pages": extent.pages,
-                "ranges": extent.ranges,
-                "scratch": extent.scratch,
-            }
-            for extent in pages.extents
-        ],
+        "extents": [_extent(extent) for extent in pages.extents],
         "live": list(page_numbers(pages.live)),
         "ranges": [
-            {
-                "name": name,
-                "closed": closed,
-                "base": range_.base,
-                "mappings": [
-                    {"address": address, "first": extent.first, "pages": extent.pages}
-                    for address, extent in range_.mappings()
-                ],
-            }
-            for name, range_, closed in described
+            *(_range(name, range_, closed=False) for name, range_ in ranges.items()),
+            *(_range("closed", range_, closed=True) for range_ in pages.lingering),
         ],
-        "heap": {
-            "start": heap.blocks.start,
-            "end": heap.blocks.end,
-            "pages": pages.heap,
-            "taken": [list(block) for block in sorted(heap.blocks.taken.items())],
-            "free": [list(interval) for interval in heap.blocks.free()],
-        },
+        "heap": _heap(device.heap.blocks, pages.heap),
+    }
+
+
+def _extent(extent: Extent) -> dict[str, Any]:
+    return {
+        "first": extent.first,
+        "pages": extent.pages,
+        "ranges": extent.ranges,
+        "scratch": extent.scratch,
+    }
+
+
+def _range(name: str, range_: Lingering, *, closed: bool) -> dict[str, Any]:
+    return {
+        "name": name,
+        "closed": closed,
+        "base": range_.base,
+        "mappings": [
+            {"address": address, "first": extent.first, "pages": extent.pages}
+            for address, extent in range_.mappings()
+        ],
+    }
+
+
+def _heap(blocks: Blocks, pages: int) -> dict[str, Any]:
+    return {
+        "start": blocks.start,
+        "end": blocks.end,
+        "pages": pages,
+        "taken": [list(block) for block in sorted(blocks.taken.items())],
+        "free": [list(interval) for interval in blocks.free()],
     }

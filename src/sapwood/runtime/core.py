@@ -24,20 +24,26 @@ from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.runtime.files import Loaded, load_from
 from sapwood.runtime.graphed import GraphOptions, graphed
+from sapwood.runtime.snapshot import picture, store_picture
 from sapwood.store import Entries, Store, open_store
 from sapwood.tree import session
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.library import Library, Source
-from sapwood.tree.runner import Options, Runner
+from sapwood.tree.options import Options
+from sapwood.tree.runner import Runner
 from sapwood.tree.stats import Stats, Tally
 from sapwood.units import Size
+from sapwood.version import __version__
 
 __all__ = ["Runtime"]
 
 INTEGRATIONS: Final[Mapping[str, str]] = {"emulated": "sapwood.integrations.numpy"}
 """Which integration makes the arrays of which kind of device."""
+
+VIEW: Final = "sapwood.view"
+"""What draws the pictures of a runtime, from plain data."""
 
 
 class Integration(Protocol):
@@ -81,6 +87,7 @@ class Runtime:
             self._integration.adapter(self._device),
             self._events,
             patch_from=settings.patch_from,
+            timeline=settings.timeline,
         )
         self._entries = _entries(store, settings, self._events)
         self._library: Library | None = None
@@ -220,6 +227,26 @@ class Runtime:
                 "ranges": len(ranges),
                 "ranges.pages": sum(r.size() for r in ranges),
             }
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what happened and who holds what, as plain JSON-able data.
+
+        docs/snapshot.md describes it; `report` draws it.
+        """
+        memory = self.memory_stats()
+        runners = sorted(self._runners, key=lambda runner: runner.diary.number)
+        with self._device.lock:
+            found = picture(self._forest, runners, memory, self._events, __version__)
+        if self._entries is not None:
+            found["store"] = store_picture(self._entries)
+        return found
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write one HTML page that shows a `snapshot`; it needs no network.
+
+        Raises `MisuseError` where it cannot be written.
+        """
+        importlib.import_module(VIEW).report(self.snapshot(), path)
 
     def memory_snapshot(self) -> dict[str, Any]:
         """Return who holds which addresses and pages, as plain JSON-able data."""

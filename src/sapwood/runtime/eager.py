@@ -14,11 +14,11 @@ __all__ = ["Eager", "eager"]
 
 
 def eager(fn: Callable[..., Any]) -> Any:
-    """Return ``fn`` as a live part: a graphed function that calls it is recorded around it.
+    """Return ``fn`` as a live part: functions that call it are recorded around it.
 
-    What the function does before it and after it is replayed; ``fn`` runs in between,
-    on every call, and may read values on the host. It returns None or a nest of
-    arrays, of the same shapes and dtypes each time. Elsewhere it is the plain function.
+    What a graphed function does before it and after it is replayed; ``fn`` itself runs
+    in between, on every call, and may read values on the host. It returns None or a
+    nest of arrays, of the same shapes and dtypes each time. Elsewhere it is ``fn``.
     Raises `MisuseError` for a generator, coroutine or asynchronous function.
     """
     check_kind(fn)
@@ -41,7 +41,7 @@ class Eager:
     def __init__(self, fn: Callable[..., Any]) -> None:
         functools.update_wrapper(self, fn)
         # What it reads is its own affair: nobody is to look through it.
-        del self.__wrapped__
+        del vars(self)["__wrapped__"]
         self.name = str(getattr(fn, "__qualname__", type(fn).__qualname__))
         self._fn = fn
 
@@ -49,7 +49,7 @@ class Eager:
         watching = session.current()
         if watching is None:
             return self._fn(*args, **kwargs)
-        return watching.between(self, args, kwargs)
+        return watching.live(self, args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Eager | _Method:
         return self if instance is None else _Method(self, instance)
@@ -73,7 +73,7 @@ class _Method:
         watching = session.current()
         if watching is None:
             return self._part(self.__self__, *args, **kwargs)
-        return watching.between(self, args, kwargs)
+        return watching.live(self, args, kwargs)
 
     def held(self) -> Callable[[], Callable[..., Any] | None]:
         """Return what binds the live part anew, while its object is alive."""

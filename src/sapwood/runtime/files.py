@@ -18,8 +18,8 @@ from sapwood.tree.ambient import Survey
 from sapwood.tree.archive import Archive, Bond
 from sapwood.tree.forest import Forest
 from sapwood.tree.naming import signature_text
+from sapwood.tree.options import Options
 from sapwood.tree.parcel import Parcel, Saved, device_text, unpack
-from sapwood.tree.runner import Options
 from sapwood.tree.signature import Call
 
 if TYPE_CHECKING:

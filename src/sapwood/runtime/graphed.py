@@ -15,8 +15,9 @@ from sapwood import knobs
 from sapwood.errors import MisuseError
 from sapwood.tree import session
 from sapwood.tree.library import Source
+from sapwood.tree.options import Options
 from sapwood.tree.parameters import Parameters, check_kind
-from sapwood.tree.runner import Options, Runner
+from sapwood.tree.runner import Runner
 from sapwood.tree.stats import Stats
 
 if TYPE_CHECKING:

@@ -156,6 +156,7 @@ class Entries:
                 return Absent("misses", "nothing is stored under this key")
             parts = self._parts(name, manifest)
             if parts is not None:
+                self.store.get(name)  # used after its blobs: see `evict`
                 return parts
         self._forget(name)
         raise StoreError(

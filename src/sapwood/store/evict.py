@@ -2,7 +2,8 @@
 
 Manifests go by least recent use, and take with them the blobs that no other manifest
 names. A blob without a manifest may belong to an entry that is just being put: it goes
-first when it is old, and last while it is young.
+first when it is old, and last while it is young. So does one that was used after its
+manifest: whoever used it is about to name it.
 """
 
 from __future__ import annotations
@@ -47,36 +48,51 @@ def victims(
     blobs each manifest names, and whoever else holds blobs; ``now`` is in nanoseconds
     since the epoch. What the manifests left behind name is never chosen.
     """
-    sizes = {item.name: item.size for item in items}
+    here = {item.name: item for item in items}
     held = Counter(blob for blobs in needs.values() for blob in set(blobs))
-    firm, loose = _sorted_out(items, held)
-    young = [item.name for item in loose if item.used >= now - YOUNG]
-    old = [item.name for item in loose if item.used < now - YOUNG]
-
+    firm, old, young = _sorted_out(items, held, now - YOUNG)
     groups: list[tuple[str, ...]] = []
     freed = 0
-    for goal, names in ((want.should, [*old, *firm]), (want.must, young)):
-        for name in names:
-            if freed >= goal:
-                break
-            let_go = _let_go(needs.get(name, ()), held)
-            group = (name, *(blob for blob in let_go if blob in sizes))
-            groups.append(group)
-            freed += sum(sizes[gone] for gone in group)
+    for item in (*old, *firm):
+        if freed >= want.should:
+            break
+        let_go = [here[b] for b in _let_go(needs.get(item.name, ()), held) if b in here]
+        # Used after its manifest was: somebody holds it who is about to name it.
+        busy = [b for b in let_go if b.used > max(item.used, now - YOUNG)]
+        young += busy
+        gone = (item, *(blob for blob in let_go if blob not in busy))
+        groups.append(tuple(item.name for item in gone))
+        freed += sum(item.size for item in gone)
+    for item in sorted(young, key=_by_use):
+        if freed >= want.must:
+            break
+        groups.append((item.name,))
+        freed += item.size
     return groups
 
 
+def _by_use(item: Item) -> tuple[int, str]:
+    return item.used, item.name
+
+
 def _sorted_out(
-    items: Iterable[Item], held: Mapping[str, int]
-) -> tuple[list[str], list[Item]]:
-    """Return what stands for itself, and blobs that nobody holds, oldest first."""
+    items: Iterable[Item], held: Mapping[str, int], young: int
+) -> tuple[list[Item], list[Item], list[Item]]:
+    """Return what stands for itself, and old and young blobs that nobody holds.
+
+    The longest unused come first.
+    """
     firm, loose = [], []
-    for item in sorted(items, key=lambda item: (item.used, item.name)):
+    for item in sorted(items, key=_by_use):
         if not item.name.startswith(BLOB):
-            firm.append(item.name)
+            firm.append(item)
         elif not held[item.name]:
             loose.append(item)
-    return firm, loose
+    return (
+        firm,
+        [blob for blob in loose if blob.used <= young],
+        [blob for blob in loose if blob.used > young],
+    )
 
 
 def _let_go(blobs: Iterable[str], held: Counter[str]) -> list[str]:

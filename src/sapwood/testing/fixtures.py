@@ -8,6 +8,7 @@ variants differ in when work runs, and in what memory that nobody holds looks li
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar, cast
@@ -17,14 +18,18 @@ from sapwood.driver.layers import Checked, Faulty, Layer, Recorded
 from sapwood.errors import InternalError, SapwoodError
 from sapwood.memory.pages import page_numbers
 from sapwood.runtime import Runtime
+from sapwood.testing.relink import relink
 from sapwood.units import Addr, Size
 
 __all__ = ["VARIANTS", "Rig", "poison_idle"]
 
 R = TypeVar("R")
 
-VARIANTS: Final = ("earliest", "latest", "random:1", "poisoned")
-"""The devices that every law runs on: a schedule each, and poison between calls."""
+VARIANTS: Final = ("restored", "latest", "random:1", "poisoned")
+"""What every law runs on: a schedule each, recordings restored, or idle memory poisoned.
+
+The first and the last run work at once.
+"""
 
 _TOTAL: Final = Size(1 << 28)
 _PAGE: Final = Size(1 << 16)
@@ -56,7 +61,7 @@ class Rig:
         memory_limit: int | None = None,
         keep_calls: bool = False,
     ) -> None:
-        schedule = "earliest" if variant == "poisoned" else variant
+        schedule = "earliest" if variant in {"poisoned", "restored"} else variant
         self.variant = variant
         self.finished = False
         self.device = Emulated(total, page, schedule)
@@ -66,6 +71,7 @@ class Rig:
         self.runtime = Runtime(device=self.recorded, memory_limit=memory_limit)
         if variant == "poisoned":
             poison_idle(self.runtime, self.checked)
+        self.relinked = relink(self.runtime) if variant == "restored" else Counter()
 
     def finish(self) -> None:
         """Close the runtime and the device, when the test has dropped its arrays.

@@ -39,7 +39,7 @@ class Lossy(Files):
 
     fuse: int | None = None
     pause: int | None = None
-    meanwhile: Callable[[], None] | None = None
+    meanwhile: Callable[[], object] | None = None
     most: int = 1 << 30
     dead: bool = False
     _paths: dict[int, str] = field(default_factory=dict)

@@ -76,9 +76,8 @@ class Replayed:
 _place = st.integers(0, 11)
 """Picks one of however many there are."""
 _stream = st.integers(0, _STREAMS - 1)
-_makers = st.lists(st.tuples(_stream, _stream), min_size=1, max_size=2)
-"""For each array: the stream it is made for, and the one that writes it."""
 _streams = st.permutations(range(_STREAMS))
+_number = st.integers(1, 2)
 _eighths = st.sampled_from([1, 2, 8, 17])
 """A size, in eighths of a page."""
 
@@ -123,8 +122,6 @@ class Allocations(RuleBasedStateMachine):
         self.record([1], [1, 8], dead=0, stays=False, shared=False)
 
     def _reclaim(self) -> bool:
-        if self.device.heap.trim():
-            return True
         if not self.recordings:
             return False
         self.recordings.pop(0).range.close()
@@ -144,21 +141,18 @@ class Allocations(RuleBasedStateMachine):
         self.arrays.append(Held(storage, b""))
         self._set(self.arrays[-1], self.streams[user])
 
-    @rule(eighths=_eighths, gone=_makers, made=_makers, order=_streams)
-    def hand_over(
-        self,
-        eighths: int,
-        gone: list[tuple[int, int]],
-        made: list[tuple[int, int]],
-        order: list[int],
-    ) -> None:
+    @rule(eighths=_eighths, streams=_streams, gone=_number, made=_number)
+    def hand_over(self, eighths: int, streams: list[int], gone: int, made: int) -> None:
         """Drop new arrays with their writes still queued, for others of their bytes."""
-        for stream, user in gone:
-            self.allocate(2 * eighths // len(gone), stream, user)
-        del self.arrays[-len(gone) :]
-        for stream, user in made:
-            self.allocate(2 * eighths // len(made), stream, user)
-        self._settle(order)
+        for stream in streams[:gone]:
+            self.allocate(2 * eighths // gone, stream, stream)
+        dropped = self.arrays[-gone:]
+        del self.arrays[-gone:]
+        while dropped:
+            del dropped[0]
+        for stream, user in zip(streams[1:], streams[-made:], strict=False):
+            self.allocate(2 * eighths // made, stream, user)
+        self._settle(streams)
 
     @precondition(lambda self: self.arrays)
     @rule(place=_place)
@@ -186,8 +180,8 @@ class Allocations(RuleBasedStateMachine):
         self.checked.copy(dst.storage.address, src.storage.address, size, on.handle)
         dst.contents = src.contents[:size] + dst.contents[size:]
 
-    @rule(eighths=_eighths, streams=_streams, order=_streams)
-    def overwrite(self, eighths: int, streams: list[int], order: list[int]) -> None:
+    @rule(eighths=_eighths, streams=_streams)
+    def overwrite(self, eighths: int, streams: list[int]) -> None:
         """Copy an array, and write it with that still queued."""
         first, second, third = streams
         self.allocate(eighths, first, first)
@@ -195,7 +189,7 @@ class Allocations(RuleBasedStateMachine):
         if len(self.arrays) > 1:
             self.copy(-2, -1, second)
             self.write(-2, third)
-        self._settle(order)
+        self._settle(streams)
 
     @precondition(lambda self: self.arrays or self.outputs)
     @rule(place=_place, stream=_stream)
@@ -291,16 +285,12 @@ class Allocations(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.recordings)
-    @rule(
-        place=_place,
-        streams=st.lists(_stream, min_size=1, max_size=2, unique=True),
-        order=_streams,
-    )
-    def replay(self, place: int, streams: list[int], order: list[int]) -> None:
+    @rule(place=_place, streams=_streams, times=_number)
+    def replay(self, place: int, streams: list[int], times: int) -> None:
         """Run a recording, perhaps twice; hold what came of the last time."""
         recording = self.recordings[place % len(self.recordings)]
-        self._run_on(recording, streams)
-        self._settle(order)
+        self._run_on(recording, streams[:times])
+        self._settle(streams)
 
     def _run_on(self, recording: Replayed, streams: Sequence[int]) -> None:
         """Replay where nothing live is clobbered, on one stream after the other."""
@@ -375,9 +365,9 @@ class Allocations(RuleBasedStateMachine):
         with self.device.lock:
             self.device.heap.trim()
 
-    def _settle(self, order: list[int]) -> None:
-        """Let one stream after the other run to its end, and compare everything."""
-        for number in order:
+    def _settle(self, streams: Sequence[int]) -> None:
+        """Let each stream run to its end, the last first, and compare everything."""
+        for number in reversed(streams):
             self.streams[number].synchronize()
         self._check_all()
 

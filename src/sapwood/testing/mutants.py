@@ -53,6 +53,12 @@ MEMORY_MUTANTS: Final = (
         "_Free(free.start + need, free.end, Tags())",
     ),
     _mutant(
+        "wait lost in a merge",
+        Blocks._merged,  # noqa: SLF001
+        "start, tags = before.start, tags | before.tags",
+        "start = before.start",
+    ),
+    _mutant(
         "read hazard dropped",
         Storage.order_write,
         "for other in readers if writer is None else (writer, *readers):",

@@ -24,7 +24,7 @@ from sapwood.store.evict import YOUNG
 from sapwood.store.files import Files
 from sapwood.store.folder import KEPT_DAMAGED
 from sapwood.store.frame import frame_size, seal
-from sapwood.store.manifest import BLOB, blob_name, entry_name
+from sapwood.store.manifest import blob_name, entry_name
 from sapwood.testing.lossy import Crashed, Lossy
 
 __all__ = ["Known", "Puts"]
@@ -40,13 +40,20 @@ _ROOMY: Final = 1 << 20
 _ONE: Final = 1_200
 """No file is larger."""
 
-_keys = st.lists(st.integers(0, _KEYS - 1), min_size=1, max_size=4, unique=True)
+What = int | str
+"""What is put: an entry under the key of that number, or a note of that name."""
+
 _key = st.integers(0, _KEYS - 1)
 _note = st.sampled_from(_NOTES)
+_what = st.one_of(_key, _note)
+_whats = st.lists(_what, min_size=1, max_size=4, unique=True)
+_two = st.lists(_key, min_size=2, max_size=2, unique=True)
+_two_of_a_kind = st.one_of(_two, st.permutations(_NOTES).map(lambda names: names[:2]))
 _image = st.integers(0, len(_IMAGES) - 1)
 _handle = st.integers(0, 1)
 _after = st.integers(0, 20)
 """Changes to files: a put makes a few in each of its files."""
+_acts = st.sampled_from(["put", "put", "find", "note", "trim"])
 
 
 def key_of(number: int) -> Key:
@@ -93,7 +100,7 @@ class Puts(RuleBasedStateMachine):
         self.path = Path(tempfile.mkdtemp(prefix="sapwood-"))
         self.limit = limit
         self.clock = self.written = 0
-        self.known: dict[str, Known] = {}
+        self.known: dict[What, Known] = {}
         self.harmed: set[str] = set()
         self.files = [Lossy(), Lossy()]
         self.entries = [self._open(files) for files in self.files]
@@ -104,249 +111,238 @@ class Puts(RuleBasedStateMachine):
 
     # What programs do.
 
-    @rule(handle=_handle, keys=_keys, image=_image, most=st.sampled_from([7, 1 << 30]))
-    def put(self, handle: int, keys: list[int], image: int, most: int) -> None:
+    @rule(
+        handle=_handle, whats=_whats, image=_image, most=st.sampled_from([7, 1 << 30])
+    )
+    def put(
+        self, handle: int, whats: list[What], image: int, most: int = 1 << 30
+    ) -> None:
         """Put entries that share a part with others, in small writes or large."""
         self.files[handle].most = most
-        for number, key in enumerate(keys):
-            parts = self._parts(image + number)
-            since = self._tick()
-            self._put(handle, key, parts)
-            self._know(_entry(key), parts, since)
+        for what in whats:
+            value, since = self._new_value(what, image), self._tick()
+            self._put(handle, what, value)
+            self._know(what, value, since)
 
-    @rule(handle=_handle, keys=_keys)
-    def find(self, handle: int, keys: list[int]) -> None:
+    @rule(handle=_handle, whats=_whats)
+    def find(self, handle: int, whats: list[What]) -> None:
         """Find what was put, whole, or nothing."""
-        for key in keys:
-            self._find(handle, key)
+        for what in whats:
+            if isinstance(what, str):
+                self._find_note(handle, what)
+            else:
+                self._find_entry(handle, what)
 
-    def _find(self, handle: int, key: int) -> None:
+    def _find_entry(self, handle: int, what: int) -> None:
         since = self._tick()
-        found = self.entries[handle].find(key_of(key))
+        found = self.entries[handle].find(key_of(what))
         if isinstance(found, Absent):
-            self._missed(_entry(key), damaged=found.outcome == "damaged")
             self._law(
                 found.outcome in {"misses", "damaged"},
                 "a store that works has no error",
             )
+            self._missed(what, damaged=found.outcome == "damaged")
         else:
-            self._hit(_entry(key), dict(found), since)
+            self._hit(what, dict(found), since)
 
-    @rule(handle=_handle, name=_note)
-    def note(self, handle: int, name: str) -> None:
-        """Put a value that has neither manifest nor digest of its own."""
-        value, since = self._new(), self._tick()
-        self.entries[handle].store.put(name, value)
-        self._know(name, value, since)
-
-    @rule(handle=_handle, name=_note)
-    def read(self, handle: int, name: str) -> None:
-        """Get such a value; damage does not stay where it was."""
+    def _find_note(self, handle: int, name: str) -> None:
         since = self._tick()
         try:
             value = self.entries[handle].store.get(name)
         except StoreError:
             self._missed(name, damaged=True)
-            stays = list(self.path.glob(f"store/v1/??/{name}"))
-            self._law(not stays, "what is damaged is moved aside")
+            self._law(not self._paths(name), "what is damaged is moved aside")
             return
         if value is None:
             self._missed(name, damaged=False)
         else:
             self._hit(name, value, since)
 
-    @rule(handle=_handle, key=_key)
-    def why(self, handle: int, key: int) -> None:
-        """Ask for the nearest key; it is one of the nearest."""
+    @rule(handle=_handle, key=_key, act=st.sampled_from(["why", "trim", "end", "wait"]))
+    def tend(self, handle: int, key: int, act: str) -> None:
+        """Do what is done now and then."""
+        {
+            "why": lambda: self._ask_why(handle, key),
+            "trim": lambda: self._trim(handle),
+            "end": lambda: self._reopen(handle),
+            "wait": self._wait,
+        }[act]()
+
+    def _ask_why(self, handle: int, key: int) -> None:
         wanted = set(key_of(key).components)
-        here = self._open(Files(), read_only=True)
-        most = [len(wanted & set(stored.components)) for stored in here.keys()]
+        stored_keys = self._open(Files(), read_only=True).keys()
+        most = [len(wanted & set(stored.components)) for stored in stored_keys]
         nearest = self.entries[handle].why(key_of(key))
         equal = -1 if isinstance(nearest, Absent) else nearest.equal
         self._law(equal == max(most, default=-1), "the nearest key is the nearest")
 
-    @rule(handle=_handle)
-    def trim(self, handle: int) -> None:
-        """Clean up; nobody is writing."""
-        store = self.entries[handle].store
-        if isinstance(store, DiskStore):
-            store.trim()
-            left = list(self.path.glob("store/v1/new/*"))
-            self._law(not left, "what dead writers left is swept")
+    def _trim(self, handle: int) -> None:
+        self._store(handle).trim()
+        left = list(self.path.glob("store/v1/new/*"))
+        self._law(not left, "what dead writers left is swept")
 
-    @rule()
-    def wait(self) -> None:
-        """Let time pass: everything was used longer ago, in the same order."""
-        for path in self.path.glob("store/v1/??/*"):
-            used = path.stat().st_mtime_ns - 2 * YOUNG
-            os.utime(path, ns=(used, used))
-
-    @rule(handle=_handle)
-    def reopen(self, handle: int) -> None:
+    def _reopen(self, handle: int) -> None:
         """End a process and begin another."""
         self.files[handle] = Lossy()
         self.entries[handle] = self._open(self.files[handle])
 
-    @rule(
-        handle=_handle,
-        key=_key,
-        image=_image,
-        pause=_after,
-        other=st.sampled_from(["put", "find", "note", "read", "trim"]),
-        of=_key,
-    )
+    def _wait(self) -> None:
+        """Let everything have been used longer ago, in the same order."""
+        for path in self._paths():
+            used = path.stat().st_mtime_ns - 2 * YOUNG
+            os.utime(path, ns=(used, used))
+
+    @rule(handle=_handle, keys=_two, image=_image, pause=_after, act=_acts)
     def meanwhile(
-        self, handle: int, key: int, image: int, pause: int, other: str, of: int
+        self, handle: int, keys: list[int], image: int, pause: int, act: str
     ) -> None:
         """Put an entry, and let the other process act in the middle of it."""
-        of = (of + 1) % _KEYS if of == key else of
-        acts: dict[str, Callable[[], None]] = {
-            "put": lambda: self.put(1 - handle, [of], image, 1 << 30),
-            "find": lambda: self.find(1 - handle, [of]),
-            "note": lambda: self.note(1 - handle, _NOTES[0]),
-            "read": lambda: self.read(1 - handle, _NOTES[0]),
-            "trim": lambda: self._other_store(1 - handle).trim(),
+        key, of = keys
+        acts: dict[str, Callable[[], object]] = {
+            "put": lambda: self.put(1 - handle, [of], image),
+            "find": lambda: self.find(1 - handle, [of, _NOTES[0]]),
+            "note": lambda: self.put(1 - handle, [_NOTES[0]], image),
+            "trim": self._store(1 - handle).trim,
         }
-        self.files[handle].pause, self.files[handle].meanwhile = pause, acts[other]
-        self.put(handle, [key], image, 1 << 30)
+        self.files[handle].pause, self.files[handle].meanwhile = pause, acts[act]
+        self.put(handle, [key], image)
         self.files[handle].meanwhile = None
-
-    def _other_store(self, handle: int) -> Any:
-        return self.entries[handle].store
 
     # What happens to programs, and to files.
 
     @rule(
         handle=_handle,
-        what=st.one_of(_key, _note),
+        what=_what,
         image=_image,
         after=_after,
         power=st.sampled_from(["stays", "lost", "lost with names"]),
     )
-    def die(
-        self, handle: int, what: int | str, image: int, after: int, power: str
-    ) -> None:
+    def die(self, handle: int, what: What, image: int, after: int, power: str) -> None:
         """Die in the middle of a put: the old is there, or the new."""
-        name = what if isinstance(what, str) else _entry(what)
-        value = self._new() if isinstance(what, str) else self._parts(image)
-        before, since = self.known.get(name), self._tick()
+        value, since = self._new_value(what, image), self._tick()
+        before = self.known.get(what)
         self.files[handle].fuse = after
         try:
-            if isinstance(what, str):
-                self.entries[handle].store.put(what, value)
-            else:
-                self._put(handle, what, value)
+            self._put(handle, what, value)
         except Crashed:
             values = [*before.values, value] if before else [value]
             lost = before is None or before.lost
             # Nothing is known of its last use: it stands outside the order.
-            self.known[name] = Known(values, lost, 0, 1 << 60)
+            self.known[what] = Known(values, lost, 0, 1 << 60)
         else:
-            self._know(name, value, since)
-        self._restart(handle, power)
-
-    def _restart(self, handle: int, power: str) -> None:
-        struck = [handle] if power == "stays" else [0, 1]
-        for number in struck:
-            if power != "stays":
-                self.files[number].lose_power(undo=power == "lost with names")
-            self.reopen(number)
+            self._know(what, value, since)
+        if power != "stays":
+            for files in self.files:
+                files.lose_power(undo=power == "lost with names")
+            self._reopen(1 - handle)
+        self._reopen(handle)
 
     @rule(
         handle=_handle,
-        what=st.one_of(_key, _note),
+        what=_what,
         file=st.integers(0, 2),
         at=st.integers(0, 1 << 16),
-        how=st.sampled_from(["flip", "cut", "extend", "remove", "replace", "forge"]),
+        how=st.sampled_from(["flip", "cut", "extend", "remove"]),
     )
-    def damage(
-        self, handle: int, what: int | str, file: int, at: int, how: str
-    ) -> None:
-        """Change a file behind the store's back, and look at what is left."""
-        name = what if isinstance(what, str) else _entry(what)
-        if name not in self.known:
-            self._act(handle, what, put=True)
-        files = [_file_of(name), *sorted(_blobs(self.known[name]))]
-        for path in self.path.glob(f"store/v1/??/{files[file % len(files)]}"):
-            kind = path.name.partition("-")[0]
-            others = sorted({*self.path.glob(f"store/v1/??/{kind}-*")} - {path})
-            other = others[at % len(others)] if others else path
-            self._change(path, other, at, how)
-            self._harm(path.name)
-        self._act(handle, what, put=False)
+    def damage(self, handle: int, what: What, file: int, at: int, how: str) -> None:
+        """Damage a file, as disks do, and look at what is left."""
+        if what not in self.known:
+            self.put(handle, [what], file)
+        for path in self._files_of(what)[file % 3 :][:1]:
+            data = path.read_bytes()
+            at %= max(len(data), 1)
+            flipped = bytes(255 - byte for byte in data[at : at + 1])
+            self._change(
+                path,
+                {
+                    "flip": data[:at] + flipped + data[at + 1 :],
+                    "cut": data[:at],
+                    "extend": data + b"\0",
+                    "remove": None,
+                }[how],
+            )
+        self.find(handle, [what])
 
-    def _act(self, handle: int, what: int | str, *, put: bool) -> None:
-        if isinstance(what, str):
-            (self.note if put else self.read)(handle, what)
-        elif put:
-            self.put(handle, [what], what, 1 << 30)
-        else:
-            self.find(handle, [what])
+    @rule(
+        handle=_handle,
+        whats=_two_of_a_kind,
+        file=st.integers(0, 2),
+        seals=st.booleans(),
+    )
+    def forge(self, handle: int, whats: list[What], file: int, seals: bool) -> None:
+        """Put one file in the place of another, as if it had been put there."""
+        what, of = whats
+        self.put(handle, [w for w in whats if w not in self.known], 0)
+        mine, theirs = (self._files_of(w)[file:][:1] for w in (what, of))
+        for path, other in zip(mine, theirs, strict=False):
+            data = other.read_bytes()
+            if seals and not isinstance(what, str):  # only frames tell notes apart
+                value = data[frame_size(other.name, 0) :]
+                data = seal(path.name, value) + value
+            self._change(path, data)
+        self.find(handle, [what])
 
-    def _change(self, path: Path, other: Path, at: int, how: str) -> None:
+    def _change(self, path: Path, data: bytes | None) -> None:
         """Write other bytes into a file, at the same time of use."""
-        facts, data = path.stat(), path.read_bytes()
-        at %= max(len(data), 1)
-        flipped = (
-            data[:at] + bytes(255 - byte for byte in data[at:][:1]) + data[at + 1 :]
-        )
-        if how == "remove":
+        facts = path.stat()
+        if data is None:
             path.unlink()
-            return
-        if how == "forge" and path.name.startswith("note"):
-            how = "flip"  # nothing but the frame tells a note from another
-        value = other.read_bytes()[frame_size(other.name, 0) :]
-        path.write_bytes(
-            {
-                "flip": flipped,
-                "cut": data[:at],
-                "extend": data + b"\0",
-                "replace": other.read_bytes(),
-                "forge": seal(path.name, value) + value,
-            }[how]
-        )
-        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-
-    def _harm(self, name: str) -> None:
-        self.harmed.add(name)
-        for mine, known in self.known.items():
-            if name in {_file_of(mine), *_blobs(known)}:
+        else:
+            path.write_bytes(data)
+            os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        self.harmed.add(path.name)
+        for what, known in self.known.items():
+            if path.name in {_file_of(what), *_blobs(known)}:
                 known.lost = True
+                self.harmed.add(_file_of(what))
 
     # What is known.
+
+    def _store(self, handle: int) -> Any:
+        return self.entries[handle].store
+
+    def _paths(self, name: str = "*") -> list[Path]:
+        return sorted(self.path.glob(f"store/v1/??/{name}"))
+
+    def _files_of(self, what: What) -> list[Path]:
+        """Return where it is kept: a note's file, or a manifest's and its blobs'."""
+        names = [_file_of(what), *sorted(_blobs(self.known[what]))]
+        return [path for name in names for path in self._paths(name)]
 
     def _tick(self) -> int:
         self.clock += 1
         return self.clock
 
-    def _new(self) -> bytes:
+    def _new_value(self, what: What, image: int) -> Any:
         self.written += 1
-        return b"%4d" % self.written * 50
+        new = b"%4d" % self.written * 50
+        if isinstance(what, str):
+            return new
+        return {"ops": new, "image": _IMAGES[(what + image) % len(_IMAGES)]}
 
-    def _parts(self, image: int) -> dict[str, bytes]:
-        return {"ops": self._new(), "image": _IMAGES[image % len(_IMAGES)]}
-
-    def _put(self, handle: int, key: int, parts: dict[str, bytes]) -> None:
+    def _put(self, handle: int, what: What, value: Any) -> None:
         entries = self.entries[handle]
-        entries.put(key_of(key), parts)
+        if isinstance(what, str):
+            entries.store.put(what, value)
+            return
+        entries.put(key_of(what), value)
         self._law(entries.tally["puts"] == 1, "a put that fits is not refused")
         entries.tally.clear()
 
-    def _know(self, name: str, value: Any, since: int) -> None:
+    def _know(self, what: What, value: Any, since: int) -> None:
         known = Known([value], lost=False, since=since, until=self._tick())
-        self.known[name] = known
-        self.harmed -= {_file_of(name), *_blobs(known)}
+        self.known[what] = known
+        self.harmed -= {_file_of(what), *_blobs(known)}
 
-    def _hit(self, name: str, value: Any, since: int) -> None:
-        known = self.known.get(name)
+    def _hit(self, what: What, value: Any, since: int) -> None:
+        known = self.known.get(what)
         self._law(
             known is not None and value in known.values, "what is found is what was put"
         )
-        if known is not None:
-            known.values, known.since, known.until = [value], since, self._tick()
+        self._know(what, value, since)
 
-    def _missed(self, name: str, *, damaged: bool) -> None:
-        known = self.known.pop(name, None)
+    def _missed(self, what: What, *, damaged: bool) -> None:
+        known = self.known.pop(what, None)
         if known is None or known.lost:
             return
         self._law(not damaged, "only what was harmed is damaged")
@@ -362,15 +358,13 @@ class Puts(RuleBasedStateMachine):
     def nothing_is_wrong_that_was_not_harmed(self) -> None:
         """No manifest is without its blobs, and all else is as it was put."""
         type(self).steps += 1
-        lost = {_file_of(name) for name, known in self.known.items() if known.lost}
         for finding in verify(self._open(Files(), read_only=True).store):
-            self._law(finding.name in self.harmed | lost, str(finding))
+            self._law(finding.name in self.harmed, str(finding))
 
     @invariant()
     def the_limit_holds(self) -> None:
-        """All files together are within it, but for one that is being put."""
-        store = self._open(Files(), read_only=True).store
-        size = sum(frame_size(item.name, item.size) for item in store.scan())
+        """All files together are within it, but for one that was put meanwhile."""
+        size = sum(path.stat().st_size for path in self._paths())
         self._law(size <= self.limit + _ONE, "the limit holds")
         aside = [path.stat().st_size for path in self.path.glob("store/v1/damaged/*")]
         self._law(
@@ -381,15 +375,17 @@ class Puts(RuleBasedStateMachine):
     @invariant()
     def the_longest_unused_go_first(self) -> None:
         """What was evicted was used before all that was not."""
-        here = {item.name for item in self.entries[0].store.scan()}
-        sure = [(n, k) for n, k in self.known.items() if not k.lost]
-        for kind in (_NOTES[0][:5], "entry"):
-            mine = [(n, k) for n, k in sure if n.startswith(kind)]
-            gone = [k.since for n, k in mine if _file_of(n) not in here]
-            left = [k.until for n, k in mine if _file_of(n) in here]
+        here = {path.name for path in self._paths()}
+        for kind in (int, str):
+            mine = [
+                (_file_of(what) in here, known)
+                for what, known in self.known.items()
+                if isinstance(what, kind) and not known.lost
+            ]
+            gone = max((known.since for stays, known in mine if not stays), default=0)
+            left = [known.until for stays, known in mine if stays]
             self._law(
-                max(gone, default=0) <= min(left, default=self.clock),
-                "what was used last is evicted last",
+                gone <= min(left, default=gone), "what was used last is evicted last"
             )
 
     def teardown(self) -> None:
@@ -404,14 +400,9 @@ class Puts(RuleBasedStateMachine):
         shutil.rmtree(self.path)
 
 
-def _entry(key: int) -> str:
-    return f"entry {key}"
-
-
-def _file_of(name: str) -> str:
-    """Return under which name of the store it is kept."""
-    kind, _, number = name.partition(" ")
-    return entry_name(key_of(int(number)).digest) if number else kind
+def _file_of(what: What) -> str:
+    """Return the name in the store of a note, or of the manifest of a key."""
+    return what if isinstance(what, str) else entry_name(key_of(what).digest)
 
 
 def _blobs(known: Known) -> set[str]:

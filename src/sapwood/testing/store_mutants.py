@@ -67,9 +67,15 @@ STORE_MUTANTS: Final = (
     ),
     _mutant(
         "young blob evicted",
-        evict.victims,
-        "item.used < now - YOUNG",
+        evict._sorted_out,  # noqa: SLF001
+        "blob.used <= young",
         "True",
+    ),
+    _mutant(
+        "blob evicted while it is put anew",
+        evict.victims,
+        "if b.used > max(item.used, now - YOUNG)",
+        "if False",
     ),
     _mutant("eviction skipped", disk.DiskStore._evict, "not want.must", "True"),  # noqa: SLF001
     _mutant(

@@ -12,12 +12,12 @@ from sapwood.graph.recording import RANGE, Recording
 from sapwood.memory.device import Device
 from sapwood.memory.range import RESERVE, Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.outputs import Outputs
+from sapwood.tree.outputs import Bytes, Outputs
 from sapwood.tree.signature import Place
 from sapwood.tree.stage import landing
 from sapwood.units import Addr, Size, hex_address, size_text
 
-__all__ = ["check_allocations", "read"]
+__all__ = ["check_allocations", "outliving", "read", "stray"]
 
 _REMEDY = (
     "Pass that array as an argument, or keep it in a variable, attribute or "
@@ -84,11 +84,7 @@ def check_allocations(
     """
     for storage in outputs.storages:
         if not range_.base <= storage.address < range_.base + RESERVE:
-            raise CaptureError(
-                f"the function returns an array at {hex_address(storage.address)} "
-                "that it was not given, does not make, and does not name",
-                remedy=_REMEDY,
-            )
+            raise stray(storage)
     named = {storage.address for storage in outputs.storages}
     named.update(storage.address for storage in stages.values())
     lost = _lost(range_, named, device)
@@ -97,15 +93,29 @@ def check_allocations(
         gc.collect()
         lost = _lost(range_, named, device)
     if lost:
-        _, size, line = lost[0]
-        raise CaptureError(
-            f"{len(lost)} allocation(s) outlive the function, the first of "
-            f"{size_text(size)}, and neither its result nor a slot that it names "
-            "holds them",
-            where=line,
-            remedy="Return the array, or bind it to an attribute, global or dict "
-            "item that the function names",
-        )
+        raise outliving(lost)
+
+
+def stray(storage: Bytes) -> CaptureError:
+    """Return an error about an array that comes from nowhere."""
+    return CaptureError(
+        f"the function returns an array at {hex_address(storage.address)} "
+        "that it was not given, does not make, and does not name",
+        remedy=_REMEDY,
+    )
+
+
+def outliving(lost: Sequence[tuple[Addr, Size, str | None]]) -> CaptureError:
+    """Return an error about allocations that nothing accounts for, and their lines."""
+    _, size, line = lost[0]
+    return CaptureError(
+        f"{len(lost)} allocation(s) outlive the function, the first of "
+        f"{size_text(size)}, and neither its result nor a slot that it names "
+        "holds them",
+        where=line,
+        remedy="Return the array, or bind it to an attribute, global or dict "
+        "item that the function names",
+    )
 
 
 def _lost(

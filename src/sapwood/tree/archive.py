@@ -70,6 +70,8 @@ def encode(
     node: Node, bound: Sequence[Slot], sharing: Any, adapter: Adapter
 ) -> dict[str, bytes] | str:
     """Return a node as sections, or why it cannot be kept."""
+    if node.chain:
+        return "it has live parts, whose Python no file holds"
     try:
         table = {
             "arguments": node.argument_places,

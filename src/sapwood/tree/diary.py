@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from threading import get_ident
+from time import perf_counter_ns
 from typing import NamedTuple
 
 from sapwood.events import (
@@ -21,6 +23,7 @@ from sapwood.tree.node import Node
 from sapwood.tree.parameters import Parameters
 from sapwood.tree.signature import Call
 from sapwood.tree.stats import Stats, Tally
+from sapwood.tree.timeline import Ran
 from sapwood.units import Size
 
 __all__ = ["Diary", "Missing"]
@@ -45,6 +48,7 @@ class Diary:
         self.number = forest.number("function")
         self.tally = Tally()
         self.misses: deque[Missing] = deque(maxlen=32)
+        self._now: dict[int, tuple[Ran, Node | None, int]] = {}
 
     def text(self, call: Call) -> str:
         """Return what a call's arrays look like."""
@@ -66,6 +70,7 @@ class Diary:
         )
         signature = self.text(call)
         self.misses.append(Missing(self.forest.number("miss"), signature, reasons))
+        self._now[get_ident()] = (Ran.PASS_THROUGH, None, self.misses[-1].number)
         told = "; ".join(dict.fromkeys(str(miss) for _, miss in reasons))
         self.forest.emit(Missed(self.function, signature, len(found), told))
 
@@ -75,24 +80,40 @@ class Diary:
         missing = Missing(self.forest.number("miss"), self.text(call), reasons)
         self.misses.append(missing)
 
+    def ended(self, began: int) -> None:
+        """Put a call of this thread that was no replay on the timeline."""
+        ran, node, miss = self._now.pop(get_ident(), (Ran.PASS_THROUGH, None, 0))
+        took, number = perf_counter_ns() - began, 0
+        if node is not None:
+            node.took, number = took, node.number
+        self.forest.timeline.add(began, took, ran, self.number, number, miss)
+
+    def _ran(self, ran: Ran, node: Node | None) -> None:
+        _, _, miss = self._now.get(get_ident(), (ran, None, 0))
+        self._now[get_ident()] = (ran, node, miss)
+
     def warmed_up(self, call: Call) -> None:
         """Count a warm-up."""
+        self._ran(Ran.WARM_UP, None)
         self.tally["warmups"] += 1
         self.forest.emit(WarmedUp(self.function, self.text(call)))
 
     def recorded(self, call: Call, node: Node) -> None:
         """Count a recording that was made here."""
+        self._ran(Ran.RECORD, node)
         self.tally["recordings"] += 1
         self.forest.emit(Recorded(*self._made(call, node)))
 
     def restored(self, call: Call, node: Node) -> None:
         """Count a recording of another process."""
+        self._ran(Ran.RESTORE, node)
+        node.restored = True
         self.tally["restored"] += 1
         self.forest.emit(Restored(*self._made(call, node)))
 
     def _made(self, call: Call, node: Node) -> tuple[str, str, int, int]:
-        pages = node.clobbers.bit_count()
-        return self.function, self.text(call), len(node.recording.ops), pages
+        node.signature, pages = self.text(call), node.clobbers.bit_count()
+        return self.function, node.signature, len(node.recording.ops), pages
 
     def passed_through(self, call: Call, reason: str) -> None:
         """Count a call that ran eagerly and made no recording."""

@@ -18,6 +18,7 @@ from sapwood.tree.adapter import Adapter
 from sapwood.tree.group import least_recent
 from sapwood.tree.leases import Lease, Leases
 from sapwood.tree.node import Node
+from sapwood.tree.timeline import Timeline
 from sapwood.units import Mask
 
 __all__ = ["Forest"]
@@ -38,16 +39,19 @@ class Forest:
         emit: Callable[[Any], None],
         *,
         patch_from: int,
+        timeline: int,
     ) -> None:
         self.device, self.adapter, self.emit = device, adapter, emit
         self.patch_from = patch_from
         self.leases = Leases(device.pages)
         self.nodes: dict[Node, weakref.WeakMethod[Forget]] = {}
         self.last: Node | None = None
+        self.timeline = Timeline(timeline)
         self.clock = 0
         self._numbers: Counter[str] = Counter()
         self.busy: set[Node] = set()
         self.before_call: Callable[[], None] | None = None
+        self.recorder: Callable[[Any, Forest], Any] | None = None
         self._capture_stream: Stream | None = None
         device.pages.reclaim = self._reclaim
         device.pages.holders = self._holders
@@ -55,7 +59,7 @@ class Forest:
     def capture_stream(self) -> Stream:
         """Return the stream that all captures are made on."""
         if self._capture_stream is None:
-            self._capture_stream = self.device.new_stream("capture")
+            self._capture_stream = self.device.own_stream("capture")
         return self._capture_stream
 
     def renew_capture_stream(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -16,7 +16,7 @@ from sapwood.driver.streams import Stream
 from sapwood.memory.pages import Pages
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
-from sapwood.units import Mask
+from sapwood.units import Addr, Mask
 
 __all__ = ["Lease", "Leases", "rehearsal"]
 
@@ -71,6 +71,11 @@ class Leases:
         """Remember an output in ordinary memory, to be revoked with the others."""
         self._loose.add(storage)
 
+    def addresses(self) -> dict[Addr, Storage]:
+        """Return the outputs that are held, by their addresses."""
+        held = [lease.storage() for lease in self._held if lease.storage is not None]
+        return {storage.address: storage for storage in held if storage is not None}
+
     def end(self, lease: Lease, streams: tuple[Stream, ...]) -> None:
         """End a lease that nobody holds any more, unless it was revoked before."""
         if lease not in self._held:
@@ -92,6 +97,15 @@ class Leases:
         for storage in list(self._loose):
             if not self._is_kept(storage, keep):
                 self.revoke_one(storage, why)
+
+    def cross(self, storages: Iterable[Storage]) -> None:
+        """Let these be used by a call that has made them and is not over."""
+        self.crossing.update(storages)
+
+    def crossed(self, storages: Iterable[Storage]) -> None:
+        """Undo one `cross`: the call is over."""
+        self.crossing.subtract(storages)
+        self.crossing = +self.crossing
 
     def _is_kept(self, storage: Storage, keep: Container[Storage]) -> bool:
         return storage in keep or storage in self.crossing

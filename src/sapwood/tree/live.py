@@ -7,19 +7,23 @@ for the parts to come.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from types import MethodType
 from typing import Any, Final, NamedTuple
 
-from sapwood.errors import CaptureError
-from sapwood.memory.device import routed
+from sapwood.errors import CaptureError, MisuseError
+from sapwood.memory.device import Device, routed
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.ambient import Change, Survey
-from sapwood.tree.containers import constant_key, flatten
+from sapwood.tree.containers import Identity, constant_key, flatten
 from sapwood.tree.node import Shared
+from sapwood.tree.outputs import Constant, Held, Output, Outputs
 from sapwood.tree.session import LivePart, Session, entered
 from sapwood.tree.signature import Arrays, describe, look
-from sapwood.tree.watch import Allocations
+from sapwood.tree.watch import Allocations, Watched, warm_up
 
 __all__ = [
     "RAN",
@@ -28,6 +32,8 @@ __all__ = [
     "Rehearsed",
     "Returned",
     "carry",
+    "check_open",
+    "hold_weakly",
     "receive",
     "returned",
     "sharing",
@@ -100,7 +106,7 @@ def returned(name: str, result: Any, carried: Arrays, adapter: Adapter) -> Retur
 
     Raises `CaptureError` where it is neither None nor a nest of arrays.
     """
-    leaves, structure = flatten(result, adapter.is_array)
+    leaves, _ = flatten(result, adapter.is_array)
     arrays = [leaf for leaf in leaves if adapter.is_array(leaf)]
     for leaf in leaves:
         if leaf is not None and not adapter.is_array(leaf):
@@ -162,7 +168,7 @@ def _groups(arrays: Arrays) -> Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 class Rehearsed:
-    """Runs the live parts of a warm-up, so that what they write is their own affair.
+    """Runs a warm-up and the live parts in it, whose writes are their own affair.
 
     ``changes`` are those that recorded parts made, ``crossing`` the allocations, by
     their order, that were alive when a live part ran.
@@ -181,11 +187,29 @@ class Rehearsed:
         self.changes: list[Change] = []
         self.crossing: set[int] = set()
 
-    def __call__(
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        device: Device,
+    ) -> Watched:
+        """Run a function as a warm-up; its exceptions pass."""
+        session = self._session
+        session.between = self._between
+        try:
+            watched = warm_up(fn, args, kwargs, device, session, self.allocations)
+        finally:
+            # Else all that was read would live until garbage is collected.
+            session.between = None
+        self._settle()
+        return watched
+
+    def _between(
         self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a live part."""
-        self.settle()
+        self._settle()
         self.crossing |= self.allocations.alive().keys()
         passed = Passed(args, kwargs, self._adapter)
         try:
@@ -202,7 +226,7 @@ class Rehearsed:
             self._session.broken(part, f"{passed.text()} -> {seen.key!r}")
         return result
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Note what was written since the last live part."""
         after = self._look()
         self.changes += after.changes_since(self._before)
@@ -210,3 +234,29 @@ class Rehearsed:
 
 
 _NOTHING = Arrays([], [], [], None)
+
+
+def check_open(device: Device, name: str) -> None:
+    """Raise `MisuseError` where a live part closed the runtime."""
+    if device.closed:
+        raise MisuseError(
+            f"the runtime was closed while the live part {name} ran. Close it when the "
+            "function has returned"
+        )
+
+
+def hold_weakly(outputs: Outputs) -> Outputs:
+    """Return what a live part is passed, with objects that are not plain held weakly.
+
+    A recording must not keep them alive: its function may be theirs.
+    """
+    return replace(outputs, leaves=tuple(map(_weak, outputs.leaves)))
+
+
+def _weak(output: Output) -> Output:
+    if not isinstance(output, Constant):
+        return output
+    if isinstance(output.value, MethodType):
+        return Held(weakref.WeakMethod(output.value))
+    key = constant_key(output.value)
+    return Held(key.target) if isinstance(key, Identity) else output

@@ -14,7 +14,7 @@ from sapwood.tree.outputs import Outputs
 from sapwood.tree.roles import Role
 from sapwood.units import Addr, Mask, Size
 
-__all__ = ["Link", "Live", "Node", "PlaceUse"]
+__all__ = ["Link", "Live", "Node", "PlaceUse", "Shared"]
 
 
 Shared = tuple[tuple[int, int] | None, ...]
@@ -43,7 +43,9 @@ class Node:
 
     ``places`` are the arguments' and behind them the ambient arrays'; ``escapes``
     says that new storages are copied out after every replay; ``clobbers`` are the
-    pages that a replay overwrites; ``revokes`` the places whose leases it ends.
+    pages that a replay overwrites; ``took`` and ``spent`` are the nanoseconds of host
+    time of the call that made it, and of ``timed`` replays; ``revokes`` the places
+    whose leases it ends.
 
     A recording with live parts is a ``chain``, and this node its first part, which
     answers for all: its ``places`` and ``clobbers`` are those of the whole.
@@ -67,6 +69,11 @@ class Node:
     ambient_sharing: object
     watches_overlap: bool
     revokes: tuple[int, ...]
+    signature: str = ""
+    restored: bool = False
+    took: int = 0
+    spent: int = 0
+    timed: int = 0
     hits: int = 0
     last_used: int = 0
     chain: tuple[Link, ...] = ()

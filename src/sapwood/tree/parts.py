@@ -8,26 +8,29 @@ moved by relocation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+import gc
+import weakref
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
-from sapwood.errors import CaptureError, DriverError, MisuseError
+from sapwood.errors import CaptureError, DriverError
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.accounts import read, unheld
-from sapwood.tree.adapter import Array
+from sapwood.tree.accounts import outliving, read, stray
 from sapwood.tree.ambient import BoundArray, survey
 from sapwood.tree.build import Drawing, Plan, build
+from sapwood.tree.chain import answer_for_all
+from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.leases import Lease
 from sapwood.tree.live import (
     Passed,
-    Returned,
     carry,
+    check_open,
+    hold_weakly,
     receive,
     returned,
     sharing,
@@ -36,6 +39,7 @@ from sapwood.tree.node import Link, Live, Node
 from sapwood.tree.outputs import Bytes, Outputs, analyse
 from sapwood.tree.recorder import (
     Order,
+    Recorded,
     ambient_roles,
     argument_roles,
     differs,
@@ -44,25 +48,22 @@ from sapwood.tree.recorder import (
 from sapwood.tree.replay import launch, prepare
 from sapwood.tree.roles import Role
 from sapwood.tree.session import LivePart, Session
-from sapwood.tree.signature import Arrays, Place, look
+from sapwood.tree.signature import Place, look
 from sapwood.tree.stage import late_stages
 from sapwood.tree.watch import Capture
-from sapwood.units import Mask
 
-__all__ = ["RecordedParts", "record_parts"]
+__all__ = ["RecordedParts", "discard", "record_parts"]
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedParts:
+class RecordedParts(NamedTuple):
     """A call that was recorded in parts, and has run.
 
-    ``error`` is the exception that the function raised, or a `CaptureError` for what
-    no replay could repeat; ``unfit`` says why the node is of no further use.
+    ``made`` is the chain of them; ``unfit`` says why that is of no further use, if its
+    error does not.
     """
 
-    node: Node
     result: Any
-    error: BaseException | None
+    made: Recorded
     unfit: str
 
 
@@ -72,27 +73,41 @@ def record_parts(
     """Run a call, part by part, and return a node that is a chain of them.
 
     Called with the device's lock held, which live parts run without. Raises
-    `CaptureError`, `DriverError` or `OutOfMemory`; parts before have run then.
+    `CaptureError`, `DriverError` or `OutOfMemory`; the parts before have run then.
     """
     if not forest.device.driver.abilities.exact_addresses:
         raise CaptureError(
-            "this device does not know every address in an op, which live parts need",
-            remedy="Leave the live parts away, or graph what is between them",
+            "live parts need a device that knows every address in an op, and this one "
+            "does not",
+            remedy="Graph what is before and behind the live part each for itself",
         )
     parts = _Parts(order, args, kwargs, forest)
     try:
         return parts.record()
-    except DriverError:
-        forest.renew_capture_stream()
+    except BaseException as error:
+        if isinstance(error, DriverError):
+            forest.renew_capture_stream()
         parts.close()
         raise
-    except BaseException:
-        parts.close()
-        raise
+    finally:
+        parts.let_go()
+
+
+def discard(node: Node) -> None:
+    """Give back a chain that is of no further use; what it made lives on."""
+    with Release() as release:
+        for part in node.parts():
+            release(part.exec.close)
+            release(part.range.close)
 
 
 class _Parts:
-    """The recording of one call; ``carried`` is what the part in progress may use."""
+    """The recording of one call; ``carried`` is what the part in progress may use.
+
+    ``made`` are the storages that parts made so far; ``shown`` the identities of those
+    that something is known to hold; ``used_later`` the places of the first part that
+    only later ones use.
+    """
 
     def __init__(
         self,
@@ -109,37 +124,35 @@ class _Parts:
         places = self.carried.places(forest.adapter)
         self.roles = list(argument_roles(order, places, forest))
         self.made: list[Storage] = []
-        self.given_away: list[Array] = []
+        self.shown: set[int] = set()
         self.links: list[Link] = []
-        self.also_used: set[int] = set()
+        self.first_places: dict[str, tuple[int, Place]] = {}
+        self.used_later: set[int] = set()
         self.session = Session(tolerant=False)
         self.session.between = self._between
         self.error: CaptureError | None = None
         self.unfit = ""
         warm = order.group.warm
+        stays = frozenset() if warm is None else warm.stays
         self.range = Range.reserve(self.device.pages)
-        self.capture = Capture(
-            self.device,
-            forest.capture_stream(),
-            self.range,
-            frozenset() if warm is None else warm.stays,
-        )
+        self.capture = Capture(self.device, forest.capture_stream(), self.range, stays)
 
     def record(self) -> RecordedParts:
+        """Run the function, and return what was made of it."""
         self._begin()
+        self.first_arrays = self.arrays
         order, session = self.order, self.session
         captured = self.capture.run(order.fn, self.args, self.kwargs, session)
         if session.unrecordable is not None:
             self.device.driver.destroy_graph(captured.graph)
             raise session.unrecordable
-        node, slots = self._end(captured.graph, captured.result, last=True)
-        self._link(node, slots, None)
+        node = self._end(captured.graph, captured.result, last=True)
         error = captured.error or self.error
         error = error or differs(order.group.warm, session, node.outputs)
-        if error is None:
-            error = self._lost(captured.result)
-        head = self._head()
-        return RecordedParts(head, captured.result, error, self.unfit)
+        error = error or self._unheld()
+        head = answer_for_all(self.links, self.used_later)
+        made = Recorded(head, self.first_arrays, (), error)
+        return RecordedParts(captured.result, made, self.unfit)
 
     def close(self) -> None:
         """Give back what was made, for a call that failed."""
@@ -147,8 +160,16 @@ class _Parts:
             for link in self.links:
                 release(link.part.exec.close)
                 release(link.part.range.close)
-            if not self.links or self.links[-1].part.range is not self.range:
+            if not self.range.closed:
                 release(self.range.close)
+
+    def let_go(self) -> None:
+        """Forget what the call made: from now on others say how long it lives."""
+        self.forest.leases.crossed(self.made)
+        self.made.clear()
+        self.carried = self.order.plan.call.given
+        # Else what was read would live until garbage is collected.
+        self.session.between = None
 
     # One part.
 
@@ -162,41 +183,226 @@ class _Parts:
         self.first_line = len(self.session.lines)
         self.first = self.capture.allocations.count()
 
-    def _end(
-        self, graph: GraphHandle, shown: Any, *, last: bool
-    ) -> tuple[Node, tuple[BoundArray, ...]]:
+    def _end(self, graph: GraphHandle, shown: Any, *, last: bool) -> Node:
         """Make a node of what was captured, and run it."""
-        forest, device, adapter = self.forest, self.device, self.forest.adapter
+        range_, adapter = self.range, self.forest.adapter
         places = [*self.carried.places(adapter), *self.arrays.places(adapter)]
         lines = self.session.lines[self.first_line :]
         try:
-            after = survey(self.order.fn, self.arguments, adapter)
-            changes = after.changes_since(self.before)
-            recording = read(graph, lines, places, {}, self.range, device)
+            bound = self._bound()
+            recording = read(graph, lines, places, {}, range_, self.device)
         finally:
-            device.driver.destroy_graph(graph)
-        self.error = self.error or plain_changes(changes)
-        bound = tuple(c for c in changes if isinstance(c, BoundArray))
-        alive = self.capture.allocations.alive()
-        survivors = [storage for i, storage in alive.items() if i >= self.first]
-        outputs = self._outputs(shown, bound, survivors)
-        names, roles = self._roles(places, recording.symbols())
-        unstaged = [
-            role if i + 1 in recording.symbols() else Role.PINNED
-            for i, role in enumerate(roles)
-        ]
+            self.device.driver.destroy_graph(graph)
+        survivors = self._survivors()
+        symbols = recording.symbols()
+        names, roles = self._roles(places, symbols)
+        staged = [r if i in symbols else Role.PINNED for i, r in enumerate(roles, 1)]
         drawing = Drawing(
             plan=self._plan(last=last),
             recording=recording,
-            outputs=outputs,
+            outputs=self._outputs(shown, bound, survivors),
             places=places,
             names=names,
             roles=roles,
-            stages=late_stages(places, unstaged, {}, self.range, device),
+            stages=late_stages(places, staged, {}, range_, self.device),
             ambient=self.ambient,
             ambient_arrays=self.arrays,
         )
-        node = build(drawing, self.range, device)
+        node = build(drawing, range_, self.device)
+        shared = sharing(self.arrays, self.carried)
+        slots = tuple(change.slot for change in bound)
+        self.links.append(Link(node, slots, shared, None))
         self._run(node, survivors)
+        return node
+
+    def _bound(self) -> list[BoundArray]:
+        """Return the arrays that the part bound; plain values are an error, later."""
+        after = survey(self.order.fn, self.arguments, self.forest.adapter)
+        changes = after.changes_since(self.before)
+        self.error = self.error or plain_changes(changes)
+        return [change for change in changes if isinstance(change, BoundArray)]
+
+    def _survivors(self) -> list[Storage]:
+        alive = self.capture.allocations.alive()
+        return [storage for i, storage in alive.items() if i >= self.first]
+
+    def _plan(self, *, last: bool) -> Plan:
+        """Return the plan of a part; only the last one may lose what was donated."""
+        plan, number = self.order.plan, len(self.links)
+        return replace(
+            plan,
+            label=f"{plan.label}/{number + 1}" if number else plan.label,
+            call=plan.call._replace(given=self.carried),
+            donated=plan.donated if last else frozenset(),
+        )
+
+    def _outputs(
+        self, shown: Any, bound: Sequence[BoundArray], survivors: Sequence[Storage]
+    ) -> Outputs:
+        """Describe what the part shows; all that outlives it lies on output pages."""
+        adapter = self.forest.adapter
+        known = [*self.carried.arrays, *self.arrays.arrays]
+        values = [change.new for change in bound]
+        outputs = analyse(shown, values, known, adapter, self.made)
+        made = {s.address: Bytes(s.address, s.size) for s in survivors}
+        for storage in outputs.storages:
+            if made.pop(storage.address, None) is None:
+                raise stray(storage)
+        leaves, _ = flatten((shown, values), adapter.is_array)
+        arrays = filter(adapter.is_array, leaves)
+        self.shown.update(id(adapter.storage(array)) for array in arrays)
+        return replace(outputs, storages=(*outputs.storages, *made.values()))
+
+    def _run(self, node: Node, survivors: Sequence[Storage]) -> None:
+        """Launch a part; what outlives it is now leased, at the same address."""
+        stream = self.device.stream()
+        lows = prepare(node, self.carried, self.arrays, stream)
+        self.device.pages.claim(stream, node.clobbers)
+        launch(node, lows, stream)
+        leases = self.forest.leases
+        leases.cross(survivors)
         self.made += survivors
-        return node, bound
+        masks = dict(
+            zip(
+                (made.address for made in node.outputs.storages),
+                node.output_masks,
+                strict=True,
+            )
+        )
+        for storage in survivors:
+            lease = Lease(leases, node.range, masks[storage.address])
+            storage.token, storage.captured = lease, False
+            storage.writer, storage.readers = stream, ()
+            leases.begin(lease, storage)
+
+    # Roles.
+
+    def _roles(
+        self, places: Sequence[Place], symbols: Container[int]
+    ) -> tuple[list[str], list[Role]]:
+        """Name the places of a part and choose their roles."""
+        if self.links:
+            return self._later_roles(places, symbols)
+        names, roles = ambient_roles(self.order, self.ambient, self.arrays, self.forest)
+        first = len(self.roles)
+        for i, (name, place) in enumerate(
+            zip(names, places[first:], strict=True), first
+        ):
+            self.first_places[name] = i, place
+        return [*self.names, *names], [*self.roles, *roles]
+
+    def _later_roles(
+        self, places: Sequence[Place], symbols: Container[int]
+    ) -> tuple[list[str], list[Role]]:
+        """Choose roles where the parts before were already run.
+
+        What is where it was when the call began has the role that it had there; what
+        came since, or is not used, may be anywhere.
+        """
+        names, roles = list(self.names), list(self.roles)
+        owners = {storage: i for i, storage in enumerate(self.carried.storages)}
+        for i, place in enumerate(places[len(roles) :], len(roles)):
+            name = self.ambient.arrays[place.arrays[0]].path
+            owner, first = owners.get(place.storage), self.first_places.get(name)
+            role = self._anywhere(place)
+            if owner is not None:
+                whole = places[owner]
+                if not whole.lo <= place.lo <= place.hi <= whole.hi:
+                    roles[owner] = role = Role.PINNED
+            elif first is not None and first[1][:3] == place[:3] and i + 1 in symbols:
+                self.used_later.add(first[0])
+                role = self.links[0].part.places[first[0]].role
+            names.append(name)
+            roles.append(role)
+        return names, roles
+
+    def _anywhere(self, place: Place) -> Role:
+        large = place.hi - place.lo >= self.forest.patch_from
+        return Role.PATCHED if large else Role.COPIED
+
+    # Live parts.
+
+    def _between(
+        self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run what was captured so far, then a live part; then capture on."""
+        passed = Passed(args, kwargs, self.forest.adapter)
+        capture = self.capture
+        try:
+            graph = capture.pause()
+            with capture.live():
+                self._end(graph, (args, kwargs), last=False)
+                result, raised = self._live(part, args, kwargs)
+                self._carry(part, passed, result, raised)
+                self.range = Range.reserve(self.device.pages)
+                self._begin()
+            capture.resume(self.range)
+        except BaseException as failed:
+            capture.failed = failed
+            raise
+        if raised is not None:
+            raise raised
+        return result
+
+    def _live(
+        self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, BaseException | None]:
+        """Run a live part, without the lock; return its result or its exception."""
+        result, raised = None, None
+        self.device.lock.release()
+        try:
+            result = part(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - raised again in the function
+            raised = error
+        finally:
+            self.device.lock.acquire()
+        check_open(self.device, part.name)
+        return result, raised
+
+    def _carry(
+        self, part: LivePart, passed: Passed, result: Any, raised: BaseException | None
+    ) -> None:
+        """Note what the next part may use of what there is now."""
+        link, adapter = self.links[-1], self.forest.adapter
+        crossing = self.made[len(self.made) - len(link.part.outputs.storages) :]
+        self.carried = carry(self.carried, crossing, passed.arrays())
+        self.names += [f"what {link.part.label} made"] * len(crossing)
+        self.roles += [Role.INHERITED] * len(crossing)
+        if raised is not None:
+            self.unfit = f"the live part {part.name} raised {raised!r}"
+            return
+        try:
+            passed.check(part.name)
+            got = returned(part.name, result, self.carried, adapter)
+        except CaptureError as error:
+            self.session.refuse(error.what, error.remedy)
+            raise
+        live = Live(part.name, part.held(), got.key, got.shared, got.text)
+        outputs = hold_weakly(link.part.outputs)
+        link.part.outputs = outputs
+        self.links[-1] = replace(link, live=live)
+        self.session.broken(part, f"{passed.text()} -> {got.key!r}")
+        known = len(self.carried.storages)
+        self.carried = receive(self.carried, got)
+        for place in self.carried.places(adapter)[known:]:
+            self.names.append(f"the result of {part.name}")
+            self.roles.append(self._anywhere(place))
+
+    # The end.
+
+    def _unheld(self) -> CaptureError | None:
+        """Let go of what was made; return an error about what nothing accounts for."""
+        lines = {
+            address: line
+            for link in self.links
+            for address, _, line in link.part.range.taken()
+        }
+        others = [weakref.ref(s) for s in self.made if id(s) not in self.shown]
+        self.let_go()
+        if any(other() is not None for other in others):
+            # Cycles keep arrays alive that nobody can reach.
+            gc.collect()
+        lost = [storage for other in others if (storage := other()) is not None]
+        if not lost:
+            return None
+        return outliving([(s.address, s.size, lines.get(s.address)) for s in lost])

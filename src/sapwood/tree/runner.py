@@ -7,13 +7,14 @@ otherwise is decided in `decide`, and recording is done in `recorder`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from time import perf_counter_ns
 from typing import Any
 
 from sapwood.errors import CaptureError, MisuseError
 from sapwood.tree import session
 from sapwood.tree.ambient import Survey, survey, undo_bound
-from sapwood.tree.build import Plan
+from sapwood.tree.chain import Passage
 from sapwood.tree.decide import Deed, Step, next_step
 from sapwood.tree.diary import Diary
 from sapwood.tree.explain import explain_function
@@ -22,10 +23,14 @@ from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
 from sapwood.tree.leases import rehearsal
 from sapwood.tree.library import Source
+from sapwood.tree.live import Rehearsed
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
+from sapwood.tree.options import Options
+from sapwood.tree.order import place_order
 from sapwood.tree.outputs import analyse
 from sapwood.tree.parameters import Parameters
+from sapwood.tree.parts import discard, record_parts
 from sapwood.tree.preserve import Preserved
 from sapwood.tree.recall import Recall
 from sapwood.tree.recorder import Order, plain_changes, record
@@ -35,26 +40,11 @@ from sapwood.tree.restore import restore
 from sapwood.tree.saving import origins_of, pack
 from sapwood.tree.signature import Call, describe
 from sapwood.tree.stats import Stats
+from sapwood.tree.timeline import Ran
 from sapwood.tree.verify import reachable, verified
 from sapwood.tree.watch import Watched, warm_up
 
-__all__ = ["Options", "Runner"]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a function is graphed, as the user said.
-
-    ``tolerant`` functions run eagerly where they cannot be recorded.
-    """
-
-    name: str
-    donate: tuple[str, ...] = ()
-    pinned: tuple[str, ...] = ()
-    max_variants: int = 4
-    max_recordings: int = 64
-    tolerant: bool = False
-    verify: int = 0
+__all__ = ["Runner"]
 
 
 class Runner:
@@ -84,6 +74,7 @@ class Runner:
         """Run one call, however it is best run."""
         forest = self.forest
         device = forest.device
+        began = perf_counter_ns()
         call = describe(args, kwargs, forest.adapter)
         with device.lock:
             self._check_open()
@@ -92,15 +83,46 @@ class Runner:
             if forest.before_call is not None:
                 forest.before_call()
             found = self.families.find(call)
-            if found is not None:
+            if found is not None and not found.node.chain:
                 verify = self.options.verify
                 if verify and (self.diary.tally["replays"] + 1) % verify == 0:
                     result = self._verified(found, call, args, kwargs)
                 else:
                     result = self._replay(found, call, args, kwargs)
-                self.diary.tally["replays"] += 1
+                self._replayed(began, found.node)
                 return result
-        return self._missed(call, args, kwargs)
+            passage = self._started(found, call, args, kwargs)
+        if passage is None or found is None:
+            result = self._missed(call, args, kwargs)
+            self.diary.ended(began)
+            return result
+        result = passage.finish()
+        self._replayed(began, found.node)
+        return result
+
+    def _replayed(self, began: int, node: Node) -> None:
+        self.diary.tally["replays"] += 1
+        took = perf_counter_ns() - began
+        node.spent += took
+        node.timed += 1
+        number = self.diary.number
+        self.forest.timeline.add(began, took, Ran.REPLAY, number, node.number, 0)
+
+    def _started(
+        self,
+        found: Found | None,
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Passage | None:
+        """Replay the first part of a recording with live parts, if one was found."""
+        if found is None:
+            return None
+        arguments = partial(self.parameters.bind, args, kwargs)
+        passage = Passage(self.forest, found, call, arguments)
+        passage.start()
+        self.diary.tally["copied_bytes"] += found.node.copied_bytes
+        return passage
 
     def _check_open(self) -> None:
         if self.forest.device.closed:
@@ -155,7 +177,7 @@ class Runner:
             self._check_open()
             # Another thread may have recorded it meanwhile.
             found = self.families.find(call)
-            if found is not None:
+            if found is not None and not found.node.chain:
                 result = self._replay(found, call, args, kwargs)
                 self.diary.tally["replays"] += 1
                 return result
@@ -208,16 +230,19 @@ class Runner:
     ) -> Any:
         watching = session.Session(tolerant=self.options.tolerant)
         forest = self.forest
-        watched = warm_up(self.target(), args, kwargs, forest.device, watching)
-        changes = self._look(args, kwargs).changes_since(before)
-        error = watching.unrecordable or plain_changes(changes)
+        live = Rehearsed(
+            watching, forest.adapter, lambda: self._look(args, kwargs), before
+        )
+        watched = live.run(self.target(), args, kwargs, forest.device)
+        error = watching.unrecordable or plain_changes(live.changes)
         with forest.device.lock:
             self._lease_loosely(watched)
             if error is None:
                 group.warm = Warm(
                     watching.digests(),
-                    watched.stays,
+                    watched.stays | live.crossing,
                     analyse(watched.result, (), (), forest.adapter).constants(),
+                    tuple(watching.breaks),
                 )
                 self.diary.warmed_up(call)
             self._donate(call, watched.result)
@@ -272,8 +297,11 @@ class Runner:
         before: Survey,
     ) -> Any:
         self._make_room(step)
+        if group.warm is not None and group.warm.breaks:
+            return self._record_parts(call, args, kwargs, group, step, before)
         try:
-            made = record(self._order(call, group, step, before), self.forest)
+            recorder = self.forest.recorder or record
+            made = recorder(self._order(call, group, step, before), self.forest)
         except CaptureError as error:
             self._cannot(group, error)
             return self._pass_through(call, args, kwargs, str(error))
@@ -284,6 +312,32 @@ class Runner:
         sharing = self.families.origins[made.node].sharing
         self.recall.pack(call, before, group, made.node, made.bound, sharing)
         return self._replay(found, call, args, kwargs)
+
+    def _record_parts(
+        self,
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        group: Group,
+        step: Step,
+        before: Survey,
+    ) -> Any:
+        """Record a call around its live parts, and so run it."""
+        order = self._order(call, group, step, before)
+        result, made, unfit = record_parts(order, args, kwargs, self.forest)
+        # Meanwhile other calls may have been recorded.
+        again = self._decide(group, {})
+        if made.error is None and not unfit and not again.evict:
+            self._plant(call, group, made, before)
+            self.diary.recorded(call, made.node)
+            return result
+        discard(made.node)
+        if isinstance(made.error, CaptureError):
+            self._cannot(group, made.error)
+        elif made.error is not None:
+            raise made.error
+        self.diary.passed_through(call, str(made.error or unfit))
+        return result
 
     def _restored(
         self, call: Call, group: Group, step: Step, before: Survey
@@ -335,33 +389,18 @@ class Runner:
         return result
 
     def _order(self, call: Call, group: Group, step: Step, before: Survey) -> Order:
-        forest = self.forest
-        names = self.parameters.names(call)
-        return Order(
+        return place_order(
+            call,
+            group,
+            step,
+            before,
             fn=self.target(),
-            plan=self._plan(call, step),
-            names=[
-                " and ".join(names[k] for k in group) for group in call.given.groups()
-            ],
+            name=self.options.name,
+            parameters=self.parameters,
             pinned=self._declared(call, self.options.pinned),
-            group=group,
-            anywhere=step.anywhere,
-            reached=frozenset(
-                id(forest.adapter.storage(array)) for array in before.arrays()
-            ),
-            bind=self.parameters.bind,
-        )
-
-    def _plan(self, call: Call, step: Step) -> Plan:
-        forest, number = self.forest, self.forest.number("recording")
-        return Plan(
-            label=f"{self.options.name}#{number}",
-            number=number,
-            parent=None if forest.last is None else forest.last.label,
-            call=call,
             donated=self._declared(call, self.options.donate),
-            escapes=step.escapes,
             candidates=self.families.candidates(call),
+            forest=self.forest,
         )
 
     def _forget(self, node: Node, reason: str | None) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from sapwood.errors import CaptureError
 
@@ -38,6 +38,9 @@ class LivePart(Protocol):
         ...
 
 
+Between: TypeAlias = Callable[[LivePart, tuple[Any, ...], dict[str, Any]], Any]
+
+
 class Session:
     """One warm-up or capture in progress, on this thread.
 
@@ -53,9 +56,7 @@ class Session:
         self.ops: list[tuple[str, bytes]] = []
         self.lines: list[str | None] = []
         self.breaks: list[tuple[int, str, str]] = []
-        self.between: Callable[[LivePart, tuple[Any, ...], dict[str, Any]], Any] = (
-            self._unexpected
-        )
+        self.between: Between | None = None
 
     def op(self, name: str, constants: bytes) -> None:
         """Note one op that the function gave to the device, addresses left out."""
@@ -73,12 +74,18 @@ class Session:
         """Note that a live part ran; ``text`` tells its arguments and its result."""
         self.breaks.append((len(self.ops), part.name, text))
 
-    def _unexpected(self, part: LivePart, *_: object) -> None:
+    def live(
+        self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a live part, which the function has come to."""
+        if self.between is not None:
+            return self.between(part, args, kwargs)
         self.refuse(
             f"the live part {part.name} is called, and was not in the call before with "
             "the same arguments",
             "Let that depend on an argument, or on a value that the function names",
         )
+        return None
 
     def refuse(self, what: str, remedy: str) -> None:
         """Say that the function does something that no replay could repeat."""

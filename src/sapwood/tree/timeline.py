@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from array import array
 from collections.abc import Iterator
+from time import perf_counter_ns
 from typing import NamedTuple
 
 __all__ = ["Entry", "Ran", "Timeline"]
@@ -52,6 +53,7 @@ class Timeline:
         self.size = size
         self._ring = array("q", bytes(8 * self.WIDTH * size))
         self._count = 0
+        self.origin = perf_counter_ns()
 
     def add(
         self, began: int, took: int, ran: int, function: int, recording: int, miss: int

@@ -1,8 +1,8 @@
 """The schema of a snapshot, version 1: what `rt.snapshot()` makes and `view` draws.
 
 The meaning of every field is in docs/snapshot.md. Beyond shapes: ids and page numbers
-are unique, no recording is its own ancestor, and a call's miss exists. A reference to
-a recording may name one that was evicted since.
+are unique, no recording is its own ancestor, and the call of a miss and the miss of a
+call exist. A reference to a recording may name one that was evicted since.
 """
 
 from __future__ import annotations
@@ -155,23 +155,19 @@ SNAPSHOT: Final = Fields(
 """The shape of a whole snapshot."""
 
 
-def validate(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+def validate(snapshot: Any) -> dict[str, Any]:
     """Return ``snapshot`` as a dict, or raise.
 
     Raises `MisuseError` that names the path of the first thing that is wrong.
     """
-    whole = dict(snapshot) if isinstance(snapshot, Mapping) else snapshot
-    SNAPSHOT.check(whole, "")
+    given: Any = dict(snapshot) if isinstance(snapshot, Mapping) else snapshot
+    SNAPSHOT.check(given, "")
+    whole: dict[str, Any] = given
     _refuse_doubles("recordings", "id", (r["id"] for r in whole["recordings"]))
     _refuse_doubles("pages", "number", (p["number"] for p in whole["pages"]))
     _refuse_circles(whole["recordings"])
-    known = len(whole["misses"])
-    for index, call in enumerate(whole["calls"]):
-        if call["miss"] is not None and call["miss"] >= known:
-            raise MisuseError(
-                f"calls[{index}].miss is {call['miss']}, but there are {known} misses. "
-                "Number them from 0, or give null"
-            )
+    _refuse_beyond(whole, "calls", "miss", "misses")
+    _refuse_beyond(whole, "misses", "call", "calls")
     return whole
 
 
@@ -184,6 +180,18 @@ def _refuse_doubles(where: str, field: str, numbers: Iterable[int]) -> None:
                 f"Give each of {where} its own"
             )
         seen.add(number)
+
+
+def _refuse_beyond(
+    whole: Mapping[str, Any], where: str, field: str, target: str
+) -> None:
+    known = len(whole[target])
+    for index, element in enumerate(whole[where]):
+        if element[field] is not None and element[field] >= known:
+            raise MisuseError(
+                f"{where}[{index}].{field} is {element[field]}, but there are {known} "
+                f"{target}. Number them from 0, or give null"
+            )
 
 
 def _refuse_circles(recordings: Iterable[Mapping[str, Any]]) -> None:

@@ -56,6 +56,18 @@ function beginEvents() {
   const { events } = snapshot;
   fill("events-lede", events.length ? `The last ${counted(events.length, "event")}, newest first. A replay is no event.`
     : "Nothing was noted.");
-  fill("events-body", few([...events].reverse(), 12, ({ kind, text }) =>
-    make("p", { class: "event" }, make("b", { class: "text" }, kind), make("span", { class: "text" }, text))));
+  fill("events-body", few(runs([...events].reverse()), 12, ({ kind, text, times }) =>
+    make("p", { class: "event" }, make("b", { class: "text" }, kind), make("span", { class: "text" }, text,
+      times > 1 ? make("span", { class: "soft" }, ` × ${count(times)}`) : null))));
+}
+
+// The same event several times on end is told once.
+function runs(events) {
+  const told = [];
+  for (const { kind, text } of events) {
+    const last = told.at(-1);
+    if (last?.kind === kind && last.text === text) last.times += 1;
+    else told.push({ kind, text, times: 1 });
+  }
+  return told;
 }

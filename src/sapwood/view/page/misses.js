@@ -51,7 +51,15 @@ function missEntry(miss) {
     [make("span", { class: "text" }, miss.function), make("span", { class: "text code" }, `(${miss.signature})`),
       about ? make("span", { class: "about text" }, about) : null, make("span", { class: "soft when" }, when)],
     { class: "entry" },
-    () => reasonList(miss));
+    () => make("div", {}, reasonList(miss), callLink(miss)));
+}
+
+function callLink(miss) {
+  if (miss.call === null) return null;
+  return link("Show it among the calls", () => {
+    pickCall(miss.call);
+    show("calls");
+  }, { class: "link small" });
 }
 
 function reasonList(miss) {

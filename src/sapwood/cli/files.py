@@ -1,0 +1,185 @@
+"""``sapwood show`` and ``sapwood run``: functions in files, without their source."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import sapwood as sw
+from sapwood.errors import MisuseError, StoreError
+from sapwood.graph.plain import from_json, from_text
+from sapwood.runtime import Loaded
+from sapwood.tree.parcel import Saved
+from sapwood.units import size_text
+
+__all__ = ["run", "show"]
+
+
+def show(path: str, *, as_json: bool) -> int:
+    """Print what is in a file; return 0. Raises `StoreError` for a damaged one."""
+    with sw.Runtime() as runtime:
+        found = _contents(runtime.load(path, nested=False))
+    if as_json:
+        print(json.dumps(found))
+        return 0
+    print(f"{found['name']}, for {found['device']}")
+    for number, recording in enumerate(found["recordings"], 1):
+        kernels = ", ".join(f"{n} {name}" for name, n in recording["kernels"].items())
+        print(f"  recording {number}: {recording['ops']} ops ({kernels})")
+        for argument in recording["arguments"]:
+            kept = ", saved" if argument["saved"] else ""
+            print(f"    takes {argument['name']}: {argument['array']}{kept}")
+        for array in recording["reads"]:
+            print(f"    reads {array}")
+        print(f"    returns {recording['returns']} leaves")
+    print(f"  contents of arrays: {size_text(found['bytes'])}")
+    return 0
+
+
+def _contents(function: Loaded) -> dict[str, Any]:
+    parcel = function.parcel
+    return {
+        "name": parcel.name,
+        "device": parcel.device,
+        "bytes": sum(map(len, parcel.storages)),
+        "recordings": [
+            {
+                "ops": len(saved.archive.recording.ops),
+                "kernels": dict(
+                    Counter(op.name or op.kind for op in saved.archive.recording.ops)
+                ),
+                "arguments": [
+                    {"name": name, "array": text, "saved": name in saved.pinned}
+                    for name, text in zip(saved.names, saved.texts, strict=True)
+                ],
+                "reads": list(saved.archive.ambient),
+                "returns": len(saved.archive.outputs.leaves),
+            }
+            for saved in parcel.recordings
+        ],
+    }
+
+
+def run(path: str, inputs: Sequence[str], outputs: Sequence[str]) -> int:
+    """Call the function in a file on arrays from files; return 0.
+
+    ``inputs`` are paths of ``.npy`` files, in the order of the arguments whose
+    contents were not saved, or ``NAME=PATH``. ``outputs`` are paths to write the
+    resulting arrays to, in their order; those left over are described.
+    """
+    named, unnamed = _split(inputs)
+    with sw.Runtime() as runtime:
+        function = runtime.load(path, nested=False)
+        saved, arrays = _choose(function.parcel.recordings, named, unnamed)
+        leaves = [
+            function.arguments[name] if host is None else runtime.array(host)
+            for name, host in arrays
+        ]
+        results = function(*_arguments(saved, leaves))
+        _write(
+            [np.asarray(leaf) for leaf in results if hasattr(leaf, "dtype")], outputs
+        )
+    return 0
+
+
+def _split(inputs: Sequence[str]) -> tuple[dict[str, Any], list[Any]]:
+    named: dict[str, Any] = {}
+    unnamed: list[Any] = []
+    for each in inputs:
+        name, equals, path = each.rpartition("=")
+        if equals:
+            named[name] = _read(path)
+        else:
+            unnamed.append(_read(path))
+    return named, unnamed
+
+
+def _read(path: str) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise MisuseError(f"{path} is no array that can be read: {error}") from error
+
+
+def _choose(
+    recordings: Sequence[Saved], named: dict[str, Any], unnamed: Sequence[Any]
+) -> tuple[Saved, list[tuple[str, Any]]]:
+    """Return the recording that fits the inputs, and the array for each argument."""
+    told: list[str] = []
+    for saved in recordings:
+        left = list(unnamed)
+        arrays: list[tuple[str, Any]] = []
+        for name in saved.names:
+            if name in named:
+                arrays.append((name, named[name]))
+            elif name in saved.pinned:
+                arrays.append((name, None))
+            else:
+                arrays.append((name, left.pop(0) if left else _MISSING))
+        fits = all(
+            host is None or (host is not _MISSING and _text(host) == text)
+            for (_, host), text in zip(arrays, saved.texts, strict=True)
+        )
+        if fits and not left and named.keys() <= set(saved.names):
+            return saved, arrays
+        wants = [
+            f"{name} ({text})"
+            for name, text in zip(saved.names, saved.texts, strict=True)
+            if name not in saved.pinned
+        ]
+        told.append(", ".join(wants) or "nothing")
+    given = [*map(_text, unnamed), *(f"{n}={_text(a)}" for n, a in named.items())]
+    raise MisuseError(
+        f"no recording in the file takes these inputs ({', '.join(given) or 'none'}). "
+        f"They take: {'; or '.join(told)}. Give each with --input PATH in this order, or with "
+        "--input NAME=PATH; saved arguments may be named too"
+    )
+
+
+_MISSING: Any = object()
+
+
+def _text(host: Any) -> str:
+    return f"{host.dtype}{list(host.shape)}"
+
+
+def _arguments(saved: Saved, arrays: Sequence[Any]) -> list[Any]:
+    """Return all leaves of the call: arrays, and the plain values between them."""
+    _, leaves, _ = from_text(saved.signature)
+    left = iter(arrays)
+    arguments: list[Any] = []
+    for leaf in leaves:
+        if leaf[0] == "tuple":
+            arguments.append(next(left))
+            continue
+        _, proof = leaf
+        try:
+            arguments.append(from_json(from_text(proof.encode())))
+        except StoreError:
+            raise MisuseError(
+                f"an argument is a {leaf[0]}, which no command line can give. Load "
+                "the file in Python, with sapwood.load"
+            ) from None
+    return arguments
+
+
+def _write(arrays: Sequence[Any], outputs: Sequence[str]) -> None:
+    if len(outputs) > len(arrays):
+        raise MisuseError(
+            f"{len(outputs)} outputs were named, and the function returns "
+            f"{len(arrays)} arrays. Name as many"
+        )
+    for array, path in zip(arrays, outputs, strict=False):
+        try:
+            with Path(path).open("wb") as file:
+                np.save(file, array, allow_pickle=False)
+        except OSError as error:
+            raise MisuseError(f"{path} cannot be written: {error}") from error
+        print(f"{path}: {_text(array)}")
+    for number, array in enumerate(arrays[len(outputs) :], len(outputs) + 1):
+        print(f"output {number}, not written: {_text(array)}")

@@ -1,0 +1,204 @@
+"""What a runtime did and who holds what, as plain data: see docs/snapshot.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sapwood.errors import StoreError
+from sapwood.events import Event
+from sapwood.memory.pages import page_numbers
+from sapwood.memory.storage import Storage
+from sapwood.store import Entries
+from sapwood.tree.diary import Diary, Missing
+from sapwood.tree.forest import Forest
+from sapwood.tree.node import Node
+from sapwood.tree.runner import Runner
+from sapwood.units import Addr
+
+__all__ = ["SCHEMA", "picture", "store_picture"]
+
+SCHEMA: Final = 1
+
+
+def picture(
+    forest: Forest,
+    runners: Sequence[Runner],
+    memory: Mapping[str, int],
+    events: Iterable[Event],
+    version: str,
+) -> dict[str, Any]:
+    """Return a snapshot, the store left out; called under the device's lock."""
+    live = forest.leases.addresses()
+    functions = {runner.diary.number: runner.options.name for runner in runners}
+    told = [
+        (runner.diary, missing) for runner in runners for missing in runner.diary.misses
+    ]
+    told.sort(key=lambda pair: pair[1].number)
+    indices = {missing.number: i for i, (_, missing) in enumerate(told)}
+    calls = _calls(forest, functions, indices)
+    called = {call["miss"]: i for i, call in enumerate(calls)}
+    return {
+        "schema": SCHEMA,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "sapwood": version,
+        "device": _device(forest),
+        "memory": dict(memory),
+        "functions": [_function(runner) for runner in runners],
+        "recordings": [
+            _recording(runner.options.name, node, forest, live)
+            for runner in runners
+            for node in runner.families.nodes
+        ],
+        "misses": [
+            _miss(diary, missing, called.get(indices[missing.number]))
+            for diary, missing in told
+        ],
+        "pages": list(_pages(forest)),
+        "calls": calls,
+        "store": None,
+        "events": [_event(event) for event in events],
+    }
+
+
+def store_picture(entries: Entries) -> dict[str, Any] | None:
+    """Return the store's part of a snapshot; None where it cannot be read."""
+    try:
+        items = list(entries.store.scan())
+    except (OSError, StoreError):
+        items = []
+    tally = entries.tally
+    return {
+        "path": str(getattr(entries.store, "path", type(entries.store).__name__)),
+        **{
+            name: tally[name]
+            for name in ("hits", "misses", "puts", "errors", "damaged")
+        },
+        "entries": sum(item.name.startswith("entry-") for item in items),
+        "bytes": sum(item.size for item in items),
+    }
+
+
+def _device(forest: Forest) -> dict[str, Any]:
+    device = forest.device
+    abilities = device.driver.abilities
+    # A device that was closed with its runtime has no memory any more.
+    total = 0 if device.finished else device.driver.memory_info().total
+    return {
+        "kind": abilities.kind,
+        "name": abilities.name,
+        "page_bytes": abilities.page,
+        "total_bytes": total,
+        "limit_bytes": device.pages.limit,
+    }
+
+
+def _function(runner: Runner) -> dict[str, Any]:
+    stats = runner.diary.stats()
+    counts = {each.name: getattr(stats, each.name) for each in fields(stats)}
+    return {"name": runner.options.name, **counts}
+
+
+def _recording(
+    function: str, node: Node, forest: Forest, live: Mapping[Addr, Storage]
+) -> dict[str, Any]:
+    parents = {other.label: other.number for other in forest.nodes}
+    outputs = [
+        {"bytes": storage.size, "live": storage.address in live}
+        for storage in node.outputs.storages
+    ]
+    return {
+        "id": node.number,
+        "name": node.label,
+        "function": function,
+        "signature": node.signature,
+        "parent": None if node.parent is None else parents.get(node.parent),
+        "hits": node.hits,
+        "ops": len(node.recording.ops),
+        "pages": node.clobbers.bit_count(),
+        "clobbers": list(page_numbers(node.clobbers)),
+        "output_pages": [
+            number
+            for extent in node.range.output_extents()
+            for number in page_numbers(extent.mask)
+        ],
+        "live": any(output["live"] for output in outputs),
+        "escapes": node.escapes,
+        "restored": node.restored,
+        "host_us": [
+            node.took / 1000 if node.took else None,
+            node.spent / 1000 / node.timed if node.timed else None,
+        ],
+        "arguments": [
+            {
+                "name": place.name,
+                "role": place.role.value,
+                "bytes": place.size,
+                "written": place.written,
+                "donated": place.donated,
+            }
+            for place in node.places
+        ],
+        "outputs": outputs,
+        "range": {"address": hex(node.range.base), "pages": node.range.size()},
+    }
+
+
+def _calls(
+    forest: Forest, functions: Mapping[int, str], misses: Mapping[int, int]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "at_us": (entry.began - forest.timeline.origin) / 1000,
+            "host_us": entry.took / 1000,
+            "function": functions.get(entry.function, "a function that is gone"),
+            "kind": entry.ran.text,
+            "recording": entry.recording or None,
+            "miss": misses.get(entry.miss),
+        }
+        for entry in forest.timeline
+    ]
+
+
+def _miss(diary: Diary, missing: Missing, call: int | None) -> dict[str, Any]:
+    return {
+        "call": call,
+        "function": diary.function,
+        "signature": missing.signature,
+        "reasons": [
+            {"recording": number or None, "text": str(miss)}
+            for number, miss in missing.reasons
+        ],
+    }
+
+
+def _pages(forest: Forest) -> Iterator[dict[str, Any]]:
+    """Yield the numbered pages, with who uses each."""
+    holds: dict[int, list[str]] = {}
+    users: dict[int, list[int]] = {}
+    for node in forest.nodes:
+        for number in page_numbers(node.clobbers):
+            users.setdefault(number, []).append(node.number)
+        for i, mask in enumerate(node.output_masks):
+            for number in page_numbers(mask):
+                holds.setdefault(number, []).append(f"output {i} of {node.label}")
+    for extent in forest.device.pages.extents:
+        for number in page_numbers(extent.mask):
+            use = "scratch" if extent.scratch else "output"
+            if forest.device.pages.live >> number & 1:
+                use = "live"
+            elif not extent.ranges:
+                use = "free"
+            yield {
+                "number": number,
+                "use": use,
+                "recordings": users.get(number, []),
+                "holds": holds.get(number, []),
+            }
+
+
+def _event(event: Event) -> dict[str, str]:
+    told = [f"{each.name}: {getattr(event, each.name)}" for each in fields(event)]
+    return {"kind": type(event).__name__, "text": ", ".join(told)}

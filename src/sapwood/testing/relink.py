@@ -1,0 +1,82 @@
+"""Have every recording go through a file before it is first replayed.
+
+What the laws say of recordings, they then say of restored ones.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from sapwood.driver.release import Release
+from sapwood.errors import InternalError
+from sapwood.graph.sections import join, split
+from sapwood.runtime import Runtime
+from sapwood.tree.ambient import survey
+from sapwood.tree.archive import decode, encode
+from sapwood.tree.containers import unflatten
+from sapwood.tree.forest import Forest
+from sapwood.tree.recorder import Order, Recorded, record
+from sapwood.tree.restore import restore
+from sapwood.tree.roles import Role
+from sapwood.tree.signature import look
+
+__all__ = ["relink"]
+
+
+def relink(runtime: Runtime) -> Counter[str]:
+    """Make a runtime restore each of its recordings; return a count by outcome.
+
+    ``"restored"`` are those that went through bytes, ``"kept"`` those that no file
+    could hold, by their reason.
+    """
+    forest = runtime._forest  # noqa: SLF001 - no user has business with this hook
+    outcomes: Counter[str] = Counter()
+
+    def recorder(order: Order, forest: Forest) -> Recorded:
+        before = copy.deepcopy(order.group.ambient)
+        made = record(order, forest)
+        sections = _sections(made, order, forest)
+        if isinstance(sections, str):
+            outcomes[sections] += 1
+            return made
+        order.group.ambient = before
+        # A file needs no memory, and there may be none for both.
+        with Release() as release:
+            release(made.node.exec.close)
+            release(made.node.range.close)
+        again = _again(sections, made.node.roles(), order, forest)
+        outcomes["restored"] += 1
+        return again
+
+    forest.recorder = recorder
+    return outcomes
+
+
+def _sections(
+    made: Recorded, order: Order, forest: Forest
+) -> Mapping[str, bytes] | str:
+    if made.error is not None:
+        return "it ended with an error"
+    given, adapter = order.plan.call.given, forest.adapter
+    sharing = look([*given.arrays, *made.ambient.arrays], adapter).sharing
+    return encode(made.node, made.bound, sharing, adapter)
+
+
+def _again(
+    sections: Mapping[str, bytes],
+    roles: Sequence[Role],
+    order: Order,
+    forest: Forest,
+) -> Recorded:
+    archive = decode(split(join(sections)), forest.adapter)
+    call = order.plan.call
+    args, kwargs = unflatten(call.structure, call.leaves)
+    looked = survey(order.fn, order.bind(args, kwargs), forest.adapter)
+    again = restore(archive, order, looked, forest)
+    if isinstance(again, str):
+        raise InternalError(f"what was recorded can be restored, but: {again}")
+    if again.node.roles() != roles:
+        raise InternalError("a restored recording has the roles that it had")
+    return again

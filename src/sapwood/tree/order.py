@@ -1,0 +1,59 @@
+"""What the recorder is told of a call that is to be recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sapwood.memory.pages import Extent
+from sapwood.tree.ambient import Survey
+from sapwood.tree.build import Plan
+from sapwood.tree.decide import Step
+from sapwood.tree.forest import Forest
+from sapwood.tree.group import Group
+from sapwood.tree.parameters import Parameters
+from sapwood.tree.recorder import Order
+from sapwood.tree.signature import Call
+
+__all__ = ["place_order"]
+
+
+def place_order(
+    call: Call,
+    group: Group,
+    step: Step,
+    before: Survey,
+    *,
+    fn: Callable[..., Any],
+    name: str,
+    parameters: Parameters,
+    pinned: frozenset[int],
+    donated: frozenset[int],
+    candidates: Sequence[Extent],
+    forest: Forest,
+) -> Order:
+    """Return the order for a recording of ``fn``, which is called ``name``.
+
+    ``before`` surveys the call; ``pinned`` and ``donated`` are the places that the
+    user declared so; ``candidates`` the output extents that may be shared.
+    """
+    names, number = parameters.names(call), forest.number("recording")
+    adapter = forest.adapter
+    return Order(
+        fn=fn,
+        plan=Plan(
+            label=f"{name}#{number}",
+            number=number,
+            parent=None if forest.last is None else forest.last.label,
+            call=call,
+            donated=donated,
+            escapes=step.escapes,
+            candidates=candidates,
+        ),
+        names=[" and ".join(names[k] for k in group) for group in call.given.groups()],
+        pinned=pinned,
+        group=group,
+        anywhere=step.anywhere,
+        reached=frozenset(id(adapter.storage(array)) for array in before.arrays()),
+        bind=parameters.bind,
+    )
