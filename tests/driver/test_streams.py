@@ -10,8 +10,9 @@ from collections import deque
 import pytest
 
 from sapwood.driver import CaptureStatus, Event, Stream
+from sapwood.driver.layers import Faulty
 from sapwood.driver.streams import Fork, current_stream
-from sapwood.errors import MisuseError
+from sapwood.errors import DriverError, MisuseError
 
 
 @pytest.fixture
@@ -90,9 +91,53 @@ def test_finalisers_only_queue(driver):
     gc.collect()
     live = driver.live_handles()
     assert (live["streams"], live["events"]) == (2, 2)
-    assert len(dropped) == 4
-    for give_back, handle in dropped:
-        give_back(handle)
+    for give_back, what in dropped:
+        give_back(what)
+    live = driver.live_handles()
+    assert (live["streams"], live["events"]) == (0, 0)
+
+
+def test_whoever_names_a_stream_that_ended_waits_for_its_heir(driver):
+    """Work is in order although its stream is gone; others wait as if it were not."""
+    ran, dropped = [], deque()
+
+    def make(name, heir=None):
+        return Stream(driver, driver.create_stream(), name, dropped, heir)
+
+    heir, later = make("heir"), make("later")
+    gone = make("gone", heir)
+    driver.call_host(lambda: ran.append(1), gone.handle)
+    gone.end()
+    later.wait(gone)
+    driver.call_host(lambda: ran.append(2), later.handle)
+    later.synchronize()
+    assert ran == [1, 2]
+    gone.synchronize()
+    assert gone.query()
+    for stream in (later, heir):
+        stream.end()
+    live = driver.live_handles()
+    assert (live["streams"], live["events"]) == (0, 0)
+
+
+@pytest.mark.parametrize("call", range(5))
+def test_a_stream_whose_order_cannot_be_handed_on_is_waited_for(driver, call):
+    """Whichever call fails at its end, later work is in order, and nothing leaks."""
+    ran, dropped = [], deque()
+    faulty = Faulty(driver)
+    heir = Stream(faulty, faulty.create_stream(), "heir", dropped)
+    gone = Stream(faulty, faulty.create_stream(), "gone", dropped, heir)
+    faulty.call_host(lambda: ran.append(1), gone.handle)
+    faulty.plan = {faulty.position + call}
+    with pytest.raises(DriverError, match="made to fail on purpose"):
+        gone.end()
+    driver.wait_event(heir.handle, gone.mark())
+    driver.call_host(lambda: ran.append(2), heir.handle)
+    heir.synchronize()
+    assert ran == [1, 2]
+    heir.end()
+    live = driver.live_handles()
+    assert (live["streams"], live["events"]) == (0, 0)
 
 
 def test_streams_entered_while_capturing_take_part(driver, make):

@@ -259,6 +259,47 @@ def test_reading_on_another_stream(rt):
             assert np.asarray(y).tolist() == [(j + i) * 2 for j in range(6)]
 
 
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_stream_that_dies_in_a_cycle_with_its_arrays(rt, bits, marked):
+    """Whoever gets their memory next is after the work that is pending on it."""
+    f, kept = rt.graph(lambda x: x * 2 + 1), []
+    for i in range(20):
+        stream, cycle = rt.stream(), []
+        with stream:
+            x = rt.array(np.arange(64.0)) + 1
+            y = f(x)
+        if marked:
+            x + y  # noqa: B018 - the current stream waits for the other
+        with stream:
+            cycle.extend([cycle, stream, x * 3, f(x) * 3, x, y])
+        del stream, x, y, cycle
+        gc.collect()
+        x = rt.array(np.full(64, float(i)))
+        kept.append((x, f(x), x + f(x), x * 2))
+        del x
+    rt.synchronize()
+    for i, arrays in enumerate(kept):
+        for array, value in zip(arrays, (i, i * 2 + 1, i * 3 + 1, i * 2), strict=True):
+            assert bits(array)[0][-1] == np.full(64, float(value)).tobytes()
+
+
+def test_memory_goes_although_its_streams_have(make_rig):
+    """A heap that shrinks, and a runtime that closes, wait for streams that are gone."""
+    rt = make_rig().runtime
+    f = rt.graph(lambda x: x * 2)
+    for size in (100_000, 1_000):
+        stream, cycle = rt.stream(), []
+        with stream:
+            x = rt.array(np.ones(size))
+            cycle.extend([cycle, stream, f(x), f(x), f(x) + x, x])
+        del stream, x, cycle
+        gc.collect()
+    pages = rt.memory_stats()["heap.pages"]
+    assert pages
+    rt.close()
+    assert rt.memory_stats()["heap.pages"] == 0
+
+
 def test_a_stream_that_is_dropped(rt, bits):
     """Streams may die while their work is pending."""
     f, x = rt.graph(lambda x: x * 2), rt.array(np.arange(6.0))

@@ -366,5 +366,5 @@ def test_equal_events_on_end_are_told_once(shown, snapshot):
     page = shown(snapshot)
     lines = [event.text for event in all_of(page, "#events-body .event")]
     assert len(lines) == 3
-    assert lines[0].endswith("× 7")
-    assert "×" not in lines[2]
+    assert lines[0].endswith("\u00d7 7")
+    assert "\u00d7" not in lines[2]

@@ -10,8 +10,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.progress import Progress
@@ -19,6 +22,7 @@ from rich.table import Table
 
 import sapwood as sw
 from sapwood.cli import digits
+from sapwood.cli.again import Second, digest, go_on, process_seconds, save_state
 from sapwood.cli.training import BATCH, Training, places, step_seconds
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Recorded
@@ -31,7 +35,12 @@ ENOUGH = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the demo found; times are medians in milliseconds, pages are counts."""
+    """What the demo found; times per step are medians in milliseconds.
+
+    ``first_replay_s`` is the time from the start of this process to its first replay,
+    what comes after ``second_`` was found in a second process, which goes on for one
+    epoch with the recordings of this one.
+    """
 
     epochs: int
     seed: int
@@ -48,6 +57,11 @@ class Figures:
     step_ms_numpy: float
     pages_used: int
     pages_in_ranges: int
+    first_replay_s: float
+    second_first_replay_s: float
+    second_restored: int
+    second_recordings: int
+    second_identical: bool
     seconds: float
 
     def broken(self) -> list[str]:
@@ -57,6 +71,9 @@ class Figures:
             "most steps are replayed": self.replays > self.recordings + self.warmups,
             "bits are those of the eager program": self.identical_to_eager,
             "bits are those of plain NumPy": self.identical_to_numpy,
+            "a second process restores both recordings": self.second_restored >= 2,
+            "a second process records nothing": self.second_recordings == 0,
+            "a second process ends with the same bits": self.second_identical,
         }
         return [promise for promise, kept in promises.items() if not kept]
 
@@ -75,10 +92,11 @@ def demo(*, epochs: int, seed: int, as_json: bool) -> int:
         ) from error
     console = Console()
     with (
-        sw.Runtime() as rt,
+        TemporaryDirectory(prefix="sapwood-demo-") as folder,
+        sw.Runtime(store=Path(folder) / "store") as rt,
         Progress(console=Console(stderr=True), disable=as_json) as progress,
     ):
-        figures = _measure(rt, data, epochs, seed, progress)
+        figures = _measure(rt, data, epochs, seed, progress, Path(folder))
     if as_json:
         print(json.dumps(dataclasses.asdict(figures)))
     else:
@@ -90,18 +108,25 @@ def demo(*, epochs: int, seed: int, as_json: bool) -> int:
 
 
 def _measure(
-    rt: sw.Runtime, data: digits.Digits, epochs: int, seed: int, progress: Progress
+    rt: sw.Runtime,
+    data: digits.Digits,
+    epochs: int,
+    seed: int,
+    progress: Progress,
+    folder: Path,
 ) -> Figures:
     start = time.perf_counter()
     train_step, evaluate = rt.graph(digits.train_step), rt.graph(digits.evaluate)
     where = places(rt, train_step, evaluate)
     trainings = [Training(place, data, seed) for place in where]
     replayed, eager, plain = trainings
-    results = [_train(training, epochs, progress) for training in trainings]
+    ready = _FirstReplay(rt)
+    results = [_train(training, epochs, progress, ready) for training in trainings]
     stats = (train_step.stats(), evaluate.stats())
     memory = rt.memory_stats()
     bits = replayed.bits()
     identical = bits == eager.bits(), bits == plain.bits()
+    second, same = _second_process(replayed, epochs, folder)
     times = step_seconds(trainings, rounds=15, steps=20)
     return Figures(
         epochs=epochs,
@@ -119,16 +144,47 @@ def _measure(
         step_ms_numpy=1e3 * median(times[2]),
         pages_used=memory["pages.mapped"],
         pages_in_ranges=memory["ranges.pages"],
+        first_replay_s=ready.seconds,
+        second_first_replay_s=second.first_replay_s,
+        second_restored=second.restored,
+        second_recordings=second.recordings,
+        second_identical=same,
         seconds=time.perf_counter() - start,
     )
 
 
-def _train(training: Training, epochs: int, progress: Progress) -> tuple[float, float]:
+class _FirstReplay:
+    """Notes, after every step, how old the process was at the first replay."""
+
+    def __init__(self, rt: sw.Runtime) -> None:
+        self.rt, self.seconds = rt, 0.0
+
+    def __call__(self) -> None:
+        if not self.seconds and self.rt.stats().replays:
+            self.rt.synchronize()
+            self.seconds = process_seconds()
+
+
+def _second_process(
+    training: Training, epoch: int, folder: Path
+) -> tuple[Second, bool]:
+    """Train one more epoch here and in another process; return whether they agree."""
+    state = folder / "state.npz"
+    save_state(state, training, epoch)
+    for _ in training.run(epoch, epoch + 1):
+        pass
+    second = go_on(state, folder / "store")
+    return second, second.bits == digest(training)
+
+
+def _train(
+    training: Training, epochs: int, progress: Progress, stepped: Callable[[], None]
+) -> tuple[float, float]:
     """Train to the end; return the last loss and accuracy."""
     name = f"{training.place.name:12}"
     task = progress.add_task(name, total=epochs)
     loss = accuracy = float("nan")
-    for loss, accuracy in training.run(epochs):
+    for loss, accuracy in training.run(0, epochs, stepped):
         told = f"{name} loss {loss:.3f} accuracy {accuracy:.3f}"
         progress.update(task, advance=1, description=told)
     return loss, accuracy
@@ -160,6 +216,7 @@ def _table(figures: Figures) -> Table:
     table.add_column(justify="right")
     agreed = {True: "identical, bit for bit", False: "DIFFERENT"}
     faster = figures.step_ms_eager / figures.step_ms_replayed
+    sooner = figures.first_replay_s / max(figures.second_first_replay_s, 1e-9)
     against = figures.step_ms_replayed / figures.step_ms_numpy
     for name, value in (
         ("held-out accuracy", f"{figures.accuracy:.3f}"),
@@ -180,6 +237,19 @@ def _table(figures: Figures) -> Table:
         ),
         ("pages used", str(figures.pages_used)),
         ("pages in all ranges together", str(figures.pages_in_ranges)),
+        ("from process start to first replay", f"{figures.first_replay_s:.2f} s"),
+        (
+            "the same, in a second process",
+            f"{figures.second_first_replay_s:.2f} s ({sooner:.1f} x sooner)",
+        ),
+        (
+            "recordings of the second process",
+            f"{figures.second_restored} restored, {figures.second_recordings} made",
+        ),
+        (
+            "weights after one more epoch in each",
+            agreed[figures.second_identical],
+        ),
     ):
         table.add_row(name, value)
     return table

@@ -136,8 +136,8 @@ def _choose(
     given = [*map(_text, unnamed), *(f"{n}={_text(a)}" for n, a in named.items())]
     raise MisuseError(
         f"no recording in the file takes these inputs ({', '.join(given) or 'none'}). "
-        f"They take: {'; or '.join(told)}. Give each with --input PATH in this order, or with "
-        "--input NAME=PATH; saved arguments may be named too"
+        f"They take: {'; or '.join(told)}. Give each with --input PATH in this order, "
+        "or with --input NAME=PATH; saved arguments may be named too"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,6 +65,10 @@ def places(
     return replayed, replace(replayed, name="eager", mode=sw.disabled), host
 
 
+def _nothing() -> None:
+    pass
+
+
 class Training:
     """One training of the program in one place: its weights, momenta and generator."""
 
@@ -77,15 +81,21 @@ class Training:
         self.held_images = place.array(data.held_images)
         self.rng = place.generator(seed)
 
-    def run(self, epochs: int) -> Iterator[tuple[float, float]]:
-        """Train; yield each epoch's last loss and the accuracy after it."""
+    def run(
+        self, first: int, end: int, stepped: Callable[[], None] = _nothing
+    ) -> Iterator[tuple[float, float]]:
+        """Train epochs ``[first, end)``; yield each one's last loss and accuracy.
+
+        ``stepped`` is called after every step.
+        """
         array = self.place.array
-        for epoch in range(epochs):
+        for epoch in range(first, end):
             with self.place.mode():
                 for images, labels in digits.batches(
                     self.data, BATCH, (self.seed, epoch)
                 ):
                     loss = self.step(array(images), array(labels))
+                    stepped()
             yield float(loss), self.accuracy()
 
     def step(self, images: Any, labels: Any) -> Any:
@@ -99,6 +109,24 @@ class Training:
         with self.place.mode():
             told = self.place.evaluate(self.params, self.held_images)
         return float(np.mean(np.asarray(told) == self.data.held_digits))
+
+    def state(self) -> dict[str, Any]:
+        """Return all that changes while training, as host arrays by name."""
+        nest = {"param": self.params, "momentum": self.momenta}
+        found = {
+            f"{kind} {name}": np.asarray(array)
+            for kind, arrays in nest.items()
+            for name, array in arrays.items()
+        }
+        return {**found, "generator": np.asarray(self.rng.state)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to what `state` returned, on a device."""
+        for name, array in self.params.items():
+            array[...] = state[f"param {name}"]
+        for name, array in self.momenta.items():
+            array[...] = state[f"momentum {name}"]
+        self.rng.state[...] = state["generator"]
 
     def bits(self) -> bytes:
         """Return all weights and momenta as bytes on the host."""

@@ -355,27 +355,20 @@ class Puts(RuleBasedStateMachine):
     # Laws.
 
     @invariant()
-    def nothing_is_wrong_that_was_not_harmed(self) -> None:
-        """No manifest is without its blobs, and all else is as it was put."""
+    def laws_hold(self) -> None:
+        """Nothing else is damaged, the limit holds, the longest unused go first."""
         type(self).steps += 1
-        for finding in verify(self._open(Files(), read_only=True).store):
+        store = self._open(Files(), read_only=True).store
+        for finding in verify(store):
             self._law(finding.name in self.harmed, str(finding))
-
-    @invariant()
-    def the_limit_holds(self) -> None:
-        """All files together are within it, but for one that was put meanwhile."""
-        size = sum(path.stat().st_size for path in self._paths())
+        here = list(store.scan())
+        size = sum(frame_size(item.name, item.size) for item in here)
         self._law(size <= self.limit + _ONE, "the limit holds")
-        aside = [path.stat().st_size for path in self.path.glob("store/v1/damaged/*")]
-        self._law(
-            len(aside) <= KEPT_DAMAGED and sum(aside) <= self.limit // 16,
-            "quarantine is bounded",
-        )
+        self._check_order({item.name for item in here})
+        self._check_quarantine()
 
-    @invariant()
-    def the_longest_unused_go_first(self) -> None:
+    def _check_order(self, here: set[str]) -> None:
         """What was evicted was used before all that was not."""
-        here = {path.name for path in self._paths()}
         for kind in (int, str):
             mine = [
                 (_file_of(what) in here, known)
@@ -387,6 +380,13 @@ class Puts(RuleBasedStateMachine):
             self._law(
                 gone <= min(left, default=gone), "what was used last is evicted last"
             )
+
+    def _check_quarantine(self) -> None:
+        aside = [path.stat().st_size for path in self.path.glob("store/v1/damaged/*")]
+        self._law(
+            len(aside) <= KEPT_DAMAGED and sum(aside) <= self.limit // 16,
+            "quarantine is bounded",
+        )
 
     def teardown(self) -> None:
         """Remove the folder."""

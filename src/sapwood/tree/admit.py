@@ -85,7 +85,7 @@ def _moved(
 
 def _overlap(node: Node, places: Sequence[Place]) -> bool:
     """Return whether bytes that are found by themselves overlap any others."""
-    for i, use in enumerate(node.places):
+    for i, use in enumerate(node.places[: len(places)]):
         if use.role.fixed or not use.used:
             continue
         for j, other in enumerate(places):

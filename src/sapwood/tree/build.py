@@ -44,7 +44,8 @@ class Drawing:
     """What is known of a captured call before it is built into a node.
 
     ``names`` and ``roles`` are those of ``places``, the call's and behind them those
-    of ``ambient_arrays``; ``stages`` the room for those that are copied.
+    of ``ambient_arrays`` and as many new storages as are ``made``; ``stages`` is the
+    room for those that are copied.
     """
 
     plan: Plan
@@ -56,6 +57,7 @@ class Drawing:
     stages: Mapping[int, Storage]
     ambient: Ambient
     ambient_arrays: Arrays
+    made: int = 0
 
 
 def build(drawing: Drawing, range_: Range, device: Device) -> Node:
@@ -83,8 +85,11 @@ def build(drawing: Drawing, range_: Range, device: Device) -> Node:
         ambient_lows=drawing.ambient_arrays.lows,
         ambient_sharing=drawing.ambient_arrays.sharing,
         watches_overlap=len(uses) > first
-        and any(use.used and not use.role.fixed for use in uses),
+        and any(
+            use.used and not use.role.fixed for use in uses[: len(uses) - drawing.made]
+        ),
         revokes=tuple(sorted(plan.donated - outputs.shown(plan.call))),
+        made=drawing.made,
     )
 
 

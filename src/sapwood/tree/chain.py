@@ -68,7 +68,7 @@ def answer_for_all(links: Sequence[Link], used_later: AbstractSet[int]) -> Node:
     head.clobbers = Mask(reduce(or_, (part.clobbers for part in parts)))
     head.copied_bytes = Size(sum(part.copied_bytes for part in parts))
     head.watches_overlap = len(places) > first and any(
-        use.used and not use.role.fixed for use in places
+        use.used and not use.role.fixed for use in places[: len(places) - head.made]
     )
     return head
 
@@ -135,9 +135,10 @@ class Passage:
                 remedy="Keep it alive while the function is in use",
             )
         result = function(*args, **kwargs)
-        passed.check(live.name)
         carried = carry(self.carried, self._new, passed.arrays())
-        got = returned(live.name, result, carried, adapter)
+        got = returned(live.name, result, passed, carried, adapter)
+        if got.refused:
+            raise CaptureError(got.refused, remedy=REMEDY)
         if got.key != live.key or got.shared != live.shared:
             raise CaptureError(
                 f"the live part {live.name} returned {got.text}, and {live.text} when "

@@ -19,13 +19,13 @@ class Warm:
 
     ``ops`` are digests of the ops, addresses left out; ``stays`` the allocations, by
     their order, that outlived the function or were alive when a live part ran;
-    ``constants`` the plain results; ``breaks`` what live parts were passed.
+    ``constants`` the plain results; ``breaks`` as in `Session`.
     """
 
     ops: tuple[bytes, ...]
     stays: frozenset[int]
     constants: Hashable
-    breaks: tuple[Hashable, ...] = ()
+    breaks: tuple[tuple[int, str, str, str], ...] = ()
 
 
 class Group:

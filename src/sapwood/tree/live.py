@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import MethodType
 from typing import Any, Final, NamedTuple
 
-from sapwood.errors import CaptureError, MisuseError
+from sapwood.errors import MisuseError
 from sapwood.memory.device import Device, routed
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array
@@ -47,14 +47,11 @@ REMEDY: Final = (
 
 
 class Passed:
-    """The arguments of one call of a live part, and whether it left them alone.
-
-    Arrays may be written; a list or dict that is changed would be so for one call only.
-    """
+    """The arguments of one call of a live part."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: Any, adapter: Adapter) -> None:
         self._nest, self._adapter = (args, kwargs), adapter
-        self.leaves, self.structure = flatten(self._nest, adapter.is_array)
+        self.leaves, self._structure = flatten(self._nest, adapter.is_array)
 
     def arrays(self) -> list[Array]:
         """Return the arrays among them."""
@@ -62,63 +59,78 @@ class Passed:
 
     def text(self) -> str:
         """Return what tells these arguments from others, storages left out."""
-        return _told(self.leaves, self.structure, self._adapter)
+        texts = [
+            self._adapter.layout(leaf)
+            if self._adapter.is_array(leaf)
+            else constant_key(leaf)
+            for leaf in self.leaves
+        ]
+        return f"{self._structure!r} of {texts!r}"
 
-    def check(self, name: str) -> None:
-        """Raise `CaptureError` where a container in them was changed."""
+    def changed(self) -> bool:
+        """Return whether a container in them is not what it was.
+
+        Arrays may be written; a list or dict would be changed for one call only.
+        """
         leaves, structure = flatten(self._nest, self._adapter.is_array)
-        same = len(leaves) == len(self.leaves) and all(
-            new is old for new, old in zip(leaves, self.leaves, strict=True)
+        return (
+            structure != self._structure
+            or len(leaves) != len(self.leaves)
+            or any(new is not old for new, old in zip(leaves, self.leaves, strict=True))
         )
-        if not same or structure != self.structure:
-            raise CaptureError(
-                f"the live part {name} changed a list, dict or dataclass that it was "
-                f"passed, and a replay passes a new one each time; {RAN}",
-                remedy="Return arrays instead, or change what the live part names",
-            )
 
 
 class Returned(NamedTuple):
     """What a live part returned: its arrays, and what kind of result it is.
 
-    ``shared`` says which of the places are part of what was carried already.
+    ``shared`` says which of the places are part of what was carried already, and
+    ``passed`` of what was passed; ``refused`` why no replay could take it, or nothing.
     """
 
     arrays: Arrays
     key: Hashable
     shared: Shared
+    passed: Shared
     text: str
+    refused: str
+
+    @property
+    def kind(self) -> str:
+        """What tells this result from others, storages left out."""
+        return f"{self.key!r} sharing {self.passed!r}"
 
 
-def _told(leaves: Sequence[Any], structure: Hashable, adapter: Adapter) -> str:
-    """Return a nest as text: arrays by layout, plain values by type and bits."""
-    texts = [
-        repr(adapter.layout(leaf))
-        if adapter.is_array(leaf)
-        else repr(constant_key(leaf))
-        for leaf in leaves
-    ]
-    return f"{structure!r}: {', '.join(texts)}"
-
-
-def returned(name: str, result: Any, carried: Arrays, adapter: Adapter) -> Returned:
+def returned(
+    name: str, result: Any, passed: Passed, carried: Arrays, adapter: Adapter
+) -> Returned:
     """Describe the result of a live part; ``carried`` is what it may be part of.
 
-    Raises `CaptureError` where it is neither None nor a nest of arrays.
+    Raises `StaleOutput` for an array that was revoked.
     """
     leaves, _ = flatten(result, adapter.is_array)
     arrays = [leaf for leaf in leaves if adapter.is_array(leaf)]
-    for leaf in leaves:
-        if leaf is not None and not adapter.is_array(leaf):
-            raise CaptureError(
-                f"the live part {name} returned a {type(leaf).__name__}, which would "
-                f"be the same in every replay; {RAN}",
-                remedy=REMEDY,
-            )
-    key = describe((result,), {}, adapter).key
+    plain = [x for x in leaves if x is not None and not adapter.is_array(x)]
+    refused = ""
+    if plain:
+        refused = (
+            f"the live part {name} returned a {type(plain[0]).__name__}, which would "
+            f"be the same in every replay; {RAN}"
+        )
+    elif passed.changed():
+        refused = (
+            f"the live part {name} changed a list, dict or dataclass that it was "
+            f"passed, of which every replay makes a new one; {RAN}"
+        )
     found = look(arrays, adapter)
-    text = ", ".join(map(adapter.text, arrays)) or "None"
-    return Returned(found, key, sharing(found, carried), text)
+    key = (len(plain),) if plain else describe((result,), {}, adapter).key
+    return Returned(
+        found,
+        key,
+        sharing(found, carried),
+        sharing(found, look(passed.arrays(), adapter)),
+        ", ".join(map(adapter.text, arrays)) or "None",
+        refused,
+    )
 
 
 def sharing(arrays: Arrays, carried: Arrays) -> Shared:
@@ -217,13 +229,10 @@ class Rehearsed:
                 result = part(*args, **kwargs)
         finally:
             self._before = self._look()
-        try:
-            passed.check(part.name)
-            seen = returned(part.name, result, _NOTHING, self._adapter)
-        except CaptureError as error:
-            self._session.refuse(error.what, error.remedy)
-        else:
-            self._session.broken(part, f"{passed.text()} -> {seen.key!r}")
+        got = returned(part.name, result, passed, _NOTHING, self._adapter)
+        if got.refused:
+            self._session.refuse(got.refused, REMEDY)
+        self._session.broken(part, passed.text(), got.kind)
         return result
 
     def _settle(self) -> None:

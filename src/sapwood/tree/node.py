@@ -50,6 +50,8 @@ class Node:
     A recording with live parts is a ``chain``, and this node its first part, which
     answers for all: its ``places`` and ``clobbers`` are those of the whole.
     ``running`` counts the calls on their way through it; it stays until they are.
+    The last ``made`` places of an escaping part are not copied out: they are the new
+    storages themselves, allocated by every replay.
     """
 
     label: str
@@ -76,6 +78,7 @@ class Node:
     timed: int = 0
     hits: int = 0
     last_used: int = 0
+    made: int = 0
     chain: tuple[Link, ...] = ()
     running: int = 0
     fixed: tuple[tuple[int, Addr], ...] = field(init=False)
@@ -95,7 +98,9 @@ class Node:
             if not place.role.fixed and place.used
         )
         self.used = tuple(
-            (i, place.written) for i, place in enumerate(self.places) if place.used
+            (i, place.written)
+            for i, place in enumerate(self.places[: len(self.places) - self.made])
+            if place.used
         )
         self.copied_bytes = Size(
             sum(

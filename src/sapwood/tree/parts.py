@@ -27,7 +27,10 @@ from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.leases import Lease
 from sapwood.tree.live import (
+    RAN,
+    REMEDY,
     Passed,
+    Returned,
     carry,
     check_open,
     hold_weakly,
@@ -51,6 +54,7 @@ from sapwood.tree.session import LivePart, Session
 from sapwood.tree.signature import Place, look
 from sapwood.tree.stage import late_stages
 from sapwood.tree.watch import Capture
+from sapwood.units import Addr
 
 __all__ = ["RecordedParts", "discard", "record_parts"]
 
@@ -68,11 +72,17 @@ class RecordedParts(NamedTuple):
 
 
 def record_parts(
-    order: Order, args: tuple[Any, ...], kwargs: Mapping[str, Any], forest: Forest
+    order: Order,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    forest: Forest,
+    *,
+    tolerant: bool,
 ) -> RecordedParts:
     """Run a call, part by part, and return a node that is a chain of them.
 
-    Called with the device's lock held, which live parts run without. Raises
+    Called with the device's lock held, which live parts run without. Where it is
+    ``tolerant``, a live part may return what no replay could take. Raises
     `CaptureError`, `DriverError` or `OutOfMemory`; the parts before have run then.
     """
     if not forest.device.driver.abilities.exact_addresses:
@@ -81,7 +91,7 @@ def record_parts(
             "does not",
             remedy="Graph what is before and behind the live part each for itself",
         )
-    parts = _Parts(order, args, kwargs, forest)
+    parts = _Parts(order, args, kwargs, forest, tolerant=tolerant)
     try:
         return parts.record()
     except BaseException as error:
@@ -115,7 +125,10 @@ class _Parts:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         forest: Forest,
+        *,
+        tolerant: bool,
     ) -> None:
+        self.tolerant = tolerant
         self.order, self.forest, self.device = order, forest, forest.device
         self.args, self.kwargs = args, kwargs
         self.arguments = order.bind(args, kwargs)
@@ -135,7 +148,13 @@ class _Parts:
         warm = order.group.warm
         stays = frozenset() if warm is None else warm.stays
         self.range = Range.reserve(self.device.pages)
-        self.capture = Capture(self.device, forest.capture_stream(), self.range, stays)
+        self.capture = Capture(
+            self.device,
+            forest.capture_stream(),
+            self.range,
+            stays,
+            escapes=order.plan.escapes,
+        )
 
     def record(self) -> RecordedParts:
         """Run the function, and return what was made of it."""
@@ -186,34 +205,51 @@ class _Parts:
     def _end(self, graph: GraphHandle, shown: Any, *, last: bool) -> Node:
         """Make a node of what was captured, and run it."""
         range_, adapter = self.range, self.forest.adapter
-        places = [*self.carried.places(adapter), *self.arrays.places(adapter)]
+        survivors = self.capture.survivors(self.first)
         lines = self.session.lines[self.first_line :]
         try:
             bound = self._bound()
+            outputs = self._outputs(shown, bound, survivors)
+            new = _in_order(survivors, outputs)
+            made = self._escaping(new)
+            places = [
+                *self.carried.places(adapter),
+                *self.arrays.places(adapter),
+                *(Place(s, s.address, Addr(s.address + s.size), ()) for s in made),
+            ]
             recording = read(graph, lines, places, {}, range_, self.device)
         finally:
             self.device.driver.destroy_graph(graph)
-        survivors = self._survivors()
         symbols = recording.symbols()
-        names, roles = self._roles(places, symbols)
+        names, roles = self._roles(places[: len(places) - len(made)], symbols)
+        roles += [Role.PATCHED] * len(made)
+        names += [f"new array {i}" for i in range(len(made))]
         staged = [r if i in symbols else Role.PINNED for i, r in enumerate(roles, 1)]
         drawing = Drawing(
             plan=self._plan(last=last),
             recording=recording,
-            outputs=self._outputs(shown, bound, survivors),
+            outputs=outputs,
             places=places,
             names=names,
             roles=roles,
             stages=late_stages(places, staged, {}, range_, self.device),
             ambient=self.ambient,
             ambient_arrays=self.arrays,
+            made=len(made),
         )
         node = build(drawing, range_, self.device)
         shared = sharing(self.arrays, self.carried)
         slots = tuple(change.slot for change in bound)
         self.links.append(Link(node, slots, shared, None))
-        self._run(node, survivors)
+        self._run(node, new)
         return node
+
+    def _escaping(self, new: Sequence[Storage]) -> Sequence[Storage]:
+        """Return the new storages that replays allocate: all, or none are."""
+        made = [storage for storage in new if not storage.captured]
+        if self.order.plan.escapes and len(made) < len(new):
+            self.unfit = "an array outlives its part that did not in the warm-up"
+        return made
 
     def _bound(self) -> list[BoundArray]:
         """Return the arrays that the part bound; plain values are an error, later."""
@@ -221,10 +257,6 @@ class _Parts:
         changes = after.changes_since(self.before)
         self.error = self.error or plain_changes(changes)
         return [change for change in changes if isinstance(change, BoundArray)]
-
-    def _survivors(self) -> list[Storage]:
-        alive = self.capture.allocations.alive()
-        return [storage for i, storage in alive.items() if i >= self.first]
 
     def _plan(self, *, last: bool) -> Plan:
         """Return the plan of a part; only the last one may lose what was donated."""
@@ -234,6 +266,7 @@ class _Parts:
             label=f"{plan.label}/{number + 1}" if number else plan.label,
             call=plan.call._replace(given=self.carried),
             donated=plan.donated if last else frozenset(),
+            escapes=plan.escapes and not self.unfit,
         )
 
     def _outputs(
@@ -253,27 +286,24 @@ class _Parts:
         self.shown.update(id(adapter.storage(array)) for array in arrays)
         return replace(outputs, storages=(*outputs.storages, *made.values()))
 
-    def _run(self, node: Node, survivors: Sequence[Storage]) -> None:
+    def _run(self, node: Node, new: Sequence[Storage]) -> None:
         """Launch a part; what outlives it is now leased, at the same address."""
         stream = self.device.stream()
         lows = prepare(node, self.carried, self.arrays, stream)
+        lows = [*lows, *(storage.address for storage in new[: node.made])]
         self.device.pages.claim(stream, node.clobbers)
         launch(node, lows, stream)
         leases = self.forest.leases
-        leases.cross(survivors)
-        self.made += survivors
-        masks = dict(
-            zip(
-                (made.address for made in node.outputs.storages),
-                node.output_masks,
-                strict=True,
-            )
-        )
-        for storage in survivors:
-            lease = Lease(leases, node.range, masks[storage.address])
-            storage.token, storage.captured = lease, False
+        leases.cross(new)
+        self.made += new
+        for storage, mask in zip(new, node.output_masks, strict=True):
             storage.writer, storage.readers = stream, ()
-            leases.begin(lease, storage)
+            if storage.captured:
+                lease = Lease(leases, node.range, mask)
+                storage.token, storage.captured = lease, False
+                leases.begin(lease, storage)
+            else:
+                leases.begin_loose(storage)
 
     # Roles.
 
@@ -367,26 +397,37 @@ class _Parts:
         crossing = self.made[len(self.made) - len(link.part.outputs.storages) :]
         self.carried = carry(self.carried, crossing, passed.arrays())
         self.names += [f"what {link.part.label} made"] * len(crossing)
-        self.roles += [Role.INHERITED] * len(crossing)
+        role = Role.PATCHED if self.order.plan.escapes else Role.INHERITED
+        self.roles += [role] * len(crossing)
         if raised is not None:
             self.unfit = f"the live part {part.name} raised {raised!r}"
             return
-        try:
-            passed.check(part.name)
-            got = returned(part.name, result, self.carried, adapter)
-        except CaptureError as error:
-            self.session.refuse(error.what, error.remedy)
-            raise
+        got = returned(part.name, result, passed, self.carried, adapter)
+        self.session.broken(part, passed.text(), got.kind)
+        self._check(part.name, got)
         live = Live(part.name, part.held(), got.key, got.shared, got.text)
-        outputs = hold_weakly(link.part.outputs)
-        link.part.outputs = outputs
+        link.part.outputs = hold_weakly(link.part.outputs)
         self.links[-1] = replace(link, live=live)
-        self.session.broken(part, f"{passed.text()} -> {got.key!r}")
         known = len(self.carried.storages)
         self.carried = receive(self.carried, got)
         for place in self.carried.places(adapter)[known:]:
             self.names.append(f"the result of {part.name}")
             self.roles.append(self._anywhere(place))
+
+    def _check(self, name: str, got: Returned) -> None:
+        """Refuse a result that no replay could take, or that differs from the last."""
+        refused, ran = got.refused, self.session.breaks
+        warm = self.order.group.warm
+        then = warm.breaks[: len(ran)][-1] if warm is not None else ran[-1]
+        if not refused and then[1:3] == ran[-1][1:3] and then[3] != ran[-1][3]:
+            refused = (
+                f"the live part {name} returned {got.text}, which is another kind of "
+                f"result than in the call before; {RAN}"
+            )
+        if refused and self.tolerant:
+            self.error = self.error or CaptureError(refused, remedy=REMEDY)
+        elif refused:
+            self.session.refuse(refused, REMEDY)
 
     # The end.
 
@@ -406,3 +447,8 @@ class _Parts:
         if not lost:
             return None
         return outliving([(s.address, s.size, lines.get(s.address)) for s in lost])
+
+
+def _in_order(survivors: Sequence[Storage], outputs: Outputs) -> list[Storage]:
+    by_address = {storage.address: storage for storage in survivors}
+    return [by_address[made.address] for made in outputs.storages]

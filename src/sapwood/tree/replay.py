@@ -43,10 +43,12 @@ def replay(
     lows = prepare(node, given, ambient, stream)
     device.pages.claim(stream, node.clobbers)
     escaped = _escape_storages(forest, node, stream) if node.escapes else None
+    if escaped is not None and node.made:
+        lows = [*lows, *(storage.address for storage in escaped)]
     launch(node, lows, stream)
     if escaped is not None:
         for storage, new in zip(node.outputs.storages, escaped, strict=True):
-            if storage.size:
+            if storage.size and not node.made:
                 device.driver.copy(
                     new.address, storage.address, storage.size, stream.handle
                 )

@@ -122,6 +122,9 @@ class Runner:
         passage = Passage(self.forest, found, call, arguments)
         passage.start()
         self.diary.tally["copied_bytes"] += found.node.copied_bytes
+        if found.node.escapes:
+            for part in found.node.parts():
+                self.diary.escaped(part)
         return passage
 
     def _check_open(self) -> None:
@@ -324,7 +327,9 @@ class Runner:
     ) -> Any:
         """Record a call around its live parts, and so run it."""
         order = self._order(call, group, step, before)
-        result, made, unfit = record_parts(order, args, kwargs, self.forest)
+        result, made, unfit = record_parts(
+            order, args, kwargs, self.forest, tolerant=self.options.tolerant
+        )
         # Meanwhile other calls may have been recorded.
         again = self._decide(group, {})
         if made.error is None and not unfit and not again.evict:

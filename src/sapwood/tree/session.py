@@ -55,7 +55,7 @@ class Session:
         self.unrecordable: CaptureError | None = None
         self.ops: list[tuple[str, bytes]] = []
         self.lines: list[str | None] = []
-        self.breaks: list[tuple[int, str, str]] = []
+        self.breaks: list[tuple[int, str, str, str]] = []
         self.between: Between | None = None
 
     def op(self, name: str, constants: bytes) -> None:
@@ -70,9 +70,9 @@ class Session:
             for name, constants in self.ops
         )
 
-    def broken(self, part: LivePart, text: str) -> None:
-        """Note that a live part ran; ``text`` tells its arguments and its result."""
-        self.breaks.append((len(self.ops), part.name, text))
+    def broken(self, part: LivePart, passed: str, returned: str) -> None:
+        """Note that a live part ran, on what and with what result, as text."""
+        self.breaks.append((len(self.ops), part.name, passed, returned))
 
     def live(
         self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -89,9 +89,17 @@ class _RangeRoute:
     ) -> None:
         self.device, self.range = device, range_
         self.allocations, self.stays = allocations, stays
+        self.outside: Callable[[], ExitStack] | None = None
+        self.held: list[Storage] = []
 
     def allocate(self, size: Size, stream: Stream) -> Storage:
         stays = self.allocations.count() in self.stays
+        if stays and self.outside is not None:
+            with self.outside():
+                storage = self.device.allocate_on_heap(size, self.device.stream())
+            # Whether it stays is a guess, and the ops that use it are there already.
+            self.held.append(storage)
+            return self.allocations.add(storage)
         line = user_line()
         self.device.returns.drain()
         return self.allocations.add(
@@ -124,15 +132,23 @@ def warm_up(
 class Capture:
     """The capture of one function; what runs live interrupts it.
 
-    ``allocations`` are those of the function, in order.
+    ``allocations`` are those of the function, in order. Those that are expected to
+    stay are on the heap if it ``escapes``.
     """
 
     def __init__(
-        self, device: Device, stream: Stream, range_: Range, stays: frozenset[int]
+        self,
+        device: Device,
+        stream: Stream,
+        range_: Range,
+        stays: frozenset[int],
+        *,
+        escapes: bool = False,
     ) -> None:
         self.device, self.stream = device, stream
         self.allocations = Allocations()
         self.route = _RangeRoute(device, range_, self.allocations, stays)
+        self.route.outside = self.live if escapes else None
         self.fork = Fork(stream)
         self.failed: BaseException | None = None
         self._open = False
@@ -176,6 +192,12 @@ class Capture:
         self._open = False
         self.fork.leave()
         return graph
+
+    def survivors(self, first: int) -> list[Storage]:
+        """Return those of the allocations from the ``first`` on that outlive it."""
+        alive = [s for i, s in self.allocations.alive().items() if i >= first]
+        self.route.held.clear()
+        return alive
 
     def live(self) -> ExitStack:
         """Return a context in which nothing is captured, nor anybody watched."""

@@ -1,0 +1,110 @@
+"""Small devices, looked after: nothing of them may be left when a test is over."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+from contextlib import suppress
+
+import pytest
+
+from sapwood.driver.emulated import Emulated
+from sapwood.driver.layers import Checked, Faulty, Recorded
+from sapwood.errors import SapwoodError
+from sapwood.memory.device import Device
+from sapwood.memory.pages import Pages
+from sapwood.units import Size
+
+PAGE = Size(mmap.PAGESIZE)
+PAGES = 64
+
+
+class Bench:
+    """A device behind every layer; ``recorded`` is what it calls."""
+
+    def __init__(self, schedule, *, pages=PAGES, limit=None, owns_driver=False):
+        self.emulated = Emulated(Size(pages * PAGE), PAGE, schedule)
+        self.checked = Checked(self.emulated)
+        self.faulty = Faulty(self.checked)
+        self.recorded = Recorded(self.faulty, keep=True)
+        self.device = Device(
+            self.recorded,
+            None if limit is None else Size(limit * PAGE),
+            owns_driver=owns_driver,
+        )
+
+    def write(self, storage, value, stream):
+        storage.order_write(stream)
+        self.recorded.set(storage.address, value, storage.size, stream.handle)
+
+    def copy(self, dst, src, stream):
+        src.order_read(stream)
+        dst.order_write(stream)
+        self.recorded.copy(dst.address, src.address, src.size, stream.handle)
+
+    def read(self, storage, stream):
+        """Return the one value that all bytes have."""
+        storage.order_read(stream)
+        data = self.recorded.download(storage.address, storage.size, stream.handle)
+        (value,) = set(data)
+        return value
+
+    def drain(self):
+        with self.device.lock:
+            self.device.returns.drain()
+
+    def free_pages(self):
+        return self.emulated.memory_info().free // PAGE
+
+    def finish(self):
+        self.faulty.plan = ()
+        if not self.device.closed:
+            self.device.close()
+        gc.collect()
+        assert self.checked.leaks() == {}
+        assert not any(self.emulated.live_handles().values())
+        self.emulated.close()
+
+    def abandon(self):
+        """Give all back by force, where a test has failed."""
+        self.device.returns.end()
+        with suppress(SapwoodError):
+            self.emulated.close()
+
+
+@pytest.fixture(params=["earliest", "latest", "random:1"])
+def make_bench(request):
+    """Return a maker of benches; nothing of any may be left when the test ends."""
+    made = []
+
+    def make(**options):
+        made.append(Bench(request.param, **options))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        try:
+            bench.finish()
+        except BaseException:
+            bench.abandon()
+            raise
+
+
+@pytest.fixture
+def bench(make_bench):
+    """Return a bench of 64 pages."""
+    return make_bench()
+
+
+@pytest.fixture
+def pages():
+    """Return the pages of a device that has nothing else."""
+    emulated = Emulated(Size(PAGES * PAGE), PAGE)
+    yield Pages(emulated, None)
+    emulated.close()
+
+
+@pytest.fixture(scope="session")
+def page():
+    """Return the size of a page of all devices here."""
+    return PAGE

@@ -1,0 +1,153 @@
+"""One suite of laws for every kind of store."""
+
+from __future__ import annotations
+
+import errno
+import threading
+
+import pytest
+
+from sapwood.errors import MisuseError
+from sapwood.store import Absent, Entries, Item, verify
+
+NAMES = ("blob-0a", "entry-0a", "x", "0.1-rc", "a" * 127)
+VALUES = (b"", b"\0", b"value", bytes(range(256)) * 300)
+
+
+def test_what_is_put_is_what_is_got(store):
+    """Under every name, every value, as often as it is asked for."""
+    for name in NAMES:
+        for value in VALUES:
+            store.put(name, value)
+            assert store.get(name) == store.get(name) == value
+
+
+def test_nothing_is_got_where_nothing_was_put(store):
+    """A miss is None, before and after anything was stored."""
+    assert store.get("x") is None
+    store.put("x", b"1")
+    assert store.get("y") is None
+
+
+def test_names_do_not_meet(store):
+    """Values under several names stay apart."""
+    for number, name in enumerate(NAMES):
+        store.put(name, bytes([number]))
+    assert [store.get(name) for name in NAMES] == [bytes([n]) for n in range(5)]
+
+
+def test_what_is_deleted_is_gone(store):
+    """Delete tells whether there was anything."""
+    store.put("x", b"1")
+    assert store.delete("x") is True
+    assert store.get("x") is None
+    assert store.delete("x") is False
+
+
+def test_scan_tells_what_is_here(store):
+    """Names and sizes of values, each once."""
+    assert list(store.scan()) == []
+    for name in NAMES:
+        store.put(name, b"12345")
+    found = sorted(store.scan(), key=lambda item: item.name)
+    assert [(item.name, item.size) for item in found] == [(n, 5) for n in sorted(NAMES)]
+    assert all(isinstance(item, Item) for item in found)
+
+
+def test_get_and_put_are_uses(store):
+    """The time of last use grows with both."""
+    store.put("x", b"1")
+    times = [next(store.scan()).used]
+    store.get("x")
+    times.append(next(store.scan()).used)
+    store.put("x", b"2")
+    times.append(next(store.scan()).used)
+    assert times == sorted(set(times))
+
+
+@pytest.mark.parametrize(
+    "name", ["", "A", "a b", "../x", "a/b", ".x", "-x", "é", "x" * 128, "x\n", "x\0"]
+)
+def test_a_name_that_is_none_is_refused(store, name):
+    """By every method, with what names are."""
+    for call in (store.get, store.delete, lambda name: store.put(name, b"")):
+        with pytest.raises(MisuseError, match="Use 1 to 127 of"):
+            call(name)
+
+
+def test_the_longest_unused_goes_first(new_store):
+    """Past the limit, what was neither put nor got for the longest time is gone."""
+    store = new_store(2_000)
+    for number in range(4):
+        store.put(f"x{number}", b"x" * 500)
+        store.get("x0")
+    store.put("x4", b"x" * 500)
+    left = {item.name for item in store.scan()}
+    assert {"x0", "x4"} <= left
+    assert "x1" not in left
+
+
+def test_the_limit_holds(new_store):
+    """However much is put, what is here is within the limit."""
+    store = new_store(10_000)
+    for number in range(60):
+        store.put(f"x{number}", b"x" * (37 * number))
+        assert sum(item.size for item in store.scan()) <= 10_000
+        assert store.get(f"x{number}") is not None
+
+
+def test_a_value_that_is_too_large_is_refused(new_store):
+    """By name, and nothing else has to go for it."""
+    store = new_store(1_000)
+    store.put("x", b"x")
+    with pytest.raises(OSError, match="big takes .* Give it a higher limit") as refused:
+        store.put("big", b"x" * 1_001)
+    assert refused.value.errno == errno.EFBIG
+    assert store.get("x") == b"x"
+
+
+def test_an_entry_goes_as_a_whole(new_store, make_key):
+    """What is left of many entries is whole: no manifest without its blobs."""
+    store = new_store(20_000)
+    entries = Entries(store)
+    for number in range(40):
+        parts = {"own": bytes([number]) * 900, "shared": b"s" * 2_000}
+        entries.put(make_key(number=str(number)), parts)
+        assert entries.find(make_key(number=str(number))) == parts
+        assert verify(store) == []
+    assert entries.tally == {"puts": 40, "hits": 40}
+    assert 3 < len(list(entries.keys())) < 40
+
+
+def test_an_entry_larger_than_the_store_is_refused(new_store, make_key):
+    """Its manifest is never there without its blobs."""
+    store = new_store(4_000)
+    entries = Entries(store)
+    entries.put(make_key(x="1"), {str(n): bytes([n]) * 1_000 for n in range(6)})
+    assert entries.tally == {"refused": 1}
+    assert entries.stopped == ""
+    assert verify(store) == []
+    assert isinstance(entries.find(make_key(x="1")), Absent)
+
+
+def test_threads_may_share_a_store(new_store):
+    """Eight threads put, get and evict; whatever is got is what was put."""
+    store = new_store(20_000)
+    wrong = []
+
+    def work(number):
+        for turn in range(30):
+            name = f"x{(number + turn) % 11}"
+            store.put(name, name.encode() * 300)
+            for other in range(11):
+                value = store.get(f"x{other}")
+                if value not in {None, f"x{other}".encode() * 300}:
+                    wrong.append(other)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert verify(store) == []
