@@ -128,6 +128,8 @@ def test_every_address_is_accounted_for(keeping):
         rig.recorded.reset()
         f(x, state, x[1:])
         reserved += [range_.base for range_ in rt._forest.ranges()]
+        calls = rig.recorded.calls
+        reserved += [args[0] for call, args in calls if call == "unreserve"]
         known.append(holder["h"])
         spans = [array.span for array in known]
         spans += [(base, base + (1 << 37)) for base in reserved]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import mmap
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Faulty, Recorded
-from sapwood.errors import SapwoodError
+from sapwood.errors import DriverError, SapwoodError
 from sapwood.memory.device import Device
 from sapwood.memory.pages import Pages
 from sapwood.units import Size
@@ -72,22 +73,55 @@ class Bench:
             self.emulated.close()
 
 
+@contextmanager
+def opened(schedule="latest", **options):
+    """Open a bench; nothing of it may be left at the end."""
+    bench = Bench(schedule, **options)
+    try:
+        yield bench
+        bench.finish()
+    except BaseException:
+        bench.abandon()
+        raise
+
+
+@pytest.fixture(scope="session")
+def open_bench():
+    """Return what opens benches for properties, which need one per example."""
+    return opened
+
+
 @pytest.fixture(params=["earliest", "latest", "random:1"])
 def make_bench(request):
     """Return a maker of benches; nothing of any may be left when the test ends."""
-    made = []
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(opened(request.param, **options))
 
-    def make(**options):
-        made.append(Bench(request.param, **options))
-        return made[-1]
 
-    yield make
-    for bench in made:
-        try:
-            bench.finish()
-        except BaseException:
-            bench.abandon()
-            raise
+@pytest.fixture(scope="session")
+def every_fault():
+    """Return what fails each driver call of a scenario once, by position.
+
+    The error must come out, and nothing may be left. It returns the names of the calls.
+    """
+
+    def fail_each(scenario):
+        fired = []
+        for position in itertools.count():
+            with opened() as bench:
+                faulty = bench.faulty
+                faulty.position, faulty.plan = 0, {position}
+                raised = False
+                try:
+                    scenario(bench)
+                except DriverError:
+                    raised = True
+                assert raised == (faulty.fired is not None), faulty.fired
+                if faulty.fired is None:
+                    return fired
+                fired.append(faulty.fired)
+
+    return fail_each
 
 
 @pytest.fixture

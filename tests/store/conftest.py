@@ -15,7 +15,7 @@ def _key(**components):
 
 
 STORES = {
-    "memory": lambda path, limit: MemoryStore(limit),
+    "memory": lambda _, limit: MemoryStore(limit),
     "disk": lambda path, limit: DiskStore(path / "disk", limit),
     "memory before disk": lambda path, limit: Tiered(
         MemoryStore(limit), DiskStore(path / "far", limit)

@@ -100,7 +100,9 @@ def test_a_value_that_is_too_large_is_refused(new_store):
     """By name, and nothing else has to go for it."""
     store = new_store(1_000)
     store.put("x", b"x")
-    with pytest.raises(OSError, match="big takes .* Give it a higher limit") as refused:
+    with pytest.raises(
+        OSError, match=r"big takes .* Give it a higher limit"
+    ) as refused:
         store.put("big", b"x" * 1_001)
     assert refused.value.errno == errno.EFBIG
     assert store.get("x") == b"x"

@@ -115,7 +115,7 @@ def _recording(
         "function": function,
         "signature": node.signature,
         "parent": None if node.parent is None else parents.get(node.parent),
-        "hits": node.hits,
+        "hits": node.timed,
         "ops": len(node.recording.ops),
         "pages": node.clobbers.bit_count(),
         "clobbers": list(page_numbers(node.clobbers)),

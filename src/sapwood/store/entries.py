@@ -91,7 +91,7 @@ class Entries:
         """
         manifest = describe(key, parts)
         if self.stopped:
-            self._count("refused")
+            self._count("refused", self.stopped)
             return
         try:
             for part in manifest.parts:

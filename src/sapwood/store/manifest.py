@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sapwood.errors import StoreError
+from sapwood.errors import MisuseError, StoreError
 from sapwood.store.fields import Fields, prefixed
 from sapwood.store.key import Key, decode_key, encode_key
 from sapwood.units import Size
@@ -72,7 +72,13 @@ def blob_name(value: bytes) -> str:
 
 
 def describe(key: Key, parts: Mapping[str, bytes]) -> Manifest:
-    """Return the manifest of an entry of these parts."""
+    """Return the manifest of an entry of these parts.
+
+    Raises `MisuseError` for the name of a part that is empty or does not print.
+    """
+    for name in parts:
+        if not name or not name.isprintable():
+            raise MisuseError(f"{name!r} cannot name a part. Use text that prints")
     return Manifest(
         key,
         tuple(

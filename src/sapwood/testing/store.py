@@ -39,6 +39,8 @@ _TIGHT: Final = 3_500
 _ROOMY: Final = 1 << 20
 _ONE: Final = 1_200
 """No file is larger."""
+_ALL: Final = 1 << 30
+"""Whatever there is."""
 
 What = int | str
 """What is put: an entry under the key of that number, or a note of that name."""
@@ -46,7 +48,7 @@ What = int | str
 _key = st.integers(0, _KEYS - 1)
 _note = st.sampled_from(_NOTES)
 _what = st.one_of(_key, _note)
-_whats = st.lists(_what, min_size=1, max_size=4, unique=True)
+_whats = st.lists(_what, min_size=1, max_size=6, unique=True)
 _two = st.lists(_key, min_size=2, max_size=2, unique=True)
 _two_of_a_kind = st.one_of(_two, st.permutations(_NOTES).map(lambda names: names[:2]))
 _image = st.integers(0, len(_IMAGES) - 1)
@@ -93,7 +95,7 @@ class Puts(RuleBasedStateMachine):
     caught: int | None = None
     """How many those were when a law was first broken."""
 
-    @initialize(limit=st.sampled_from([_TIGHT, _ROOMY]))
+    @initialize(limit=st.sampled_from([_TIGHT, _TIGHT, _ROOMY]))
     def begin(self, limit: int) -> None:
         """Open a folder that is not there, twice."""
         self.outside = sys.exception()
@@ -112,12 +114,26 @@ class Puts(RuleBasedStateMachine):
     # What programs do.
 
     @rule(
-        handle=_handle, whats=_whats, image=_image, most=st.sampled_from([7, 1 << 30])
+        handle=_handle,
+        whats=_whats,
+        image=_image,
+        waits=st.booleans(),
+        most=st.sampled_from([7, _ALL]),
     )
     def put(
-        self, handle: int, whats: list[What], image: int, most: int = 1 << 30
+        self,
+        handle: int,
+        whats: list[What],
+        image: int,
+        waits: bool = False,
+        most: int = _ALL,
     ) -> None:
-        """Put entries that share a part with others, in small writes or large."""
+        """Put entries that share a part with others, in small writes or large.
+
+        ``waits``: what is there was used long ago.
+        """
+        if waits:
+            self._wait()
         self.files[handle].most = most
         for what in whats:
             value, since = self._new_value(what, image), self._tick()
@@ -158,14 +174,13 @@ class Puts(RuleBasedStateMachine):
         else:
             self._hit(name, value, since)
 
-    @rule(handle=_handle, key=_key, act=st.sampled_from(["why", "trim", "end", "wait"]))
+    @rule(handle=_handle, key=_key, act=st.sampled_from(["why", "trim", "end"]))
     def tend(self, handle: int, key: int, act: str) -> None:
         """Do what is done now and then."""
         {
             "why": lambda: self._ask_why(handle, key),
             "trim": lambda: self._trim(handle),
             "end": lambda: self._reopen(handle),
-            "wait": self._wait,
         }[act]()
 
     def _ask_why(self, handle: int, key: int) -> None:
@@ -241,7 +256,7 @@ class Puts(RuleBasedStateMachine):
         handle=_handle,
         what=_what,
         file=st.integers(0, 2),
-        at=st.integers(0, 1 << 16),
+        at=st.integers(0, 600),
         how=st.sampled_from(["flip", "cut", "extend", "remove"]),
     )
     def damage(self, handle: int, what: What, file: int, at: int, how: str) -> None:
@@ -250,7 +265,7 @@ class Puts(RuleBasedStateMachine):
             self.put(handle, [what], file)
         for path in self._files_of(what)[file % 3 :][:1]:
             data = path.read_bytes()
-            at %= max(len(data), 1)
+            at = max(len(data) - 1 - at, 0)
             flipped = bytes(255 - byte for byte in data[at : at + 1])
             self._change(
                 path,

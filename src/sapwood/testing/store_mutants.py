@@ -87,9 +87,9 @@ STORE_MUTANTS: Final = (
     _mutant(
         "manifest put before its blobs",
         entries.Entries.put,
-        "for part in manifest.parts:",
-        "for part in [self.store.put(entry_name(key.digest), encode_manifest(manifest)) "
-        "for _ in '1'] and manifest.parts:",
+        "manifest.parts:\n",
+        "(self.store.put(entry_name(key.digest), encode_manifest(manifest)), "
+        "manifest.parts)[1]:\n",
     ),
     _mutant(
         "contents not synced",

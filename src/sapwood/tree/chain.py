@@ -32,7 +32,7 @@ from sapwood.tree.live import (
     sharing,
 )
 from sapwood.tree.miss import Why
-from sapwood.tree.node import Link, Live, Node
+from sapwood.tree.node import Link, Live, Node, Shared
 from sapwood.tree.replay import replay
 from sapwood.tree.roles import Role
 from sapwood.tree.signature import Arrays, Call
@@ -50,7 +50,7 @@ def answer_for_all(links: Sequence[Link], used_later: AbstractSet[int]) -> Node:
     """Return the first part as the node of the whole chain.
 
     ``used_later`` are its ambient places that only later parts use. Those that no part
-    uses may be anywhere.
+    uses, be it by another name, may be anywhere.
     """
     parts = [link.part for link in links]
     head = parts[0]
@@ -62,7 +62,7 @@ def answer_for_all(links: Sequence[Link], used_later: AbstractSet[int]) -> Node:
             places[i] = replace(use, used=used)
         elif i in used_later:
             places[i] = replace(use, used=True)
-        elif not use.used:
+        elif not use.used and links[0].shared[i - first] is None:
             places[i] = replace(use, role=Role.PATCHED)
     head.chain, head.places = tuple(links), tuple(places)
     head.clobbers = Mask(reduce(or_, (part.clobbers for part in parts)))
@@ -161,7 +161,7 @@ class Passage:
             miss = explain(node, Why.AMBIENT, Mask(0), self.carried, None)
         else:
             why = rejects(node, Mask(0), self.carried, ambient, adapter)
-            if why is None and sharing(ambient, self.carried) != link.shared:
+            if why is None and _parted(link, sharing(ambient, self.carried)):
                 why = Why.OVERLAP
             if why is not None:
                 miss = explain(node, why, Mask(0), self.carried, ambient)
@@ -186,3 +186,11 @@ class Passage:
             if self.node in forest.nodes:
                 forest.last = self.node
             release(forest.leave, self.node, self._mask)
+
+
+def _parted(link: Link, now: Shared) -> bool:
+    """Return whether arrays that the part takes for one are two by now."""
+    return any(
+        then is not None and then != each and link.part.places[then[0]].used
+        for then, each in zip(link.shared, now, strict=True)
+    )

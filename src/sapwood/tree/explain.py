@@ -42,11 +42,22 @@ def explain_function(
 
 def _node(node: Node) -> list[str]:
     after = f" after {node.parent}" if node.parent else ""
+    ops = sum(len(part.recording.ops) for part in node.parts())
     lines = [
-        f"  {node.label}{after}: {len(node.recording.ops)} ops, "
+        f"  {node.label}{after}: {ops} ops, "
         f"{node.clobbers.bit_count()} pages, replayed {node.hits} times"
         + (", copies its outputs out" if node.escapes else "")
     ]
+    for link in node.chain:
+        lines.append(f"    {link.part.label}: {len(link.part.recording.ops)} ops")
+        lines += [f"  {line}" for line in _places(link.part)]
+        if link.live is not None:
+            lines.append(f"    then {link.live.name}, live, gives {link.live.text}")
+    return lines if node.chain else [*lines, *_places(node)]
+
+
+def _places(node: Node) -> list[str]:
+    lines: list[str] = []
     for place in node.places:
         if place.used:
             written = ", written" if place.written else ""

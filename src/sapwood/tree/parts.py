@@ -147,13 +147,10 @@ class _Parts:
         self.unfit = ""
         warm = order.group.warm
         stays = frozenset() if warm is None else warm.stays
+        stream = forest.capture_stream()
         self.range = Range.reserve(self.device.pages)
         self.capture = Capture(
-            self.device,
-            forest.capture_stream(),
-            self.range,
-            stays,
-            escapes=order.plan.escapes,
+            self.device, stream, self.range, stays, escapes=order.plan.escapes
         )
 
     def record(self) -> RecordedParts:
@@ -166,6 +163,8 @@ class _Parts:
             self.device.driver.destroy_graph(captured.graph)
             raise session.unrecordable
         node = self._end(captured.graph, captured.result, last=True)
+        for i in node.revokes:
+            self.forest.leases.donate(self.carried.storages[i], node.label)
         error = captured.error or self.error
         error = error or differs(order.group.warm, session, node.outputs)
         error = error or self._unheld()
@@ -290,7 +289,8 @@ class _Parts:
         """Launch a part; what outlives it is now leased, at the same address."""
         stream = self.device.stream()
         lows = prepare(node, self.carried, self.arrays, stream)
-        lows = [*lows, *(storage.address for storage in new[: node.made])]
+        made = [storage.address for storage in new if not storage.captured]
+        lows = [*lows, *made]
         self.device.pages.claim(stream, node.clobbers)
         launch(node, lows, stream)
         leases = self.forest.leases

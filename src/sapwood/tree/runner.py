@@ -330,9 +330,9 @@ class Runner:
         result, made, unfit = record_parts(
             order, args, kwargs, self.forest, tolerant=self.options.tolerant
         )
-        # Meanwhile other calls may have been recorded.
-        again = self._decide(group, {})
-        if made.error is None and not unfit and not again.evict:
+        if made.error is None and not unfit:
+            unfit = self._no_room(group, made.node)
+        if made.error is None and not unfit:
             self._plant(call, group, made, before)
             self.diary.recorded(call, made.node)
             return result
@@ -343,6 +343,14 @@ class Runner:
             raise made.error
         self.diary.passed_through(call, str(made.error or unfit))
         return result
+
+    def _no_room(self, group: Group, node: Node) -> str:
+        """Say why there is no room for a node that other calls came before, if so."""
+        step = self._decide(group, {})
+        full = step.escapes and not node.escapes
+        if step.deed is Deed.RECORD and not step.evict and not full:
+            return ""
+        return "calls that were recorded meanwhile took its place"
 
     def _restored(
         self, call: Call, group: Group, step: Step, before: Survey

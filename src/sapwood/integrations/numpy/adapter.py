@@ -34,6 +34,10 @@ class Shape(NamedTuple):
     address: int
     writeable: bool
 
+    def __repr__(self) -> str:
+        # The face's own would read device memory, which need not be there.
+        return f"Shape({self.layout}, {self.address:#x})"
+
 
 class NumpyAdapter:
     """The adapter of one device's NumPy-API arrays."""
