@@ -23,6 +23,7 @@ from sapwood.runtime import (
     save,
 )
 from sapwood.tree.containers import register_container
+from sapwood.version import __version__
 
 __all__ = [
     "CaptureError",
@@ -35,6 +36,7 @@ __all__ = [
     "SapwoodError",
     "StaleOutput",
     "StoreError",
+    "__version__",
     "default_runtime",
     "disabled",
     "eager",

@@ -17,7 +17,7 @@ from typing import Any
 from sapwood.errors import MisuseError
 from sapwood.units import Size, size_text
 
-__all__ = ["Kind", "Knobs", "Setting", "current", "scope", "settings"]
+__all__ = ["Kind", "Knobs", "Setting", "current", "limit", "scope", "settings"]
 
 _BINARY = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
@@ -186,6 +186,21 @@ def settings() -> tuple[Setting, ...]:
         )
         for knob in sorted(fields(Knobs), key=lambda knob: knob.name)
     )
+
+
+def limit(name: str, value: object) -> Size | None:
+    """Return a limit in bytes, given so or as text; None where it is empty.
+
+    Raises `MisuseError` that names ``name``, the value and what is allowed.
+    """
+    kind = _optional(_size(1))
+    try:
+        size: Size | None = kind.read(value)
+    except (TypeError, ValueError):
+        raise MisuseError(
+            f"{name}={value!r} is not allowed. Set {kind.allowed}"
+        ) from None
+    return size
 
 
 _scoped: ContextVar[Knobs | None] = ContextVar("sapwood_knobs", default=None)

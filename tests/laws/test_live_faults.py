@@ -1,4 +1,4 @@
-"""Law 15 for live parts: whichever driver call fails, once, nothing is lost or leaks."""
+"""Law 15 for live parts: whichever driver call fails, nothing is lost or leaks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _lasting(trial):
 
     f = trial.rt.graph(fn)
     w, x = (trial.trying(lambda: trial.rt.array(np.arange(8.0))) for _ in range(2))
-    for _ in range(5):
+    for _ in range(4):
         trial.call(f, _plain, w, x)
     return w, x
 
@@ -92,14 +92,14 @@ def _kept(trial):
         w += h
         return y * w, h
 
-    f = trial.rt.graph(fn, max_variants=2)
+    f = trial.rt.graph(fn, max_variants=1)
     x = trial.trying(lambda: trial.rt.array(np.arange(8.0)))
     held = [x]
-    for _ in range(7):
+    for _ in range(5):
         held.append(trial.trying(lambda: trial.rt.array(np.arange(8.0))))
         trial.call(f, _plain, held[-1], x)
     for array, values in kept:
-        assert trial.read(array).tobytes() in (values, b"") or array in held
+        assert trial.read(array).tobytes() == values
     return held, kept
 
 

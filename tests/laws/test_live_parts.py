@@ -14,7 +14,7 @@ import sapwood as sw
 
 
 def test_between_two_recorded_parts(agree):
-    """A live part sees the values of every call, once per call; the rest is replayed."""
+    """A live part runs once in every call, with its values; the rest is replayed."""
     counts = {}
 
     def program(w):
@@ -285,7 +285,7 @@ def test_instances_are_held_weakly(rig):
 
     class Net:
         @sw.eager
-        def note(self, x, other):
+        def note(self, x, _):
             return x * float(x.sum())
 
         @rt.graph
@@ -348,10 +348,10 @@ OTHERS = {
     "shape": lambda x: x[1:],
     "dtype": lambda x: x.astype(np.float32),
     "nesting": lambda x: (x * 1,),
-    "none": lambda x: None,
+    "none": lambda _: None,
     "alias": lambda x: x,
     "float": lambda x: float(x.sum()),
-    "text": lambda x: "no",
+    "text": lambda _: "no",
 }
 
 
@@ -392,7 +392,7 @@ def test_plain_results_are_refused_on_call_one(rt, wrong):
     """A plain value would be the same in every replay: it is refused at once."""
 
     @sw.eager
-    def measure(x):
+    def measure(_):
         return wrong
 
     def fn(x):
@@ -582,7 +582,7 @@ def test_values_that_a_live_part_changes(rt, bits):
     state, low = {"scale": 2.0}, [False]
 
     @sw.eager
-    def adapt(x):
+    def adapt(_):
         if low[0]:
             state["scale"] = 1.0
 
@@ -820,7 +820,7 @@ def test_evicted_on_the_way(make_rig, bits):
     go = []
 
     @sw.eager
-    def crowd(h):
+    def crowd(_):
         if go:
             for n in range(1, 9):
                 y = rt.array(np.ones(n))
@@ -856,7 +856,7 @@ def test_closed_on_the_way(make_rig):
         rt, calls = make_rig().runtime, []
 
         @sw.eager
-        def shut(h, rt=rt, calls=calls, when=when):
+        def shut(_, rt=rt, calls=calls, when=when):
             calls.append(1)
             if len(calls) == when + 1:
                 rt.close()
@@ -925,7 +925,7 @@ def test_elsewhere_it_is_the_plain_function(rt):
 
 
 def test_warm_runs_live_parts(rt):
-    """`warm` warms up and records, and so runs a live part twice; arrays are as before."""
+    """`warm` runs a live part twice, to warm up and to record; arrays are left alone."""
     calls = []
 
     @sw.eager
@@ -1014,3 +1014,145 @@ def test_what_cannot_be_a_live_part(fn):
     """Generators, coroutines and what is no function are refused at decoration."""
     with pytest.raises(sw.MisuseError):
         sw.eager(fn)
+
+
+def test_an_exception_that_the_function_catches(rt, bits):
+    """A replay has no `try`: it says so, where eager code would go on."""
+    fail = [False]
+
+    @sw.eager
+    def check(_):
+        if fail[0]:
+            raise Mine
+
+    def fn(x):
+        x += 1
+        try:
+            check(x)
+        except Mine:
+            return x * 0
+        return x * 2
+
+    f, x, y = rt.graph(fn), rt.array(np.ones(3)), np.ones(3)
+    for n, fail[0] in enumerate((False, True, False, False, False)):
+        y += 1
+        assert bits(f(x)) == bits(y * (0 if fail[0] else 2))
+        assert f.stats().recordings == (n > 1)
+    fail[0] = True
+    with pytest.raises(sw.CaptureError, match=r"check raised Mine.*first part") as info:
+        f(x)
+    assert "test_live_parts.py" in info.value.where
+    assert isinstance(info.value.__cause__, Mine)
+    del info
+    fail[0], y = False, y + 2
+    assert bits(f(x)) == bits(y * 2)
+
+
+def test_objects_that_are_passed(rt):
+    """A live part gets the very objects; what the function makes itself is refused."""
+
+    class Log:
+        def __init__(self):
+            self.seen = []
+
+    log, found = Log(), []
+
+    @sw.eager
+    def note(where, h, *, when):
+        found.append((where, float(h.sum()), when))
+
+    f = rt.graph(lambda x: (note(log, x * 2, when="now"), x + 1)[1])
+    x = rt.array(np.ones(3))
+    for _ in range(4):
+        f(x)
+    assert found == [(log, 6.0, "now")] * 4
+    for made in (lambda: Log(), lambda: np.ones(3), lambda: lambda: 3):
+        g = rt.graph(lambda x, made=made: (note(made(), x, when=0), x + 1)[1])
+        g(x)
+        with pytest.raises(sw.CaptureError, match="makes itself"):
+            g(x)
+
+
+def test_tolerant_functions_go_on(rt, bits):
+    """With ``on_unsupported="eager"`` a result that cannot be taken is used once."""
+    calls = []
+
+    @sw.eager
+    def measure(x):
+        calls.append(1)
+        return float(x.sum()) if len(calls) == 2 else x * 2
+
+    f = rt.graph(lambda x: measure(x + 1) + x, on_unsupported="eager")
+    x = rt.array(np.arange(3.0))
+    h = np.arange(3.0)
+    assert bits(f(x)) == bits((h + 1) * 2 + h)
+    assert bits(f(x)) == bits((h + 1).sum() + h)
+    for _ in range(3):
+        assert bits(f(x)) == bits((h + 1) * 2 + h)
+    assert f.stats().passed_through == 4
+
+
+def test_large_arrays_are_not_copied(agree):
+    """From `patch_from` bytes on, what crosses and what is returned is patched."""
+
+    def program(w):
+        @sw.eager
+        def live(h):
+            h[0] += 1
+            return h * float(h[1])
+
+        def fn(x):
+            h = x * 2
+            y = live(h)
+            y += h
+            return y, h
+
+        f = w.graph(fn)
+        kept = []
+        for i in range(9):
+            kept.append(f(w.values(300_000)))
+            if i == 7:
+                kept.clear()
+            yield kept[-2:]
+
+    world = agree(program)
+    assert world.count("replays") >= 3
+
+
+def test_events_of_an_earlier_part(agree):
+    """An event recorded before a break may be waited for behind it."""
+
+    def program(w):
+        one, two = w.stream(), w.stream()
+        mark = sw.eager(lambda: None)
+
+        def fn(x):
+            with one:
+                h = x * 2
+                event = one.record()
+            mark()
+            two.wait(event)
+            with two:
+                return h + 1
+
+        f = w.graph(fn)
+        for _ in range(5):
+            yield f(w.values(3))
+
+    assert agree(program).count("replays") >= 2
+
+
+def test_verified_functions(rt, bits):
+    """``verify`` does not run live parts twice."""
+    calls = []
+
+    @sw.eager
+    def note(h):
+        calls.append(float(h.sum()))
+        return h * len(calls)
+
+    f = rt.graph(lambda x: note(x * 2) + x, verify=2)
+    x = rt.array(np.arange(3.0))
+    for n in range(1, 8):
+        assert bits(f(x)) == bits(np.arange(3.0) * 2 * n + np.arange(3.0))
+    assert len(calls) == 7

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import pytest
 from hypothesis import settings
@@ -109,7 +109,7 @@ class BlocksMachine(RuleBasedStateMachine):
     def blocks_do_not_overlap(self):
         spans = sorted((at, at + size) for at, size in self.blocks.taken.items())
         spans = sorted([*spans, *self.blocks.free()])
-        for (_, end), (start, _) in zip(spans, spans[1:], strict=False):
+        for (_, end), (start, _) in pairwise(spans):
             assert end == start
 
     @invariant()

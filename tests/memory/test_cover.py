@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain
+from itertools import chain, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ def test_runs_are_the_pages_and_maximal(pages):
     held = [range(first, first + count) for first, count in found]
     assert list(chain(*held)) == sorted(pages)
     assert all(count > 0 for _, count in found)
-    for (first, count), (second, _) in zip(found, found[1:], strict=False):
+    for (first, count), (second, _) in pairwise(found):
         assert first + count < second
 
 

@@ -146,7 +146,7 @@ def test_who_claims_pages_is_ordered_after_all_who_use_them(bench, page):
     range_.close()
 
 
-def test_who_claims_waits_for_each_stream_once(bench, page):
+def test_who_claims_waits_for_each_stream_once(bench):
     """Claiming again costs no wait, and other pages none either."""
     device, other = bench.device, bench.device.new_stream()
     device.pages.used((device.default, other), Mask(0b0110))
@@ -158,7 +158,7 @@ def test_who_claims_waits_for_each_stream_once(bench, page):
     device.pages.settle(Mask(-1))
 
 
-def test_settling_waits_for_those_who_use_the_pages(bench, page):
+def test_settling_waits_for_those_who_use_the_pages(bench):
     """And for nobody else; a page that was settled is used no more."""
     device, other = bench.device, bench.device.new_stream()
     done = []
@@ -190,9 +190,7 @@ def _recorded(bench, sizes):
     device = bench.device
     range_ = Range.reserve(device.pages)
     storages = [
-        range_.allocate(
-            size, device.default, device.returns, line=None, stays=True
-        )
+        range_.allocate(size, device.default, device.returns, line=None, stays=True)
         for size in sizes
     ]
     spans = [(each.address, each.address + each.size) for each in storages]

@@ -33,14 +33,16 @@ __all__ = ["Second", "digest", "go_on", "process_seconds", "save_state"]
 class Second:
     """What the second process found.
 
-    ``bits`` is the digest of weights and momenta, ``first_replay_s`` the time from the
-    start of the process to the end of its first replay.
+    ``bits`` is the digest of weights and momenta; ``first_replay_s`` the time from the
+    start of the process to the end of its first replay, ``imports_s`` the first part of
+    that, until everything is imported.
     """
 
     restored: int
     recordings: int
     warmups: int
     bits: str
+    imports_s: float
     first_replay_s: float
 
 
@@ -81,7 +83,7 @@ def go_on(state: Path, store: Path) -> Second:
     return Second(**json.loads(done.stdout))
 
 
-def _train(state: Mapping[str, Any], store: str) -> Second:
+def _train(state: Mapping[str, Any], store: str, imports: float) -> Second:
     data = digits.Digits(
         **{field.name: state[field.name] for field in dataclasses.fields(digits.Digits)}
     )
@@ -105,15 +107,17 @@ def _train(state: Mapping[str, Any], store: str) -> Second:
             recordings=stats.recordings,
             warmups=stats.warmups,
             bits=digest(training),
+            imports_s=imports,
             first_replay_s=ready[0] if ready else process_seconds(),
         )
 
 
 def main() -> None:
     """Go on from the state and the store that the command line names."""
+    imports = process_seconds()
     _, path, store = sys.argv
     with np.load(path, allow_pickle=False) as state:
-        print(json.dumps(dataclasses.asdict(_train(state, store))))
+        print(json.dumps(dataclasses.asdict(_train(state, store, imports))))
 
 
 if __name__ == "__main__":

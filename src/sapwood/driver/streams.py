@@ -38,12 +38,19 @@ class Queue(Protocol):
 
 
 class Event:
-    """A place in a stream's order."""
+    """A place in a stream's order; ``part`` is that of the capture it was made in."""
 
-    __slots__ = ("driver", "dropped", "handle")
+    __slots__ = ("driver", "dropped", "handle", "part")
 
-    def __init__(self, driver: Driver, handle: EventHandle, dropped: Queue) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        handle: EventHandle,
+        dropped: Queue,
+        part: object | None = None,
+    ) -> None:
         self.driver, self.handle, self.dropped = driver, handle, dropped
+        self.part = part
 
     def __del__(self) -> None:
         self.dropped.append((self.driver.destroy_event, self.handle))
@@ -145,6 +152,8 @@ class Stream:
         """
         _join_fork(self)
         if isinstance(other, Event):
+            if other.part is not None and other.part is not _part():
+                return  # that capture is over: what was in it is ordered as a whole
             self.driver.wait_event(self.handle, other.handle)
         elif other is not self:
             _join_fork(other)
@@ -165,7 +174,8 @@ class Stream:
     def record(self) -> Event:
         """Return an event that marks all work given to this stream so far."""
         _join_fork(self)
-        event = Event(self.driver, self.driver.create_event(), self.dropped)
+        handle = self.driver.create_event()
+        event = Event(self.driver, handle, self.dropped, _part())
         self.driver.record_event(event.handle, self.handle)
         return event
 
@@ -186,12 +196,14 @@ class Fork:
 
     A stream that the captured function enters, or waits for, is forked from
     ``origin``; `join` brings all back. ``uses`` stands in for the writer and the
-    readers that a storage knows of, which capturing must leave as they were.
+    readers that a storage knows of, which capturing must leave as they were. ``part``
+    tells the captures of one fork apart.
     """
 
     def __init__(self, origin: Stream) -> None:
         self.origin = origin
         self.members = [origin]
+        self.part = object()
         self.uses: dict[int, tuple[Stream | None, tuple[Stream, ...]]] = {}
 
     def __enter__(self) -> Self:
@@ -209,7 +221,7 @@ class Fork:
         The streams that are current inside take part.
         """
         stack = _stack.get()
-        self.members, self.uses = [self.origin], {}
+        self.members, self.uses, self.part = [self.origin], {}, object()
         self.origin.fork = self
         for stream in stack[stack.index(self.origin) + 1 :]:
             _join_fork(stream)
@@ -248,6 +260,11 @@ class outside:
         fork, stack = self._tokens
         _fork.reset(fork)
         _stack.reset(stack)
+
+
+def _part() -> object | None:
+    fork = _fork.get()
+    return None if fork is None else fork.part
 
 
 def _join_fork(stream: Stream) -> None:

@@ -73,6 +73,13 @@ class Device:
         self.default = self.own_stream("default")
         self._heir: Stream | None = None
 
+    def check_open(self, what: str) -> None:
+        """Raise `MisuseError` where the device was closed; ``what`` went with it."""
+        if self.closed:
+            raise MisuseError(
+                f"{what} is closed. Make a new one, and arrays and functions on it"
+            )
+
     def new_stream(self) -> Stream:
         """Return a new stream, destroyed when it is garbage.
 
@@ -107,8 +114,7 @@ class Device:
     def allocate_on_heap(self, size: Size, stream: Stream) -> Storage:
         """Return fresh bytes of the heap, whatever the route."""
         with self.lock:
-            if self.closed:
-                raise MisuseError("this runtime is closed: make a new one to compute")
+            self.check_open("the runtime of these arrays")
             self.returns.drain()
             return self.heap.allocate(size, stream)
 

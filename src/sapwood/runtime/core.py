@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, Unpack
 
 from sapwood import knobs
-from sapwood.driver.api import Driver
+from sapwood.driver.api import Abilities, Driver
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
@@ -59,25 +59,25 @@ class Runtime:
 
     ``device``: None (the best there is), ``"emulated"``, or a `Driver`;
     ``store``: the path of a folder, or a `Store`, that is asked for recordings before
-    they are made, and given them; ``memory_limit`` in bytes. A context manager: leaving
-    it closes the runtime. Raises `NoDevice` for a device that is not there.
+    they are made, and given them; ``memory_limit`` in bytes, or as text such as
+    ``"512MiB"``. A context manager: leaving it closes the runtime. Raises `NoDevice`
+    for a device that is not there, `MisuseError` for what is no device or no limit.
     """
 
     def __init__(
         self,
         device: str | Driver | None = None,
         store: str | os.PathLike[str] | Store | None = None,
-        memory_limit: int | None = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         settings = knobs.current()
-        if memory_limit is None:
-            memory_limit = settings.memory_limit
+        limit = knobs.limit("memory_limit", memory_limit) or settings.memory_limit
         self._knobs = settings
         self._driver = _driver(device, settings)
         self._events = Log(settings.events)
         self._device = Device(
             self._driver,
-            None if memory_limit is None else Size(memory_limit),
+            limit,
             owns_driver=self._driver is not device,
         )
         kind = self._driver.abilities.kind
@@ -98,6 +98,7 @@ class Runtime:
         self._runners: weakref.WeakSet[Runner] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
+        self._open()
         return self
 
     def __exit__(
@@ -119,6 +120,7 @@ class Runtime:
         are. Raises `MisuseError` for a kind of function that cannot be graphed, and
         for wrong options.
         """
+        self._open()
         return graphed(lambda: self, fn, options)
 
     def runner(
@@ -278,8 +280,7 @@ class Runtime:
             release(device.close)
 
     def _open(self) -> None:
-        if self._device.closed:
-            raise MisuseError("this runtime is closed. Make a new one")
+        self._device.check_open("this runtime")
 
 
 def _entries(
@@ -308,5 +309,9 @@ def _driver(device: str | Driver | None, settings: knobs.Knobs) -> Driver:
             100,
             "NO_DEVICE",
             f'there is no device {name!r} here. Use device=None or device="emulated"',
+        )
+    if not isinstance(getattr(name, "abilities", None), Abilities):
+        raise MisuseError(
+            f"device={name!r} is no device. Use None, \"emulated\", or a Driver"
         )
     return name

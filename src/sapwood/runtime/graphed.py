@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from sapwood import knobs
@@ -67,6 +68,7 @@ def graphed(
 
     Raises `MisuseError` for wrong options.
     """
+    _check_names(options)
     if fn is None:
         return lambda fn: graphed(runtime, fn, options)
     check_kind(fn)
@@ -75,6 +77,18 @@ def graphed(
     parameters.check("donate", made.donate)
     parameters.check("pinned", made.pinned)
     return Graphed(fn, made, runtime)
+
+
+def _check_names(options: GraphOptions) -> None:
+    known = GraphOptions.__annotations__
+    for name in options:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            raise MisuseError(
+                f"graph() has no option {name}. "
+                f"{f'Did you mean {close[0]}? ' if close else ''}"
+                f"The options are {', '.join(known)}"
+            )
 
 
 def _options(
@@ -173,9 +187,11 @@ class Graphed:
     def warm(self, *args: Any, **kwargs: Any) -> None:
         """Warm up and record for such arguments now; arrays are left as they are.
 
-        Raises what a call would raise.
+        Does nothing where a call would run the plain function: inside a graphed
+        function, and while disabled. Raises what a call would raise.
         """
-        self.runner().warm(args, kwargs)
+        if session.current() is None and not _disabled.get():
+            self.runner().warm(args, kwargs)
 
     def stats(self) -> Stats:
         """Return what has happened to the calls so far."""

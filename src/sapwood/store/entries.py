@@ -187,7 +187,7 @@ class Entries:
                 raise
             if value is None:
                 return None
-            if hashlib.sha256(value).digest() != part.digest:
+            if hashlib.sha256(value).digest() != part.digest or len(value) != part.size:
                 self._forget(name)
                 self._forget(part.blob)
                 raise StoreError(

@@ -45,15 +45,15 @@ def accept(name: str, head: bytes, value: bytes) -> bytes:
     if len(head) < HEADER + len(name):
         raise _damaged(name, "it ends inside its header")
     fields, digest = head[: _FIELDS.size], head[_FIELDS.size : HEADER]
-    magic, version, _, length = _FIELDS.unpack(fields)
+    magic, version, named, length = _FIELDS.unpack(fields)
     if magic != _MAGIC or version != _VERSION:
         raise _damaged(name, "it is of another version, or no file of a store")
+    if head[HEADER:] != name.encode() or named != len(name):
+        raise _damaged(name, "it was stored under another name")
     if length != len(value):
         raise _damaged(name, f"it holds {len(value)} of {length} bytes")
     if digest != _digest(fields, head[HEADER:], value):
         raise _damaged(name, "it is not what its digest says")
-    if head[HEADER:] != name.encode():
-        raise _damaged(name, "it was stored under another name")
     return value
 
 

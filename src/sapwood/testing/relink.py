@@ -5,7 +5,6 @@ What the laws say of recordings, they then say of restored ones.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -35,13 +34,11 @@ def relink(runtime: Runtime) -> Counter[str]:
     outcomes: Counter[str] = Counter()
 
     def recorder(order: Order, forest: Forest) -> Recorded:
-        before = copy.deepcopy(order.group.ambient)
         made = record(order, forest)
         sections = _sections(made, order, forest)
         if isinstance(sections, str):
             outcomes[sections] += 1
             return made
-        order.group.ambient = before
         # A file needs no memory, and there may be none for both.
         with Release() as release:
             release(made.node.exec.close)

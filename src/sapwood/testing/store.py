@@ -55,7 +55,7 @@ _image = st.integers(0, len(_IMAGES) - 1)
 _handle = st.integers(0, 1)
 _after = st.integers(0, 20)
 """Changes to files: a put makes a few in each of its files."""
-_acts = st.sampled_from(["put", "put", "find", "note", "trim"])
+_acts = st.sampled_from(["put", "crowd", "crowd", "find", "note", "trim"])
 
 
 def key_of(number: int) -> Key:
@@ -213,8 +213,10 @@ class Puts(RuleBasedStateMachine):
     ) -> None:
         """Put an entry, and let the other process act in the middle of it."""
         key, of = keys
+        crowd: list[What] = [other for other in range(_KEYS) if other != key]
         acts: dict[str, Callable[[], object]] = {
             "put": lambda: self.put(1 - handle, [of], image),
+            "crowd": lambda: self.put(1 - handle, crowd, image),
             "find": lambda: self.find(1 - handle, [of, _NOTES[0]]),
             "note": lambda: self.put(1 - handle, [_NOTES[0]], image),
             "trim": self._store(1 - handle).trim,
@@ -255,15 +257,14 @@ class Puts(RuleBasedStateMachine):
     @rule(
         handle=_handle,
         what=_what,
-        file=st.integers(0, 2),
-        at=st.integers(0, 600),
+        file=st.integers(0, 3),
+        at=st.integers(0, 250),
         how=st.sampled_from(["flip", "cut", "extend", "remove"]),
     )
     def damage(self, handle: int, what: What, file: int, at: int, how: str) -> None:
         """Damage a file, as disks do, and look at what is left."""
-        if what not in self.known:
-            self.put(handle, [what], file)
-        for path in self._files_of(what)[file % 3 :][:1]:
+        self._put_missing(handle, [what])
+        for path in self._file(what, file):
             data = path.read_bytes()
             at = max(len(data) - 1 - at, 0)
             flipped = bytes(255 - byte for byte in data[at : at + 1])
@@ -287,8 +288,8 @@ class Puts(RuleBasedStateMachine):
     def forge(self, handle: int, whats: list[What], file: int, seals: bool) -> None:
         """Put one file in the place of another, as if it had been put there."""
         what, of = whats
-        self.put(handle, [w for w in whats if w not in self.known], 0)
-        mine, theirs = (self._files_of(w)[file:][:1] for w in (what, of))
+        self._put_missing(handle, whats)
+        mine, theirs = self._file(what, file), self._file(of, file)
         for path, other in zip(mine, theirs, strict=False):
             data = other.read_bytes()
             if seals and not isinstance(what, str):  # only frames tell notes apart
@@ -296,6 +297,11 @@ class Puts(RuleBasedStateMachine):
                 data = seal(path.name, value) + value
             self._change(path, data)
         self.find(handle, [what])
+
+    def _put_missing(self, handle: int, whats: list[What]) -> None:
+        here = {path.name for path in self._paths()}
+        missing = [w for w in whats if w not in self.known or _file_of(w) not in here]
+        self.put(handle, missing, 0)
 
     def _change(self, path: Path, data: bytes | None) -> None:
         """Write other bytes into a file, at the same time of use."""
@@ -319,10 +325,10 @@ class Puts(RuleBasedStateMachine):
     def _paths(self, name: str = "*") -> list[Path]:
         return sorted(self.path.glob(f"store/v1/??/{name}"))
 
-    def _files_of(self, what: What) -> list[Path]:
-        """Return where it is kept: a note's file, or a manifest's and its blobs'."""
+    def _file(self, what: What, number: int) -> list[Path]:
+        """Return one of its files: a note's, or a manifest's or a blob's; if there."""
         names = [_file_of(what), *sorted(_blobs(self.known[what]))]
-        return [path for name in names for path in self._paths(name)]
+        return self._paths(names[number % len(names)])
 
     def _tick(self) -> int:
         self.clock += 1
@@ -333,7 +339,8 @@ class Puts(RuleBasedStateMachine):
         new = b"%4d" % self.written * 50
         if isinstance(what, str):
             return new
-        return {"ops": new, "image": _IMAGES[(what + image) % len(_IMAGES)]}
+        shared = _IMAGES[(what + image) % len(_IMAGES)]
+        return {"ops": new, "image": shared, "same": b"same" * (what + 1)}
 
     def _put(self, handle: int, what: What, value: Any) -> None:
         entries = self.entries[handle]

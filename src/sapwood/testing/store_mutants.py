@@ -38,14 +38,14 @@ STORE_MUTANTS: Final = (
     _mutant(
         "digest of a part unchecked",
         entries.Entries._parts,  # noqa: SLF001 - a fault lies inside
-        "if hashlib.sha256(value).digest() != part.digest:",
-        "if False:",
+        "hashlib.sha256(value).digest() != part.digest or",
+        "",
     ),
     _mutant(
         "name unchecked",
         frame.accept,
-        "if head[HEADER:] != name.encode():",
-        "if False:",
+        "if head[HEADER:] != name.encode() or named",
+        "if named",
     ),
     _mutant(
         "key component dropped",

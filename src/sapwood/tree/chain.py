@@ -134,7 +134,17 @@ class Passage:
                 f"the live part {live.name}, or its object, is gone; {RAN}",
                 remedy="Keep it alive while the function is in use",
             )
-        result = function(*args, **kwargs)
+        try:
+            result = function(*args, **kwargs)
+        except Exception as error:
+            if live.caught is None:
+                raise
+            raise CaptureError(
+                f"the live part {live.name} raised {error!r} inside a try of the "
+                f"function, which no replay runs; {RAN}",
+                where=live.caught,
+                remedy="Catch it inside the live part",
+            ) from error
         carried = carry(self.carried, self._new, passed.arrays())
         got = returned(live.name, result, passed, carried, adapter)
         if got.refused:

@@ -82,9 +82,10 @@ class Forest:
         if self.last is node:
             self.last = None
         if not node.running:
-            self._end(node)
+            self.discard(node)
 
-    def _end(self, node: Node) -> None:
+    def discard(self, node: Node) -> None:
+        """Give back what a recording has; what it made lives on."""
         with Release() as release:
             for part in node.parts():
                 release(part.exec.close)
@@ -101,7 +102,7 @@ class Forest:
         with Release() as release:
             release(self.device.pages.drop, mask)
             if not node.running and node not in self.nodes:
-                release(self._end, node)
+                release(self.discard, node)
 
     def fell_all(self, nodes: Iterable[Node]) -> None:
         """Remove the recordings of a function that is gone."""

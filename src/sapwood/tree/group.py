@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sapwood.errors import CaptureError
 from sapwood.tree.archive import Archive
 from sapwood.tree.node import Node
 from sapwood.tree.roles import History, Role
+from sapwood.tree.session import Broken
+from sapwood.units import Addr
 
 __all__ = ["Group", "Warm", "least_recent"]
 
@@ -25,7 +27,7 @@ class Warm:
     ops: tuple[bytes, ...]
     stays: frozenset[int]
     constants: Hashable
-    breaks: tuple[tuple[int, str, str, str], ...] = ()
+    breaks: tuple[Broken, ...] = ()
 
 
 class Group:
@@ -46,6 +48,23 @@ class Group:
         self.places: list[History] = []
         self.ambient: dict[str, History] = {}
         self.misses: tuple[int, ...] = ()
+
+    def saw(
+        self,
+        places: Iterable[tuple[Addr, bool]],
+        ambient: Mapping[str, tuple[Addr, bool]],
+    ) -> None:
+        """Note where arrays are in one call, and which of them recordings made.
+
+        ``places`` are those of its arguments, ``ambient`` the other arrays that the
+        function reaches, by the paths of their slots.
+        """
+        for name in ambient:
+            self.ambient.setdefault(name, History())
+        seen = [*zip(self.places, places, strict=True)]
+        seen += [(self.ambient[name], at) for name, at in ambient.items()]
+        for history, (address, inherited) in seen:
+            history.saw(address, inherited=inherited, max_variants=self.max_variants)
 
     def missed(self, clock: int) -> None:
         """Note a call that no recording fitted."""
@@ -73,6 +92,7 @@ class Group:
         return any(
             use.role is Role.INHERITED and self.ambient[use.name].moved
             for use in node.places[node.argument_places :]
+            if use.name in self.ambient
         )
 
 

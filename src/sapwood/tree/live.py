@@ -10,10 +10,10 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from types import MethodType
+from types import BuiltinFunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
-from sapwood.errors import MisuseError
+from sapwood.errors import CaptureError, MisuseError
 from sapwood.memory.device import Device, routed
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array
@@ -21,7 +21,7 @@ from sapwood.tree.ambient import Change, Survey
 from sapwood.tree.containers import Identity, constant_key, flatten
 from sapwood.tree.node import Shared
 from sapwood.tree.outputs import Constant, Held, Output, Outputs
-from sapwood.tree.session import LivePart, Session, entered
+from sapwood.tree.session import Broken, LivePart, Session, entered
 from sapwood.tree.signature import Arrays, describe, look
 from sapwood.tree.watch import Allocations, Watched, warm_up
 
@@ -34,9 +34,11 @@ __all__ = [
     "carry",
     "check_open",
     "hold_weakly",
+    "made_inside",
     "receive",
     "returned",
     "sharing",
+    "unlike",
 ]
 
 RAN: Final = "the first part has run, and is not undone"
@@ -267,5 +269,43 @@ def _weak(output: Output) -> Output:
         return output
     if isinstance(output.value, MethodType):
         return Held(weakref.WeakMethod(output.value))
+    if isinstance(output.value, type | ModuleType | BuiltinFunctionType):
+        return output
     key = constant_key(output.value)
     return Held(key.target) if isinstance(key, Identity) else output
+
+
+def made_inside(
+    name: str, outputs: Outputs, given: Sequence[Any], survey: Survey
+) -> CaptureError | None:
+    """Return an error about an object that the function makes itself for a live part.
+
+    ``given`` are the leaves of the call, ``survey`` shows what else the function has.
+    """
+    known = {id(leaf) for leaf in given}
+    for leaf in outputs.leaves:
+        value = leaf.target() if isinstance(leaf, Held) else None
+        value = value.__self__ if isinstance(value, MethodType) else value
+        if value is not None and id(value) not in known and not survey.holds(value):
+            return CaptureError(
+                f"the live part {name} is passed a {type(value).__name__} that the "
+                "function makes itself, and no replay makes it anew",
+                remedy="Pass arrays, plain values and containers of them, or give the "
+                "object a name outside the function",
+            )
+    return None
+
+
+def unlike(
+    name: str, got: Returned, ran: Sequence[Broken], then: Sequence[Broken]
+) -> str:
+    """Say how the result of the last live part differs from that in the call before."""
+    if len(then) < len(ran):
+        return ""
+    before, now = then[len(ran) - 1], ran[-1]
+    if before[1:3] != now[1:3] or before[3] == now[3]:
+        return ""
+    return (
+        f"the live part {name} returned {got.text}, which is another kind of result "
+        f"than in the call before; {RAN}"
+    )

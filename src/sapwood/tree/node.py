@@ -127,7 +127,8 @@ class Live:
     """What runs live behind a part.
 
     ``held`` gives the function. Its result must have the ``key`` that it had, and
-    share storages with what came before as it did, by ``shared``.
+    share storages with what came before as it did, by ``shared``. ``caught`` is where
+    the function would catch its exceptions, if anywhere.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Live:
     key: Hashable
     shared: Shared
     text: str
+    caught: str | None
 
 
 @dataclass(frozen=True, slots=True)

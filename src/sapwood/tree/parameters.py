@@ -18,6 +18,12 @@ _LEAF = re.compile(r"^\[(0|1)\]\[([^\]]*)\](.*)$")
 
 def check_kind(fn: Callable[..., Any]) -> None:
     """Raise `MisuseError` for a kind of function that cannot be graphed."""
+    if isinstance(fn, staticmethod | classmethod):
+        kind = type(fn).__name__
+        raise MisuseError(
+            f"{fn.__qualname__} is a {kind} already, which binds in its own way. Graph "
+            f"the function in it: put @{kind} above, not below"
+        )
     for kind, is_kind in (
         ("an asynchronous generator", inspect.isasyncgenfunction),
         ("a coroutine function", inspect.iscoroutinefunction),
@@ -71,6 +77,13 @@ class Parameters:
             for i, name in enumerate(names)
             if re.split(r"[.\[]", name, maxsplit=1)[0] in option
         )
+
+    def declared(self, call: Call, option: Sequence[str]) -> frozenset[int]:
+        """Return the places that hold arguments for the parameters in ``option``."""
+        if not option:
+            return frozenset()
+        arrays = self.named(self.names(call), option)
+        return call.given.holding(arrays)
 
     def _name(self, path: str) -> str:
         found = _LEAF.match(path)

@@ -25,18 +25,20 @@ from sapwood.tree.build import Drawing, Plan, build
 from sapwood.tree.chain import answer_for_all
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
+from sapwood.tree.handlers import caught_at
 from sapwood.tree.leases import Lease
 from sapwood.tree.live import (
-    RAN,
     REMEDY,
     Passed,
     Returned,
     carry,
     check_open,
     hold_weakly,
+    made_inside,
     receive,
     returned,
     sharing,
+    unlike,
 )
 from sapwood.tree.node import Link, Live, Node
 from sapwood.tree.outputs import Bytes, Outputs, analyse
@@ -56,7 +58,7 @@ from sapwood.tree.stage import late_stages
 from sapwood.tree.watch import Capture
 from sapwood.units import Addr
 
-__all__ = ["RecordedParts", "discard", "record_parts"]
+__all__ = ["RecordedParts", "record_parts"]
 
 
 class RecordedParts(NamedTuple):
@@ -101,14 +103,6 @@ def record_parts(
         raise
     finally:
         parts.let_go()
-
-
-def discard(node: Node) -> None:
-    """Give back a chain that is of no further use; what it made lives on."""
-    with Release() as release:
-        for part in node.parts():
-            release(part.exec.close)
-            release(part.range.close)
 
 
 class _Parts:
@@ -166,7 +160,8 @@ class _Parts:
         for i in node.revokes:
             self.forest.leases.donate(self.carried.storages[i], node.label)
         error = captured.error or self.error
-        error = error or differs(order.group.warm, session, node.outputs)
+        if not self.unfit:
+            error = error or differs(order.group.warm, session, node.outputs)
         error = error or self._unheld()
         head = answer_for_all(self.links, self.used_later)
         made = Recorded(head, self.first_arrays, (), error)
@@ -357,6 +352,7 @@ class _Parts:
     ) -> Any:
         """Run what was captured so far, then a live part; then capture on."""
         passed = Passed(args, kwargs, self.forest.adapter)
+        self.caught = caught_at(Capture.run.__code__)
         capture = self.capture
         try:
             graph = capture.pause()
@@ -405,8 +401,12 @@ class _Parts:
         got = returned(part.name, result, passed, self.carried, adapter)
         self.session.broken(part, passed.text(), got.kind)
         self._check(part.name, got)
-        live = Live(part.name, part.held(), got.key, got.shared, got.text)
+        live = Live(part.name, part.held(), got.key, got.shared, got.text, self.caught)
         link.part.outputs = hold_weakly(link.part.outputs)
+        given = self.order.plan.call.leaves
+        self.error = self.error or made_inside(
+            part.name, link.part.outputs, given, self.before
+        )
         self.links[-1] = replace(link, live=live)
         known = len(self.carried.storages)
         self.carried = receive(self.carried, got)
@@ -416,14 +416,9 @@ class _Parts:
 
     def _check(self, name: str, got: Returned) -> None:
         """Refuse a result that no replay could take, or that differs from the last."""
-        refused, ran = got.refused, self.session.breaks
         warm = self.order.group.warm
-        then = warm.breaks[: len(ran)][-1] if warm is not None else ran[-1]
-        if not refused and then[1:3] == ran[-1][1:3] and then[3] != ran[-1][3]:
-            refused = (
-                f"the live part {name} returned {got.text}, which is another kind of "
-                f"result than in the call before; {RAN}"
-            )
+        then = () if warm is None else warm.breaks
+        refused = got.refused or unlike(name, got, self.session.breaks, then)
         if refused and self.tolerant:
             self.error = self.error or CaptureError(refused, remedy=REMEDY)
         elif refused:

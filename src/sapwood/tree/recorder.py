@@ -105,7 +105,8 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
     captured = taken.captured
     try:
         bound, error = _settled(taken)
-        ambient = _ambient(taken, forest)
+        values = [change.new for change in bound]
+        ambient = _ambient(taken, values, forest)
         read_by = look([slot.read() for slot in ambient.arrays], adapter)
         everything = [*places, *read_by.places(adapter)]
         recording = read(
@@ -113,7 +114,6 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
         )
     finally:
         device.driver.destroy_graph(captured.graph)
-    values = [change.new for change in bound]
     known = [*arrays, *read_by.arrays]
     outputs = analyse(captured.result, values, known, adapter)
     names, more = ambient_roles(order, ambient, read_by, forest)
@@ -177,9 +177,9 @@ def _settled(taken: _Taken) -> tuple[Sequence[BoundArray], BaseException | None]
     return bound, _error(taken.captured, changes)
 
 
-def _ambient(taken: _Taken, forest: Forest) -> Ambient:
+def _ambient(taken: _Taken, bound: Sequence[Any], forest: Forest) -> Ambient:
     spans = touched(forest.device.driver, taken.captured.graph)
-    used = _used(spans, taken.captured.result, forest.adapter)
+    used = _used(spans, (taken.captured.result, bound), forest.adapter)
     return taken.before.guards(used)
 
 
@@ -271,7 +271,7 @@ def differs(
     what, where = None, None
     for i, (now, then) in enumerate(zip(ops, warm.ops, strict=False)):
         if now != then:
-            what, where = f"op {i}, {session.ops[i][0]},", session.lines[i]
+            what, where = f"op {i}, {session.ops[i][0]},", session.where(i)
             break
     else:
         if len(ops) != len(warm.ops):
@@ -291,10 +291,10 @@ def differs(
 
 
 def _used(
-    spans: Sequence[tuple[Addr, Addr]], result: Any, adapter: Adapter
+    spans: Sequence[tuple[Addr, Addr]], left: Any, adapter: Adapter
 ) -> Callable[[Array], bool]:
-    """Return a test for arrays that the captured ops, or the result, use."""
-    leaves, _ = flatten(result, adapter.is_array)
+    """Return a test for arrays that ops use, or that are in what the call leaves."""
+    leaves, _ = flatten(left, adapter.is_array)
     shown = {adapter.storage(leaf) for leaf in leaves if adapter.is_array(leaf)}
 
     def used(array: Array) -> bool:
@@ -307,28 +307,34 @@ def _used(
 
 
 def ambient_roles(
-    order: Order, ambient: Ambient, arrays: Arrays, forest: Forest
+    order: Order,
+    ambient: Ambient,
+    arrays: Arrays,
+    forest: Forest,
+    hints: Sequence[Role] | None = None,
 ) -> tuple[list[str], list[Role]]:
-    """Name the places of ambient arrays and choose their roles, each by its history."""
-    names: list[str] = []
-    roles: list[Role] = []
+    """Name the places of ambient arrays and choose their roles, each by its history.
+
+    ``hints`` as in `argument_roles`.
+    """
+    places = arrays.places(forest.adapter)
+    names = [ambient.arrays[place.arrays[0]].path for place in places]
+    histories = [order.group.ambient.get(name, History()) for name in names]
     exact = forest.device.driver.abilities.exact_addresses
-    for place in arrays.places(forest.adapter):
-        name = ambient.arrays[place.arrays[0]].path
-        inherits = forest.inherits(place.storage)
-        history = order.group.ambient.setdefault(name, History())
-        known = history.last is not None
-        history.saw(place.lo, inherited=inherits, max_variants=order.group.max_variants)
-        (role,) = assign(
-            [history],
-            [inherits],
-            # The first time, there is no call before to have moved since. And only a
-            # device that knows every address can have one moved after capture.
-            [not (known and exact)],
-            [exact and place.hi - place.lo >= forest.patch_from],
-            anywhere=order.anywhere and exact,
-        )
-        shared = place.storage in order.plan.call.given.storages
-        names.append(name)
-        roles.append(Role.PINNED if shared else role)
-    return names, roles
+    steady = [hint.fixed for hint in hints] if hints else [True] * len(places)
+    roles = assign(
+        histories,
+        [forest.inherits(place.storage) for place in places],
+        # Only a device that knows every address can have one moved after capture.
+        [
+            not exact or (history.fresh and fixed)
+            for history, fixed in zip(histories, steady, strict=True)
+        ],
+        [exact and place.hi - place.lo >= forest.patch_from for place in places],
+        anywhere=order.anywhere and exact,
+    )
+    given = order.plan.call.given.storages
+    return names, [
+        Role.PINNED if place.storage in given else role
+        for place, role in zip(places, roles, strict=True)
+    ]

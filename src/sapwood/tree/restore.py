@@ -105,7 +105,8 @@ def _drawing(
     _back(recording, outputs, range_, device)
     hints = archive.roles[: archive.arguments]
     roles = argument_roles(order, places[: archive.arguments], forest, hints)
-    names, more = ambient_roles(order, ambient, read_by, forest)
+    hints = archive.roles[archive.arguments :]
+    names, more = ambient_roles(order, ambient, read_by, forest, hints)
     roles = (*roles, *more)
     return Drawing(
         plan=plan,

@@ -12,28 +12,26 @@ from time import perf_counter_ns
 from typing import Any
 
 from sapwood.errors import CaptureError, MisuseError
-from sapwood.tree import session
 from sapwood.tree.ambient import Survey, survey, undo_bound
 from sapwood.tree.chain import Passage
 from sapwood.tree.decide import Deed, Step, next_step
 from sapwood.tree.diary import Diary
+from sapwood.tree.eagerly import Eagerly
 from sapwood.tree.explain import explain_function
 from sapwood.tree.families import Families, Found
 from sapwood.tree.forest import Forest
-from sapwood.tree.group import Group, Warm
+from sapwood.tree.group import Group
 from sapwood.tree.leases import rehearsal
 from sapwood.tree.library import Source
-from sapwood.tree.live import Rehearsed
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
 from sapwood.tree.options import Options
 from sapwood.tree.order import place_order
-from sapwood.tree.outputs import analyse
 from sapwood.tree.parameters import Parameters
-from sapwood.tree.parts import discard, record_parts
+from sapwood.tree.parts import record_parts
 from sapwood.tree.preserve import Preserved
 from sapwood.tree.recall import Recall
-from sapwood.tree.recorder import Order, plain_changes, record
+from sapwood.tree.recorder import Order, record
 from sapwood.tree.recorder import Recorded as Made
 from sapwood.tree.replay import replay
 from sapwood.tree.restore import restore
@@ -42,7 +40,7 @@ from sapwood.tree.signature import Call, describe
 from sapwood.tree.stats import Stats
 from sapwood.tree.timeline import Ran
 from sapwood.tree.verify import reachable, verified
-from sapwood.tree.watch import Watched, warm_up
+from sapwood.tree.watch import warm_up
 
 __all__ = ["Runner"]
 
@@ -69,6 +67,7 @@ class Runner:
             limit=max(1024, 4 * options.max_recordings),
         )
         self.recall = Recall(options.name, source, forest.adapter)
+        self.eagerly = Eagerly(target, options, self.parameters, self.diary, forest)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call, however it is best run."""
@@ -97,7 +96,8 @@ class Runner:
             self.diary.ended(began)
             return result
         result = passage.finish()
-        self._replayed(began, found.node)
+        with device.lock:
+            self._replayed(began, found.node)
         return result
 
     def _replayed(self, began: int, node: Node) -> None:
@@ -128,11 +128,7 @@ class Runner:
         return passage
 
     def _check_open(self) -> None:
-        if self.forest.device.closed:
-            raise MisuseError(
-                f"{self.options.name} was called after its runtime was closed. "
-                "Graph it on a runtime that is open"
-            )
+        self.forest.device.check_open(f"the runtime of {self.options.name}")
 
     def __del__(self) -> None:
         # Nobody can call the function any more: its recordings go with it.
@@ -185,6 +181,7 @@ class Runner:
                 self.diary.tally["replays"] += 1
                 return result
             group = self.families.group(call, before.key, self.options.max_variants)
+            self._saw(call, group, before)
             reasons = self._note(call, group, self.recall.note(group, asked))
             step = self._decide(group, reasons)
             if step.deed is Deed.RESTORE:
@@ -198,97 +195,33 @@ class Runner:
             self.recall.flush()
             return result
         if step.deed is Deed.WARM_UP:
-            return self._warm_up(call, args, kwargs, group, before)
-        return self._pass_through(call, args, kwargs, step.reason)
+            return self.eagerly.warm_up(call, args, kwargs, group, before)
+        return self.eagerly.pass_through(call, args, kwargs, step.reason)
 
     def _decide(self, group: Group, reasons: Mapping[Node, Why]) -> Step:
         nodes = list(self.families.nodes)
         return next_step(group, nodes, reasons, self.options.max_recordings)
 
+    def _saw(self, call: Call, group: Group, before: Survey) -> None:
+        """Have the group remember where a call's arrays are, and the ambient ones."""
+        inherits, adapter = self.forest.inherits, self.forest.adapter
+        given = call.given
+        group.saw(
+            zip(given.lows, map(inherits, given.storages), strict=True),
+            {
+                path: (adapter.span(array)[0], inherits(adapter.storage(array)))
+                for path, array in before.array_slots().items()
+            },
+        )
+
     def _note(
         self, call: Call, group: Group, absent: tuple[Miss, ...]
     ) -> dict[Node, Why]:
         """Remember a call that no recording fits; return why none does."""
-        forest = self.forest
-        group.missed(forest.tick())
-        given = call.given
-        places = zip(group.places, given.lows, given.storages, strict=True)
-        for history, low, storage in places:
-            history.saw(
-                low,
-                inherited=forest.inherits(storage),
-                max_variants=self.options.max_variants,
-            )
+        group.missed(self.forest.tick())
         misses = self.families.misses(call)
         self.diary.missed(call, misses, absent)
         return {node: miss.why for node, miss in misses.items()}
-
-    def _warm_up(
-        self,
-        call: Call,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        group: Group,
-        before: Survey,
-    ) -> Any:
-        watching = session.Session(tolerant=self.options.tolerant)
-        forest = self.forest
-        live = Rehearsed(
-            watching, forest.adapter, lambda: self._look(args, kwargs), before
-        )
-        watched = live.run(self.target(), args, kwargs, forest.device)
-        error = watching.unrecordable or plain_changes(live.changes)
-        with forest.device.lock:
-            self._lease_loosely(watched)
-            if error is None:
-                group.warm = Warm(
-                    watching.digests(),
-                    watched.stays | live.crossing,
-                    analyse(watched.result, (), (), forest.adapter).constants(),
-                    tuple(watching.breaks),
-                )
-                self.diary.warmed_up(call)
-            self._donate(call, watched.result)
-        if error is not None:
-            self._cannot(group, error)
-            self.diary.passed_through(call, str(error))
-        return watched.result
-
-    def _cannot(self, group: Group, error: CaptureError) -> None:
-        """Raise a capture error, or remember it where the user said so."""
-        if not self.options.tolerant:
-            raise error
-        # Without its traceback, whose frames hold the call's arrays.
-        group.unrecordable = CaptureError(
-            error.what, where=error.where, remedy=error.remedy
-        )
-
-    def _pass_through(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
-    ) -> Any:
-        watched = warm_up(self.target(), args, kwargs, self.forest.device, None)
-        with self.forest.device.lock:
-            self._lease_loosely(watched)
-            self._donate(call, watched.result)
-            self.diary.passed_through(call, reason)
-        return watched.result
-
-    def _lease_loosely(self, watched: Watched) -> None:
-        for storage in watched.storages:
-            self.forest.leases.begin_loose(storage)
-
-    def _donate(self, call: Call, result: Any) -> None:
-        """End the leases of donated arguments, as a replay does."""
-        outputs = analyse(result, (), call.given.arrays, self.forest.adapter)
-        for i in self._declared(call, self.options.donate) - outputs.shown(call):
-            self.forest.leases.donate(call.given.storages[i], self.options.name)
-
-    def _declared(self, call: Call, option: Sequence[str]) -> frozenset[int]:
-        """Return the places that hold arguments for the parameters in ``option``."""
-        if not option:
-            return frozenset()
-        arrays = self.parameters.named(self.parameters.names(call), option)
-        return call.given.holding(arrays)
 
     def _record(
         self,
@@ -306,8 +239,8 @@ class Runner:
             recorder = self.forest.recorder or record
             made = recorder(self._order(call, group, step, before), self.forest)
         except CaptureError as error:
-            self._cannot(group, error)
-            return self._pass_through(call, args, kwargs, str(error))
+            self.eagerly.cannot(group, error)
+            return self.eagerly.pass_through(call, args, kwargs, str(error))
         found = self._plant(call, group, made, before)
         if made.error is not None:
             return self._once(found, call, args, kwargs, group, made.error)
@@ -336,9 +269,9 @@ class Runner:
             self._plant(call, group, made, before)
             self.diary.recorded(call, made.node)
             return result
-        discard(made.node)
+        self.forest.discard(made.node)
         if isinstance(made.error, CaptureError):
-            self._cannot(group, made.error)
+            self.eagerly.cannot(group, made.error)
         elif made.error is not None:
             raise made.error
         self.diary.passed_through(call, str(made.error or unfit))
@@ -397,7 +330,7 @@ class Runner:
             self.forest.fell(found.node, None)
         if not isinstance(error, CaptureError):
             raise error
-        self._cannot(group, error)
+        self.eagerly.cannot(group, error)
         self.diary.passed_through(call, str(error))
         return result
 
@@ -410,8 +343,8 @@ class Runner:
             fn=self.target(),
             name=self.options.name,
             parameters=self.parameters,
-            pinned=self._declared(call, self.options.pinned),
-            donated=self._declared(call, self.options.donate),
+            pinned=self.parameters.declared(call, self.options.pinned),
+            donated=self.parameters.declared(call, self.options.donate),
             candidates=self.families.candidates(call),
             forest=self.forest,
         )
@@ -443,6 +376,7 @@ class Runner:
     def warm(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Warm up and record for such arguments; arrays are left as they are."""
         forest = self.forest
+        self._check_open()
         call = describe(args, kwargs, forest.adapter)
         looked = self._look(args, kwargs)
         storages = reachable(call, looked, forest.adapter)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 from sapwood.errors import CaptureError
 
-__all__ = ["LivePart", "Session", "current", "entered", "user_line"]
+__all__ = ["Broken", "LivePart", "Session", "current", "entered", "user_line"]
 
 _SITE = "/site-packages/"
 _ROOM = f"{Path(__file__).parent.parent}/"
@@ -38,6 +38,9 @@ class LivePart(Protocol):
         ...
 
 
+Broken: TypeAlias = tuple[int, str, str, str]
+"""A live part that ran: after how many ops, its name, and its arguments and result."""
+
 Between: TypeAlias = Callable[[LivePart, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -55,13 +58,25 @@ class Session:
         self.unrecordable: CaptureError | None = None
         self.ops: list[tuple[str, bytes]] = []
         self.lines: list[str | None] = []
-        self.breaks: list[tuple[int, str, str, str]] = []
+        self._where: list[str | None] = []
+        self.breaks: list[Broken] = []
         self.between: Between | None = None
 
-    def op(self, name: str, constants: bytes) -> None:
-        """Note one op that the function gave to the device, addresses left out."""
+    def op(self, name: str, constants: bytes, *, needless: bool = False) -> None:
+        """Note one op that the function gave to the device, addresses left out.
+
+        One that is ``needless`` at these addresses was not given, but might be at
+        others: ``ops`` has it, ``lines`` does not.
+        """
+        line = user_line()
         self.ops.append((name, constants))
-        self.lines.append(user_line())
+        self._where.append(line)
+        if not needless:
+            self.lines.append(line)
+
+    def where(self, op: int) -> str | None:
+        """Return the line that an op was noted at."""
+        return self._where[op]
 
     def digests(self) -> tuple[bytes, ...]:
         """Return what tells ops apart, the same in every process."""

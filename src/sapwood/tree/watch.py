@@ -176,14 +176,17 @@ class Capture:
                     raise
                 except BaseException as raised:  # noqa: BLE001 - raised after a launch
                     error = raised
-                if self.failed is not None:
-                    # Whatever the function made of it: it is captured no more.
-                    raise self.failed
+                self._check()
                 graph = self.pause()
         except BaseException as failed:
             self._abandon(failed)
             raise
         return Captured(result, error, session, (), frozenset(), graph)
+
+    def _check(self) -> None:
+        if self.failed is not None:
+            # Whatever the function made of it: it is captured no more.
+            raise self.failed
 
     def pause(self) -> GraphHandle:
         """End the capture so far, and return its graph."""

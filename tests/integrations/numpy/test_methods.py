@@ -103,7 +103,8 @@ def test_an_update_of_a_part_is_one_kernel(lab):
     _, x = lab.pair("f")
     with entered(Session(tolerant=False)) as session:
         x[1:] += 1
-    assert [name for name, _ in session.ops] == ["call:add"]
+    assert [name for name, _ in session.ops] == ["call:add", "copy"]
+    assert len(session.lines) == 1
 
 
 def test_options_that_do_not_exist_are_named(lab):

@@ -101,7 +101,8 @@ class Checked(Layer):
 
         Raises `MisuseError` while a stream of this driver is capturing.
         """
-        for each in self._live["stream"]:
+        # A copy, made in one go: other threads may make streams meanwhile.
+        for each in tuple(self._live["stream"]):
             status = self.driver.capture_status(StreamHandle(each))
             if status is not CaptureStatus.NONE:
                 raise MisuseError(

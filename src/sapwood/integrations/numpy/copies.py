@@ -10,7 +10,7 @@ import numpy as np
 from sapwood.integrations.numpy import layout as layouts
 from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.host import host_data, upload
-from sapwood.integrations.numpy.launch import empty, made, mutate
+from sapwood.integrations.numpy.launch import empty, made, mutate, needless
 
 __all__ = ["assign", "converted", "raveled", "reshaped", "source"]
 
@@ -44,10 +44,11 @@ def source(target: A, value: Any, what: str) -> Any:
 
 def assign(target: A, value: Any, what: str = "x[...] = value") -> None:
     """Write ``value`` into ``target``, broadcast and cast as by NumPy's ``[...] =``."""
+    args = (source(target, value, what),), (("casting", "unsafe"),)
     if isinstance(value, Faced) and _is_same(target, value):
-        return
-    given = source(target, value, what)
-    mutate("copy", target, ((given,), (("casting", "unsafe"),)))
+        needless("copy", target, args)
+    else:
+        mutate("copy", target, args)
 
 
 def _is_same(target: Faced, value: Faced) -> bool:

@@ -26,7 +26,7 @@ from sapwood.memory.device import Device
 from sapwood.tree import session
 from sapwood.units import Size
 
-__all__ = ["arrays_in", "empty", "launch", "made", "mutate"]
+__all__ = ["arrays_in", "empty", "launch", "made", "mutate", "needless"]
 
 
 def launch(name: str, outs: Sequence[Faced], args: Sequence[Any]) -> None:
@@ -57,6 +57,13 @@ def launch(name: str, outs: Sequence[Faced], args: Sequence[Any]) -> None:
     for array in outs:
         array.storage.order_write(stream)
     device.driver.launch(KernelOp(function, params), stream.handle)
+
+
+def needless(name: str, out: Faced, args: Sequence[Any]) -> None:
+    """Tell the session of a kernel that is not run: here it would change nothing."""
+    watching = session.current()
+    if watching is not None:
+        watching.op(name, constants(pack((out, *args), 1)), needless=True)
 
 
 def arrays_in(values: Sequence[Any]) -> Iterator[Faced]:

@@ -20,7 +20,8 @@ class Names:
     """The names in one code object.
 
     ``dynamic``: attributes are named by computed text somewhere; ``every_global``:
-    so are globals. ``modules`` are imported inside the function.
+    so are globals. ``modules`` are imported inside the function. ``advances``: it
+    moves iterators by other means than a loop.
     """
 
     globals: frozenset[str]
@@ -28,6 +29,7 @@ class Names:
     modules: frozenset[str]
     dynamic: bool
     every_global: bool
+    advances: bool
 
 
 _BY_TEXT = frozenset({"getattr", "hasattr", "setattr", "delattr"})
@@ -35,6 +37,7 @@ _ANY_ATTRIBUTE = frozenset(
     {"asdict", "astuple", "attrgetter", "dir", "eval", "exec", "fields", "getmembers"}
     | {"methodcaller", "vars", "__dict__", "__getattribute__"}
 )
+_ADVANCING = frozenset({"next", "anext", "__next__", "send", "throw"})
 _ANY_GLOBAL = frozenset({"eval", "exec", "globals", "locals", "__globals__"})
 _GLOBAL_OPS = frozenset(
     {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
@@ -76,6 +79,7 @@ def names_of(code: CodeType) -> Names:
         frozenset(modules),
         dynamic or bool(used & _ANY_ATTRIBUTE) or bool(attributes & _BY_TEXT),
         bool(used & _ANY_GLOBAL),
+        bool(used & _ADVANCING),
     )
 
 

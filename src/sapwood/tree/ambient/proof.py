@@ -12,7 +12,6 @@ from array import array
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import lru_cache
-from importlib import metadata
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
@@ -116,19 +115,19 @@ def _leads(module: str, name: str, value: Any) -> bool:
     return found is value
 
 
+@lru_cache(maxsize=256)
 def _version(package: str) -> str | None:
     said = getattr(sys.modules.get(package), "__version__", None)
     if isinstance(said, str):
         return said
+    # Costs more than all the rest of a fingerprint, and is seldom asked.
+    from importlib import metadata
+
     try:
-        return metadata.version(_distribution(package))
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return None
-
-
-@lru_cache(maxsize=256)
-def _distribution(package: str) -> str:
-    return next(iter(metadata.packages_distributions().get(package, ())), package)
+        names = metadata.packages_distributions().get(package, ())
+        return metadata.version(names[0]) if names else None
 
 
 def _is_host_array(value: Any) -> bool:

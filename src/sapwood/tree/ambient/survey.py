@@ -74,6 +74,12 @@ class Survey:
         """Return whether a value was looked into."""
         return any(node.value is value for node in self._walk.nodes)
 
+    def holds(self, value: object) -> bool:
+        """Return whether a value was found anywhere, looked into or not."""
+        return self.reaches(value) or any(
+            row.value is value for inside in self._walk.insides for row in inside.rows
+        )
+
     def array_slots(self) -> dict[str, Any]:
         """Return the arrays that the function reaches, by the paths of their slots."""
         return {

@@ -21,6 +21,7 @@ from sapwood.tree.containers import registered
 __all__ = [
     "ATTRIBUTES",
     "BASES",
+    "BOUND",
     "BY_NAME",
     "CACHED",
     "CELLS",
@@ -72,6 +73,7 @@ class View:
     ``extent`` says what besides single slots may change: nothing, the length, the
     keys, or which names are there.
     ``guarded``: a change between calls is a miss; always, a change during one is seen.
+    ``portable``: another process may well see the same.
     """
 
     name: str
@@ -80,6 +82,7 @@ class View:
     store: Callable[[Any, Any, Any], None] | None = None
     extent: Literal["fixed", "length", "keys", "names"] = "fixed"
     guarded: bool = True
+    portable: bool = True
 
 
 def value_text(value: object) -> str:
@@ -243,6 +246,9 @@ TYPE = View(
     "type", lambda thing: (type(thing),), lambda _, thing, __: type(thing).__name__
 )
 SELF = View("self", lambda thing: (thing.__self__,), _named("__self__"))
+BOUND = View(
+    "bound", attrgetter("__self__", "__name__"), _named("__self__", "__name__")
+)
 CACHED = View("cached", lambda thing: (thing.func,), _same)
 INNER = View("inner", lambda thing: (thing.__func__,), _same)
 WRAPPED = View("wrapped", lambda thing: (thing.__wrapped__,), _same)

@@ -1,0 +1,171 @@
+"""Views into objects of the standard library that keep their contents in C.
+
+What is written in Python is looked into by its attributes like anybody's object;
+these are the others, and the functions that tell what the process is set to.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from decimal import Context
+from operator import attrgetter
+from typing import Any, Final
+from weakref import ReferenceType
+
+from sapwood.tree.ambient.owners import owner_of_class
+from sapwood.tree.ambient.views import EMPTY, View, value_text
+
+__all__ = [
+    "BUFFER",
+    "CONTEXT",
+    "DECIMAL",
+    "ENVIRON",
+    "HANDLERS",
+    "LEVEL",
+    "PROXIED",
+    "REFERENT",
+    "SAID",
+    "SAID_HERE",
+    "SAYING",
+    "SETTINGS",
+    "SIZE",
+    "STANDARD_VIEWS",
+    "TEXT",
+    "WEAK",
+    "WHOLE",
+    "bytes_of",
+]
+
+_BYTES: Final = 1 << 16
+
+
+def bytes_of(value: Any) -> bytes | None:
+    """Return the bytes of an object that has some, and not too many; else None."""
+    if any(hasattr(vars(base).get("__buffer__"), "__code__") for base in _mro(value)):
+        # Its bytes are what code of somebody's says.
+        return None
+    try:
+        with memoryview(value) as seen:
+            return seen.tobytes() if seen.nbytes <= _BYTES else None
+    except (BufferError, TypeError, ValueError):
+        return None
+
+
+def _mro(value: object) -> tuple[type, ...]:
+    return type(value).__mro__
+
+
+def _same(path: str, _: Any, __: Any) -> str:
+    return path
+
+
+def _called(path: str, _: Any, __: Any) -> str:
+    return f"{path}()"
+
+
+def _variable(variable: ContextVar[Any]) -> Sequence[Any]:
+    try:
+        return (variable.get(),)
+    except LookupError:
+        return (EMPTY,)
+
+
+def _referent(thing: Any) -> Sequence[Any]:
+    return (ReferenceType.__call__(thing),)
+
+
+def _proxied(thing: Any) -> Sequence[Any]:
+    try:
+        # The one way to what a proxy stands for is a method that it lends.
+        return (thing.__repr__.__self__,)
+    except (AttributeError, ReferenceError):
+        return (EMPTY,)
+
+
+def _weak_label(path: str, _: Any, key: Any) -> str:
+    if isinstance(key, ReferenceType):
+        key = ReferenceType.__call__(key)
+    return f"{path}[{value_text(key)}]"
+
+
+def _text(stream: Any) -> Sequence[Any]:
+    kind: Any = io.StringIO if issubclass(type(stream), io.StringIO) else io.BytesIO
+    if kind.closed.__get__(stream):
+        return (EMPTY, EMPTY)
+    return (kind.getvalue(stream), kind.tell(stream))
+
+
+_DECIMAL = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+
+
+def _decimal(context: Any) -> Mapping[str, Any]:
+    found = {name: getattr(context, name) for name in _DECIMAL}
+    # Flags are what was met on the way, and no setting.
+    return found | {"traps": tuple(context.traps.values())}
+
+
+def _handlers(logger: Any) -> Sequence[Any]:
+    """Return the handlers of the user's that a logger calls."""
+    found: list[Any] = []
+    while logger is not None:
+        found += [each for each in logger.handlers if _is_users(each)]
+        logger = logger.parent if logger.propagate else None
+    return found
+
+
+def _is_users(thing: object) -> bool:
+    return owner_of_class(type(thing)) == "user"
+
+
+def _level(logger: Any) -> Sequence[Any]:
+    return (logger.getEffectiveLevel(), logger.disabled, logger.manager.disable)
+
+
+ENVIRON = View(
+    "environment",
+    attrgetter("_data"),
+    lambda path, _, key: f"{path}[{os.fsdecode(key)!r}]",
+    None,
+    "keys",
+    portable=False,
+)
+CONTEXT = View("variable", _variable, lambda path, _, __: f"{path}.get()")
+REFERENT = View("referent", _referent, _called)
+PROXIED = View("proxied", _proxied, _same)
+WEAK = View("weak", attrgetter("data"), _weak_label, None, "keys")
+WHOLE = View("whole", gc.get_referents, _same)
+TEXT = View("text", _text, _same)
+SIZE = View("size", lambda thing: (thing.qsize(),), lambda path, _, __: f"len({path})")
+BUFFER = View("bytes", lambda thing: (bytes_of(thing),), _same)
+DECIMAL = View("decimal", _decimal, lambda path, _, key: f"{path}.{key}")
+HANDLERS = View(
+    "handlers", _handlers, lambda path, _, key: f"{path}.handlers[{key}]", None, "length"
+)
+LEVEL = View("level", _level, lambda path, _, __: f"the level of {path}")
+SAID = View("said", lambda function: (function(),), _called)
+SAID_HERE = View("said here", lambda function: (function(),), _called, portable=False)
+SETTINGS = View("settings", lambda _: (os.environ,), lambda *_: "os.environ")
+
+SAYING: Final[Mapping[tuple[str, str], View]] = {
+    ("os", "getenv"): SETTINGS,
+    ("decimal", "getcontext"): SAID,
+    ("gc", "isenabled"): SAID,
+    ("numpy", "geterr"): SAID,
+    ("numpy", "get_printoptions"): SAID,
+    ("sys", "getrecursionlimit"): SAID,
+    ("sys", "getswitchinterval"): SAID,
+    ("_thread", "get_ident"): SAID_HERE,
+    ("posix", "getcwd"): SAID_HERE,
+    ("posix", "getpid"): SAID_HERE,
+    ("threading", "current_thread"): SAID_HERE,
+}
+"""Functions whose result is a state of the process, and how to see that state."""
+
+STANDARD_VIEWS: Final[Mapping[str, View]] = {
+    view.name: view for view in list(globals().values()) if isinstance(view, View)
+}

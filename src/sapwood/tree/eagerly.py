@@ -1,0 +1,109 @@
+"""Calls of a graphed function that run eagerly: to warm up, or for want of a recording.
+
+What they return is revoked by `step`, and what they are donated ends, as if they had
+been replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sapwood.errors import CaptureError
+from sapwood.tree.ambient import Survey, survey
+from sapwood.tree.diary import Diary
+from sapwood.tree.forest import Forest
+from sapwood.tree.group import Group, Warm
+from sapwood.tree.live import Rehearsed
+from sapwood.tree.options import Options
+from sapwood.tree.outputs import analyse
+from sapwood.tree.parameters import Parameters
+from sapwood.tree.recorder import plain_changes
+from sapwood.tree.session import Session
+from sapwood.tree.signature import Call
+from sapwood.tree.watch import Watched, warm_up
+
+__all__ = ["Eagerly"]
+
+
+class Eagerly:
+    """Runs calls of one function eagerly; ``target`` as in `Runner`."""
+
+    def __init__(
+        self,
+        target: Callable[[], Callable[..., Any]],
+        options: Options,
+        parameters: Parameters,
+        diary: Diary,
+        forest: Forest,
+    ) -> None:
+        self.target, self.options, self.parameters = target, options, parameters
+        self.diary, self.forest = diary, forest
+
+    def warm_up(
+        self,
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        group: Group,
+        before: Survey,
+    ) -> Any:
+        """Run a call eagerly and watch what it does; ``before`` surveys it."""
+        watching = Session(tolerant=self.options.tolerant)
+        forest = self.forest
+        live = Rehearsed(
+            watching, forest.adapter, lambda: self._look(args, kwargs), before
+        )
+        watched = live.run(self.target(), args, kwargs, forest.device)
+        error = watching.unrecordable or plain_changes(live.changes)
+        with forest.device.lock:
+            self._lease_loosely(watched)
+            if error is None:
+                group.warm = Warm(
+                    watching.digests(),
+                    watched.stays | live.crossing,
+                    analyse(watched.result, (), (), forest.adapter).constants(),
+                    tuple(watching.breaks),
+                )
+                self.diary.warmed_up(call)
+            self._donate(call, watched.result)
+        if error is not None:
+            self.cannot(group, error)
+            self.diary.passed_through(call, str(error))
+        return watched.result
+
+    def cannot(self, group: Group, error: CaptureError) -> None:
+        """Raise a capture error, or remember it where the user said so."""
+        if not self.options.tolerant:
+            raise error
+        # Without its traceback, whose frames hold the call's arrays.
+        group.unrecordable = CaptureError(
+            error.what, where=error.where, remedy=error.remedy
+        )
+
+    def pass_through(
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
+    ) -> Any:
+        """Run a call eagerly that is not recorded, for a reason."""
+        watched = warm_up(self.target(), args, kwargs, self.forest.device, None)
+        with self.forest.device.lock:
+            self._lease_loosely(watched)
+            self._donate(call, watched.result)
+            self.diary.passed_through(call, reason)
+        return watched.result
+
+    def _lease_loosely(self, watched: Watched) -> None:
+        for storage in watched.storages:
+            self.forest.leases.begin_loose(storage)
+
+    def _donate(self, call: Call, result: Any) -> None:
+        """End the leases of donated arguments, as a replay does."""
+        outputs = analyse(result, (), call.given.arrays, self.forest.adapter)
+        for i in self.parameters.declared(call, self.options.donate) - outputs.shown(
+            call
+        ):
+            self.forest.leases.donate(call.given.storages[i], self.options.name)
+
+    def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Survey:
+        arguments = self.parameters.bind(args, kwargs)
+        return survey(self.target(), arguments, self.forest.adapter)
