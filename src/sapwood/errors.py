@@ -131,8 +131,12 @@ class StoreError(SapwoodError):
 
 
 class InternalError(SapwoodError):
-    """A law of this library was broken: please report it with the ``snapshot``."""
+    """A law of this library was broken: please report it with the ``snapshot``.
 
-    def __init__(self, law: str, snapshot: Any = None) -> None:
-        self.law, self.snapshot = law, snapshot
-        super().__init__(f"broken law: {law}. Please report this with its snapshot")
+    ``remedy`` is what to look at before.
+    """
+
+    def __init__(self, law: str, snapshot: Any = None, *, remedy: str = "") -> None:
+        self.law, self.snapshot, self.remedy = law, snapshot, remedy
+        before = f"{remedy}. Else please" if remedy else "Please"
+        super().__init__(f"broken law: {law}. {before} report this with its snapshot")

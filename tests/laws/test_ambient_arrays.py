@@ -253,3 +253,44 @@ def test_an_ambient_array_that_becomes_the_argument(agree):
             yield f((a, b)[i // 2 % 2]), a, b
 
     agree(program)
+
+
+def test_aliasing_may_differ_between_warm_up_and_recording(agree):
+    """An ambient array that was the argument in the warm-up, and is not now."""
+
+    def program(w):
+        layer, a = Layer(w.values(3)), w.values(3)
+
+        def fn(x):
+            layer.weight[...] = x
+
+        f = w.graph(fn)
+        layer.weight = a
+        f(a)
+        for i in range(8):
+            layer.weight = a if i % 4 == 3 else w.values(3)
+            f(a)
+            yield layer.weight, a
+
+    assert agree(program).count("replays") > 0
+
+
+def test_overlap_may_differ_between_warm_up_and_recording(agree):
+    """The same with bytes that overlap in part, and with two ambient arrays."""
+
+    def program(w):
+        o, a = types.SimpleNamespace(w=w.values(8), v=w.values(8)), w.values(8)
+
+        def fn(x):
+            o.w[1:] = x[:-1]
+            o.v[1:] += o.w[:-1]
+
+        f = w.graph(fn)
+        o.w = o.v = a
+        f(a)
+        for _ in range(5):
+            o.w, o.v = w.values(8), w.values(8)
+            f(a)
+            yield o.w, o.v, a
+
+    assert agree(program).count("replays") > 0

@@ -209,3 +209,43 @@ def test_bound_outputs_are_safe_when_kept(rt):
     for i, h in enumerate(kept):
         assert np.asarray(h).tolist() == [i * 2.0] * 4
     assert f.stats().recordings <= 5
+
+
+def _swap(o, _):
+    o.h, o.w = o.w, o.h
+
+
+def _turn(o, x):
+    o.h, o.w, o.items[0] = o.w, o.items[0], o.h
+    return x + 1
+
+
+BINDS = {
+    "itself": lambda o, x: (setattr(o, "h", o.w), x + 1)[1],
+    "a view": lambda o, x: (setattr(o, "h", o.w[::-1]), x + 1)[1],
+    "a view, and nothing else": lambda o, _: setattr(o, "h", o.w[1:]),
+    "a new key": lambda o, x: (o.table.update(h=o.w), x + 1)[1],
+    "swapped": _swap,
+    "turned": _turn,
+}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("bind", BINDS)
+def test_slots_bound_to_what_no_op_uses(agree, bind, kept):
+    """An array that was there, or a view of it, is bound by every replay."""
+
+    def program(w):
+        o, old = Counted(w=w.values(4), h=w.values(4)), []
+        o.items.append(w.values(4))
+        f, fn = w.graph(lambda x: BINDS[bind](o, x)), BINDS[bind]
+        assert callable(fn)
+        for i in range(8):
+            if kept:
+                old.append((o.w, o.h))
+            yield f(w.values(3)), o.w, o.h, o.items, o.table, old
+            o.w[0] = i
+
+    world = agree(program)
+    assert world.count("replays") >= 4
+    assert world.count("recordings") <= 3

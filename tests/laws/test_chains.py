@@ -279,3 +279,94 @@ def test_eager_work_between_two_recordings(agree):
             yield g(h), h, g(h[::-1])
 
     agree(program)
+
+
+class Slots:
+    def __init__(self, *states):
+        self.h, self.v = states
+        self.items, self.table = [states[0]], {"h": states[0]}
+
+
+def _attribute(o, x):
+    o.h = o.h * 0.5 + x
+
+
+def _two(o, x):
+    o.v = o.v * 0.25 + x
+    o.h = o.h - o.v
+
+
+def _item(o, x):
+    o.items[0] = o.items[0] * 0.5 + x
+
+
+def _key(o, x):
+    o.table["h"] = o.table["h"] * 0.5 + x
+
+
+def _old(o, x):
+    o.h, o.v = o.h * 2 - o.v + x, o.h
+
+
+CARRIED = {"attribute": _attribute, "two": _two, "item": _item, "key": _key}
+
+
+@pytest.mark.parametrize("read", [True, False])
+@pytest.mark.parametrize("patch_from", [0, 1 << 30])
+@pytest.mark.parametrize("how", CARRIED)
+def test_a_state_carried_by_a_slot(make_rig, how, patch_from, read):
+    """``o.h = o.h + x`` settles as ``h = f(h)`` does, with as few copies."""
+    with knobs.scope(patch_from=patch_from):
+        rt = make_rig().runtime
+    fn, host = CARRIED[how], np.arange(8.0)
+    o, plain = Slots(rt.array(host), rt.array(host)), Slots(host, host)
+    f, x, y = rt.graph(lambda x: fn(o, x)), rt.array(host), host
+    for i in range(CALLS // 4):
+        f(x)
+        fn(plain, y)
+        if i == 10:
+            settled = f.stats()
+        if read:
+            seen = o.h, o.v, o.items, o.table["h"]
+            wanted = plain.h, plain.v, plain.items, plain.table["h"]
+            for a, b in zip(seen, wanted, strict=True):
+                assert np.asarray(a[0]).tobytes() == np.asarray(b[0]).tobytes()
+            del seen, a
+    stats = f.stats()
+    assert stats.recordings <= 3
+    assert stats.passed_through == stats.escaped == 0
+    states = 2 if how == "two" else 1
+    assert stats.copied_bytes <= host.nbytes * states * (CALLS // 8 + 3)
+    if not patch_from:
+        assert stats.copied_bytes == settled.copied_bytes
+
+
+def test_two_generations_in_slots(agree):
+    """``o.h, o.v = new, o.h``: every state is read by two calls."""
+
+    def program(w):
+        o = Slots(w.values(6), w.values(6))
+        f, x = w.graph(lambda x: _old(o, x)), w.values(6)
+        for _ in range(40):
+            f(x)
+            yield o.h, o.v
+
+    world = agree(program)
+    assert world.count("passed_through") == 0
+    assert world.count("recordings") <= 10
+
+
+def test_a_slot_that_another_function_fills(rt):
+    """``f`` binds ``o.h``, ``g`` reads it: at most 2 recordings each, never a copy."""
+    x = rt.array(np.arange(4.0))
+    o = Slots(x, x)
+    f = rt.graph(lambda x: setattr(o, "h", x * 2))
+    g = rt.graph(lambda: o.h + 1)
+    for i in range(50):
+        f(x)
+        y = g()
+        x += 1
+        assert np.asarray(y).tobytes() == ((np.arange(4.0) + i) * 2 + 1).tobytes()
+    for stats in (f.stats(), g.stats()):
+        assert stats.recordings <= 2
+        assert stats.passed_through == stats.escaped == stats.copied_bytes == 0

@@ -303,3 +303,85 @@ def test_raised_errors_travel(make_rig):
     assert seen == {
         *("StaleOutput", "CaptureError", "MisuseError", "OutOfMemory", "NoDevice")
     }
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 1.5, "1GB", "1 page", True])
+def test_a_wrong_memory_limit_is_named(limit):
+    """What is no size in bytes is a `MisuseError` with the argument's name."""
+    with pytest.raises(sw.MisuseError, match="memory_limit=.*MiB"):
+        sw.Runtime("emulated", memory_limit=limit)
+
+
+@pytest.mark.parametrize("limit", [3 << 20, "3 MiB", "3072kib"])
+def test_a_memory_limit_may_be_text(limit):
+    """The text that the setting takes, the argument takes too."""
+    with sw.Runtime("emulated", memory_limit=limit) as rt:
+        assert rt.memory_stats()["limit"] == 3 << 20
+
+
+@pytest.mark.parametrize("device", [3, b"emulated", object()])
+def test_what_is_no_device_is_named(device):
+    """Neither a name nor a driver: a `MisuseError` that shows it."""
+    with pytest.raises(sw.MisuseError, match="device=.*emulated"):
+        sw.Runtime(device)
+
+
+def test_an_option_that_is_none_is_named(rt):
+    """With the one that was meant, and all there are; as a decorator too."""
+    for graph in (rt.graph, sw.graph):
+        with pytest.raises(sw.MisuseError, match="nmae.*mean name.*max_variants"):
+            graph(lambda x: x, nmae="x")
+        with pytest.raises(sw.MisuseError, match="zzz.*max_variants"):
+            graph(zzz=1)
+    with pytest.raises(sw.MisuseError, match="name=3"):
+        rt.graph(lambda x: x, name=3)
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_static_and_class_methods(rt, kind):
+    """Above `graph` they bind as ever; below it they are refused, with the remedy."""
+    with pytest.raises(sw.MisuseError, match=f"@{kind.__name__} above"):
+        rt.graph(kind(lambda *args: args[-1]))
+
+    class Layer:
+        double = kind(rt.graph(lambda *args: args[-1] * 2))
+
+    x = rt.array(np.arange(3.0))
+    for holder in (Layer, Layer()):
+        for _ in range(3):
+            assert np.asarray(holder.double(x)).tolist() == [0, 2, 4]
+
+
+def test_a_closed_runtime_cannot_be_entered_again(rig):
+    """Neither ``with`` nor `graph` takes a runtime that is closed."""
+    rt = rig.runtime
+    decorate = rt.graph(name="late")
+    rt.close()
+    with pytest.raises(sw.MisuseError, match="closed.*new one"), rt:
+        pass
+    with pytest.raises(sw.MisuseError, match="closed.*new one"):
+        rt.graph(lambda x: x)
+    f = decorate(lambda x: x)
+    with pytest.raises(sw.MisuseError, match="late.*closed.*new one"):
+        f(1)
+
+
+def test_an_error_names_only_holders_that_hold(make_rig):
+    """An `OutOfMemory` of an empty runtime blames nobody."""
+    rt = make_rig(memory_limit=1 << 20).runtime
+    with pytest.raises(sw.OutOfMemory) as caught:
+        rt.array(np.zeros(1 << 20))
+    assert caught.value.holders == ()
+    assert "held by" not in str(caught.value)
+
+
+def test_a_donated_array_is_told_from_one_that_a_step_ended(rt):
+    """Each `StaleOutput` has the remedy that helps."""
+    f = rt.graph(lambda x: x + 1, donate="x")
+    for _ in range(3):
+        x = rt.array(np.ones(3))
+        y = f(x)
+        with pytest.raises(sw.StaleOutput, match="donated.*returned, or pass it a copy"):
+            np.asarray(x)
+    with rt.step(), pytest.raises(sw.StaleOutput, match=r"step.*keep="):
+        np.asarray(y)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from sapwood.testing import Rig
 
 
 def _work(x, y):
@@ -213,3 +214,27 @@ def test_closing_while_others_call(make_rig):
         rt.close()
 
     _in_threads(calls, calls, close)
+
+
+def test_streams_are_made_while_memory_is_poisoned():
+    """The layer that overwrites idle pages heeds every stream that there is then."""
+    rig = Rig("poisoned")
+    rt, done = rig.runtime, threading.Event()
+    f, x = rt.graph(lambda x: x * 2), rt.array(np.arange(4.0))
+
+    def call():
+        try:
+            for _ in range(300):
+                f(x)
+        finally:
+            done.set()
+
+    def stream():
+        while not done.is_set():
+            held = [rt.stream() for _ in range(8)]
+            with held[0]:
+                x + 1  # noqa: B018
+
+    _in_threads(call, stream)
+    del f, x, call, stream
+    rig.finish()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from sapwood.events import Evicted
 
 
 class Box:
@@ -158,6 +159,40 @@ def test_a_wrong_function_is_reported(rt, hidden, what):
     assert np.asarray(x).tolist() in ([1, 2, 3], [3, 6, 9])
     for _ in range(4):
         assert np.asarray(other(x)).tolist() == (np.asarray(x) + 1).tolist()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_was_wrong_is_not_replayed_again(rt, hidden, n):
+    """Its recordings go; the calls to come warm up, record, and are right."""
+    factor = _reads(hidden)
+    f, x = rt.graph(lambda x: x * factor(), verify=n), rt.array(np.arange(3.0))
+    for _ in range(4):
+        f(x)
+    for value in (3, 5):
+        hidden.set(value)
+        with pytest.raises(sw.InternalError, match="no guard sees"):
+            for _ in range(n):
+                f(x)
+        for _ in range(2 * n + 3):
+            assert np.asarray(f(x)).tolist() == [0, value, 2 * value]
+    evicted = [e.reason for e in rt.events() if isinstance(e, Evicted)]
+    assert len(evicted) == 2
+    assert all("was not as an eager run" in reason for reason in evicted)
+
+
+def test_a_slot_that_is_bound_to_something_else_is_reported(rt, hidden):
+    """What a replay binds is held against what the eager run bound."""
+    box, factor = Box(rt.array(np.zeros(3))), _reads(hidden)
+
+    def fn(x):
+        box.h = x * factor()
+
+    f, x = rt.graph(fn, verify=1), rt.array(np.arange(3.0))
+    for _ in range(4):
+        f(x)
+    hidden.set(3)
+    with pytest.raises(sw.InternalError, match=r"box\.h"):
+        f(x)
 
 
 def test_what_cannot_be_seen_is_not_reported_unasked(rt, hidden):

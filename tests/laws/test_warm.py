@@ -216,3 +216,26 @@ def test_warming_on_another_stream(rt):
         f(x)
     assert np.asarray(x).tolist() == [6.0] * 8
     assert _counts(f) == (1, 1, 1)
+
+
+def test_warming_where_nothing_is_recorded(agree):
+    """Inside a graphed function, and while disabled, `warm` does nothing."""
+
+    def program(w):
+        g = w.graph(lambda x: np.add(x, 1, out=x))
+
+        def fn(x):
+            if not w.plain:
+                g.warm(x)
+            return x + g(x)
+
+        f, x = w.graph(fn), w.values(3)
+        for _ in range(4):
+            yield f(x), x
+        if w.name == "replayed":
+            with sw.disabled():
+                g.warm(x)
+            assert _counts(g) == (0, 0, 0)
+        yield x, x
+
+    agree(program)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -45,6 +46,7 @@ def work(path, seed, turns):
         found = entries.find(key)
         if not isinstance(found, Absent) and found != parts(number):
             return 3
+    print(entries.tally, entries._told, file=sys.stderr)
     return 4 if entries.tally["errors"] + entries.tally["refused"] else 0
 
 for line in sys.stdin:
@@ -108,17 +110,17 @@ def test_a_kill_at_any_moment_leaves_no_bad_entry(nursery, path):
     """After each of them all is whole, and in the end the dead are swept."""
     draw = random.Random(7)
     reader = DiskStore(path, LIMIT, read_only=True)
-    torn = 0
+    torn, found = 0, []
     for seed in range(KILLS):
         child = nursery.fork(path, seed, -1)
-        time.sleep(draw.uniform(0, 0.02))
+        time.sleep(draw.uniform(0, 0.05))
         os.kill(child, signal.SIGKILL)
         assert nursery.wait(child) == signal.SIGKILL
         torn += len(list(path.glob("v1/new/*")))
         assert verify(reader) == []
-        _check_found(Entries(reader))
+        found.append(_check_found(Entries(reader)))
     assert torn > 0, "no kill came in the middle of a put"
-    assert 0 < _check_found(Entries(reader)) < KEYS, "nothing was evicted"
+    assert any(after < before for before, after in pairwise(found)), "none evicted"
     DiskStore(path, LIMIT).trim()
     assert list(path.glob("v1/new/*")) == []
     assert list(path.glob("v1/damaged/*")) == []
@@ -129,7 +131,7 @@ def test_eight_processes_at_once(nursery, path):
     children = [nursery.fork(path, seed, TURNS) for seed in range(PROCESSES)]
     assert [nursery.wait(child) for child in children] == [0] * PROCESSES
     assert list(path.glob("v1/new/*")) == []
-    size = sum(file.stat().st_size for file in path.glob("v1/??/*"))
+    size = sum(file.stat().st_size for file in path.glob("v1/?/*"))
     assert size <= LIMIT + PROCESSES * 6_000  # each may have had one put in hand
     entries = Entries(DiskStore(path, LIMIT))
     assert _check_found(entries) > 0

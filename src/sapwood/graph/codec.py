@@ -10,7 +10,7 @@ parameters themselves, before anything is linked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sapwood.errors import StoreError
@@ -27,7 +27,7 @@ _WORDS: Final = {Kind.COPY: 3, Kind.SET: 3, Kind.EMPTY: 0}
 
 def encode_recording(recording: Recording) -> dict[str, bytes]:
     """Return a recording as sections."""
-    images = list(dict.fromkeys(op.image for op in recording.ops if op.image))
+    images = _images_of(recording.ops)
     ops = [
         [
             op.kind,
@@ -63,13 +63,14 @@ def decode_recording(sections: Mapping[str, bytes], symbols: int) -> Recording:
     except KeyError as error:
         raise StoreError(f"a recording has no section {error}: record anew") from None
     expect(isinstance(table, dict) and table.keys() == _TABLES, "its tables")
-    images = [sections[f"image.{i}"] for i in range(_images(sections))]
+    images = _images(sections)
     ops, at = [], 0
     for row in _rows(table["ops"], 5):
         op = _op(row, params[at:], images)
         at += len(op.params)
         ops.append(op)
     expect(at == len(params), "the length of its parameters")
+    expect(images == _images_of(ops), "its images")
     edges = [_edge(row, len(ops)) for row in _rows(table["edges"], 2)]
     relocations = [
         _relocation(row, ops, symbols) for row in _rows(table["relocations"], 4)
@@ -88,11 +89,15 @@ def expect(condition: bool, what: str) -> None:
         raise StoreError(f"a recording is damaged: {what}. Record it anew")
 
 
-def _images(sections: Mapping[str, bytes]) -> int:
-    count = 0
-    while f"image.{count}" in sections:
-        count += 1
-    return count
+def _images(sections: Mapping[str, bytes]) -> list[bytes]:
+    count = sum(name.startswith("image.") for name in sections)
+    names = [f"image.{i}" for i in range(count)]
+    expect(all(name in sections for name in names), "the names of its images")
+    return [sections[name] for name in names]
+
+
+def _images_of(ops: Iterable[RecordedOp]) -> list[bytes]:
+    return list(dict.fromkeys(op.image for op in ops if op.image))
 
 
 def _rows(table: Json, width: int) -> list[list[Any]]:
@@ -119,7 +124,8 @@ def _op(row: list[Any], params: bytes, images: list[bytes]) -> RecordedOp:
         expect(type(name) is str and name != "", "the name of a kernel")
         found = images[_number(image, 0, len(images))]
     else:
-        expect(kind in _WORDS and size == 8 * _WORDS[kind], "the kind of an op")
+        known = type(kind) is str and kind in _WORDS
+        expect(known and size == 8 * _WORDS[kind], "the kind of an op")
         expect(image is None and name == "", "the name of an op")
         found = b""
     grid, block = tuple(numbers[:3]), tuple(numbers[3:])

@@ -7,6 +7,7 @@ word a pointer; where they lead is then known, and held against what is mapped.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -56,7 +57,7 @@ def inspect(
             if error.name not in _REFUSED:
                 raise
             raise StoreError(f"op {i}, {op.name or op.kind}: {error}") from error
-        except (ValueError, OverflowError) as error:
+        except (ValueError, struct.error) as error:
             raise StoreError(f"op {i}, {op.name or op.kind}: {error}") from error
         for touch in _touches(i, pointers, changed, addresses):
             touches[touch] = None

@@ -6,7 +6,6 @@ Reading rejects whatever is not written exactly so; it runs nothing.
 
 from __future__ import annotations
 
-import binascii
 import json
 import struct
 from collections.abc import Callable
@@ -20,6 +19,9 @@ Json: TypeAlias = Any
 """What `json` reads and writes: None, bool, int, str, lists and dicts of them."""
 
 _DEPTH: Final = 100
+_WORD: Final = (1 << 63) - 1
+"""Larger integers are written in hex: reading decimals takes quadratic time."""
+
 _double: Final = struct.Struct(">d")
 
 
@@ -34,7 +36,7 @@ def to_json(value: Any) -> Json:
 
 def _fold(value: Any, depth: int) -> Json:
     cls = type(value)
-    if cls in (type(None), bool, int, str):
+    if cls in (type(None), bool, str) or (cls is int and abs(value) <= _WORD):
         return value
     tag = _TAGS.get(cls)
     if tag is None or depth == _DEPTH:
@@ -60,6 +62,7 @@ def _float_text(value: float) -> _Raw:
 
 
 _TAGS: Final[dict[type, str]] = {
+    int: "int",
     float: "float",
     complex: "complex",
     bytes: "bytes",
@@ -70,6 +73,7 @@ _TAGS: Final[dict[type, str]] = {
     type(...): "...",
 }
 _PARTS: Final[dict[str, Callable[[Any], Any]]] = {
+    "int": lambda value: [_Raw(f"{value:x}")],
     "float": lambda value: [_float_text(value)],
     "complex": lambda value: [_float_text(value.real), _float_text(value.imag)],
     "bytes": lambda value: [_Raw(value.hex())],
@@ -93,9 +97,12 @@ def is_plain(value: Any) -> bool:
 def from_json(found: Json) -> Any:
     """Return the value that `to_json` gave; `StoreError` for anything else."""
     try:
-        return _unfold(found, 0)
-    except (ValueError, TypeError, IndexError, binascii.Error) as error:
-        raise StoreError(f"{str(found)[:60]} is no plain value: {error}") from None
+        value = _unfold(found, 0)
+        if to_json(value) != found:
+            raise ValueError("it is written in another way")
+    except (ValueError, TypeError, struct.error) as error:
+        raise StoreError(f"a plain value is unreadable: {error}") from None
+    return value
 
 
 def _unfold(found: Json, depth: int) -> Any:
@@ -120,7 +127,7 @@ def _checked(tag: str, parts: list[Any], depth: int) -> list[Any]:
         if tag == "range" and not all(type(value) is int for value in values):
             raise ValueError("a range is of whole numbers")
         return values
-    if not all(type(part) is str and part == part.lower() for part in parts):
+    if not all(type(part) is str for part in parts):
         raise ValueError("digits are missing")
     return parts
 
@@ -134,6 +141,7 @@ def _ellipsis() -> Any:
 
 
 _MAKERS: Final[dict[str, Callable[..., Any]]] = {
+    "int": lambda digits: int(digits, 16),
     "float": _real,
     "complex": lambda real, imag: complex(_real(real), _real(imag)),
     "bytes": bytes.fromhex,
@@ -153,7 +161,10 @@ def to_text(found: Json) -> bytes:
 def from_text(text: bytes) -> Json:
     """Return what `to_text` wrote; `StoreError` for anything else."""
     try:
-        return json.loads(text, parse_constant=_refuse, parse_float=_refuse)
+        found = json.loads(text, parse_constant=_refuse, parse_float=_refuse)
+        if to_text(found) != text:
+            raise ValueError("it is written in another way")
+        return found
     except (ValueError, RecursionError) as error:
         raise StoreError(f"text of {len(text)} bytes is unreadable: {error}") from None
 

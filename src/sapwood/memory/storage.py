@@ -25,7 +25,8 @@ class Storage:
     """Bytes ``[address, address + size)``, whose they are, and who uses them.
 
     ``writer`` is the stream that wrote last, ``readers`` the streams that are
-    ordered after that write. ``stale`` says why the bytes may not be used any more.
+    ordered after that write. ``stale`` says why the bytes may not be used any more,
+    ``remedy`` what to do about it.
     ``captured`` bytes were allocated while capturing, for what is captured alone.
     """
 
@@ -35,6 +36,7 @@ class Storage:
         "captured",
         "dropped",
         "readers",
+        "remedy",
         "size",
         "stale",
         "token",
@@ -56,6 +58,7 @@ class Storage:
         self.writer: Stream | None = None
         self.readers: tuple[Stream, ...] = ()
         self.stale: str | None = None
+        self.remedy = "Copy it before, or name it in step(keep=...)"
 
     def __del__(self) -> None:
         self.dropped.append((self.token.ended, self.users()))
@@ -70,7 +73,7 @@ class Storage:
             raise StaleOutput(
                 f"this array of {self.size} bytes",
                 self.stale,
-                "Copy it before, or name it in step(keep=...)",
+                self.remedy,
             )
 
     def order_read(self, stream: Stream) -> None:

@@ -47,7 +47,8 @@ class GraphOptions(TypedDict, total=False):
     found at the same address. ``max_variants`` (4) bounds the recordings of one
     signature, ``max_recordings`` (64) those of the function. ``on_unsupported`` is
     ``"raise"``, or ``"eager"`` to run eagerly what cannot be recorded. ``verify=n``
-    holds every n-th replay against an eager run, 0 none.
+    holds every n-th replay against an eager run, 0 none; functions with live parts are
+    left out, which would run twice.
     """
 
     name: str | None
@@ -106,6 +107,8 @@ def _options(
         raise MisuseError(
             f"on_unsupported={on_unsupported!r} is not allowed. Use 'raise' or 'eager'"
         )
+    if name is not None and not isinstance(name, str):
+        raise MisuseError(f"name={name!r} is not text. Use what messages shall say")
     if type(verify) is not int or verify < 0:
         raise MisuseError(
             f"verify={verify!r} is not a count. Use 0, or n for every n-th"

@@ -6,15 +6,16 @@ cannot be reached, written or trusted. `Entries` is where both of them stop.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sapwood.errors import MisuseError
-from sapwood.units import Size
+from sapwood.units import Size, size_text
 
-__all__ = ["Item", "Store", "check_name", "is_name"]
+__all__ = ["Item", "Store", "check_name", "incomplete", "is_name", "too_large"]
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,126}")
 
@@ -52,7 +53,8 @@ class Store(Protocol):
 
         Makes room first: what was used longest ago goes first, and no blob goes before
         the manifests that name it. Raises `OSError` with ``EFBIG`` for a value that
-        is larger than the whole store may be.
+        is larger than the whole store may be, a manifest's blobs included, and with
+        ``EAGAIN`` for a manifest of which a blob is not here (any more).
         """
         ...
 
@@ -77,3 +79,19 @@ def check_name(name: str) -> None:
             f"{name!r} names nothing in a store. Use 1 to 127 of a-z, 0-9, '.' and "
             "'-', a letter or digit first"
         )
+
+
+def too_large(name: str, size: int, limit: int) -> OSError:
+    """Return the error of a value that takes ``size`` bytes with all that it needs."""
+    return OSError(
+        errno.EFBIG,
+        f"{name} takes {size_text(size)} in all, and the store keeps "
+        f"{size_text(limit)}. Give it a higher limit",
+    )
+
+
+def incomplete(name: str) -> OSError:
+    """Return the error of a manifest of which a blob is not there."""
+    return OSError(
+        errno.EAGAIN, f"{name} names what is not stored (any more). Put all of it again"
+    )

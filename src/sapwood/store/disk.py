@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Final
 
 from sapwood.errors import StoreError
-from sapwood.store.api import Item, Store, check_name
+from sapwood.store.api import Item, Store, check_name, incomplete, too_large
 from sapwood.store.evict import Want, victims
 from sapwood.store.files import Files, is_file, write_all
 from sapwood.store.folder import Folder
@@ -102,11 +102,7 @@ class DiskStore:
         size = frame_size(name, len(value))
         whole = size + sum(frame_size(blob, of) for blob, of in blobs.items())
         if whole > self.limit:
-            raise OSError(
-                errno.EFBIG,
-                f"{name} takes {size_text(whole)} in all, and {self.path} keeps "
-                f"{size_text(self.limit)}. Give it a higher limit",
-            )
+            raise too_large(name, whole, self.limit)
         try:
             self._folder.trust()
         except FileNotFoundError:
@@ -117,6 +113,7 @@ class DiskStore:
         except FileNotFoundError:  # somebody cleaned up behind us
             self._folder.make()
             self._write(name, value)
+        self._check_whole(name, blobs)
 
     def delete(self, name: str) -> bool:
         check_name(name)
@@ -180,6 +177,16 @@ class DiskStore:
             self._files.stamp(fd, time.time_ns())
             self._files.sync(fd)
             self._folder.publish(path, name)
+
+    def _check_whole(self, name: str, blobs: Iterable[str]) -> None:
+        """Take a manifest back if a blob was evicted before it could hold it."""
+        try:
+            for blob in blobs:
+                self._files.stat(self._folder.file(blob))
+        except FileNotFoundError:
+            with suppress(FileNotFoundError):
+                self._files.remove(self._folder.file(name))
+            raise incomplete(name) from None
 
     # Room. The limit is kept by counting; how much there is is counted now and then.
 

@@ -94,15 +94,21 @@ class Entries:
             self._count("refused", self.stopped)
             return
         try:
-            for part in manifest.parts:
-                self.store.put(part.blob, parts[part.name])
-            self.store.put(entry_name(key.digest), encode_manifest(manifest))
+            try:
+                self._put(manifest, parts)
+            except BlockingIOError:  # others were putting, and there is little room
+                self._put(manifest, parts)
         except (StoreError, OSError) as error:
             if _lasts(error):
                 self.stopped = f"nothing more is put into the store: {_words(error)}"
             self._count(_outcome(error), self.stopped or _words(error))
         else:
             self._count("puts")
+
+    def _put(self, manifest: Manifest, parts: Mapping[str, bytes]) -> None:
+        for part in manifest.parts:
+            self.store.put(part.blob, parts[part.name])
+        self.store.put(entry_name(manifest.key.digest), encode_manifest(manifest))
 
     def find(self, key: Key) -> Mapping[str, bytes] | Absent:
         """Return the parts under ``key``, whole and as they were put, or why not."""

@@ -1,9 +1,10 @@
 """What gives way when a store is full: a pure choice among what is there.
 
-Manifests go by least recent use, and take with them the blobs that no other manifest
-names. A blob without a manifest may belong to an entry that is just being put: it goes
-first when it is old, and last while it is young. So does one that was used after its
-manifest: whoever used it is about to name it.
+The longest unused goes first. A blob that a manifest names stays as long as the
+manifest and goes with the last that names it, except one that was used after its
+manifest was: whoever used it is about to name it anew, so it goes in its own turn. So
+does a blob without a manifest, which may be about to get one; when it has waited too
+long it goes before all others.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from sapwood.store.api import Item
@@ -33,7 +35,7 @@ class Want:
     def of(cls, size: int, limit: int) -> Want:
         """Return what is wanted of a store that would hold ``size`` bytes."""
         must = max(size - limit, 0)
-        return cls(must, max(size - limit + limit // 8, must) if must else 0)
+        return cls(must, must + limit // 8 if must else 0)
 
 
 def victims(
@@ -50,49 +52,31 @@ def victims(
     """
     here = {item.name: item for item in items}
     held = Counter(blob for blobs in needs.values() for blob in set(blobs))
-    firm, old, young = _sorted_out(items, held, now - YOUNG)
+    queue = [_turn(item, now) for item in items if not held[item.name]]
+    heapify(queue)
     groups: list[tuple[str, ...]] = []
     freed = 0
-    for item in (*old, *firm):
-        if freed >= want.should:
-            break
-        let_go = [here[b] for b in _let_go(needs.get(item.name, ()), held) if b in here]
-        # Used after its manifest was: somebody holds it who is about to name it.
-        busy = [b for b in let_go if b.used > max(item.used, now - YOUNG)]
-        young += busy
-        gone = (item, *(blob for blob in let_go if blob not in busy))
-        groups.append(tuple(item.name for item in gone))
-        freed += sum(item.size for item in gone)
-    for item in sorted(young, key=_by_use):
-        if freed >= want.must:
-            break
-        groups.append((item.name,))
-        freed += item.size
+    while queue and freed < want.should:
+        waits, used, name = heappop(queue)
+        if waits and name.startswith(BLOB) and freed >= want.must:
+            continue  # perhaps it is about to be named, and it need not go
+        group = [here[name]]
+        for blob in _let_go(needs.get(name, ()), held):
+            if blob not in here:
+                continue
+            if here[blob].used > max(used, now - YOUNG):
+                heappush(queue, _turn(here[blob], now))
+            else:
+                group.append(here[blob])
+        groups.append(tuple(item.name for item in group))
+        freed += sum(item.size for item in group)
     return groups
 
 
-def _by_use(item: Item) -> tuple[int, str]:
-    return item.used, item.name
-
-
-def _sorted_out(
-    items: Iterable[Item], held: Mapping[str, int], young: int
-) -> tuple[list[Item], list[Item], list[Item]]:
-    """Return what stands for itself, and old and young blobs that nobody holds.
-
-    The longest unused come first.
-    """
-    firm, loose = [], []
-    for item in sorted(items, key=_by_use):
-        if not item.name.startswith(BLOB):
-            firm.append(item)
-        elif not held[item.name]:
-            loose.append(item)
-    return (
-        firm,
-        [blob for blob in loose if blob.used <= young],
-        [blob for blob in loose if blob.used > young],
-    )
+def _turn(item: Item, now: int) -> tuple[bool, int, str]:
+    """Return what sorts items by when they go, of those that nothing holds."""
+    waits = not item.name.startswith(BLOB) or item.used > now - YOUNG
+    return waits, item.used, item.name
 
 
 def _let_go(blobs: Iterable[str], held: Counter[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """The folder of a disk store: what lies where in it, and how it gets there.
 
-``v1/ab/NAME`` values, by the first byte of the digest of their names · ``v1/new``
+``v1/a/NAME`` values, by the first digit of the digest of their names · ``v1/new``
 files that are being written · ``v1/damaged`` what was found damaged, the last few.
 A writer holds a lock on its file for as long as it lives, so a file in ``v1/new``
 without a lock is a dead writer's.
@@ -59,13 +59,13 @@ class Folder:
         return f"{self._shard(name)}/{name}"
 
     def _shard(self, name: str) -> str:
-        return f"{self.inside}/{hashlib.sha256(name.encode()).hexdigest()[:2]}"
+        return f"{self.inside}/{hashlib.sha256(name.encode()).hexdigest()[0]}"
 
     def items(self) -> list[Item]:
         """Return what is stored; whatever else lies here is not counted."""
         found = []
         for shard, _ in self.files.list(self.inside):
-            if len(shard) != 2:
+            if len(shard) != 1:
                 continue
             for name, facts in self.files.list(f"{self.inside}/{shard}"):
                 if is_file(facts) and is_name(name):

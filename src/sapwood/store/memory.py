@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Iterator
 from threading import Lock
 
-from sapwood.store.api import Item, check_name
+from sapwood.store.api import Item, check_name, incomplete, too_large
 from sapwood.store.evict import Want, victims
 from sapwood.store.manifest import needs
-from sapwood.units import Size, size_text
+from sapwood.units import Size
 
 __all__ = ["MemoryStore"]
 
@@ -38,15 +37,14 @@ class MemoryStore:
         blobs = needs(name, value)
         whole = len(value) + sum(blobs.values())
         if whole > self.limit:
-            raise OSError(
-                errno.EFBIG,
-                f"{name} takes {size_text(whole)} in all, and this store keeps "
-                f"{size_text(self.limit)}. Give it a higher limit",
-            )
+            raise too_large(name, whole, self.limit)
         with self._lock:
             self._forget(name)
             self._needs[name] = blobs
             self._make_room(len(value))
+            if not blobs.keys() <= self._values.keys():
+                self._forget(name)
+                raise incomplete(name)
             self._values[name] = bytes(value)
             self._used[name] = time.time_ns()
 

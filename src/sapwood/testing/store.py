@@ -48,7 +48,7 @@ What = int | str
 _key = st.integers(0, _KEYS - 1)
 _note = st.sampled_from(_NOTES)
 _what = st.one_of(_key, _note)
-_whats = st.lists(_what, min_size=1, max_size=6, unique=True)
+_whats = st.lists(_what, min_size=1, max_size=5, unique=True)
 _two = st.lists(_key, min_size=2, max_size=2, unique=True)
 _two_of_a_kind = st.one_of(_two, st.permutations(_NOTES).map(lambda names: names[:2]))
 _image = st.integers(0, len(_IMAGES) - 1)
@@ -323,7 +323,7 @@ class Puts(RuleBasedStateMachine):
         return self.entries[handle].store
 
     def _paths(self, name: str = "*") -> list[Path]:
-        return sorted(self.path.glob(f"store/v1/??/{name}"))
+        return sorted(self.path.glob(f"store/v1/?/{name}"))
 
     def _file(self, what: What, number: int) -> list[Path]:
         """Return one of its files: a note's, or a manifest's or a blob's; if there."""

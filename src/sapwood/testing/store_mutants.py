@@ -55,9 +55,9 @@ STORE_MUTANTS: Final = (
     ),
     _mutant(
         "eviction of an entry in use",
-        evict._sorted_out,  # noqa: SLF001
-        "elif not held[item.name]:",
-        "else:",
+        evict.victims,
+        "for item in items if not held[item.name]",
+        "for item in items",
     ),
     _mutant(
         "shared blob evicted with its first holder",
@@ -66,16 +66,10 @@ STORE_MUTANTS: Final = (
         "",
     ),
     _mutant(
-        "young blob evicted",
-        evict._sorted_out,  # noqa: SLF001
-        "blob.used <= young",
-        "True",
-    ),
-    _mutant(
-        "blob evicted while it is put anew",
-        evict.victims,
-        "if b.used > max(item.used, now - YOUNG)",
-        "if False",
+        "manifest of evicted blobs",
+        disk.DiskStore._check_whole,  # noqa: SLF001
+        "for blob in blobs:",
+        "for blob in ():",
     ),
     _mutant("eviction skipped", disk.DiskStore._evict, "not want.must", "True"),  # noqa: SLF001
     _mutant(
@@ -86,9 +80,9 @@ STORE_MUTANTS: Final = (
     ),
     _mutant(
         "manifest put before its blobs",
-        entries.Entries.put,
+        entries.Entries._put,  # noqa: SLF001
         "manifest.parts:\n",
-        "(self.store.put(entry_name(key.digest), encode_manifest(manifest)), "
+        "(self.store.put(entry_name(manifest.key.digest), encode_manifest(manifest)), "
         "manifest.parts)[1]:\n",
     ),
     _mutant(

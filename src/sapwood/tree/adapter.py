@@ -5,7 +5,7 @@ Only an adapter sees the framework's arrays. Several may serve one call.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 from sapwood.memory.storage import Storage
@@ -40,6 +40,10 @@ class Adapter(Protocol):
 
         The one question of the hot path. Raises `StaleOutput`.
         """
+        ...
+
+    def storages(self, arrays: Sequence[Array]) -> list[Storage]:
+        """Return the storages of arrays. Raises `StaleOutput`."""
         ...
 
     def layout(self, array: Array) -> Hashable:

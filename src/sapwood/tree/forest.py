@@ -179,5 +179,5 @@ class Forest:
             for node in self.nodes
             for part in node.parts()
         ]
-        live = pages.live.bit_count() * pages.page
-        return (*((who, size) for who, size in held if size), ("live outputs", live))
+        held.append(("live outputs", pages.live.bit_count() * pages.page))
+        return tuple((who, size) for who, size in held if size)

@@ -113,6 +113,7 @@ class Leases:
     def donate(self, storage: Storage, function: str) -> None:
         """End the lease of an argument that was donated, unless it is a rehearsal."""
         if not _rehearsing.get():
+            storage.remedy = "Use what that call returned, or pass it a copy"
             self.revoke_one(storage, f"it was donated to {function}")
 
     def revoke_one(self, storage: Storage, why: str) -> None:

@@ -21,8 +21,8 @@ def check_kind(fn: Callable[..., Any]) -> None:
     if isinstance(fn, staticmethod | classmethod):
         kind = type(fn).__name__
         raise MisuseError(
-            f"{fn.__qualname__} is a {kind} already, which binds in its own way. Graph "
-            f"the function in it: put @{kind} above, not below"
+            f"{getattr(fn, '__qualname__', fn)} is a {kind}, which binds in a way of "
+            f"its own. Put @{kind} above, not below"
         )
     for kind, is_kind in (
         ("an asynchronous generator", inspect.isasyncgenfunction),

@@ -178,8 +178,9 @@ def _settled(taken: _Taken) -> tuple[Sequence[BoundArray], BaseException | None]
 
 
 def _ambient(taken: _Taken, bound: Sequence[Any], forest: Forest) -> Ambient:
-    spans = touched(forest.device.driver, taken.captured.graph)
-    used = _used(spans, (taken.captured.result, bound), forest.adapter)
+    captured = taken.captured
+    spans = touched(forest.device.driver, captured.graph)
+    used = _used([*spans, *captured.session.spans], (captured.result, bound), forest.adapter)
     return taken.before.guards(used)
 
 

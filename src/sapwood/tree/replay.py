@@ -64,10 +64,13 @@ def prepare(
     if ambient.arrays:
         storages, lows = [*storages, *ambient.storages], [*lows, *ambient.lows]
     for i, written in node.used:
+        storage = storages[i]
+        if storage.writer is stream and not (written and storage.readers):
+            continue  # it was this stream that used the bytes last
         if written:
-            storages[i].order_write(stream)
+            storage.order_write(stream)
         else:
-            storages[i].order_read(stream)
+            storage.order_read(stream)
     return lows
 
 

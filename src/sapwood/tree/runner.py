@@ -11,7 +11,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
-from sapwood.errors import CaptureError, MisuseError
+from sapwood.errors import CaptureError, InternalError
 from sapwood.tree.ambient import Survey, survey, undo_bound
 from sapwood.tree.chain import Passage
 from sapwood.tree.decide import Deed, Step, next_step
@@ -23,6 +23,7 @@ from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group
 from sapwood.tree.leases import rehearsal
 from sapwood.tree.library import Source
+from sapwood.tree.memo import Memo
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
 from sapwood.tree.options import Options
@@ -66,6 +67,8 @@ class Runner:
             forest.device.pages,
             limit=max(1024, 4 * options.max_recordings),
         )
+        self._memo: Memo | None = None
+        self._latest: Group | None = None
         self.recall = Recall(options.name, source, forest.adapter)
         self.eagerly = Eagerly(target, options, self.parameters, self.diary, forest)
 
@@ -74,7 +77,9 @@ class Runner:
         forest = self.forest
         device = forest.device
         began = perf_counter_ns()
-        call = describe(args, kwargs, forest.adapter)
+        call = self._memo and self._memo.recognise(args, kwargs)
+        if call is None:
+            call = describe(args, kwargs, forest.adapter)
         with device.lock:
             self._check_open()
             if device.returns:
@@ -89,6 +94,7 @@ class Runner:
                 else:
                     result = self._replay(found, call, args, kwargs)
                 self._replayed(began, found.node)
+                self._remember(call, found.node)
                 return result
             passage = self._started(found, call, args, kwargs)
         if passage is None or found is None:
@@ -99,6 +105,13 @@ class Runner:
         with device.lock:
             self._replayed(began, found.node)
         return result
+
+    def _remember(self, call: Call, node: Node) -> None:
+        """Make a memo of a call, if the one before had the same signature."""
+        if self._memo is None or call.key is not self._memo.key:
+            _, group = self.families.nodes[node]
+            again, self._latest = group is self._latest, group
+            self._memo = Memo.of(call, self.forest.adapter) if again else None
 
     def _replayed(self, began: int, node: Node) -> None:
         self.diary.tally["replays"] += 1
@@ -362,14 +375,25 @@ class Runner:
         kwargs: dict[str, Any],
     ) -> Any:
         forest, fn = self.forest, self.target()
-        return verified(
-            forest,
-            found.node.label,
-            reachable(call, self._look(args, kwargs), forest.adapter),
-            lambda: warm_up(fn, args, kwargs, forest.device, None).result,
-            lambda: self._look(args, kwargs),
-            lambda: self._replay(found, call, args, kwargs),
-        )
+        try:
+            return verified(
+                forest,
+                found.node.label,
+                reachable(call, self._look(args, kwargs), forest.adapter),
+                lambda: warm_up(fn, args, kwargs, forest.device, None).result,
+                lambda: self._look(args, kwargs),
+                lambda: self._replay(found, call, args, kwargs),
+            )
+        except InternalError:
+            self._distrust(found.node)
+            raise
+
+    def _distrust(self, node: Node) -> None:
+        """Forget what was recorded under the same values as a node that was wrong."""
+        _, group = self.families.nodes[node]
+        group.warm = group.archive = None
+        for each in list(group.nodes):
+            self.forest.fell(each, f"a replay of {node.label} was not as an eager run")
 
     # What users ask for.
 

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, Protocol, TypeAlias
 
 from sapwood.errors import CaptureError
+from sapwood.units import Addr
 
 __all__ = ["Broken", "LivePart", "Session", "current", "entered", "user_line"]
 
@@ -50,7 +51,8 @@ class Session:
     ``tolerant`` sessions note what cannot be recorded, in ``unrecordable``, and let
     the function go on eagerly; others raise `CaptureError` there and then. ``between``
     runs live parts, where the session has any; ``breaks`` says, for each, after how
-    many ops which one ran, on what and with what result.
+    many ops which one ran, on what and with what result. ``lines`` are those of the
+    ops that were given to the device, ``spans`` the bytes of those that were not.
     """
 
     def __init__(self, *, tolerant: bool) -> None:
@@ -58,21 +60,28 @@ class Session:
         self.unrecordable: CaptureError | None = None
         self.ops: list[tuple[str, bytes]] = []
         self.lines: list[str | None] = []
+        self.spans: list[tuple[Addr, Addr]] = []
         self._where: list[str | None] = []
         self.breaks: list[Broken] = []
         self.between: Between | None = None
 
-    def op(self, name: str, constants: bytes, *, needless: bool = False) -> None:
-        """Note one op that the function gave to the device, addresses left out.
+    def op(self, name: str, constants: bytes) -> None:
+        """Note one op that the function gave to the device, addresses left out."""
+        self.lines.append(self._note(name, constants))
 
-        One that is ``needless`` at these addresses was not given, but might be at
-        others: ``ops`` has it, ``lines`` does not.
+    def needless(self, name: str, constants: bytes, span: tuple[Addr, Addr]) -> None:
+        """Note one op that was not given, because it writes what is there already.
+
+        At other addresses it would be: it is told from others, and uses its ``span``.
         """
+        self._note(name, constants)
+        self.spans.append(span)
+
+    def _note(self, name: str, constants: bytes) -> str | None:
         line = user_line()
         self.ops.append((name, constants))
         self._where.append(line)
-        if not needless:
-            self.lines.append(line)
+        return line
 
     def where(self, op: int) -> str | None:
         """Return the line that an op was noted at."""

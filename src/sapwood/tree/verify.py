@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final
 
 from sapwood.errors import InternalError
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter
-from sapwood.tree.ambient import Survey, undo_bound
+from sapwood.tree.ambient import BoundArray, Change, Survey, undo_bound
 from sapwood.tree.containers import constant_key, flatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.preserve import Preserved
 from sapwood.tree.signature import Call
 
 __all__ = ["reachable", "verified"]
+
+_REMEDY: Final = (
+    "Most likely the function reads what no guard sees: a file, the time, a random "
+    "source, what a C function keeps. Look for that in all that it calls, and pass it "
+    "as an argument"
+)
 
 
 def reachable(call: Call, survey: Survey, adapter: Adapter) -> list[Storage]:
@@ -33,35 +39,44 @@ def verified(
     """Run a call eagerly, undo it, replay it, and return the replay's result.
 
     ``storages`` are all that the call can write, ``look`` surveys its slots. Raises
-    `InternalError` where result or memory differ by a bit.
+    `InternalError` where result, slots or memory differ by a bit.
     """
-    before = look()
+    before, adapter = look(), forest.adapter
     start = Preserved(forest.device, storages).save()
-    expected = _bits(eager(), forest.adapter)
-    undo_bound(look().changes_since(before))
+    expected = _bits(eager(), adapter)
+    changes = look().changes_since(before)
+    expected |= _bound(changes, adapter)
+    undo_bound(changes)
     end = Preserved(forest.device, storages).save()
     start.restore()
     result = replayed()
-    found = _bits(result, forest.adapter)
-    wrong = [
-        f"output {i}"
-        for i, (a, b) in enumerate(zip(found, expected, strict=False))
-        if a != b
-    ]
+    found = _bits(result, adapter) | _bound(look().changes_since(before), adapter)
+    names = [*expected, *(name for name in found if name not in expected)]
+    wrong = [name for name in names if found.get(name) != expected.get(name)]
     wrong += [f"{storage.size} bytes that it wrote" for storage in end.differing()]
-    if wrong or len(found) != len(expected):
+    if wrong:
         raise InternalError(
             f"a replay of {label} equals an eager run ({', '.join(wrong)} differ)",
             forest.snapshot(),
+            remedy=_REMEDY,
         )
     return result
 
 
-def _bits(result: Any, adapter: Adapter) -> list[Hashable]:
+def _bits(result: Any, adapter: Adapter) -> dict[str, Hashable]:
     leaves, _ = flatten(result, adapter.is_array)
-    return [
-        (adapter.layout(leaf), adapter.bits(leaf))
-        if adapter.is_array(leaf)
-        else constant_key(leaf)
-        for leaf in leaves
-    ]
+    return {f"output {i}": _key(leaf, adapter) for i, leaf in enumerate(leaves)}
+
+
+def _bound(changes: Sequence[Change], adapter: Adapter) -> dict[str, Hashable]:
+    return {
+        change.path: _key(change.new, adapter)
+        for change in changes
+        if isinstance(change, BoundArray)
+    }
+
+
+def _key(leaf: Any, adapter: Adapter) -> Hashable:
+    if adapter.is_array(leaf):
+        return adapter.layout(leaf), adapter.bits(leaf)
+    return constant_key(leaf)

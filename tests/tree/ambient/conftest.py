@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 import pytest
 
 
 class FakeArray:
     """An array that has a layout and an address, and no elements."""
 
-    addresses = count(4096, 512)
-
     def __init__(self, *shape: int) -> None:
         self.shape = shape
-        self.address = next(FakeArray.addresses)
+        self.address = id(self)
 
     def __eq__(self, other):
         raise AssertionError("comparing arrays would run device work")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,6 +77,14 @@ class NumpyAdapter:
         layout = value.layout
         low = value.address + extent(layout)[0]
         return layout, storage, Addr(low)
+
+    def storages(self, arrays: Sequence[Array]) -> list[Storage]:
+        """Return the storages that arrays view."""
+        storages = [array.storage for array in arrays]
+        for storage in storages:
+            if storage.stale is not None:
+                storage.check()
+        return storages
 
     def layout(self, array: Array) -> Hashable:
         """Return shape, strides, dtype and alignment."""

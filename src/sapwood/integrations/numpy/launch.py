@@ -63,7 +63,7 @@ def needless(name: str, out: Faced, args: Sequence[Any]) -> None:
     """Tell the session of a kernel that is not run: here it would change nothing."""
     watching = session.current()
     if watching is not None:
-        watching.op(name, constants(pack((out, *args), 1)), needless=True)
+        watching.needless(name, constants(pack((out, *args), 1)), out.span)
 
 
 def arrays_in(values: Sequence[Any]) -> Iterator[Faced]:

@@ -14,7 +14,7 @@ from itertools import repeat
 from operator import call, is_, is_not, itemgetter
 from typing import Any, Protocol
 
-from sapwood.tree.ambient.reach import Arrays, Row, constant_of, layout_of
+from sapwood.tree.ambient.reach import Arrays, Contents, Row, constant_of, layout_of
 from sapwood.tree.ambient.views import EMPTY, value_text
 from sapwood.tree.containers import Identity, constant_key
 
@@ -155,7 +155,7 @@ class ConstantTest(_Slots):
     __slots__ = ()
 
     def __init__(self, guards: Sequence[Guard], rows: Sequence[Row]) -> None:
-        super().__init__(guards, (_unchanging(row.value) for row in rows))
+        super().__init__(guards, map(_unchanging, rows))
 
     def holds(self, space: Any, _: list[Any], __: list[Any], /) -> bool:
         """Return whether all are the same, at best by identity alone."""
@@ -170,9 +170,8 @@ class ConstantTest(_Slots):
         return constant_of(value) == self.frozen[number]
 
 
-def _unchanging(value: Any) -> Any:
-    changing = isinstance(value, bytearray) or hasattr(type(value), "nbytes")
-    return _CHANGING if changing else value
+def _unchanging(row: Row) -> Any:
+    return _CHANGING if isinstance(row.frozen, Contents) else row.value
 
 
 def _are(references: Sequence[Callable[[], object]], values: Sequence[Any]) -> bool:

@@ -7,18 +7,19 @@ locks, loggers and executors do inside is no value that a function reads.
 
 from __future__ import annotations
 
+import builtins
 import io
 import logging
 import operator
 import os
+import queue
 import sys
 from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import ContextVar
 from decimal import Context
-from functools import cache
-from threading import Event
+from threading import Event, local
 from types import (
     BuiltinMethodType,
     FunctionType,
@@ -33,17 +34,18 @@ from weakref import (
     ProxyType,
     ReferenceType,
     WeakKeyDictionary,
+    WeakSet,
     WeakValueDictionary,
 )
 
 from sapwood.tree.ambient import standard, views
 from sapwood.tree.ambient.code import names_of
-from sapwood.tree.ambient.owners import owner_of_class, owner_of_module
-from sapwood.tree.ambient.scope import Opening, Openings, Reach
-from sapwood.tree.ambient.sources import STATE, is_random_source
-from sapwood.tree.containers import Identity, constant_key
+from sapwood.tree.ambient.owners import Owner, owner_of_class, owner_of_module
+from sapwood.tree.ambient.scope import ATOMS, Opening, Openings, Reach
+from sapwood.tree.ambient.sources import is_random_source
+from sapwood.tree.ambient.views import View
 
-__all__ = ["NATIVES", "built_in", "class_names", "instance", "is_machinery", "module"]
+__all__ = ["NATIVES", "class_names", "is_machinery", "logger", "module", "said_by"]
 
 _MACHINERY: Final = frozenset(
     {"_frozen_importlib", "_frozen_importlib_external", "_thread", "abc", "asyncio"}
@@ -54,11 +56,9 @@ _MACHINERY: Final = frozenset(
 
 _BY_TEXT: Final = (getattr, setattr, hasattr, delattr, vars, dir, eval, exec)
 _STREAMS: Final = frozenset({"stdin", "stdout", "stderr"})
-_LOGGING: Final = frozenset({"critical", "debug", "error", "exception", "info"}) | {
-    "log",
-    "warn",
-    "warning",
-}
+_LOGGING: Final = frozenset(
+    {"critical", "debug", "error", "exception", "info", "log", "warn", "warning"}
+)
 _ASKING: Final = frozenset({"isEnabledFor", "getEffectiveLevel", "level", "disabled"})
 
 
@@ -67,18 +67,157 @@ def is_machinery(cls: type) -> bool:
     return cls.__module__.partition(".")[0] in _MACHINERY
 
 
-def class_names(cls: type, owners: frozenset[str]) -> frozenset[str]:
-    """Return the attributes named by the code of those of a class and its bases
-    that are of ``owners``, machinery left out.
-    """
-    bases = [base for base in cls.__mro__ if owner_of_class(base) in owners]
-    return frozenset().union(*(_own_names(base) for base in bases))
+_named: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 
 
-def _own_names(base: type) -> frozenset[str]:
-    ...
+def class_names(cls: type) -> frozenset[str]:
+    """Return the attributes named by code of a class's bases that is not the user's."""
+    if cls not in _named:
+        _named[cls] = frozenset().union(
+            *(
+                names_of(function.__code__).attributes
+                for base in cls.__mro__
+                if _is_of_a_package(base)
+                for member in vars(base).values()
+                for function in _functions(member)
+            )
+        )
+    return _named[cls]
 
 
-def module(value: ModuleType, reach: Reach) -> Openings:
-    """Look into a module of the standard library or of a package."""
-    ...
+def _is_of_a_package(cls: type) -> bool:
+    owner = owner_of_class(cls)
+    return owner == "installed" or (owner == "standard" and not is_machinery(cls))
+
+
+def _functions(member: object) -> list[FunctionType]:
+    inner: Any = member
+    if isinstance(member, staticmethod | classmethod):
+        inner = member.__func__
+    elif isinstance(member, property):
+        inner = member.fget
+    return [inner] if isinstance(inner, FunctionType) else []
+
+
+def module(value: ModuleType, reach: Reach, owner: Owner) -> Openings:
+    """Look into a module that is not the user's, for the states that code names."""
+    space = vars(value)
+    if value is builtins:
+        wanted = {
+            name
+            for name in reach.builtins & space.keys()
+            if not any(space[name] is each for each in _BY_TEXT)
+        }
+    else:
+        standard_ = owner == "standard" and value.__name__ not in _MACHINERY
+        wanted = {
+            name
+            for name in reach.names & space.keys()
+            if _is_state(space[name], name, any_data=standard_)
+        }
+    if wanted:
+        yield Opening(views.MODULE, frozenset(wanted))
+
+
+def _is_state(value: object, name: str, *, any_data: bool) -> bool:
+    cls = type(value)
+    if cls in ATOMS:
+        return True
+    if cls in {FunctionType, BuiltinMethodType}:
+        return said_by(value) is not None
+    if is_random_source(value):
+        return True
+    code = issubclass(cls, type | ModuleType) or callable(value)
+    return any_data and not code and name not in _STREAMS
+
+
+def said_by(function: Any) -> View | None:
+    """Return how to see the state that a function tells, if it is such a one."""
+    return standard.SAYING.get((function.__module__ or "", function.__name__))
+
+
+def _built_in(value: Any, reach: Reach) -> Openings:
+    said = said_by(value)
+    if said is not None:
+        yield Opening(said)
+    elif any(value is each for each in _BY_TEXT):
+        # Under another name, nobody sees what it is asked for.
+        reach.dynamic = True
+    elif value.__self__ is not None and not isinstance(value.__self__, ModuleType):
+        yield Opening(views.BOUND)
+
+
+def logger(value: logging.Logger, reach: Reach) -> Openings:
+    """Look at a logger's level where code asks for it, and at the user's handlers."""
+    if reach.dynamic or not reach.names.isdisjoint(_ASKING):
+        yield Opening(standard.LEVEL)
+    if not reach.dynamic and reach.names.isdisjoint(_LOGGING):
+        return
+    yield Opening(standard.HANDLERS)
+    if standard.HANDLERS.open(value):
+        reach.names |= {"emit", "handle"}
+
+
+def _getter(value: Any, reach: Reach) -> Openings:
+    """Note the names that an `attrgetter` or `methodcaller` asks for."""
+    make, given = value.__reduce__()
+    names = given if make is type(value) else make.args
+    if type(value) is operator.methodcaller:
+        names = names[:1]
+    reach.names.update(part for name in names for part in name.split("."))
+    return iter(())
+
+
+def _dict(value: dict[Any, Any], _: Reach) -> Openings:
+    if value is sys.modules:
+        users = (
+            name
+            for name, each in list(value.items())
+            if type(each) is ModuleType and owner_of_module(name, each) == "user"
+        )
+        yield Opening(views.LOADED, frozenset(users))
+    elif value is not vars(builtins):
+        yield Opening(views.DICT)
+
+
+def _by_name(_: Any, reach: Reach) -> Openings:
+    yield Opening(views.ATTRIBUTES, reach.attributes())
+
+
+def _always(*views_: View) -> Callable[[Any, Reach], Openings]:
+    return lambda _, __: iter([Opening(view) for view in views_])
+
+
+_ordered: OrderedDict[Any, Any] = OrderedDict()
+_plain: dict[Any, Any] = {}
+_parts: tuple[object, ...] = (
+    *(_plain.keys(), _plain.values(), _plain.items()),
+    *(_ordered.keys(), _ordered.values(), _ordered.items()),
+)
+
+NATIVES: Final[dict[type, Callable[[Any, Reach], Openings]]] = {
+    BuiltinMethodType: _built_in,
+    CallableProxyType: _always(standard.PROXIED),
+    Context: _always(standard.DECIMAL),
+    ContextVar: _always(standard.CONTEXT),
+    Event: lambda _, __: iter([Opening(views.ATTRIBUTES, frozenset({"_flag"}))]),
+    MappingProxyType: _always(standard.WHOLE),
+    MethodWrapperType: _always(views.BOUND),
+    Namespace: _by_name,
+    ProxyType: _always(standard.PROXIED),
+    ReferenceType: _always(standard.REFERENT),
+    SimpleNamespace: _by_name,
+    WeakKeyDictionary: _always(standard.WEAK),
+    WeakSet: _always(standard.MEMBERS),
+    WeakValueDictionary: _always(standard.WEAK),
+    dict: _dict,
+    io.BytesIO: _always(standard.TEXT),
+    io.StringIO: _always(standard.TEXT),
+    local: _by_name,
+    operator.attrgetter: _getter,
+    operator.methodcaller: _getter,
+    queue.SimpleQueue: _always(standard.SIZE),
+    type(os.environ): _always(standard.ENVIRON),
+    **dict.fromkeys(map(type, _parts), _always(standard.WHOLE)),
+}
+"""What is special about objects of exactly these classes."""

@@ -7,76 +7,40 @@ names that their own classes use.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from functools import cached_property, partial, partialmethod
-from types import (
-    BuiltinMethodType,
-    CodeType,
-    FunctionType,
-    MethodType,
-    ModuleType,
-    SimpleNamespace,
-)
-from typing import Any, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
+from queue import SimpleQueue
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
+from typing import Any
+from weakref import ReferenceType
 
-from sapwood.tree.ambient import views
+from sapwood.tree.ambient import standard, views
 from sapwood.tree.ambient.code import names_of
-from sapwood.tree.ambient.owners import (
-    owner_of_class,
-    owner_of_code,
-    owner_of_module,
+from sapwood.tree.ambient.natives import (
+    NATIVES,
+    class_names,
+    is_machinery,
+    logger,
+    module,
+    said_by,
 )
+from sapwood.tree.ambient.owners import Owner, owner_of_class, owner_of_module
+from sapwood.tree.ambient.progress import PROGRESS, is_iterator
+from sapwood.tree.ambient.scope import ATOMS, Opening, Openings, Reach
 from sapwood.tree.ambient.sources import STATE, is_random_source
 from sapwood.tree.ambient.views import View
-from sapwood.tree.containers import registered
+from sapwood.tree.containers import Identity, constant_key, registered
 
-__all__ = ["Opening", "Reach", "is_structural", "openings"]
-
-
-class Opening(NamedTuple):
-    """A view and the names wanted from it; None: all there are."""
-
-    view: View
-    wanted: frozenset[str] | None = None
+__all__ = ["is_structural", "openings"]
 
 
-@dataclasses.dataclass(slots=True)
-class Reach:
-    """What the code reached so far may name; it only grows.
-
-    ``built`` are the classes that reached code can call. ``own`` is the code of the
-    function itself, which is read wherever it is from.
-    """
-
-    names: set[str] = dataclasses.field(default_factory=set)
-    dynamic: bool = False
-    built: set[type] = dataclasses.field(default_factory=set)
-    own: set[CodeType] = dataclasses.field(default_factory=set)
-
-    def size(self) -> tuple[int, bool, int]:
-        """Return a measure that differs after every growth."""
-        return len(self.names), self.dynamic, len(self.built)
-
-    def reads(self, function: FunctionType) -> bool:
-        """Return whether the code of ``function`` is read, not only its identity."""
-        code = function.__code__
-        return code in self.own or owner_of_code(code) == "user"
-
-    def attributes(self, more: frozenset[str] = frozenset()) -> frozenset[str] | None:
-        """Return the names by which attributes may be read; None: by any."""
-        return None if self.dynamic else more.union(self.names)
-
-
-_Openings: TypeAlias = Iterator[Opening]
-
-
-def openings(value: Any, reach: Reach) -> _Openings:
+def openings(value: Any, reach: Reach) -> Openings:
     """Return the ways to look into a value; none for a plain or opaque one."""
     cls = type(value)
-    if cls in _ATOMS:
+    if cls in ATOMS:
         return iter(())
     opened = _by_type.get(cls)
     if opened is not None:
@@ -85,16 +49,12 @@ def openings(value: Any, reach: Reach) -> _Openings:
         return iter((Opening(views.REGISTERED),))
     if is_random_source(value):
         return iter((Opening(STATE),))
-    if isinstance(value, type):
+    if issubclass(cls, type):
         return _class(value, reach)
+    if is_iterator(value):
+        return iter((Opening(PROGRESS),))
     return _instance(value, reach)
 
-
-_ATOMS = {bool, int, float, complex, str, bytes, bytearray, type(None), type(...)} | {
-    CodeType,
-    range,
-    slice,
-}
 
 _NEVER_NAMED = frozenset(
     {"__init__", "__new__", "__post_init__", "__repr__", "__del__", "__dir__"}
@@ -104,14 +64,13 @@ _NEVER_NAMED = frozenset(
 _BUILDING = frozenset({"__init__", "__new__", "__post_init__"})
 
 
-def _function(value: FunctionType, reach: Reach) -> _Openings:
+def _function(value: FunctionType, reach: Reach) -> Openings:
     if not reach.reads(value):
-        if hasattr(value, "__wrapped__"):
-            yield Opening(views.WRAPPED)
+        yield from _foreign(value)
         return
     names = names_of(value.__code__)
-    reach.names |= names.attributes
-    reach.dynamic |= names.dynamic
+    reach.add(names)
+    reach.builtins |= names.globals - value.__globals__.keys()
     yield Opening(views.FUNCTION)
     if value.__closure__:
         yield Opening(views.CELLS)
@@ -126,26 +85,34 @@ def _function(value: FunctionType, reach: Reach) -> _Openings:
         yield Opening(views.ATTRIBUTES, reach.attributes(wrapped))
 
 
-def _method(_: MethodType, __: Reach) -> _Openings:
+def _foreign(value: FunctionType) -> Openings:
+    """Look into a package's function: for what it wraps, chooses from, or tells."""
+    said = said_by(value)
+    if said is not None:
+        yield Opening(said)
+    if "__wrapped__" in value.__dict__:
+        yield Opening(views.WRAPPED)
+    if "registry" in value.__dict__:
+        yield Opening(views.ATTRIBUTES, frozenset({"registry"}))
+
+
+def _method(_: MethodType, __: Reach) -> Openings:
     yield Opening(views.SELF)
     yield Opening(views.INNER)
 
 
-def _builtin_method(value: Any, _: Reach) -> _Openings:
-    if value.__self__ is not None and not isinstance(value.__self__, ModuleType):
-        yield Opening(views.SELF)
-
-
-def _module(value: ModuleType, reach: Reach) -> _Openings:
+def _module(value: ModuleType, reach: Reach) -> Openings:
     if is_random_source(value):
         yield Opening(STATE)
-    elif owner_of_module(value.__name__, value) == "user":
+        return
+    owner = owner_of_module(value.__name__, value)
+    if owner == "user":
         yield Opening(views.MODULE, reach.attributes())
-    elif "random" in reach.names and is_random_source(vars(value).get("random")):
-        yield Opening(views.MODULE, frozenset({"random"}))
+    elif owner != "sapwood":
+        yield from module(value, reach, owner)
 
 
-def _class(value: type, reach: Reach) -> _Openings:
+def _class(value: type, reach: Reach) -> Openings:
     if owner_of_class(value) != "user":
         return
     if value in reach.built:
@@ -158,33 +125,56 @@ def _class(value: type, reach: Reach) -> _Openings:
         and isinstance(member, FunctionType | staticmethod | classmethod | property)
     }
     if reach.dynamic:
-        special |= {name for name in vars(value) if not name.startswith("__")}
+        # Books that the class keeps for itself are no members of an Enum.
+        hidden = "_" if issubclass(value, Enum) else "__"
+        special |= {name for name in vars(value) if not name.startswith(hidden)}
     yield Opening(views.VARIABLES, frozenset(special | reach.names))
     yield Opening(views.BASES)
+    if owner_of_class(type(value)) == "user":
+        yield Opening(views.TYPE)
 
 
-def _instance(value: Any, reach: Reach) -> _Openings:
+def _instance(value: Any, reach: Reach) -> Openings:
     cls = type(value)
     owner = owner_of_class(cls)
-    if isinstance(value, Enum):
+    ours = owner == "sapwood" or cls.__module__ == "functools"
+    if ours and hasattr(value, "__wrapped__"):
+        yield Opening(views.WRAPPED)
         return
-    if owner in {"standard", "sapwood"}:
-        ours = cls.__module__ == "functools" or owner == "sapwood"
-        if ours and hasattr(value, "__wrapped__"):
-            yield Opening(views.WRAPPED)
+    if issubclass(cls, logging.Logger):
+        yield from logger(value, reach)
+    if owner == "sapwood" or (owner == "standard" and _is_closed(value)):
         return
     if owner == "user":
         yield Opening(views.TYPE)
-    wanted = reach.attributes()
-    if owner == "installed" or wanted is not None:
+    opened = list(_contents(value, _attributes(cls, owner, reach)))
+    yield from opened
+    if (opened or owner == "user") and standard.bytes_of(value) is not None:
+        yield Opening(standard.BUFFER)
+
+
+def _is_closed(value: object) -> bool:
+    """Return whether an object of the standard library has nothing to be read."""
+    if isinstance(value, Enum) or is_machinery(type(value)):
+        return True
+    return not isinstance(constant_key(value), Identity)
+
+
+def _attributes(cls: type, owner: Owner, reach: Reach) -> frozenset[str] | None:
+    names = class_names(cls)
+    if owner == "installed":
         # What a package computes names from is too much; what it names is not.
-        wanted = _package_names(cls).union(reach.names)
+        return names.union(reach.names)
+    return reach.attributes(names | {"_value_"} if issubclass(cls, Enum) else names)
+
+
+def _contents(value: Any, wanted: frozenset[str] | None) -> Openings:
     if isinstance(getattr(value, "__dict__", None), dict):
         yield Opening(views.ATTRIBUTES, wanted)
-    if views.member_names(cls):
+    if views.member_names(type(value)):
         yield Opening(views.FIELDS, wanted)
     for base, view in _ITEMS.items():
-        if issubclass(cls, base):
+        if issubclass(type(value), base):
             yield Opening(view)
 
 
@@ -195,49 +185,23 @@ _ITEMS: dict[type, View] = {
     dict: views.DICT,
     set: views.SET,
     frozenset: views.SET,
+    partial: views.PARTIAL,
+    ReferenceType: standard.REFERENT,
 }
 
 
-_packaged: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
-
-
-def _package_names(cls: type) -> frozenset[str]:
-    """Return the attributes that the classes of packages among ``cls``'s bases name."""
-    if cls not in _packaged:
-        members = [
-            member
-            for base in cls.__mro__
-            if owner_of_class(base) == "installed"
-            for member in vars(base).values()
-        ]
-        _packaged[cls] = frozenset().union(
-            *(
-                names_of(function.__code__).attributes
-                for member in members
-                for function in (getattr(member, "__func__", member),)
-                if isinstance(function, FunctionType)
-            )
-        )
-    return _packaged[cls]
-
-
-def _tuple(value: Any, _: Reach) -> _Openings:
-    if any(type(item) not in _ATOMS for item in value):
+def _tuple(value: Any, _: Reach) -> Openings:
+    if any(type(item) not in ATOMS for item in value):
         yield Opening(views.TUPLE if isinstance(value, tuple) else views.SET)
 
 
-def _always(*views_: View) -> Callable[[Any, Reach], _Openings]:
+def _always(*views_: View) -> Callable[[Any, Reach], Openings]:
     return lambda _, __: iter([Opening(view) for view in views_])
 
 
-def _namespace(_: SimpleNamespace, reach: Reach) -> _Openings:
-    yield Opening(views.ATTRIBUTES, reach.attributes())
-
-
-_by_type: dict[type, Callable[[Any, Reach], _Openings]] = {
+_by_type: dict[type, Callable[[Any, Reach], Openings]] = {
     FunctionType: _function,
     MethodType: _method,
-    BuiltinMethodType: _builtin_method,
     ModuleType: _module,
     partial: _always(views.PARTIAL),
     partialmethod: _always(views.PARTIAL),
@@ -245,13 +209,12 @@ _by_type: dict[type, Callable[[Any, Reach], _Openings]] = {
     staticmethod: _always(views.INNER),
     classmethod: _always(views.INNER),
     cached_property: _always(views.CACHED),
-    SimpleNamespace: _namespace,
     tuple: _tuple,
     frozenset: _tuple,
     list: _always(views.LIST),
     deque: _always(views.LIST),
     set: _always(views.SET),
-    dict: _always(views.DICT),
+    **NATIVES,
     OrderedDict: _always(views.DICT),
     defaultdict: _always(views.DICT),
     Counter: _always(views.DICT),
@@ -259,6 +222,14 @@ _by_type: dict[type, Callable[[Any, Reach], _Openings]] = {
 }
 
 
-def is_structural(cls: type) -> bool:
+def is_structural(value: Any, reach: Reach) -> bool:
     """Return whether another instance with the same inside is as good as this one."""
-    return (cls in _by_type and cls is not ModuleType) or dataclasses.is_dataclass(cls)
+    cls = type(value)
+    if cls is FunctionType:
+        return reach.reads(value)
+    if cls is BuiltinMethodType:
+        # Where it belongs to no object, it is itself all there is.
+        return not isinstance(value.__self__, ModuleType | None)
+    if cls in {ModuleType, SimpleQueue}:
+        return False
+    return cls in _by_type or dataclasses.is_dataclass(cls)

@@ -6,7 +6,7 @@ more names: the walk is repeated until nothing is added.
 
 from __future__ import annotations
 
-from array import array
+import builtins
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,14 +15,18 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from sapwood.errors import CaptureError, StaleOutput
 from sapwood.tree.ambient import views
-from sapwood.tree.ambient.openings import Opening, Reach, is_structural, openings
+from sapwood.tree.ambient.openings import is_structural, openings
+from sapwood.tree.ambient.progress import PROGRESS, is_readable
+from sapwood.tree.ambient.scope import Opening, Reach
 from sapwood.tree.ambient.slots import Slot
+from sapwood.tree.ambient.standard import BYTES, bytes_of
 from sapwood.tree.ambient.views import View
 from sapwood.tree.containers import Identity, constant_key, container_of
 
 __all__ = [
     "LIMIT",
     "Arrays",
+    "Contents",
     "Inside",
     "Node",
     "Row",
@@ -33,8 +37,6 @@ __all__ = [
 
 LIMIT = 50_000
 """How many slots a function may reach."""
-
-_BYTES = 1 << 16
 
 
 class Arrays(Protocol):
@@ -111,7 +113,7 @@ class Walk:
         """Walk on from a root, unless it was reached before."""
         if self.arrays.is_array(value):
             return
-        if isinstance(value, type):
+        if issubclass(type(value), type):
             self.reach.built.add(value)
         covered = parameter is not None and container_of(type(value)) is not None
         opened = tuple(openings(value, self.reach))
@@ -179,6 +181,8 @@ class Walk:
     def _look(
         self, number: int, node: Node, view: View, wanted: frozenset[str] | None
     ) -> None:
+        if view is PROGRESS and self.reach.advances and not is_readable(node.value):
+            raise _moved_unseen(node)
         space, lacks = view.open(node.value), None
         if wanted is not None and isinstance(space, Mapping):
             names, whole = sorted(wanted), space
@@ -195,7 +199,7 @@ class Walk:
     def _row(self, number: int, node: Node, view: View, key: Any, value: Any) -> Row:
         if self.arrays.is_array(value):
             return Row(key, value, "array", layout_of(self.arrays, value))
-        if isinstance(value, type) and self._may_be_called(node, view, key):
+        if issubclass(type(value), type) and self._may_be_called(node, view, key):
             self.reach.built.add(value)
         covered = node.covered and container_of(type(value)) is not None
         known = self._known.get((id(value), covered))
@@ -211,9 +215,9 @@ class Walk:
         return Row(key, value, "node", self.nodes[known].frozen, known)
 
     def _frozen(self, value: Any) -> Any:
-        opaque = isinstance(value, FunctionType) and not self.reach.reads(value)
-        structural = is_structural(type(value)) and not opaque
-        return type(value) if structural else Identity(value)
+        if is_structural(value, self.reach):
+            return type(value)
+        return Identity(value)
 
     @staticmethod
     def _may_be_called(node: Node, view: View, key: Any) -> bool:
@@ -254,6 +258,7 @@ def reach(
             walk.start(path, value)
         for name, value in arguments.items():
             walk.start(name, value, name)
+        walk.start("builtins", builtins)
         if known.size() == size:
             return walk
 
@@ -302,14 +307,34 @@ def layout_of(arrays: Arrays, array: Any) -> Hashable:
         return "stale"
 
 
+def _moved_unseen(node: Node) -> CaptureError:
+    kind = type(node.value).__name__
+    return CaptureError(
+        f"{node.path} is a {kind}, which the function can move, and how far it has "
+        "come cannot be seen",
+        remedy="Draw from it outside the graphed function, and pass what it gives as "
+        "an argument",
+    )
+
+
+class Contents(NamedTuple):
+    """What an object that may change while it stays the same is compared by."""
+
+    kind: Hashable
+    bytes: bytes
+
+
 def constant_of(value: Any) -> Hashable:
     """Return what a constant is compared by; small host arrays by their contents."""
     cls = type(value)
     if hasattr(cls, "tobytes") and hasattr(cls, "shape") and hasattr(cls, "nbytes"):
         shape, kind = tuple(value.shape), str(getattr(value, "dtype", ""))
-        if value.nbytes <= _BYTES and "O" not in kind and kind != "object":
-            return (cls, shape, kind, value.tobytes())
+        if value.nbytes <= BYTES and "O" not in kind and kind != "object":
+            return Contents((cls, shape, kind), value.tobytes())
         return (cls, shape, kind, Identity(value))
-    if cls is array and len(value) * value.itemsize <= _BYTES:
-        return (cls, value.typecode, value.tobytes())
-    return constant_key(value)
+    key = constant_key(value)
+    if cls is bytearray or type(key) is Identity:
+        contents = bytes_of(value)
+        if contents is not None:
+            return Contents((cls, getattr(value, "typecode", None)), contents)
+    return key

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from sapwood.tree.ambient.code import Names
 from sapwood.tree.ambient.owners import owner_of_code
 from sapwood.tree.ambient.views import View
 
-__all__ = ["Opening", "Openings", "Reach"]
+__all__ = ["ATOMS", "Opening", "Openings", "Reach"]
+
+ATOMS: Final[frozenset[type]] = frozenset(
+    {bool, int, float, complex, str, bytes, bytearray, type(None), type(...)}
+    | {CodeType, range, slice}
+)
+"""Classes of values that have nothing inside."""
 
 
 class Opening(NamedTuple):

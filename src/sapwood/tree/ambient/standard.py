@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import gc
 import io
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from decimal import Context
 from operator import attrgetter
 from typing import Any, Final
 from weakref import ReferenceType
@@ -22,11 +20,13 @@ from sapwood.tree.ambient.views import EMPTY, View, value_text
 
 __all__ = [
     "BUFFER",
+    "BYTES",
     "CONTEXT",
     "DECIMAL",
     "ENVIRON",
     "HANDLERS",
     "LEVEL",
+    "MEMBERS",
     "PROXIED",
     "REFERENT",
     "SAID",
@@ -41,7 +41,8 @@ __all__ = [
     "bytes_of",
 ]
 
-_BYTES: Final = 1 << 16
+BYTES: Final = 1 << 16
+"""How much of a host array, or of anything like it, is compared on every call."""
 
 
 def bytes_of(value: Any) -> bytes | None:
@@ -51,7 +52,7 @@ def bytes_of(value: Any) -> bytes | None:
         return None
     try:
         with memoryview(value) as seen:
-            return seen.tobytes() if seen.nbytes <= _BYTES else None
+            return seen.tobytes() if seen.nbytes <= BYTES else None
     except (BufferError, TypeError, ValueError):
         return None
 
@@ -91,6 +92,10 @@ def _weak_label(path: str, _: Any, key: Any) -> str:
     if isinstance(key, ReferenceType):
         key = ReferenceType.__call__(key)
     return f"{path}[{value_text(key)}]"
+
+
+def _members(thing: Any) -> Mapping[Any, Any]:
+    return {reference: reference for reference in thing.data}
 
 
 def _text(stream: Any) -> Sequence[Any]:
@@ -138,13 +143,18 @@ CONTEXT = View("variable", _variable, lambda path, _, __: f"{path}.get()")
 REFERENT = View("referent", _referent, _called)
 PROXIED = View("proxied", _proxied, _same)
 WEAK = View("weak", attrgetter("data"), _weak_label, None, "keys")
+MEMBERS = View("members", _members, _weak_label, None, "keys")
 WHOLE = View("whole", gc.get_referents, _same)
 TEXT = View("text", _text, _same)
 SIZE = View("size", lambda thing: (thing.qsize(),), lambda path, _, __: f"len({path})")
 BUFFER = View("bytes", lambda thing: (bytes_of(thing),), _same)
 DECIMAL = View("decimal", _decimal, lambda path, _, key: f"{path}.{key}")
 HANDLERS = View(
-    "handlers", _handlers, lambda path, _, key: f"{path}.handlers[{key}]", None, "length"
+    "handlers",
+    _handlers,
+    lambda path, _, key: f"{path}.handlers[{key}]",
+    None,
+    "length",
 )
 LEVEL = View("level", _level, lambda path, _, __: f"the level of {path}")
 SAID = View("said", lambda function: (function(),), _called)

@@ -6,17 +6,23 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import ModuleType
 from typing import Any
+from weakref import ReferenceType
 
 from sapwood.tree.ambient.changes import BoundArray, Change
 from sapwood.tree.ambient.fingerprint import Fingerprint, fingerprint
 from sapwood.tree.ambient.guards import Ambient, guard
+from sapwood.tree.ambient.progress import PROGRESS
 from sapwood.tree.ambient.reach import Arrays, Inside, Row, Walk, reach
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.sources import STATE
+from sapwood.tree.ambient.standard import STANDARD_VIEWS
 from sapwood.tree.ambient.views import BY_NAME, DICT, EMPTY, REGISTERED, value_text
 from sapwood.tree.containers import constant_key
 
 __all__ = ["Survey", "survey"]
+
+
+_VIEWS = {**BY_NAME, **STANDARD_VIEWS}
 
 
 def survey(
@@ -93,7 +99,7 @@ class Survey:
         self, path: str, start: str, steps: Sequence[tuple[str, Any]]
     ) -> Slot | None:
         """Return a slot that was described in another process; None if it is gone."""
-        ways = tuple((BY_NAME[name], key) for name, key in steps if name in BY_NAME)
+        ways = tuple((_VIEWS[name], key) for name, key in steps if name in _VIEWS)
         if start in self._arguments:
             return Slot(path, start, ways, start)
         held = [n for n in self._walk.held() if self._walk.nodes[n].path == start]
@@ -154,6 +160,8 @@ class Survey:
         return BoundArray(path, text, slot, was, now, self._arguments)
 
     def _is_same(self, inside: Inside, old: Row | None, new: Row | None) -> bool:
+        if new is None and old is not None and _is_dead(old):
+            return True
         if old is None or new is None:
             # A package that is loaded meanwhile shows in the package above it.
             return new is not None and isinstance(new.value, ModuleType)
@@ -171,9 +179,19 @@ class Survey:
         return False
 
 
+def _is_dead(row: Row) -> bool:
+    """Return whether a slot of a weak container went because its object did."""
+    return any(
+        isinstance(each, ReferenceType) and ReferenceType.__call__(each) is None
+        for each in (row.key, row.value)
+    )
+
+
 def _text(inside: Inside, path: str, was: Any, now: Any) -> str:
     if inside.view is STATE:
         return f"{path} moved: a number was drawn from it"
+    if inside.view is PROGRESS:
+        return f"{path} moved: a value was taken from it"
     if was is EMPTY:
         return f"{path} appeared, as {value_text(now)}"
     if now is EMPTY:

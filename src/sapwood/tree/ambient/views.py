@@ -33,6 +33,7 @@ __all__ = [
     "IMPORTS",
     "INNER",
     "LIST",
+    "LOADED",
     "MODULE",
     "PARTIAL",
     "PROPERTY",
@@ -274,6 +275,7 @@ DICT = View(
     _bind,
     "keys",
 )
+LOADED = View("loaded", lambda thing: thing, _subscript, None, "names")
 REGISTERED = View("registered", _children, _subscript)
 
 BY_NAME: Final[Mapping[str, View]] = {

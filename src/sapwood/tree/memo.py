@@ -1,0 +1,170 @@
+"""The call before: one like it is known at a glance.
+
+Most calls have the nest of the call before, and mostly its arrays too. Then no layout
+is compared and no key is made: what the call before was called, this one is called.
+Arrays are remembered weakly; whatever is not plainly the same is described anew.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from operator import call, is_
+from typing import Any, Final, TypeAlias
+
+from sapwood.tree.adapter import Adapter
+from sapwood.tree.containers import Structure, container_of
+from sapwood.tree.signature import Arrays, Call
+from sapwood.units import Addr
+
+__all__ = ["Memo"]
+
+Match: TypeAlias = Callable[[Any, list[Any]], bool]
+"""Appends the leaves of a nest; false where it has another structure."""
+
+_PLAIN: Final = {bool, bytes, complex, float, int, str, type(None)}
+
+
+class Memo:
+    """What a call looked like whose arrays have a storage each."""
+
+    __slots__ = (
+        "adapter",
+        "constants",
+        "key",
+        "layouts",
+        "lows",
+        "match",
+        "positions",
+        "references",
+        "structure",
+    )
+
+    def __init__(
+        self,
+        seen: Call,
+        layouts: Sequence[Any],
+        constants: Sequence[tuple[int, Any]],
+        adapter: Adapter,
+    ) -> None:
+        self.adapter, self.key, self.structure = adapter, seen.key, seen.structure
+        self.positions, self.layouts, self.constants = (
+            seen.positions,
+            layouts,
+            constants,
+        )
+        self.lows = list(seen.given.lows)
+        self.references: list[Callable[[], Any]] = [
+            weakref.ref(array) for array in seen.given.arrays
+        ]
+        self.match = _match(seen.structure)
+
+    @classmethod
+    def of(cls, seen: Call, adapter: Adapter) -> Memo | None:
+        """Return what is to be remembered of a call; None where that is too much."""
+        key: Any = seen.key
+        _, parts, sharing = key
+        arrays = set(seen.positions)
+        constants = [(i, x) for i, x in enumerate(seen.leaves) if i not in arrays]
+        if sharing is not None or any(type(x) not in _PLAIN for _, x in constants):
+            return None
+        return cls(seen, [parts[i] for i in seen.positions], constants, adapter)
+
+    def recognise(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Call | None:
+        """Return a call that is like the one before, or None.
+
+        Raises `StaleOutput` for an array that was revoked.
+        """
+        leaves: list[Any] = []
+        if not self.match((args, kwargs), leaves):
+            return None
+        arrays = leaves
+        if self.constants:
+            for i, value in self.constants:
+                if leaves[i] is not value:
+                    return None
+            arrays = [leaves[i] for i in self.positions]
+        lows: Sequence[Addr] = self.lows
+        if not all(map(is_, map(call, self.references), arrays)):
+            moved = self._moved(arrays)
+            if moved is None:
+                return None
+            lows = moved
+        storages = self.adapter.storages(arrays)
+        if lows is not self.lows and len(set(storages)) < len(storages):
+            return None
+        given = Arrays(arrays, storages, lows, None)
+        return Call(self.key, leaves, self.structure, self.positions, given)
+
+    def _moved(self, arrays: Sequence[Any]) -> list[Addr] | None:
+        """Return where the arrays are, if those that are others look the same."""
+        lows: list[Addr] = list(self.lows)
+        look, layouts = self.adapter.look, self.layouts
+        for k, (reference, array) in enumerate(
+            zip(self.references, arrays, strict=True)
+        ):
+            if reference() is not array:
+                seen = look(array)
+                if seen is None or seen[0] != layouts[k]:
+                    return None
+                lows[k] = seen[2]
+        return lows
+
+
+def _match(structure: Structure) -> Match:
+    parts: Any = structure
+    cls, rest, folded = parts
+    inner = [None if part is None else _match(part) for part in folded]
+    children = _children(cls, rest)
+    if any(inner):
+        return _nest(cls, children, inner)
+
+    def flat(value: Any, leaves: list[Any]) -> bool:
+        if type(value) is not cls:
+            return False
+        found = children(value)
+        if found is None or len(found) != len(inner):
+            return False
+        leaves += found
+        return True
+
+    return flat
+
+
+def _nest(
+    cls: type,
+    children: Callable[[Any], Sequence[Any] | None],
+    inner: Sequence[Match | None],
+) -> Match:
+    def nest(value: Any, leaves: list[Any]) -> bool:
+        if type(value) is not cls:
+            return False
+        found = children(value)
+        if found is None or len(found) != len(inner):
+            return False
+        for match, child in zip(inner, found, strict=True):
+            if match is None:
+                leaves.append(child)
+            elif not match(child, leaves):
+                return False
+        return True
+
+    return nest
+
+
+def _children(cls: type, rest: Any) -> Callable[[Any], Sequence[Any] | None]:
+    if cls in {tuple, list}:
+        return lambda value: value
+    if cls is dict and type(rest) is tuple:
+        return lambda value: (*value.values(),) if (*value,) == rest else None
+    container = container_of(cls)
+
+    def taken_apart(value: Any) -> Sequence[Any] | None:
+        if container is None:
+            return None
+        found, other = container.flatten(value)
+        return found if other == rest else None
+
+    return taken_apart
