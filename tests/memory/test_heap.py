@@ -105,6 +105,21 @@ def test_a_heap_without_memory_says_so_and_goes_on(make_bench, page):
     assert _make(bench, 2 * page).size == 2 * page
 
 
+def test_the_free_end_is_not_reclaimed_to_make_room_there(make_bench, page):
+    """An array that does not fit is out of memory, and no endless exchange of pages."""
+    bench = make_bench(limit=16)
+    heap, pages = bench.device.heap, bench.device.pages
+    pages.reclaim = lambda: heap.trim() > 0
+    held = [_make(bench, 12 * page)]
+    for free in (3, 4):
+        dropped = _make(bench, free * page)
+        del dropped
+        with pytest.raises(OutOfMemory):
+            _make(bench, 5 * page)
+    held.append(_make(bench, 4 * page))
+    assert pages.heap == 16
+
+
 def test_closing_leaves_what_is_held(bench, page):
     """Held arrays stay readable; the last one takes the addresses along."""
     stream = bench.device.default

@@ -44,6 +44,7 @@ class Heap:
         self.base: Addr | None = None
         self.blocks = Blocks(Addr(0))
         self.closed = False
+        self._growing = False
         self._extents: list[Size] = []
 
     def allocate(self, size: Size, stream: Stream) -> Storage:
@@ -75,7 +76,12 @@ class Heap:
         return Size(sum(self.blocks.taken.values()))
 
     def trim(self) -> Size:
-        """Unmap the pages at the end that are free; return how many bytes."""
+        """Unmap the pages at the end that are free; return how many bytes.
+
+        None while the heap grows, as what is free there is a part of what is wanted.
+        """
+        if self._growing:
+            return Size(0)
         before = self.blocks.end
         with Release() as release:
             while self._extents:
@@ -105,8 +111,11 @@ class Heap:
             self.base = self.driver.reserve(RESERVE)
             self.blocks = Blocks(self.base)
         size = Size(align_up(size, self.pages.page))
-        extent = self.pages.create_raw(size // self.pages.page)
-        # Only now: finding memory may have trimmed the end.
+        self._growing = True
+        try:
+            extent = self.pages.create_raw(size // self.pages.page)
+        finally:
+            self._growing = False
         at = self.blocks.end
         try:
             self.driver.map(at, extent)

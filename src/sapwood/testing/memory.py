@@ -122,6 +122,8 @@ class Allocations(RuleBasedStateMachine):
         self.record([1], [1, 8], dead=0, stays=False, shared=False)
 
     def _reclaim(self) -> bool:
+        if self.device.heap.trim():
+            return True
         if not self.recordings:
             return False
         self.recordings.pop(0).range.close()

@@ -15,7 +15,7 @@ from sapwood.graph.codec import decode_recording, encode_recording, expect
 from sapwood.graph.plain import Json, from_json, from_text, to_json, to_text
 from sapwood.graph.recording import Recording
 from sapwood.memory.range import REACH
-from sapwood.tree.adapter import Adapter
+from sapwood.tree.adapter import Adapter, Template
 from sapwood.tree.ambient import Slot
 from sapwood.tree.containers import Structure
 from sapwood.tree.nests import dump_structure, flat_structure, load_structure
@@ -33,7 +33,7 @@ from sapwood.tree.outputs import (
 from sapwood.tree.roles import Role
 from sapwood.units import Addr, Size
 
-__all__ = ["FORMAT", "Archive", "Bond", "decode", "encode"]
+__all__ = ["FORMAT", "Archive", "Bond", "decode", "encode", "load_template"]
 
 FORMAT: Final = 1
 """Changes with what is written here, and with what it means."""
@@ -124,7 +124,7 @@ def decode(
     table = from_text(sections["call"])
     expect(type(table) is dict and table.keys() == _PARTS, "the parts of its call")
     roles = _list(table["roles"])
-    expect(all(role in _ROLES for role in roles), "a role")
+    expect(all(type(role) is str and role in _ROLES for role in roles), "a role")
     arguments = _count(table["arguments"], len(roles) + 1)
     ambient = _list(table["ambient"])
     expect(all(type(path) is str for path in ambient), "the path of an array")
@@ -199,7 +199,7 @@ def _output(
     match row:
         case ["fresh", k, template, offset]:
             bytes_ = storages[_count(k, len(storages))]
-            loaded = _template(template, adapter)
+            loaded = load_template(template, adapter)
             lo, hi = adapter.extent(loaded)
             at = _count(offset, REACH)
             inside = (
@@ -216,14 +216,15 @@ def _output(
             return Alias(_count(k, 1 << 31))
         case ["view", k, template, offset]:
             expect(type(offset) is int, "the offset of a view")
-            return View(_count(k, 1 << 31), _template(template, adapter), offset)
+            return View(_count(k, 1 << 31), load_template(template, adapter), offset)
         case ["constant", value]:
             return Constant(from_json(value))
         case _:
             raise StoreError("a recording is damaged: an output. Record it anew")
 
 
-def _template(found: Json, adapter: Adapter) -> Any:
+def load_template(found: Json, adapter: Adapter) -> Template:
+    """Return the template that was dumped; `StoreError` where there is none."""
     try:
         return adapter.load(from_json(found))
     except (ValueError, TypeError) as error:

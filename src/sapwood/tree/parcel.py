@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sapwood.driver.api import Abilities
-from sapwood.errors import StoreError
 from sapwood.graph.codec import expect
-from sapwood.graph.plain import Json, from_json, from_text, to_json, to_text
+from sapwood.graph.plain import Json, from_text, to_json, to_text
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array, Template
-from sapwood.tree.archive import Archive, decode
+from sapwood.tree.archive import Archive, decode, load_template
 from sapwood.units import Addr, Size
 
 __all__ = [
@@ -229,17 +228,20 @@ def unpack(
             for name, row in _typed(table, dict).items()
         }
 
-    arguments = kept(index["arguments"])
+    arguments, ambient = kept(index["arguments"]), kept(index["ambient"])
     recordings = tuple(
-        _load_saved(number, row, sections, arguments, adapter, nested=nested)
+        _load_saved(number, row, sections, adapter, nested=nested)
         for number, row in enumerate(_typed(index["recordings"], list))
     )
+    for saved in recordings:
+        expect(arguments.keys() >= saved.pinned, "a name")
+        expect(ambient.keys() >= set(saved.archive.ambient), "the path of an array")
     return Parcel(
         index["name"],
         index["device"],
         recordings,
         arguments,
-        kept(index["ambient"]),
+        ambient,
         storages,
     )
 
@@ -258,10 +260,7 @@ def _load_kept(row: Json, storages: Sequence[bytes], adapter: Adapter) -> Kept:
     number, plain, offset = row
     expect(type(number) is type(offset) is int, "the contents of an array")
     expect(0 <= number < len(storages), "the contents of an array")
-    try:
-        template = adapter.load(from_json(plain))
-    except (ValueError, TypeError) as error:
-        raise StoreError(f"the file is damaged: {error}. Save it again") from None
+    template = load_template(plain, adapter)
     lo, hi = adapter.extent(template)
     inside = offset + lo >= 0 and offset + hi <= len(storages[number])
     expect(inside, "an array outside its bytes")
@@ -272,7 +271,6 @@ def _load_saved(
     number: int,
     row: Json,
     sections: Mapping[str, bytes],
-    arguments: Mapping[str, Kept],
     adapter: Adapter,
     *,
     nested: bool,
@@ -281,7 +279,7 @@ def _load_saved(
     lists = [_typed(row[name], list) for name in ("names", "texts", "pinned")]
     expect(all(type(text) is str for each in lists for text in each), "a name")
     names, texts, pinned = lists
-    expect(len(names) == len(texts) and arguments.keys() >= set(pinned), "a name")
+    expect(len(names) == len(texts), "a name")
     prefix = f"{number}."
     own = {
         name.removeprefix(prefix): body
@@ -289,9 +287,22 @@ def _load_saved(
         if name.startswith(prefix)
     }
     return Saved(
-        _typed(row["signature"], str).encode(),
+        _signature(row["signature"], len(names)),
         decode(own, adapter, nested=nested),
         tuple(names),
         tuple(texts),
         frozenset(pinned),
     )
+
+
+def _signature(found: Json, arrays: int) -> bytes:
+    """Return the text of a signature of so many arrays."""
+    text: bytes = _typed(found, str).encode("ascii", "replace")
+    parts = from_text(text)
+    expect(type(parts) is list and len(parts) == 3, "a signature")
+    leaves = _typed(parts[1], list)
+    for leaf in leaves:
+        expect(type(leaf) is list and len(leaf) in {2, 5}, "a signature")
+        expect(all(type(part) is str for part in leaf[:1]), "a signature")
+    expect(sum(len(leaf) == 5 for leaf in leaves) == arrays, "a signature")
+    return text
