@@ -125,6 +125,10 @@ class CaptureError(SapwoodError):
         place = f" at {where}" if where else ""
         super().__init__(f"{what}{place}. {remedy}")
 
+    def anew(self) -> CaptureError:
+        """Return the same error without a traceback, whose frames keep arrays alive."""
+        return CaptureError(self.what, where=self.where, remedy=self.remedy)
+
 
 class StoreError(SapwoodError):
     """A store command failed; a call of a graphed function never raises this."""

@@ -142,7 +142,7 @@ class Knobs:
 
     store: str = _knob(
         "",
-        _text(".*", "a path, or empty"),
+        _text(r"[^\0\n]*", "the path of a folder, or empty"),
         "The folder in which recordings outlive the process; empty: they do not.",
     )
     store_limit: Size = _knob(

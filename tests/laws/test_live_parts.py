@@ -597,6 +597,9 @@ def test_values_that_a_live_part_changes(rt, bits):
         y += 1
         assert bits(f(x)) == bits(y * 2)
     low[0] = True
+    other = rt.array(np.ones(3))
+    assert bits(f(other)) == bits(np.full(3, 2.0))  # it is recorded, for nothing
+    state["scale"] = 2.0
     with pytest.raises(
         sw.CaptureError, match=r"adapt.*scale.*was 2.0, is 1.0.*first part has run"
     ):
@@ -925,7 +928,7 @@ def test_elsewhere_it_is_the_plain_function(rt):
 
 
 def test_warm_runs_live_parts(rt):
-    """`warm` runs a live part twice, to warm up and to record; arrays are left alone."""
+    """`warm` runs a live part twice, to warm up and to record; it restores arrays."""
     calls = []
 
     @sw.eager

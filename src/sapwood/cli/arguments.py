@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
+from sapwood import knobs
 from sapwood.errors import MisuseError, StoreError
 from sapwood.version import __version__
 
@@ -47,6 +48,28 @@ def _run(arguments: argparse.Namespace) -> int:
     return run(arguments.file, arguments.input, arguments.output)
 
 
+def _store(arguments: argparse.Namespace) -> int:
+    from sapwood.cli import store
+
+    with knobs.scope() as settings:
+        path = arguments.path or settings.store
+    if not path:
+        raise MisuseError("no store was named. Give --path, or set SAPWOOD_STORE")
+    match arguments.deed:
+        case "ls":
+            return store.ls(path, arguments.json)
+        case "gc":
+            changes = (
+                {} if arguments.limit is None else {"store_limit": arguments.limit}
+            )
+            with knobs.scope(**changes) as settings:
+                return store.gc(path, settings.store_limit)
+        case "verify":
+            return store.verify(path)
+        case _:
+            return store.why(path, arguments.entry, arguments.other)
+
+
 def _report(arguments: argparse.Namespace) -> int:
     from sapwood.cli.report import report
 
@@ -77,26 +100,41 @@ def _parser() -> argparse.ArgumentParser:
     show = verb("show", _show, "say what is in a file that save() wrote")
     show.add_argument("file", metavar="FILE")
     _json(show)
-    run = verb("run", _run, "call the function in a file, without its source")
-    run.add_argument("file", metavar="FILE")
-    run.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="[NAME=]PATH",
-        help="a .npy file for the next argument, or for the one of that name",
-    )
-    run.add_argument(
-        "--output",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="where to write the next resulting array, as .npy",
-    )
+    _files(verb("run", _run, "call the function in a file, without its source"))
+    _stores(verb("store", _store, "look after recordings that outlive the process"))
     report = verb("report", _report, "draw a page from a snapshot in a file")
     report.add_argument("snapshot", metavar="SNAPSHOT.json")
     report.add_argument("--output", metavar="PATH", help="default: beside the snapshot")
     return parser
+
+
+def _stores(store: argparse.ArgumentParser) -> None:
+    store.add_argument(
+        "--path", metavar="PATH", help="the folder; default: SAPWOOD_STORE"
+    )
+    deeds = store.add_subparsers(required=True, metavar="DEED", dest="deed")
+    _json(deeds.add_parser("ls", help="list the entries"))
+    gc = deeds.add_parser("gc", help="remove what is over a limit")
+    gc.add_argument("--limit", metavar="SIZE", help="default: SAPWOOD_STORE_LIMIT")
+    deeds.add_parser("verify", help="read everything and say what is damaged")
+    why = deeds.add_parser("why", help="say how the keys of two entries differ")
+    why.add_argument("entry", metavar="DIGEST", help="its first digits")
+    why.add_argument("other", metavar="OTHER", nargs="?", help="default: the nearest")
+
+
+def _files(run: argparse.ArgumentParser) -> None:
+    run.add_argument("file", metavar="FILE")
+    for option, metavar, text in (
+        (
+            "--input",
+            "[NAME=]PATH",
+            "a .npy file for the next argument, or for that one",
+        ),
+        ("--output", "PATH", "where to write the next resulting array, as .npy"),
+    ):
+        run.add_argument(
+            option, action="append", default=[], metavar=metavar, help=text
+        )
 
 
 def _json(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -116,15 +116,12 @@ def _measure(
     folder: Path,
 ) -> Figures:
     start = time.perf_counter()
-    train_step, evaluate = rt.graph(digits.train_step), rt.graph(digits.evaluate)
-    where = places(rt, train_step, evaluate)
-    trainings = [Training(place, data, seed) for place in where]
+    functions = rt.graph(digits.train_step), rt.graph(digits.evaluate)
+    trainings = [Training(place, data, seed) for place in places(rt, *functions)]
     replayed, eager, plain = trainings
     ready = _FirstReplay(rt)
     results = [_train(training, epochs, progress, ready) for training in trainings]
-    stats = (train_step.stats(), evaluate.stats())
-    memory = rt.memory_stats()
-    bits = replayed.bits()
+    stats, memory, bits = rt.stats(), rt.memory_stats(), replayed.bits()
     identical = bits == eager.bits(), bits == plain.bits()
     second, same = _second_process(replayed, epochs, folder)
     times = step_seconds(trainings, rounds=15, steps=20)
@@ -135,13 +132,11 @@ def _measure(
         accuracy=results[0][1],
         identical_to_eager=identical[0],
         identical_to_numpy=identical[1],
-        warmups=sum(each.warmups for each in stats),
-        recordings=sum(each.recordings for each in stats),
-        replays=sum(each.replays for each in stats),
+        warmups=stats.warmups,
+        recordings=stats.recordings,
+        replays=stats.replays,
         driver_calls_per_replay=_calls_per_replay(data, seed),
-        step_ms_replayed=1e3 * median(times[0]),
-        step_ms_eager=1e3 * median(times[1]),
-        step_ms_numpy=1e3 * median(times[2]),
+        **dict(zip(_STEPS, (1e3 * median(each) for each in times), strict=True)),
         pages_used=memory["pages.mapped"],
         pages_in_ranges=memory["ranges.pages"],
         first_replay_s=ready.seconds,
@@ -151,6 +146,9 @@ def _measure(
         second_identical=same,
         seconds=time.perf_counter() - start,
     )
+
+
+_STEPS = ("step_ms_replayed", "step_ms_eager", "step_ms_numpy")
 
 
 class _FirstReplay:
@@ -214,42 +212,46 @@ def _table(figures: Figures) -> Table:
     table = Table(title="Handwritten digits, trained by replay", show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
-    agreed = {True: "identical, bit for bit", False: "DIFFERENT"}
-    faster = figures.step_ms_eager / figures.step_ms_replayed
-    sooner = figures.first_replay_s / max(figures.second_first_replay_s, 1e-9)
-    against = figures.step_ms_replayed / figures.step_ms_numpy
-    for name, value in (
-        ("held-out accuracy", f"{figures.accuracy:.3f}"),
-        ("weights against the eager program", agreed[figures.identical_to_eager]),
-        ("weights against plain NumPy", agreed[figures.identical_to_numpy]),
-        ("warm-ups", str(figures.warmups)),
-        ("recordings", str(figures.recordings)),
-        ("replays", str(figures.replays)),
-        ("driver calls per replay", f"{figures.driver_calls_per_replay:.1f}"),
-        (
-            "time per step, replayed",
-            f"{figures.step_ms_replayed:.3f} ms ({faster:.1f} x faster than eager)",
-        ),
-        ("time per step, emulated eager", f"{figures.step_ms_eager:.3f} ms"),
-        (
-            "time per step, plain NumPy",
-            f"{figures.step_ms_numpy:.3f} ms (replayed takes {against:.2f} x that)",
-        ),
-        ("pages used", str(figures.pages_used)),
-        ("pages in all ranges together", str(figures.pages_in_ranges)),
-        ("from process start to first replay", f"{figures.first_replay_s:.2f} s"),
-        (
-            "the same, in a second process",
-            f"{figures.second_first_replay_s:.2f} s ({sooner:.1f} x sooner)",
-        ),
-        (
-            "recordings of the second process",
-            f"{figures.second_restored} restored, {figures.second_recordings} made",
-        ),
-        (
-            "weights after one more epoch in each",
-            agreed[figures.second_identical],
-        ),
-    ):
+    for name, value in (*_first(figures), *_second(figures)):
         table.add_row(name, value)
     return table
+
+
+_AGREED = {True: "identical, bit for bit", False: "DIFFERENT"}
+
+
+def _first(figures: Figures) -> Iterator[tuple[str, str]]:
+    faster = figures.step_ms_eager / figures.step_ms_replayed
+    against = figures.step_ms_replayed / figures.step_ms_numpy
+    yield "held-out accuracy", f"{figures.accuracy:.3f}"
+    yield "weights against the eager program", _AGREED[figures.identical_to_eager]
+    yield "weights against plain NumPy", _AGREED[figures.identical_to_numpy]
+    yield "warm-ups", str(figures.warmups)
+    yield "recordings", str(figures.recordings)
+    yield "replays", str(figures.replays)
+    yield "driver calls per replay", f"{figures.driver_calls_per_replay:.1f}"
+    yield (
+        "time per step, replayed",
+        f"{figures.step_ms_replayed:.3f} ms ({faster:.1f} x faster than eager)",
+    )
+    yield "time per step, emulated eager", f"{figures.step_ms_eager:.3f} ms"
+    yield (
+        "time per step, plain NumPy",
+        f"{figures.step_ms_numpy:.3f} ms (replayed takes {against:.2f} x that)",
+    )
+    yield "pages used", str(figures.pages_used)
+    yield "pages in all ranges together", str(figures.pages_in_ranges)
+    yield "from process start to first replay", f"{figures.first_replay_s:.2f} s"
+
+
+def _second(figures: Figures) -> Iterator[tuple[str, str]]:
+    sooner = figures.first_replay_s / max(figures.second_first_replay_s, 1e-9)
+    yield (
+        "the same, in a second process",
+        f"{figures.second_first_replay_s:.2f} s ({sooner:.1f} x sooner)",
+    )
+    yield (
+        "recordings of the second process",
+        f"{figures.second_restored} restored, {figures.second_recordings} made",
+    )
+    yield "weights after one more epoch in each", _AGREED[figures.second_identical]

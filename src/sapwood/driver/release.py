@@ -44,6 +44,11 @@ class Release:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        first, self._first = self._first, None
         # An error on its way out matters more than what its clean-up met.
-        if error is None and self._first is not None:
-            raise self._first
+        try:
+            if error is None and first is not None:
+                raise first
+        finally:
+            # An error that its own frames name outlives its handlers.
+            del first

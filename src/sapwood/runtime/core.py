@@ -34,7 +34,6 @@ from sapwood.tree.library import Library, Source
 from sapwood.tree.options import Options
 from sapwood.tree.runner import Runner
 from sapwood.tree.stats import Stats, Tally
-from sapwood.units import Size
 from sapwood.version import __version__
 
 __all__ = ["Runtime"]
@@ -312,6 +311,6 @@ def _driver(device: str | Driver | None, settings: knobs.Knobs) -> Driver:
         )
     if not isinstance(getattr(name, "abilities", None), Abilities):
         raise MisuseError(
-            f"device={name!r} is no device. Use None, \"emulated\", or a Driver"
+            f'device={name!r} is no device. Use None, "emulated", or a Driver'
         )
     return name

@@ -14,7 +14,7 @@ from sapwood.memory.storage import Storage
 from sapwood.store import Entries
 from sapwood.tree.diary import Diary, Missing
 from sapwood.tree.forest import Forest
-from sapwood.tree.node import Node
+from sapwood.tree.node import Node, PlaceUse
 from sapwood.tree.runner import Runner
 from sapwood.units import Addr
 
@@ -119,11 +119,7 @@ def _recording(
         "ops": len(node.recording.ops),
         "pages": node.clobbers.bit_count(),
         "clobbers": list(page_numbers(node.clobbers)),
-        "output_pages": [
-            number
-            for extent in node.range.output_extents()
-            for number in page_numbers(extent.mask)
-        ],
+        "output_pages": _output_pages(node),
         "live": any(output["live"] for output in outputs),
         "escapes": node.escapes,
         "restored": node.restored,
@@ -131,18 +127,27 @@ def _recording(
             node.took / 1000 if node.took else None,
             node.spent / 1000 / node.timed if node.timed else None,
         ],
-        "arguments": [
-            {
-                "name": place.name,
-                "role": place.role.value,
-                "bytes": place.size,
-                "written": place.written,
-                "donated": place.donated,
-            }
-            for place in node.places
-        ],
+        "arguments": [_argument(place) for place in node.places],
         "outputs": outputs,
         "range": {"address": hex(node.range.base), "pages": node.range.size()},
+    }
+
+
+def _output_pages(node: Node) -> list[int]:
+    return [
+        number
+        for extent in node.range.output_extents()
+        for number in page_numbers(extent.mask)
+    ]
+
+
+def _argument(place: PlaceUse) -> dict[str, Any]:
+    return {
+        "name": place.name,
+        "role": place.role.value,
+        "bytes": place.size,
+        "written": place.written,
+        "donated": place.donated,
     }
 
 

@@ -140,7 +140,12 @@ class Puts(RuleBasedStateMachine):
             self._put(handle, what, value)
             self._know(what, value, since)
 
-    @rule(handle=_handle, whats=_whats)
+    @rule(handle=_handle, whats=_whats, then=_whats, image=_image)
+    def use(self, handle: int, whats: list[What], then: list[What], image: int) -> None:
+        """Find what was put, and put others, for which something may have to go."""
+        self.find(handle, whats)
+        self.put(handle, [what for what in then if what not in whats], image)
+
     def find(self, handle: int, whats: list[What]) -> None:
         """Find what was put, whole, or nothing."""
         for what in whats:

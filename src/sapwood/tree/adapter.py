@@ -82,7 +82,17 @@ class Adapter(Protocol):
         ...
 
     def load(self, plain: Any) -> Template:
-        """Return the template that `dump` gave; `ValueError` or `TypeError` if none."""
+        """Return the template that `dump` gave.
+
+        Raises `ValueError`, `TypeError` or `OverflowError` for anything else.
+        """
+        ...
+
+    def check_op(self, name: str, params: bytes) -> None:
+        """Raise `ValueError` where a kernel would not take parameters like these.
+
+        Addresses in them are not looked at, nor what is there.
+        """
         ...
 
     def settle(self, template: Template, address: Addr) -> Template:

@@ -227,5 +227,5 @@ def load_template(found: Json, adapter: Adapter) -> Template:
     """Return the template that was dumped; `StoreError` where there is none."""
     try:
         return adapter.load(from_json(found))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise StoreError(f"a recording is damaged: {error}. Record it anew") from None

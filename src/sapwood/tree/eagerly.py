@@ -75,11 +75,8 @@ class Eagerly:
     def cannot(self, group: Group, error: CaptureError) -> None:
         """Raise a capture error, or remember it where the user said so."""
         if not self.options.tolerant:
-            raise error
-        # Without its traceback, whose frames hold the call's arrays.
-        group.unrecordable = CaptureError(
-            error.what, where=error.where, remedy=error.remedy
-        )
+            raise error.anew()
+        group.unrecordable = error.anew()
 
     def pass_through(
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str

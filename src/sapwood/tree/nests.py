@@ -7,11 +7,11 @@ reading imports nothing, and makes nothing but containers.
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from dataclasses import is_dataclass
 from typing import Any, Final
 
-from sapwood.errors import StoreError
+from sapwood.errors import MisuseError, StoreError
 from sapwood.graph.plain import Json, from_json, to_json
 from sapwood.tree.containers import (
     Structure,
@@ -23,6 +23,7 @@ from sapwood.tree.containers import (
 
 __all__ = ["dump_structure", "flat_structure", "load_structure"]
 
+_DEPTH: Final = 200
 _DICTS: Final = (dict, OrderedDict, defaultdict)
 _FACTORIES: Final = {
     each.__name__: each for each in (bool, dict, float, int, list, set, str, tuple)
@@ -64,21 +65,40 @@ def load_structure(found: Json) -> tuple[Structure, int]:
     Raises `StoreError` for what `dump_structure` would not have written, and for
     classes that are not loaded here, by name.
     """
+    return _load(found, 0)
+
+
+def _load(found: Json, depth: int) -> tuple[Structure, int]:
     if found is None:
         return None, 1
-    if type(found) is not list or len(found) != 3 or type(found[2]) is not list:
-        raise StoreError("the nest of a result is damaged: record it anew")
+    if type(found) is not list or len(found) != 3 or depth == _DEPTH:
+        raise _damaged("it is no nest")
     name, rest, parts = found
+    if type(name) is not str or type(parts) is not list:
+        raise _damaged("it is no nest")
+    cls = _container(name)
+    loaded = [_load(part, depth + 1) for part in parts]
+    children = tuple(structure for structure, _ in loaded)
+    structure = (cls, _load_rest(cls, rest, len(children)), children)
+    return structure, sum(leaves for _, leaves in loaded)
+
+
+def _container(name: str) -> type:
     cls = _class(name)
-    if cls is None or container_of(cls) is None:
+    try:
+        known = cls is not None and container_of(cls) is not None
+    except MisuseError:
+        known = False
+    if cls is None or not known:
         raise StoreError(
             f"the result is a {name}, which is not known here: import its module, or "
             "register it as a container, before the recording is read"
         )
-    loaded = [load_structure(part) for part in parts]
-    children = tuple(structure for structure, _ in loaded)
-    structure = (cls, _load_rest(cls, rest, len(children)), children)
-    return structure, sum(leaves for _, leaves in loaded)
+    return cls
+
+
+def _damaged(how: str) -> StoreError:
+    return StoreError(f"the nest of a result is damaged: {how}. Record it anew")
 
 
 def flat_structure(leaves: int) -> Structure:
@@ -89,11 +109,12 @@ def flat_structure(leaves: int) -> Structure:
 def _load_rest(cls: type, found: Json, count: int) -> Any:
     if cls is defaultdict:
         if type(found) is not list or len(found) != 2:
-            raise StoreError("the factory of a defaultdict is damaged")
+            raise _damaged("a defaultdict has no factory")
         name, keys = found
-        if name is not None and name not in _FACTORIES:
-            raise StoreError(f"{str(name)[:20]!r} is no factory that is known")
-        return (_FACTORIES[name] if name else None, _load_keys(keys, count))
+        if name is not None and (type(name) is not str or name not in _FACTORIES):
+            raise _damaged("there is no such factory")
+        factory = None if name is None else _FACTORIES[name]
+        return (factory, _load_keys(keys, count))
     if cls in _DICTS:
         return _load_keys(found, count)
     rest = from_json(found)
@@ -104,12 +125,12 @@ def _load_rest(cls: type, found: Json, count: int) -> Any:
 
 def _load_keys(found: Json, count: int) -> Any:
     keys = from_json(found)
-    if type(keys) is not list or len(keys) != count:
-        raise StoreError("the keys of a dict are damaged")
     try:
-        made = dict.fromkeys(keys)
+        made = dict.fromkeys(keys if type(keys) is list else ())
     except TypeError:
-        raise StoreError("a key of a dict cannot be one") from None
+        raise _damaged("a key of a dict cannot be one") from None
+    if type(keys) is not list or not len(keys) == len(made) == count:
+        raise _damaged("there are as many keys as items")
     return keys_of(made)
 
 
@@ -118,10 +139,12 @@ def _check_rest(cls: type, rest: Any, count: int) -> None:
         fits = type(rest) is tuple and len(rest) == count and all(map(_is_field, rest))
     elif hasattr(cls, "_fields"):
         fits = rest is None and len(cls._fields) == count
+    elif cls is deque:
+        fits = rest is None or (type(rest) is int and count <= rest <= sys.maxsize)
     else:
-        fits = rest is None or (type(rest) is int and rest >= 0)
+        fits = rest is None
     if not fits:
-        raise StoreError(f"the nest of a result is damaged: {cls.__qualname__}")
+        raise _damaged(f"a {cls.__qualname__} is not made of such parts")
 
 
 def _is_field(name: object) -> bool:

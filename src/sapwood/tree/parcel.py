@@ -297,7 +297,8 @@ def _load_saved(
 
 def _signature(found: Json, arrays: int) -> bytes:
     """Return the text of a signature of so many arrays."""
-    text: bytes = _typed(found, str).encode("ascii", "replace")
+    expect(type(found) is str and found.isascii(), "a signature")
+    text: bytes = found.encode()
     parts = from_text(text)
     expect(type(parts) is list and len(parts) == 3, "a signature")
     leaves = _typed(parts[1], list)

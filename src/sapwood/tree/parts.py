@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -110,7 +110,7 @@ class _Parts:
 
     ``made`` are the storages that parts made so far; ``shown`` the identities of those
     that something is known to hold; ``used_later`` the places of the first part that
-    only later ones use.
+    only later ones use; ``stirred`` says that what is guarded has changed meanwhile.
     """
 
     def __init__(
@@ -138,7 +138,8 @@ class _Parts:
         self.session = Session(tolerant=False)
         self.session.between = self._between
         self.error: CaptureError | None = None
-        self.unfit = ""
+        self.unfit, self.stirred = "", False
+        self.first_key: Hashable = None
         warm = order.group.warm
         stays = frozenset() if warm is None else warm.stays
         stream = forest.capture_stream()
@@ -155,14 +156,14 @@ class _Parts:
         captured = self.capture.run(order.fn, self.args, self.kwargs, session)
         if session.unrecordable is not None:
             self.device.driver.destroy_graph(captured.graph)
-            raise session.unrecordable
+            raise session.unrecordable.anew()
         node = self._end(captured.graph, captured.result, last=True)
         for i in node.revokes:
             self.forest.leases.donate(self.carried.storages[i], node.label)
-        error = captured.error or self.error
-        if not self.unfit:
-            error = error or differs(order.group.warm, session, node.outputs)
-        error = error or self._unheld()
+        other = differs(order.group.warm, session, node.outputs)
+        if other is not None and self.stirred:
+            self.unfit, other = self.unfit or str(other), None
+        error = captured.error or self.error or other or self._unheld()
         head = answer_for_all(self.links, self.used_later)
         made = Recorded(head, self.first_arrays, (), error)
         return RecordedParts(captured.result, made, self.unfit)
@@ -190,6 +191,8 @@ class _Parts:
         """Look at all that the coming part may use."""
         adapter = self.forest.adapter
         self.before = survey(self.order.fn, self.arguments, adapter)
+        self.stirred |= bool(self.links) and self.before.key != self.first_key
+        self.first_key = self.first_key if self.links else self.before.key
         self.ambient = self.before.guards(lambda _: True)
         slots = self.ambient.arrays
         self.arrays = look([slot.read() for slot in slots], adapter)
@@ -310,10 +313,8 @@ class _Parts:
             return self._later_roles(places, symbols)
         names, roles = ambient_roles(self.order, self.ambient, self.arrays, self.forest)
         first = len(self.roles)
-        for i, (name, place) in enumerate(
-            zip(names, places[first:], strict=True), first
-        ):
-            self.first_places[name] = i, place
+        found = zip(names, enumerate(places[first:], first), strict=True)
+        self.first_places = dict(found)
         return [*self.names, *names], [*self.roles, *roles]
 
     def _later_roles(
@@ -397,6 +398,7 @@ class _Parts:
         self.roles += [role] * len(crossing)
         if raised is not None:
             self.unfit = f"the live part {part.name} raised {raised!r}"
+            self.stirred = True
             return
         got = returned(part.name, result, passed, self.carried, adapter)
         self.session.broken(part, passed.text(), got.kind)

@@ -243,7 +243,7 @@ def _capture(
 def _error(captured: Captured, changes: Sequence[Change]) -> BaseException | None:
     if captured.session.unrecordable is not None:
         # The function did not get any further, whatever it made of the exception.
-        raise captured.session.unrecordable
+        raise captured.session.unrecordable.anew()
     if captured.error is not None:
         return captured.error
     return plain_changes(changes)

@@ -55,12 +55,11 @@ def restore(
     try:
         drawing = _drawing(archive, order, ambient, read_by, places, range_, forest)
         return Recorded(build(drawing, range_, forest.device), read_by, bound, None)
-    except StoreError as error:
-        range_.close()
-        return str(error)
-    except BaseException:
+    except BaseException as error:
         with Release() as release:
             release(range_.close)
+        if isinstance(error, StoreError) or is_refused(error):
+            return str(error)
         raise
 
 
@@ -99,9 +98,11 @@ def _drawing(
     device, adapter, plan = forest.device, forest.adapter, order.plan
     addresses = [range_.base, *(place.lo for place in places)]
     recording = inspect(archive.recording, addresses, device.driver, device.function)
+    _check_ops(recording, adapter)
     _check_bounds(recording, places)
     arrays = [*plan.call.given.arrays, *read_by.arrays]
     outputs = _outputs(archive.outputs, range_, arrays, adapter)
+    _check_result(outputs, plan.call.given.arrays, read_by.arrays, adapter)
     _back(recording, outputs, range_, device)
     hints = archive.roles[: archive.arguments]
     roles = argument_roles(order, places[: archive.arguments], forest, hints)
@@ -119,6 +120,16 @@ def _drawing(
         ambient=ambient,
         ambient_arrays=read_by,
     )
+
+
+def _check_ops(recording: Recording, adapter: Adapter) -> None:
+    """Raise `StoreError` for a kernel that would fail when it runs."""
+    for number, op in enumerate(recording.ops):
+        if op.kind == Kind.KERNEL:
+            try:
+                adapter.check_op(op.name, op.params)
+            except ValueError as error:
+                raise StoreError(f"op {number}: {error}") from error
 
 
 def _check_bounds(recording: Recording, places: Sequence[Place]) -> None:

@@ -77,7 +77,7 @@ class Runner:
         forest = self.forest
         device = forest.device
         began = perf_counter_ns()
-        call = self._memo and self._memo.recognise(args, kwargs)
+        call = None if self._memo is None else self._memo.recognise(args, kwargs)
         if call is None:
             call = describe(args, kwargs, forest.adapter)
         with device.lock:
@@ -252,11 +252,19 @@ class Runner:
             recorder = self.forest.recorder or record
             made = recorder(self._order(call, group, step, before), self.forest)
         except CaptureError as error:
+            if not self.options.tolerant:
+                raise
             self.eagerly.cannot(group, error)
-            return self.eagerly.pass_through(call, args, kwargs, str(error))
+            made, reason = None, str(error)
+        if made is None:
+            return self.eagerly.pass_through(call, args, kwargs, reason)
         found = self._plant(call, group, made, before)
         if made.error is not None:
-            return self._once(found, call, args, kwargs, group, made.error)
+            try:
+                return self._once(found, call, args, kwargs, group, made.error)
+            finally:
+                # A frame in an error's traceback must not have the error.
+                del made
         self.diary.recorded(call, made.node)
         sharing = self.families.origins[made.node].sharing
         self.recall.pack(call, before, group, made.node, made.bound, sharing)
@@ -286,7 +294,10 @@ class Runner:
         if isinstance(made.error, CaptureError):
             self.eagerly.cannot(group, made.error)
         elif made.error is not None:
-            raise made.error
+            try:
+                raise made.error
+            finally:
+                del made
         self.diary.passed_through(call, str(made.error or unfit))
         return result
 
@@ -342,7 +353,10 @@ class Runner:
         finally:
             self.forest.fell(found.node, None)
         if not isinstance(error, CaptureError):
-            raise error
+            try:
+                raise error
+            finally:
+                del error
         self.eagerly.cannot(group, error)
         self.diary.passed_through(call, str(error))
         return result

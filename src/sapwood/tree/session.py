@@ -113,11 +113,12 @@ class Session:
 
     def refuse(self, what: str, remedy: str) -> None:
         """Say that the function does something that no replay could repeat."""
-        error = CaptureError(what, where=user_line(), remedy=remedy)
+        where = user_line()
         if self.unrecordable is None:
-            self.unrecordable = error
+            self.unrecordable = CaptureError(what, where=where, remedy=remedy)
         if not self.tolerant:
-            raise error
+            # Not that one: an error that its own frames name outlives its handlers.
+            raise CaptureError(what, where=where, remedy=remedy)
 
 
 def current() -> Session | None:

@@ -181,7 +181,11 @@ class Capture:
         except BaseException as failed:
             self._abandon(failed)
             raise
-        return Captured(result, error, session, (), frozenset(), graph)
+        try:
+            return Captured(result, error, session, (), frozenset(), graph)
+        finally:
+            # This frame is in the error's traceback: each would keep the other alive.
+            del error
 
     def _check(self) -> None:
         if self.failed is not None:

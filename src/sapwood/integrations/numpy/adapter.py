@@ -9,6 +9,7 @@ import numpy as np
 
 from sapwood.errors import MisuseError
 from sapwood.integrations.numpy.array import Array
+from sapwood.integrations.numpy.kernels import check
 from sapwood.integrations.numpy.layout import Layout, array_at, check_dtype, extent
 from sapwood.integrations.numpy.random import Generator
 from sapwood.memory.device import Device
@@ -24,6 +25,10 @@ register_container(
     lambda generator: ([generator.state], None),
     lambda _, children: Generator(*children),
 )
+
+
+_SOMEWHERE = 1 << 20
+_DUMPED = [tuple, tuple, str, bool, bool]
 
 
 class Shape(NamedTuple):
@@ -130,16 +135,24 @@ class NumpyAdapter:
 
     def load(self, plain: Any) -> Shape:
         """Return the template that `dump` gave."""
+        if type(plain) is not tuple or [*map(type, plain)] != _DUMPED:
+            raise ValueError("this describes no array")
         shape, strides, kind, aligned, writeable = plain
         dtype = np.dtype(kind)
         check_dtype(dtype)
-        whole = [type(number) is int for number in (*shape, *strides)]
-        flags = type(aligned) is type(writeable) is bool
-        if not all(whole) or len(shape) != len(strides) or not flags:
-            raise ValueError(f"{plain} describes no array")
-        if any(length < 0 for length in shape) or dtype.str != kind:
-            raise ValueError(f"{plain} describes no array")
-        return Shape(None, (shape, strides, kind, aligned), 0, writeable)
+        whole = all(type(number) is int for number in (*shape, *strides))
+        if not whole or len(shape) != len(strides) or dtype.str != kind:
+            raise ValueError("this describes no array")
+        if any(length < 0 for length in shape):
+            raise ValueError("this describes no array")
+        layout = shape, strides, kind, aligned
+        # NumPy knows its limits: so many dimensions, so many bytes. Nothing is read.
+        array_at(_SOMEWHERE - extent(layout)[0], layout)
+        return Shape(None, layout, 0, writeable)
+
+    def check_op(self, name: str, params: bytes) -> None:
+        """Raise `ValueError` where a kernel would not take parameters like these."""
+        check(name, params)
 
     def extent(self, template: Shape) -> tuple[int, int]:
         """Return the bytes that the elements lie in, from the first element."""

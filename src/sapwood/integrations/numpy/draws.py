@@ -67,6 +67,9 @@ def draw(method: str) -> Body:
 
     def bind(outs: Values, args: Values, options: Values) -> Callable[[], None]:
         out, words = outs
+        if words.shape != (WORDS,) or words.dtype != np.uint64:
+            # Philox itself would not look, and read what is not there.
+            raise ValueError(f"a state is {WORDS} words of uint64")
         philox = np.random.Philox(0)
         function = getattr(np.random.Generator(philox), method)
         keywords = dict(options)

@@ -31,9 +31,9 @@ from sapwood.integrations.numpy.layout import (
     blank_at,
     layout_of,
 )
-from sapwood.integrations.numpy.packing import pointers, unpack
+from sapwood.integrations.numpy.packing import constants, pointers, unpack
 
-__all__ = ["COPYING", "FILLING", "IMAGE", "UFUNCS", "results"]
+__all__ = ["COPYING", "FILLING", "IMAGE", "UFUNCS", "check", "results"]
 
 IMAGE: Final = b"sapwood.integrations.numpy"
 
@@ -159,6 +159,22 @@ def results(name: str, bare: bytes) -> tuple[Layout, ...]:
     with np.errstate(all="ignore"):
         made = BODIES[name].results(*args)
     return tuple(layout_of(np.asarray(array)) for array in made)
+
+
+def check(name: str, params: bytes) -> None:
+    """Raise `ValueError` where kernel ``name`` would not take parameters like these.
+
+    It is not run: memory and addresses play no part.
+    """
+    try:
+        outs, args = unpack(constants(params), blank_at)
+        with np.errstate(all="ignore"):
+            made = BODIES[name].results(outs, *args)
+            for out, result in zip(outs, made, strict=len(made) > 1):
+                np.copyto(out, result)
+            BODIES[name].bind(outs, *args)
+    except Exception as error:
+        raise ValueError(f"kernel {name} does not take its parameters") from error
 
 
 def _silent() -> Context:

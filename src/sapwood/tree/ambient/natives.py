@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import ContextVar
 from decimal import Context
-from threading import Event, local
+from threading import local
 from types import (
     BuiltinMethodType,
     FunctionType,
@@ -200,7 +200,6 @@ NATIVES: Final[dict[type, Callable[[Any, Reach], Openings]]] = {
     CallableProxyType: _always(standard.PROXIED),
     Context: _always(standard.DECIMAL),
     ContextVar: _always(standard.CONTEXT),
-    Event: lambda _, __: iter([Opening(views.ATTRIBUTES, frozenset({"_flag"}))]),
     MappingProxyType: _always(standard.WHOLE),
     MethodWrapperType: _always(views.BOUND),
     Namespace: _by_name,

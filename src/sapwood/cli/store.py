@@ -1,0 +1,244 @@
+"""``sapwood store``: what is stored in a folder, whether it is whole, and why not used.
+
+Exit codes: 0 fine; 1 something is damaged, is not there, or cannot be read; 2 wrong
+usage. Only `gc` changes anything.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
+
+from sapwood.errors import MisuseError
+from sapwood.store import DiskStore, Entries, Item, Key, diff
+from sapwood.store import verify as findings_in
+from sapwood.store.manifest import Manifest
+from sapwood.units import size_text
+
+__all__ = ["gc", "ls", "value_text", "verify", "why"]
+
+_SHOWN = 12
+"""Digits of a digest that people are shown; a command takes as many as tell it."""
+_LONG = 60
+
+P = ParamSpec("P")
+
+
+def _told(verb: Callable[P, int]) -> Callable[P, int]:
+    """Say why a folder cannot be read, and return 1."""
+
+    @wraps(verb)
+    def tell(*args: P.args, **kwargs: P.kwargs) -> int:
+        try:
+            return verb(*args, **kwargs)
+        except OSError as error:
+            where = f": {error.filename}" if error.filename else ""
+            print(f"sapwood: {error.strerror}{where}", file=sys.stderr)
+            return 1
+
+    return tell
+
+
+@_told
+def ls(path: str, as_json: bool = False) -> int:
+    """List the entries, the last used first; return 1 where one cannot be read.
+
+    Raises `MisuseError` where there is no folder.
+    """
+    entries, told = _entries(path)
+    stored = list(entries.manifests())[::-1]
+    items = list(entries.store.scan())
+    if as_json:
+        print(json.dumps(_listing(path, stored, items)))
+    else:
+        _show_listing(path, stored, items)
+    _complain(told)
+    return 1 if told else 0
+
+
+@_told
+def gc(path: str, limit: int) -> int:
+    """Remove what is over ``limit`` bytes, and what dead processes left.
+
+    Raises `MisuseError` where there is no folder, or the limit is negative.
+    """
+    if limit < 0:
+        raise MisuseError(f"{limit} is no limit. Give it in bytes, from 0")
+    trimmed = DiskStore(_folder(path), limit).trim()
+    print(
+        f"removed {len(trimmed.removed)} files of entries and {trimmed.swept} that "
+        f"were never finished; {size_text(trimmed.left)} are left"
+    )
+    return 0
+
+
+@_told
+def verify(path: str) -> int:
+    """Read everything; return 1, and say what is wrong, where something is.
+
+    Raises `MisuseError` where there is no folder.
+    """
+    store = DiskStore(_folder(path), 0, read_only=True)
+    findings = findings_in(store)
+    for finding in findings:
+        print(f"{finding.name}: {finding.what}")
+    count = sum(1 for _ in store.scan())
+    print(f"{count} values, {len(findings)} of them not as they should be")
+    return 1 if findings else 0
+
+
+@_told
+def why(path: str, digest: str, other: str | None = None) -> int:
+    """Show in which components an entry's key differs from that of another.
+
+    Both are named by the first digits of their digests; without ``other`` it is the
+    nearest one. Returns 1 where there is none. Raises `MisuseError` where there is no
+    folder, and where the digits fit several entries.
+    """
+    entries, told = _entries(path)
+    keys = list(entries.keys())
+    _complain(told)
+    ours = _named(keys, digest)
+    others = [key for key in keys if key != ours]
+    theirs = _nearest(ours, others) if other is None else _named(keys, other)
+    if ours is None or theirs is None:
+        missing = digest if ours is None else other or "another"
+        print(f"there is no entry {missing} in {path}", file=sys.stderr)
+        return 1
+    _show_difference(ours, theirs)
+    return 0
+
+
+def _folder(path: str) -> str:
+    if not Path(path).expanduser().is_dir():
+        raise MisuseError(f"{path} is no folder. Name the folder of a store")
+    return path
+
+
+def _entries(path: str) -> tuple[Entries, list[str]]:
+    told: list[str] = []
+    store = DiskStore(_folder(path), 0, read_only=True)
+    return Entries(store, told.append), told
+
+
+def _complain(told: Iterable[str]) -> None:
+    for text in told:
+        print(f"sapwood: {text}", file=sys.stderr)
+
+
+def _named(keys: Iterable[Key], digits: str) -> Key | None:
+    found = [key for key in keys if key.digest.startswith(digits.lower())]
+    if len(found) > 1:
+        several = ", ".join(sorted(key.digest[: len(digits) + 4] for key in found[:4]))
+        raise MisuseError(
+            f"{digits!r} fits {len(found)} entries: {several}. Give more digits"
+        )
+    return found[0] if found else None
+
+
+def _nearest(ours: Key | None, others: Iterable[Key]) -> Key | None:
+    """Return the key with the most components of ``ours``, the last of equals."""
+    mine = set(ours.components) if ours else set()
+    nearest, most = None, -1
+    for key in others:
+        equal = len(mine & set(key.components))
+        if equal >= most:
+            nearest, most = key, equal
+    return nearest
+
+
+def _listing(
+    path: str, stored: Iterable[tuple[Item, Manifest]], items: Iterable[Item]
+) -> dict[str, Any]:
+    return {
+        "path": path,
+        "values": len(list(items)),
+        "size": sum(item.size for item in items),
+        "entries": [
+            {
+                "digest": manifest.key.digest,
+                "used": _when(item).isoformat(),
+                "parts": {part.name: part.size for part in manifest.parts},
+                "key": _components(manifest.key),
+            }
+            for item, manifest in stored
+        ],
+    }
+
+
+def _components(key: Key) -> Mapping[str, str]:
+    return {label: value_text(value) for label, value in key.components}
+
+
+def _when(item: Item) -> datetime:
+    return datetime.fromtimestamp(item.used / 1e9, UTC)
+
+
+def value_text(value: bytes, most: int | None = None) -> str:
+    """Return a component's value as people read it: text, or hex where it is none.
+
+    What is longer than ``most`` characters is cut.
+    """
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if not text.isprintable():
+        text = f"0x{value.hex()}"
+    if most is None or len(text) <= most:
+        return text
+    return f"{text[: most - 1]}…"
+
+
+def _show_listing(
+    path: str, stored: Iterable[tuple[Item, Manifest]], items: list[Item]
+) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("entry", title=escape(path))
+    table.add_column("last used", no_wrap=True)
+    table.add_column("size", justify="right")
+    table.add_column("parts")
+    table.add_column("key", overflow="fold")
+    for item, manifest in stored:
+        key = ", ".join(
+            f"{label}: {value_text(value, 24)}"
+            for label, value in manifest.key.components
+        )
+        table.add_row(
+            manifest.key.digest[:_SHOWN],
+            f"{_when(item):%Y-%m-%d %H:%M}",
+            size_text(sum(part.size for part in manifest.parts)),
+            escape(", ".join(part.name for part in manifest.parts)),
+            escape(key),
+        )
+    console = Console()
+    console.print(table)
+    size = size_text(sum(item.size for item in items))
+    console.print(f"{table.row_count} entries, {len(items)} values, {size}")
+
+
+def _show_difference(ours: Key, theirs: Key) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    differences = diff(ours, theirs)
+    table = Table("component", title="Where the keys differ")
+    for key in (ours, theirs):
+        table.add_column(key.digest[:_SHOWN], overflow="fold")
+    for difference in differences:
+        values = (difference.ours, difference.theirs)
+        shown = ("-" if value is None else value_text(value, _LONG) for value in values)
+        table.add_row(escape(difference.label), *map(escape, shown))
+    console = Console()
+    console.print(table)
+    equal = len(set(ours.components) & set(theirs.components))
+    console.print(f"components that differ: {len(differences)}, equal: {equal}")

@@ -1,0 +1,175 @@
+"""``sapwood store`` says what is stored, if it is whole, and why it is not used."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sapwood.cli.store import gc, ls, value_text, verify, why
+from sapwood.errors import MisuseError
+from sapwood.store import DiskStore, Entries
+from sapwood.store.manifest import entry_name
+
+LIMIT = 1 << 20
+
+
+@pytest.fixture
+def keys(path, make_key):
+    """The keys of three entries in a folder, the last used last."""
+    made = [
+        make_key(function="step [b]", shape=shape, device="emulated")
+        for shape in ("8", "16", "64")
+    ]
+    for number, key in enumerate(made):
+        parts = {"ops": b"%d" % number * 3_000, "image": b"shared"}
+        Entries(DiskStore(path, LIMIT)).put(key, parts)
+    return made
+
+
+def _damage(path, name):
+    (file,) = path.glob(f"v1/?/{name}*")
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def _times(path):
+    return {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+
+
+def test_ls_lists_entries_for_machines(path, keys, capsys):
+    """Digest, parts, key and time, the last used first; sizes of all values."""
+    before = _times(path)
+    assert ls(str(path), as_json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [entry["digest"] for entry in told["entries"]] == [
+        key.digest for key in reversed(keys)
+    ]
+    first = told["entries"][0]
+    assert first["parts"] == {"ops": 3_000, "image": 6}
+    assert first["key"] == {"device": "emulated", "function": "step [b]", "shape": "64"}
+    assert first["used"].endswith("+00:00")
+    assert told["values"] == 7
+    assert told["size"] == sum(item.size for item in DiskStore(path, 0, True).scan())
+    assert _times(path) == before
+
+
+def test_ls_lists_entries_for_people(path, keys, capsys):
+    """Short digests, sizes and what was put, as it was put."""
+    assert ls(str(path)) == 0
+    told = capsys.readouterr().out
+    for text in ("3 entries, 7 values", "2.9 KiB", *(key.digest[:12] for key in keys)):
+        assert text in told
+    assert "[b]" in told
+
+
+def test_ls_tells_of_damage(path, keys, capsys):
+    """What cannot be read is told, and is not listed."""
+    _damage(path, entry_name(keys[1].digest))
+    assert ls(str(path), as_json=True) == 1
+    told = capsys.readouterr()
+    assert len(json.loads(told.out)["entries"]) == 2
+    assert f"entry-{keys[1].digest} is damaged" in told.err
+
+
+def test_verify_finds_what_is_wrong(path, keys, capsys):
+    """Each thing by name; nothing is changed."""
+    assert verify(str(path)) == 0
+    assert "7 values, 0 of them" in capsys.readouterr().out
+    _damage(path, entry_name(keys[0].digest))
+    next(path.glob("v1/?/blob-*")).unlink()
+    before = _times(path)
+    assert verify(str(path)) == 1
+    told = capsys.readouterr().out
+    assert f"entry-{keys[0].digest}: the stored" in told
+    assert "which is not there" in told
+    assert _times(path) == before
+
+
+def test_gc_makes_room(path, keys, capsys):
+    """Down to the limit, whole entries, and what dead processes left."""
+    (path / "v1/new/dead").write_bytes(b"torn")
+    assert gc(str(path), 8_000) == 0
+    assert "removed 2 files of entries and 1 that were never" in capsys.readouterr().out
+    assert list(Entries(DiskStore(path, LIMIT)).keys()) == keys[1:]
+    assert verify(str(path)) == 0
+    assert gc(str(path), 0) == 0
+    assert list(path.glob("v1/?/*")) == []
+
+
+def test_why_is_a_diff_with_the_nearest(path, keys, capsys):
+    """By the first digits of a digest; only what differs is shown."""
+    assert why(str(path), keys[0].digest[:8]) == 0
+    told = capsys.readouterr().out
+    assert "components that differ: 1, equal: 2" in told
+    assert keys[2].digest[:12] in told
+    assert "emulated" not in told
+
+
+def test_why_is_a_diff_with_any_other(path, keys, make_key, capsys):
+    """Components that only one of them has show as missing."""
+    other = make_key(mode="[red]x")
+    Entries(DiskStore(path, LIMIT)).put(other, {})
+    assert why(str(path), keys[0].digest, other.digest[:10].upper()) == 0
+    told = capsys.readouterr().out
+    assert "components that differ: 4, equal: 0" in told
+    assert "[red]x" in told
+
+
+def test_why_needs_two_entries(path, make_key, capsys):
+    """An entry that is not there, or alone, is told."""
+    key = make_key(shape="8")
+    Entries(DiskStore(path, LIMIT)).put(key, {})
+    assert why(str(path), "0000") == 1
+    assert "no entry 0000" in capsys.readouterr().err
+    assert why(str(path), key.digest) == 1
+    assert "no entry another" in capsys.readouterr().err
+    assert why(str(path), key.digest, "0000") == 1
+    assert "no entry 0000" in capsys.readouterr().err
+
+
+def test_digits_must_fit_one(path, keys):
+    """Else those that they fit are named."""
+    with pytest.raises(MisuseError, match=r"'' fits 3 entries: .* Give more digits"):
+        why(str(path), "")
+    assert keys
+
+
+@pytest.mark.parametrize(
+    "call",
+    [ls, verify, lambda path: gc(path, 1), lambda path: why(path, "0")],
+    ids=["ls", "verify", "gc", "why"],
+)
+def test_no_folder_is_wrong_usage(path, call):
+    """And makes none; one that may not be used is told, with what to do."""
+    with pytest.raises(MisuseError, match="Name the folder of a store"):
+        call(str(path))
+    assert not path.exists()
+    with pytest.raises(MisuseError, match="-1 is no limit"):
+        gc(str(path.parent), -1)
+
+
+@pytest.mark.parametrize("call", [ls, verify, lambda path: gc(path, 1)])
+def test_a_folder_that_may_not_be_trusted(path, call, capsys):
+    """Is told, with what to do."""
+    path.mkdir()
+    path.chmod(0o777)
+    assert call(str(path)) == 1
+    assert "chmod go-w" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "most", "text"),
+    [
+        (b"plain", None, "plain"),
+        (b"plain", 4, "pla…"),
+        (b"plain", 5, "plain"),
+        (b"", 5, ""),
+        (b"a\n", None, "0x610a"),
+        (b"\xff\x00", None, "0xff00"),
+        (b"\xff" * 40, 6, "0xfff…"),
+        (b"\x1b[31m", None, "0x1b5b33316d"),
+    ],
+)
+def test_values_are_shown_as_text_or_hex(value, most, text):
+    """Nothing that does not print reaches a terminal."""
+    assert value_text(value, most) == text
