@@ -1,4 +1,7 @@
-"""Every law of the driver runs on every driver listed here, and is a leak test."""
+"""Every law of the driver runs on every driver listed here, and is a leak test.
+
+Those in `STRICTER` ask for more than hardware gives; test_cuda.py says what it gives.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import ctypes
 import struct
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sapwood.driver import Access, KernelOp, Pointer
+from sapwood.driver.cuda import Cuda, declare_pointers
 from sapwood.driver.emulated import Emulated, Kernel, register_module
 from sapwood.errors import DriverError
 from sapwood.units import Size
@@ -19,6 +24,22 @@ SCHEDULES = ("earliest", "latest", "random:1", "random:2")
 PAGE = Size(1 << 16)
 TOTAL = Size(64 * PAGE)
 IMAGE = b"kernels of the driver's tests"
+SOURCE = Path(__file__).with_name("kernels.cu")
+
+STRICTER = {
+    "test_a_bad_change_shows_at_the_launch": "a wrong address ends the process's GPU",
+    "test_a_failure_is_reported_by_what_comes_after": "a trap ends the process's GPU",
+    "test_a_launch_checks_memory_again_when_the_map_changed": "as above",
+    "test_access_is_needed_and_checked": "as above",
+    "test_addresses_given_back_are_reused_last": "CUDA reuses them first",
+    "test_fresh_memory_is_poisoned": "CUDA gives zeros",
+    "test_host_memory_can_be_copied_to_and_from": "CUDA refuses what leaves at once",
+    "test_memory_counts_until_nothing_needs_it": "others use the GPU's memory, too",
+    "test_modules_and_functions_are_found_by_name": "its image is the emulated one",
+    "test_more_than_the_device_has_is_out_of_memory": "as above",
+    "test_pointers_are_all_addresses_in_parameters": "CUDA knows what it is told",
+    "test_work_may_not_leave_its_memory": "a wrong address ends the process's GPU",
+}
 
 
 def _view(address, count):
@@ -65,10 +86,10 @@ register_module(
 class Lab:
     """A driver with a module, some streams and memory, all given back at the end."""
 
-    def __init__(self, driver):
+    def __init__(self, driver, image=IMAGE):
         self.driver = driver
         self.page = driver.abilities.page
-        self.module = driver.load_module(IMAGE)
+        self.module = driver.load_module(image)
         self._back = [(driver.unload_module, self.module)]
         self.functions = {
             name: driver.find_function(self.module, name)
@@ -130,23 +151,84 @@ class Lab:
             call(*args)
 
 
-@pytest.fixture(params=SCHEDULES)
+class CudaLab(Lab):
+    """The same on a GPU, whose fresh memory holds anything."""
+
+    def memory(self, pages=1):
+        address, stream = super().memory(pages), self.stream()
+        self.driver.set(address, 0xFF, pages * self.page, stream)
+        self.driver.synchronize_stream(stream)
+        return address
+
+
+def pytest_generate_tests(metafunc):
+    """Run a law on the emulated device in all orders, and on a GPU where it holds."""
+    if "driver" in metafunc.fixturenames:
+        on = list(SCHEDULES)
+        if metafunc.function.__name__ not in STRICTER:
+            on.append(pytest.param("cuda", marks=pytest.mark.gpu))
+        metafunc.parametrize("driver", on, indirect=True)
+
+
+@pytest.fixture(scope="session")
+def cuda_image():
+    """Return the laws' kernels for GPU 0, whose context stays for the session."""
+    holder = Cuda()
+    image = _compiled(SOURCE.read_bytes())
+    declare_pointers(image, {"add": _pointers, "mix": _pointers})
+    yield image
+    holder.close()
+
+
+def _compiled(source):
+    """Return CUDA C++ as a cubin for GPU 0."""
+    from cuda.bindings import driver, nvrtc
+
+    def asked(answer):
+        assert not answer[0], answer
+        return answer[1] if len(answer) > 1 else None
+
+    of = driver.CUdevice_attribute
+    arch = [
+        asked(driver.cuDeviceGetAttribute(each, 0))
+        for each in (
+            of.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            of.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+        )
+    ]
+    program = asked(nvrtc.nvrtcCreateProgram(source, b"kernels.cu", 0, [], []))
+    option = "--gpu-architecture=sm_{}{}".format(*arch).encode()
+    asked(nvrtc.nvrtcCompileProgram(program, 1, [option]))
+    image = bytearray(asked(nvrtc.nvrtcGetCUBINSize(program)))
+    asked(nvrtc.nvrtcGetCUBIN(program, image))
+    return bytes(image)
+
+
+@pytest.fixture
 def driver(request):
-    """Return a device of 64 pages; nothing of it may be left at the end."""
-    device = Emulated(TOTAL, PAGE, request.param)
+    """Return a device, emulated with 64 pages; nothing of it may be left at the end."""
+    if request.param == "cuda":
+        request.getfixturevalue("cuda_image")
+        device = Cuda()
+    else:
+        device = Emulated(TOTAL, PAGE, request.param)
     yield device
     try:
         assert not any(device.live_handles().values()), device.live_handles()
-        info = device.memory_info()
-        assert info.free == info.total
+        if request.param != "cuda":
+            info = device.memory_info()
+            assert info.free == info.total
     finally:
         device.close()
 
 
 @pytest.fixture
-def lab(driver):
+def lab(driver, request):
     """Return a driver with what most tests need."""
-    lab = Lab(driver)
+    if driver.abilities.kind == "cuda":
+        lab = CudaLab(driver, request.getfixturevalue("cuda_image"))
+    else:
+        lab = Lab(driver)
     yield lab
     with suppress(DriverError):  # a test may have made the device fail
         driver.synchronize()

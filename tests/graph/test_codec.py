@@ -38,9 +38,7 @@ _PLAIN_OPS = st.one_of(
 @st.composite
 def _recordings(draw):
     ops = draw(st.lists(st.one_of(_KERNELS, _PLAIN_OPS), max_size=5))
-    edges = [
-        (i, j) for j in range(len(ops)) for i in range(j) if draw(st.booleans())
-    ]
+    edges = [(i, j) for j in range(len(ops)) for i in range(j) if draw(st.booleans())]
     relocations = [
         Relocation(
             i,
@@ -79,7 +77,23 @@ SAMPLE = Recording(
     (),
 )
 
-JUNK = [None, True, -1, 0, 1, 7, 1 << 31, 1 << 48, 1 << 64, "", "x", [], [[]], {}, "kernel"]
+JUNK = [
+    None,
+    True,
+    -1,
+    0,
+    1,
+    7,
+    1 << 31,
+    1 << 48,
+    1 << 64,
+    "",
+    "x",
+    [],
+    [[]],
+    {},
+    "kernel",
+]
 
 
 def _paths(found, path=()):

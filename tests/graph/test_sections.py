@@ -86,8 +86,14 @@ def _file(*sections, said=None):
         (_file(said=(1 << 32) - 1), "ends early"),
         (_file(_section(b"a", b"", size=(1 << 64) - 1)), "ends early"),
         (_file(_section(b"a", b"xyz", size=2)), "a digest is wrong"),
-        (_file(_section(b"b", b""), _section(b"a", b"")), "section 'a' is out of order"),
-        (_file(_section(b"a", b""), _section(b"a", b"")), "section 'a' is out of order"),
+        (
+            _file(_section(b"b", b""), _section(b"a", b"")),
+            "section 'a' is out of order",
+        ),
+        (
+            _file(_section(b"a", b""), _section(b"a", b"")),
+            "section 'a' is out of order",
+        ),
         (_file(_section(b"\xff", b"")), "the name of a section is no text"),
         (_file(_section(b"a", b""), said=0), "bytes follow its end"),
     ],

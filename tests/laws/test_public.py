@@ -308,7 +308,7 @@ def test_raised_errors_travel(make_rig):
 @pytest.mark.parametrize("limit", [-1, 0, 1.5, "1GB", "1 page", True])
 def test_a_wrong_memory_limit_is_named(limit):
     """What is no size in bytes is a `MisuseError` with the argument's name."""
-    with pytest.raises(sw.MisuseError, match="memory_limit=.*MiB"):
+    with pytest.raises(sw.MisuseError, match=r"memory_limit=.*MiB"):
         sw.Runtime("emulated", memory_limit=limit)
 
 
@@ -322,16 +322,16 @@ def test_a_memory_limit_may_be_text(limit):
 @pytest.mark.parametrize("device", [3, b"emulated", object()])
 def test_what_is_no_device_is_named(device):
     """Neither a name nor a driver: a `MisuseError` that shows it."""
-    with pytest.raises(sw.MisuseError, match="device=.*emulated"):
+    with pytest.raises(sw.MisuseError, match=r"device=.*emulated"):
         sw.Runtime(device)
 
 
 def test_an_option_that_is_none_is_named(rt):
     """With the one that was meant, and all there are; as a decorator too."""
     for graph in (rt.graph, sw.graph):
-        with pytest.raises(sw.MisuseError, match="nmae.*mean name.*max_variants"):
+        with pytest.raises(sw.MisuseError, match=r"nmae.*mean name.*max_variants"):
             graph(lambda x: x, nmae="x")
-        with pytest.raises(sw.MisuseError, match="zzz.*max_variants"):
+        with pytest.raises(sw.MisuseError, match=r"zzz.*max_variants"):
             graph(zzz=1)
     with pytest.raises(sw.MisuseError, match="name=3"):
         rt.graph(lambda x: x, name=3)
@@ -357,12 +357,12 @@ def test_a_closed_runtime_cannot_be_entered_again(rig):
     rt = rig.runtime
     decorate = rt.graph(name="late")
     rt.close()
-    with pytest.raises(sw.MisuseError, match="closed.*new one"), rt:
+    with pytest.raises(sw.MisuseError, match=r"closed.*new one"), rt:
         pass
-    with pytest.raises(sw.MisuseError, match="closed.*new one"):
+    with pytest.raises(sw.MisuseError, match=r"closed.*new one"):
         rt.graph(lambda x: x)
     f = decorate(lambda x: x)
-    with pytest.raises(sw.MisuseError, match="late.*closed.*new one"):
+    with pytest.raises(sw.MisuseError, match=r"late.*closed.*new one"):
         f(1)
 
 
@@ -381,7 +381,7 @@ def test_a_donated_array_is_told_from_one_that_a_step_ended(rt):
     for _ in range(3):
         x = rt.array(np.ones(3))
         y = f(x)
-        with pytest.raises(sw.StaleOutput, match="donated.*returned, or pass it a copy"):
+        with pytest.raises(sw.StaleOutput, match=r"donated.*returned, or pass it"):
             np.asarray(x)
     with rt.step(), pytest.raises(sw.StaleOutput, match=r"step.*keep="):
         np.asarray(y)

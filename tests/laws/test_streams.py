@@ -273,9 +273,9 @@ def test_a_stream_that_dies_in_a_cycle_with_its_arrays(rt, bits, graphed, marked
         with stream:
             x = rt.array(np.arange(64.0)) + 1
             if marked:
-                x * 2  # noqa: B018 - the next line waits for the stream
+                x * 2
         if marked:
-            x * 2  # noqa: B018
+            x * 2
         with stream:
             cycle.extend([cycle, stream, f(x), x])
         del stream, x, cycle
@@ -289,7 +289,7 @@ def test_a_stream_that_dies_in_a_cycle_with_its_arrays(rt, bits, graphed, marked
 
 
 def test_memory_goes_although_its_streams_have(make_rig):
-    """A heap that shrinks, and a runtime that closes, wait for streams that are gone."""
+    """A runtime that closes waits for streams that are gone."""
     rt = make_rig().runtime
     f = rt.graph(lambda x: x * 2)
     for size in (100_000, 1_000):

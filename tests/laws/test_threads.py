@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import queue
+import sys
 import threading
 
 import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.testing import Rig
 
 
 def _work(x, y):
@@ -216,11 +216,19 @@ def test_closing_while_others_call(make_rig):
     _in_threads(calls, calls, close)
 
 
-def test_streams_are_made_while_memory_is_poisoned():
-    """The layer that overwrites idle pages heeds every stream that there is then."""
-    rig = Rig("poisoned")
-    rt, done = rig.runtime, threading.Event()
-    f, x = rt.graph(lambda x: x * 2), rt.array(np.arange(4.0))
+@pytest.fixture
+def restless():
+    """Change threads as often as it goes."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("restless")
+def test_streams_are_made_while_others_call(rt):
+    """Also while memory that nobody holds is overwritten, which heeds all streams."""
+    f, x, done = rt.graph(lambda x: x * 2), rt.array(np.arange(4.0)), threading.Event()
 
     def call():
         try:
@@ -233,8 +241,6 @@ def test_streams_are_made_while_memory_is_poisoned():
         while not done.is_set():
             held = [rt.stream() for _ in range(8)]
             with held[0]:
-                x + 1  # noqa: B018
+                f(x)
 
     _in_threads(call, stream)
-    del f, x, call, stream
-    rig.finish()

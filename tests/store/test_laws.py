@@ -9,6 +9,7 @@ import pytest
 
 from sapwood.errors import MisuseError
 from sapwood.store import Absent, Entries, Item, verify
+from sapwood.store.manifest import blob_name, describe, encode_manifest, entry_name
 
 NAMES = ("blob-0a", "entry-0a", "x", "0.1-rc", "a" * 127)
 VALUES = (b"", b"\0", b"value", bytes(range(256)) * 300)
@@ -152,4 +153,37 @@ def test_threads_may_share_a_store(new_store):
     for thread in threads:
         thread.join()
     assert wrong == []
+    assert verify(store) == []
+
+
+def test_a_manifest_is_put_after_its_blobs(store, make_key):
+    """Without one of them it is refused, and what it would have replaced is gone."""
+    key, parts = make_key(x="1"), {"ops": b"1", "image": b"2"}
+    Entries(store).put(key, parts)
+    said = encode_manifest(describe(key, parts))
+    store.delete(blob_name(b"2"))
+    with pytest.raises(BlockingIOError, match="Put all of it again"):
+        store.put(entry_name(key.digest), said)
+    assert store.get(entry_name(key.digest)) is None
+    Entries(store).put(key, parts)
+    assert Entries(store).find(key) == parts
+
+
+@pytest.mark.parametrize(("most", "outcome"), [(1, "puts"), (4, "errors")])
+def test_an_entry_is_put_again_where_others_took_its_room(
+    store, make_key, most, outcome
+):
+    """Once: others may always be faster."""
+    key, parts = make_key(x="1"), {"ops": b"1", "image": b"2"}
+    put, lost = store.put, []
+
+    def losing(name, value):
+        if name == entry_name(key.digest) and len(lost) < most:
+            lost.append(store.delete(blob_name(b"1")))
+        put(name, value)
+
+    store.put = losing
+    entries = Entries(store)
+    entries.put(key, parts)
+    assert entries.tally == {outcome: 1}
     assert verify(store) == []

@@ -57,7 +57,7 @@ def _contents(function: Loaded) -> dict[str, Any]:
                     {"name": name, "array": text, "saved": name in saved.pinned}
                     for name, text in zip(saved.names, saved.texts, strict=True)
                 ],
-                "reads": list(saved.archive.ambient),
+                "reads": [slot.path for slot in saved.archive.ambient],
                 "returns": len(saved.archive.outputs.leaves),
             }
             for saved in parcel.recordings
@@ -77,7 +77,9 @@ def run(path: str, inputs: Sequence[str], outputs: Sequence[str]) -> int:
         function = runtime.load(path, nested=False)
         saved, arrays = _choose(function.parcel.recordings, named, unnamed)
         leaves = [
-            function.arguments[name] if host is None else runtime.array(host)
+            function.arguments[saved.pinned[name]]
+            if host is None
+            else runtime.array(host)
             for name, host in arrays
         ]
         results = function(*_arguments(saved, leaves))

@@ -26,7 +26,7 @@ from sapwood.graph.recording import Recording, Relocation, Touch
 from sapwood.graph.relocate import by_op, resolve
 from sapwood.units import Addr
 
-__all__ = ["inspect", "strays"]
+__all__ = ["inspect", "is_refused", "strays"]
 
 Functions = Callable[[bytes, str], FunctionHandle]
 
@@ -54,7 +54,7 @@ def inspect(
             resolved = resolve(op, changed.values(), addresses, functions)
             pointers = _pointers(driver, resolved)
         except DriverError as error:
-            if error.name not in _REFUSED:
+            if not is_refused(error):
                 raise
             raise StoreError(f"op {i}, {op.name or op.kind}: {error}") from error
         except (ValueError, struct.error) as error:
@@ -62,6 +62,11 @@ def inspect(
         for touch in _touches(i, pointers, changed, addresses):
             touches[touch] = None
     return replace(recording, touches=tuple(touches))
+
+
+def is_refused(error: BaseException) -> bool:
+    """Return whether a device said that it does not know or take an op."""
+    return isinstance(error, DriverError) and error.name in _REFUSED
 
 
 def _pointers(driver: Driver, op: Op) -> Sequence[Pointer]:

@@ -98,10 +98,11 @@ def from_json(found: Json) -> Any:
     """Return the value that `to_json` gave; `StoreError` for anything else."""
     try:
         value = _unfold(found, 0)
-        if to_json(value) != found:
-            raise ValueError("it is written in another way")
+        same = to_json(value) == found
     except (ValueError, TypeError, struct.error) as error:
         raise StoreError(f"a plain value is unreadable: {error}") from None
+    if not same:
+        raise StoreError("a plain value is unreadable: it is written in another way")
     return value
 
 
@@ -162,11 +163,12 @@ def from_text(text: bytes) -> Json:
     """Return what `to_text` wrote; `StoreError` for anything else."""
     try:
         found = json.loads(text, parse_constant=_refuse, parse_float=_refuse)
-        if to_text(found) != text:
-            raise ValueError("it is written in another way")
-        return found
+        why = "" if to_text(found) == text else "it is written in another way"
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"text of {len(text)} bytes is unreadable: {error}") from None
+        why = str(error)
+    if why:
+        raise StoreError(f"text of {len(text)} bytes is unreadable: {why}")
+    return found
 
 
 def _refuse(text: str) -> Any:

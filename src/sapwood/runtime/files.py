@@ -106,23 +106,17 @@ class Loaded(Graphed):
         nested: bool,
     ) -> None:
         self.parcel, self.arguments = parcel, dict(arguments)
-        keys = {name: _key(number, name) for number, name in enumerate(ambient)}
-        self.state = {keys[name]: array for name, array in ambient.items()}
+        self.state = dict(ambient)
         target = _target(parcel, path, self.state)
         super().__init__(target, Options(name=parcel.name), lambda: runtime)
         recordings = [
-            replace(saved, archive=_moved(saved.archive, keys, target))
+            replace(saved, archive=_moved(saved.archive, target))
             for saved in parcel.recordings
         ]
         self._source = _File(recordings, nested=nested)
 
     def __repr__(self) -> str:
         return f"<loaded {self._options.name}>"
-
-
-def _key(number: int, path: str) -> str:
-    # Paths of slots show short keys in full, and are told apart by them.
-    return path if len(path) < 50 else f"{number}: ...{path[-40:]}"
 
 
 def _target(parcel: Parcel, path: str, state: dict[str, Array]) -> Callable[..., Any]:
@@ -144,22 +138,18 @@ def _refusal(parcel: Parcel, path: str, _: dict[str, Array]) -> str:
     )
 
 
-def _moved(
-    archive: Archive, keys: Mapping[str, str], target: Callable[..., Any]
-) -> Archive:
+def _moved(archive: Archive, target: Callable[..., Any]) -> Archive:
     """Return an archive whose ambient arrays and bound slots are in the state."""
     cell = target.__code__.co_freevars.index("state")
+
+    def moved(bond: Bond) -> Bond:
+        steps = (("cells", cell), ("dict", bond.path))
+        return Bond(bond.path, target.__name__, steps)
+
     return replace(
         archive,
-        ambient=tuple(f"state[{keys[path]!r}]" for path in archive.ambient),
-        bonds=tuple(
-            Bond(
-                bond.path,
-                target.__name__,
-                (("cells", cell), ("dict", keys.get(bond.path, bond.path))),
-            )
-            for bond in archive.bonds
-        ),
+        ambient=tuple(map(moved, archive.ambient)),
+        bonds=tuple(map(moved, archive.bonds)),
     )
 
 

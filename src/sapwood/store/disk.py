@@ -141,9 +141,14 @@ class DiskStore:
             return Trimmed((), 0, Size(0))
         swept = self._folder.sweep()
         with self._lock:
-            removed, left = self._evict(self._folder.items(), 0, {})
+            items = self._folder.items()
+            size = _size_of(items)
+            over = max(size - self.limit, 0)
+            removed = self._evict(items, Want(over, over), {})
             self._size = None
-        return Trimmed(removed, swept, left)
+        return Trimmed(
+            tuple(item.name for item in removed), swept, Size(size - _size_of(removed))
+        )
 
     def _check_writable(self) -> None:
         if self.read_only:
@@ -202,20 +207,19 @@ class DiskStore:
                 return
             self._folder.sweep()
             items = [item for item in self._folder.items() if item.name != name]
-            _, left = self._evict(items, size, {name: blobs})
-            self._size, self._put_since = left + size, 0
+            size += _size_of(items)
+            gone = self._evict(items, Want.of(size, self.limit), {name: blobs})
+            self._size, self._put_since = size - _size_of(gone), 0
 
     def _evict(
-        self, items: list[Item], size: int, named: dict[str, dict[str, Size]]
-    ) -> tuple[tuple[str, ...], Size]:
-        """Remove what must go for ``size`` more bytes; return that, and what is left.
+        self, items: list[Item], want: Want, named: dict[str, dict[str, Size]]
+    ) -> list[Item]:
+        """Remove what is wanted of ``items``, and return what that was.
 
         ``named``: what is being put, and the blobs that it names.
         """
-        left: int = sum(frame_size(item.name, item.size) for item in items)
-        want = Want.of(left + size, self.limit)
         if not want.must:
-            return (), Size(left)
+            return []
         links = {
             item.name: self._needs(item.name)
             for item in items
@@ -229,9 +233,8 @@ class DiskStore:
                 if gone in kept or not self._removed(here[gone]):
                     kept.update(links.get(gone, ()))
                 else:
-                    removed.append(gone)
-                    left -= frame_size(gone, here[gone].size)
-        return tuple(removed), Size(left)
+                    removed.append(here[gone])
+        return removed
 
     def _needs(self, name: str) -> dict[str, Size]:
         """Return what a stored manifest names, without using it."""
@@ -256,3 +259,8 @@ class DiskStore:
         except FileNotFoundError:
             pass
         return True
+
+
+def _size_of(items: Iterable[Item]) -> Size:
+    """Return the bytes that the files of these items take."""
+    return Size(sum(frame_size(item.name, item.size) for item in items))

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,8 @@ class Puts(RuleBasedStateMachine):
             path, limit, read_only, files=files
         )
     )
+    where: str | None = None
+    """In which folder to work; None: where temporary files are."""
     steps: int = 0
     """How many steps all machines of this class have taken."""
     caught: int | None = None
@@ -99,7 +102,7 @@ class Puts(RuleBasedStateMachine):
     def begin(self, limit: int) -> None:
         """Open a folder that is not there, twice."""
         self.outside = sys.exception()
-        self.path = Path(tempfile.mkdtemp(prefix="sapwood-"))
+        self.path = Path(tempfile.mkdtemp(prefix="sapwood-", dir=self.where))
         self.limit = limit
         self.clock = self.written = 0
         self.known: dict[What, Known] = {}
@@ -149,10 +152,13 @@ class Puts(RuleBasedStateMachine):
     def find(self, handle: int, whats: list[What]) -> None:
         """Find what was put, whole, or nothing."""
         for what in whats:
+            start = time.time_ns()
             if isinstance(what, str):
                 self._find_note(handle, what)
             else:
                 self._find_entry(handle, what)
+            for path in self._paths(_file_of(what)) if what in self.known else ():
+                self._law(path.stat().st_mtime_ns >= start, "to find is to use")
 
     def _find_entry(self, handle: int, what: int) -> None:
         since = self._tick()
@@ -284,20 +290,18 @@ class Puts(RuleBasedStateMachine):
             )
         self.find(handle, [what])
 
-    @rule(
-        handle=_handle,
-        whats=_two_of_a_kind,
-        file=st.integers(0, 2),
-        seals=st.booleans(),
-    )
-    def forge(self, handle: int, whats: list[What], file: int, seals: bool) -> None:
-        """Put one file in the place of another, as if it had been put there."""
+    @rule(handle=_handle, whats=_two_of_a_kind, file=st.integers(0, 3))
+    def forge(self, handle: int, whats: list[What], file: int) -> None:
+        """Put one file in the place of another, as if it had been put there.
+
+        A note's as it is: only its frame tells it from another.
+        """
         what, of = whats
         self._put_missing(handle, whats)
         mine, theirs = self._file(what, file), self._file(of, file)
         for path, other in zip(mine, theirs, strict=False):
             data = other.read_bytes()
-            if seals and not isinstance(what, str):  # only frames tell notes apart
+            if not isinstance(what, str):
                 value = data[frame_size(other.name, 0) :]
                 data = seal(path.name, value) + value
             self._change(path, data)

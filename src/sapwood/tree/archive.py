@@ -6,8 +6,9 @@ address, a handle or an object of this process. Offsets are from the range's bas
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from sapwood.errors import StoreError
@@ -41,7 +42,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Bond:
-    """A slot that every replay binds: its path, where the way starts, and the way."""
+    """A slot, described: its path, where the way to it starts, and the way."""
 
     path: str
     start: str
@@ -53,32 +54,36 @@ class Archive:
     """A recording that may be linked in any process.
 
     ``roles`` are those that the places had, the first ``arguments`` of them the
-    call's; ``ambient`` the paths of the arrays that it reads besides; ``sharing`` which
-    of all arrays share a storage, as in `Arrays`.
+    call's; ``ambient`` the slots of the arrays that it reads besides, ``bonds`` those
+    that replays bind; ``sharing`` which of all arrays share a storage, as in `Arrays`.
     """
 
     recording: Recording
     outputs: Outputs
     arguments: int
     roles: tuple[Role, ...]
-    ambient: tuple[str, ...]
+    ambient: tuple[Bond, ...]
     sharing: Any
     bonds: tuple[Bond, ...]
 
 
 def encode(
-    node: Node, bound: Sequence[Slot], sharing: Any, adapter: Adapter
+    node: Node,
+    bound: Sequence[Slot],
+    sharing: Any,
+    adapter: Adapter,
+    label: Callable[[Slot], str] = attrgetter("path"),
 ) -> dict[str, bytes] | str:
-    """Return a node as sections, or why it cannot be kept."""
+    """Return a node as sections, or why it cannot be kept; ``label`` names slots."""
     if node.chain:
         return "it has live parts, whose Python no file holds"
     try:
         table = {
             "arguments": node.argument_places,
             "roles": [place.role.value for place in node.places],
-            "ambient": [slot.path for slot in node.ambient.arrays],
+            "ambient": [_dump_slot(slot, label) for slot in node.ambient.arrays],
             "sharing": to_json(sharing),
-            "bonds": [_dump_slot(slot) for slot in bound],
+            "bonds": [_dump_slot(slot, label) for slot in bound],
             "outputs": _dump_outputs(node.outputs, node.range.base, adapter),
         }
     except ValueError as error:
@@ -86,9 +91,9 @@ def encode(
     return {"call": to_text(table), **encode_recording(node.recording)}
 
 
-def _dump_slot(slot: Slot) -> Json:
+def _dump_slot(slot: Slot, label: Callable[[Slot], str]) -> Json:
     steps = [[view.name, to_json(key)] for view, key in slot.steps]
-    return [slot.path, slot.start, steps]
+    return [label(slot), slot.start, steps]
 
 
 def _dump_outputs(outputs: Outputs, base: Addr, adapter: Adapter) -> Json:
@@ -126,14 +131,12 @@ def decode(
     roles = _list(table["roles"])
     expect(all(type(role) is str and role in _ROLES for role in roles), "a role")
     arguments = _count(table["arguments"], len(roles) + 1)
-    ambient = _list(table["ambient"])
-    expect(all(type(path) is str for path in ambient), "the path of an array")
     return Archive(
         recording=decode_recording(sections, len(roles) + 1),
         outputs=_load_outputs(table["outputs"], adapter, nested=nested),
         arguments=arguments,
         roles=tuple(Role(role) for role in roles),
-        ambient=tuple(ambient),
+        ambient=tuple(_load_slot(row) for row in _list(table["ambient"])),
         sharing=from_json(table["sharing"]),
         bonds=tuple(_load_slot(row) for row in _list(table["bonds"])),
     )

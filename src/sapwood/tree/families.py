@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 
 from sapwood.memory.pages import Extent, Pages
-from sapwood.tree.adapter import Adapter
+from sapwood.memory.storage import Storage
+from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.admit import explain, rejects
 from sapwood.tree.ambient import Slot
 from sapwood.tree.group import Group
@@ -102,6 +103,27 @@ class Families:
         groups.append(group)
         self._forget_oldest(groups)
         return group
+
+    def saw(
+        self,
+        call: Call,
+        group: Group,
+        reached: Mapping[str, Array],
+        inherits: Callable[[Storage], bool],
+    ) -> None:
+        """Have a group remember where a call's arrays are.
+
+        ``reached`` are those that the function reads besides, by path; ``inherits``
+        tells which storages recordings made.
+        """
+        given, adapter = call.given, self.adapter
+        group.saw(
+            zip(given.lows, map(inherits, given.storages), strict=True),
+            {
+                path: (adapter.span(array)[0], inherits(adapter.storage(array)))
+                for path, array in reached.items()
+            },
+        )
 
     def _forget_oldest(self, groups: list[Group]) -> None:
         for group in [g for g in groups[:-1] if not g.nodes]:

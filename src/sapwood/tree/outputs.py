@@ -205,18 +205,16 @@ def analyse(
             outputs.append(Same(seen[id(value)]))
             continue
         seen[id(value)] = i
-        output: Output | None = _of_known(value, known, adapter)
-        output = output or _of_carried(value, carried, adapter)
+        output: Output | None = _of_known(value, known, adapter) or _of_carried(
+            value, carried, adapter
+        )
         if output is None:
             storage = adapter.storage(value)
             if id(storage) not in storages:
                 storages[id(storage)] = len(new)
                 new.append(Bytes(storage.address, storage.size))
-            output = Fresh(
-                storages[id(storage)],
-                adapter.template(value),
-                adapter.address(value),
-            )
+            k, template = storages[id(storage)], adapter.template(value)
+            output = Fresh(k, template, adapter.address(value))
         outputs.append(output)
     count = len(leaves)
     return Outputs(

@@ -10,12 +10,14 @@ contents, under the path by which the function reached it.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sapwood.driver.api import Abilities
+from sapwood.errors import StoreError
 from sapwood.graph.codec import expect
 from sapwood.graph.plain import Json, from_text, to_json, to_text
 from sapwood.memory.device import Device
@@ -70,15 +72,15 @@ class Saved:
     """One recording in a file.
 
     ``signature`` is the text of the calls that it serves; ``names`` are those of its
-    array arguments, ``texts`` what they look like; ``pinned`` the arguments whose
-    contents are in the file. ``ambient`` are the arrays that it reads besides.
+    array arguments, ``texts`` what they look like; ``pinned`` gives those whose
+    contents are in the file by the name that they have there.
     """
 
     signature: bytes
     archive: Archive
     names: tuple[str, ...]
     texts: tuple[str, ...]
-    pinned: frozenset[str]
+    pinned: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,7 @@ class Packer:
     _recordings: list[Json] = field(default_factory=list)
     _arguments: dict[str, Json] = field(default_factory=dict)
     _ambient: dict[str, Json] = field(default_factory=dict)
+    _order: list[str] = field(default_factory=list)
     _numbers: dict[int, int] = field(default_factory=dict)
     _storages: list[Storage] = field(default_factory=list)
 
@@ -152,17 +155,21 @@ class Packer:
         fixed: Iterable[int],
         ambient: Mapping[str, Array],
     ) -> None:
-        """Add a recording; ``fixed`` are the array arguments at a fixed address."""
+        """Add a recording; ``fixed`` are the array arguments at a fixed address.
+
+        Raises `StoreError` where it reads ``ambient`` in another order than others.
+        """
         number = len(self._recordings)
         for name, body in archive.items():
             self.sections[f"{number}.{name}"] = body
-        pinned: list[str] = []
+        pinned: dict[str, str] = {}
         for i in fixed:
             name, _, template, address, reference = origins[i]
             storage = reference()
             if storage is not None and storage.stale is None:
-                pinned.append(name)
-                self._arguments[name] = self._kept(storage, template, address)
+                kept = self._kept(storage, template, address)
+                pinned[name] = self._named(name, kept)
+        self._line_up(ambient)
         for path, array in ambient.items():
             self._ambient[path] = self._kept(
                 self.adapter.storage(array),
@@ -174,9 +181,32 @@ class Packer:
                 "signature": signature.decode(),
                 "names": [origin.name for origin in origins],
                 "texts": [origin.text for origin in origins],
-                "pinned": sorted(pinned),
+                "pinned": pinned,
             }
         )
+
+    def _line_up(self, paths: Iterable[str]) -> None:
+        """Put paths into the one order in which all recordings read them."""
+        at = 0
+        for path in paths:
+            found = self._order.index(path) if path in self._ambient else at
+            if found < at:
+                raise StoreError(
+                    f"two recordings read {path} and others in different orders, so "
+                    "that one file cannot hold both. Graph the function twice, and "
+                    "save each"
+                )
+            if path not in self._ambient:
+                self._order.insert(at, path)
+            at = found + 1
+
+    def _named(self, name: str, kept: Json) -> str:
+        """Return what an argument is called in the file, where others have its name."""
+        free = (name if i == 1 else f"{name} ({i})" for i in itertools.count(1))
+        known = self._arguments
+        found = next(each for each in free if known.get(each, kept) == kept)
+        known[found] = kept
+        return found
 
     def _kept(self, storage: Storage, template: Template, address: Addr) -> Json:
         number = self._numbers.setdefault(id(storage), len(self._storages))
@@ -203,7 +233,7 @@ class Packer:
             "device": device_text(self.device.driver.abilities),
             "recordings": self._recordings,
             "arguments": self._arguments,
-            "ambient": self._ambient,
+            "ambient": [[path, self._ambient[path]] for path in self._order],
             "storages": len(self._storages),
         }
         return {"index": to_text(index), **self.sections}
@@ -222,20 +252,24 @@ def unpack(
     expect(len(names) == count and all(n in sections for n in names), "its contents")
     storages = tuple(sections[name] for name in names)
 
-    def kept(table: Json) -> dict[str, Kept]:
-        return {
-            name: _load_kept(row, storages, adapter)
-            for name, row in _typed(table, dict).items()
-        }
+    def kept(pairs: Iterable[tuple[str, Json]]) -> dict[str, Kept]:
+        return {name: _load_kept(row, storages, adapter) for name, row in pairs}
 
-    arguments, ambient = kept(index["arguments"]), kept(index["ambient"])
+    arguments = kept(_typed(index["arguments"], dict).items())
+    pairs = [_typed(pair, list) for pair in _typed(index["ambient"], list)]
+    expect(
+        all(len(p) == 2 and type(p[0]) is str for p in pairs), "the path of an array"
+    )
+    ambient = kept((path, row) for path, row in pairs)
+    expect(len(ambient) == len(pairs), "the path of an array")
     recordings = tuple(
         _load_saved(number, row, sections, adapter, nested=nested)
         for number, row in enumerate(_typed(index["recordings"], list))
     )
     for saved in recordings:
-        expect(arguments.keys() >= saved.pinned, "a name")
-        expect(ambient.keys() >= set(saved.archive.ambient), "the path of an array")
+        paths = {bond.path for bond in saved.archive.ambient}
+        expect(arguments.keys() >= set(saved.pinned.values()), "a name")
+        expect(ambient.keys() >= paths, "the path of an array")
     return Parcel(
         index["name"],
         index["device"],
@@ -276,10 +310,11 @@ def _load_saved(
     nested: bool,
 ) -> Saved:
     expect(type(row) is dict and row.keys() == _SAVED, "a recording")
-    lists = [_typed(row[name], list) for name in ("names", "texts", "pinned")]
-    expect(all(type(text) is str for each in lists for text in each), "a name")
-    names, texts, pinned = lists
-    expect(len(names) == len(texts), "a name")
+    names, texts = _typed(row["names"], list), _typed(row["texts"], list)
+    pinned = _typed(row["pinned"], dict)
+    texts_all = (*names, *texts, *pinned.values())
+    expect(all(type(text) is str for text in texts_all), "a name")
+    expect(len(names) == len(texts) and set(names) >= pinned.keys(), "a name")
     prefix = f"{number}."
     own = {
         name.removeprefix(prefix): body
@@ -291,7 +326,7 @@ def _load_saved(
         decode(own, adapter, nested=nested),
         tuple(names),
         tuple(texts),
-        frozenset(pinned),
+        pinned,
     )
 
 

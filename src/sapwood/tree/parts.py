@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, DriverError
+from sapwood.graph.recording import Recording
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, read, stray
 from sapwood.tree.ambient import BoundArray, survey
 from sapwood.tree.build import Drawing, Plan, build
+from sapwood.tree.carried import CarriedRoles
 from sapwood.tree.chain import answer_for_all
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
@@ -45,8 +47,6 @@ from sapwood.tree.outputs import Bytes, Outputs, analyse
 from sapwood.tree.recorder import (
     Order,
     Recorded,
-    ambient_roles,
-    argument_roles,
     differs,
     plain_changes,
 )
@@ -55,7 +55,7 @@ from sapwood.tree.roles import Role
 from sapwood.tree.session import LivePart, Session
 from sapwood.tree.signature import Place, look
 from sapwood.tree.stage import late_stages
-from sapwood.tree.watch import Capture
+from sapwood.tree.watch import Capture, Caught
 from sapwood.units import Addr
 
 __all__ = ["RecordedParts", "record_parts"]
@@ -109,8 +109,8 @@ class _Parts:
     """The recording of one call; ``carried`` is what the part in progress may use.
 
     ``made`` are the storages that parts made so far; ``shown`` the identities of those
-    that something is known to hold; ``used_later`` the places of the first part that
-    only later ones use; ``stirred`` says that what is guarded has changed meanwhile.
+    that something is known to hold; ``stirred`` says that what is guarded has changed
+    meanwhile.
     """
 
     def __init__(
@@ -127,19 +127,15 @@ class _Parts:
         self.args, self.kwargs = args, kwargs
         self.arguments = order.bind(args, kwargs)
         self.carried = order.plan.call.given
-        self.names = list(order.names)
-        places = self.carried.places(forest.adapter)
-        self.roles = list(argument_roles(order, places, forest))
+        self.roles = CarriedRoles(order, forest)
         self.made: list[Storage] = []
         self.shown: set[int] = set()
         self.links: list[Link] = []
-        self.first_places: dict[str, tuple[int, Place]] = {}
-        self.used_later: set[int] = set()
         self.session = Session(tolerant=False)
         self.session.between = self._between
         self.error: CaptureError | None = None
-        self.unfit, self.stirred = "", False
         self.first_key: Hashable = None
+        self.unfit, self.stirred = "", False
         warm = order.group.warm
         stays = frozenset() if warm is None else warm.stays
         stream = forest.capture_stream()
@@ -164,7 +160,7 @@ class _Parts:
         if other is not None and self.stirred:
             self.unfit, other = self.unfit or str(other), None
         error = captured.error or self.error or other or self._unheld()
-        head = answer_for_all(self.links, self.used_later)
+        head = answer_for_all(self.links, self.roles.used_later)
         made = Recorded(head, self.first_arrays, (), error)
         return RecordedParts(captured.result, made, self.unfit)
 
@@ -194,8 +190,7 @@ class _Parts:
         self.stirred |= bool(self.links) and self.before.key != self.first_key
         self.first_key = self.first_key if self.links else self.before.key
         self.ambient = self.before.guards(lambda _: True)
-        slots = self.ambient.arrays
-        self.arrays = look([slot.read() for slot in slots], adapter)
+        self.arrays = look([slot.read() for slot in self.ambient.arrays], adapter)
         self.first_line = len(self.session.lines)
         self.first = self.capture.allocations.count()
 
@@ -217,29 +212,46 @@ class _Parts:
             recording = read(graph, lines, places, {}, range_, self.device)
         finally:
             self.device.driver.destroy_graph(graph)
-        symbols = recording.symbols()
-        names, roles = self._roles(places[: len(places) - len(made)], symbols)
-        roles += [Role.PATCHED] * len(made)
-        names += [f"new array {i}" for i in range(len(made))]
-        staged = [r if i in symbols else Role.PINNED for i, r in enumerate(roles, 1)]
-        drawing = Drawing(
-            plan=self._plan(last=last),
-            recording=recording,
-            outputs=outputs,
-            places=places,
-            names=names,
-            roles=roles,
-            stages=late_stages(places, staged, {}, range_, self.device),
-            ambient=self.ambient,
-            ambient_arrays=self.arrays,
-            made=len(made),
-        )
+        drawing = self._drawing(recording, outputs, places, len(made), last=last)
         node = build(drawing, range_, self.device)
         shared = sharing(self.arrays, self.carried)
         slots = tuple(change.slot for change in bound)
         self.links.append(Link(node, slots, shared, None))
         self._run(node, new)
         return node
+
+    def _drawing(
+        self,
+        recording: Recording,
+        outputs: Outputs,
+        places: Sequence[Place],
+        made: int,
+        *,
+        last: bool,
+    ) -> Drawing:
+        """Say what replays do with each place; the last ``made`` they allocate."""
+        symbols, old = recording.symbols(), places[: len(places) - made]
+        if self.links:
+            first = self.links[0].part.places
+            names, roles = self.roles.later(
+                self.ambient, self.carried, old, symbols, first
+            )
+        else:
+            names, roles = self.roles.first(self.ambient, self.arrays, old)
+        roles += [Role.PATCHED] * made
+        staged = [r if i in symbols else Role.PINNED for i, r in enumerate(roles, 1)]
+        return Drawing(
+            plan=self._plan(last=last),
+            recording=recording,
+            outputs=outputs,
+            places=places,
+            names=[*names, *(f"new array {i}" for i in range(made))],
+            roles=roles,
+            stages=late_stages(places, staged, {}, self.range, self.device),
+            ambient=self.ambient,
+            ambient_arrays=self.arrays,
+            made=made,
+        )
 
     def _escaping(self, new: Sequence[Storage]) -> Sequence[Storage]:
         """Return the new storages that replays allocate: all, or none are."""
@@ -303,49 +315,6 @@ class _Parts:
             else:
                 leases.begin_loose(storage)
 
-    # Roles.
-
-    def _roles(
-        self, places: Sequence[Place], symbols: Container[int]
-    ) -> tuple[list[str], list[Role]]:
-        """Name the places of a part and choose their roles."""
-        if self.links:
-            return self._later_roles(places, symbols)
-        names, roles = ambient_roles(self.order, self.ambient, self.arrays, self.forest)
-        first = len(self.roles)
-        found = zip(names, enumerate(places[first:], first), strict=True)
-        self.first_places = dict(found)
-        return [*self.names, *names], [*self.roles, *roles]
-
-    def _later_roles(
-        self, places: Sequence[Place], symbols: Container[int]
-    ) -> tuple[list[str], list[Role]]:
-        """Choose roles where the parts before were already run.
-
-        What is where it was when the call began has the role that it had there; what
-        came since, or is not used, may be anywhere.
-        """
-        names, roles = list(self.names), list(self.roles)
-        owners = {storage: i for i, storage in enumerate(self.carried.storages)}
-        for i, place in enumerate(places[len(roles) :], len(roles)):
-            name = self.ambient.arrays[place.arrays[0]].path
-            owner, first = owners.get(place.storage), self.first_places.get(name)
-            role = self._anywhere(place)
-            if owner is not None:
-                whole = places[owner]
-                if not whole.lo <= place.lo <= place.hi <= whole.hi:
-                    roles[owner] = role = Role.PINNED
-            elif first is not None and first[1][:3] == place[:3] and i + 1 in symbols:
-                self.used_later.add(first[0])
-                role = self.links[0].part.places[first[0]].role
-            names.append(name)
-            roles.append(role)
-        return names, roles
-
-    def _anywhere(self, place: Place) -> Role:
-        large = place.hi - place.lo >= self.forest.patch_from
-        return Role.PATCHED if large else Role.COPIED
-
     # Live parts.
 
     def _between(
@@ -365,39 +334,37 @@ class _Parts:
                 self._begin()
             capture.resume(self.range)
         except BaseException as failed:
-            capture.failed = failed
+            capture.failed = Caught(failed)
             raise
         if raised is not None:
-            raise raised
+            raised.reraise()
         return result
 
     def _live(
         self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, BaseException | None]:
+    ) -> tuple[Any, Caught | None]:
         """Run a live part, without the lock; return its result or its exception."""
         result, raised = None, None
         self.device.lock.release()
         try:
             result = part(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001 - raised again in the function
-            raised = error
+            raised = Caught(error)
         finally:
             self.device.lock.acquire()
         check_open(self.device, part.name)
         return result, raised
 
     def _carry(
-        self, part: LivePart, passed: Passed, result: Any, raised: BaseException | None
+        self, part: LivePart, passed: Passed, result: Any, raised: Caught | None
     ) -> None:
         """Note what the next part may use of what there is now."""
         link, adapter = self.links[-1], self.forest.adapter
         crossing = self.made[len(self.made) - len(link.part.outputs.storages) :]
         self.carried = carry(self.carried, crossing, passed.arrays())
-        self.names += [f"what {link.part.label} made"] * len(crossing)
-        role = Role.PATCHED if self.order.plan.escapes else Role.INHERITED
-        self.roles += [role] * len(crossing)
+        self.roles.made(link.part.label, crossing)
         if raised is not None:
-            self.unfit = f"the live part {part.name} raised {raised!r}"
+            self.unfit = f"the live part {part.name} raised {raised.text}"
             self.stirred = True
             return
         got = returned(part.name, result, passed, self.carried, adapter)
@@ -405,16 +372,13 @@ class _Parts:
         self._check(part.name, got)
         live = Live(part.name, part.held(), got.key, got.shared, got.text, self.caught)
         link.part.outputs = hold_weakly(link.part.outputs)
-        given = self.order.plan.call.leaves
-        self.error = self.error or made_inside(
-            part.name, link.part.outputs, given, self.before
-        )
+        leaves, outputs = self.order.plan.call.leaves, link.part.outputs
+        inside = made_inside(part.name, outputs, leaves, self.before)
+        self.error = self.error or inside
         self.links[-1] = replace(link, live=live)
         known = len(self.carried.storages)
         self.carried = receive(self.carried, got)
-        for place in self.carried.places(adapter)[known:]:
-            self.names.append(f"the result of {part.name}")
-            self.roles.append(self._anywhere(place))
+        self.roles.returned(part.name, self.carried.places(adapter)[known:])
 
     def _check(self, name: str, got: Returned) -> None:
         """Refuse a result that no replay could take, or that differs from the last."""

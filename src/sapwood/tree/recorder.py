@@ -31,7 +31,7 @@ from sapwood.tree.roles import History, Role, assign
 from sapwood.tree.session import Session
 from sapwood.tree.signature import Arrays, Call, Place, look
 from sapwood.tree.stage import late_stages, stand_ins
-from sapwood.tree.watch import Capture, Captured
+from sapwood.tree.watch import Capture, Captured, Caught
 from sapwood.units import Addr
 
 __all__ = [
@@ -68,7 +68,7 @@ class Order:
 class Recorded:
     """A node, what it reads now, what its replays bind, what went wrong in Python.
 
-    ``error`` is the exception that the function raised, or a `CaptureError` for what
+    ``error`` is an exception that the function raised, or a `CaptureError` for what
     no replay could repeat; then the node is good for one launch, which does what the
     function did.
     """
@@ -76,7 +76,7 @@ class Recorded:
     node: Node
     ambient: Arrays
     bound: tuple[Slot, ...]
-    error: BaseException | None
+    error: CaptureError | Caught | None
 
 
 def record(order: Order, forest: Forest) -> Recorded:
@@ -166,7 +166,9 @@ def _take(
         raise
 
 
-def _settled(taken: _Taken) -> tuple[Sequence[BoundArray], BaseException | None]:
+def _settled(
+    taken: _Taken,
+) -> tuple[Sequence[BoundArray], CaptureError | Caught | None]:
     """Unbind what the function bound, and say what went wrong in its Python.
 
     The replay binds again; until then all is as before the call.
@@ -180,7 +182,9 @@ def _settled(taken: _Taken) -> tuple[Sequence[BoundArray], BaseException | None]
 def _ambient(taken: _Taken, bound: Sequence[Any], forest: Forest) -> Ambient:
     captured = taken.captured
     spans = touched(forest.device.driver, captured.graph)
-    used = _used([*spans, *captured.session.spans], (captured.result, bound), forest.adapter)
+    used = _used(
+        [*spans, *captured.session.spans], (captured.result, bound), forest.adapter
+    )
     return taken.before.guards(used)
 
 
@@ -240,13 +244,15 @@ def _capture(
         raise
 
 
-def _error(captured: Captured, changes: Sequence[Change]) -> BaseException | None:
+def _error(
+    captured: Captured, changes: Sequence[Change]
+) -> CaptureError | Caught | None:
     if captured.session.unrecordable is not None:
+        if captured.error is not None:
+            captured.error.taken()
         # The function did not get any further, whatever it made of the exception.
         raise captured.session.unrecordable.anew()
-    if captured.error is not None:
-        return captured.error
-    return plain_changes(changes)
+    return captured.error or plain_changes(changes)
 
 
 def plain_changes(changes: Sequence[Change]) -> CaptureError | None:

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sapwood.driver.release import Release
+from sapwood.driver.streams import Stream
 from sapwood.errors import StoreError
-from sapwood.graph.inspect import inspect, strays
-from sapwood.graph.recording import RANGE, Recording
+from sapwood.graph.inspect import inspect, is_refused, strays
+from sapwood.graph.recording import RANGE, Kind, Recording
 from sapwood.memory.device import Device
 from sapwood.memory.range import REACH, Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.adapter import Adapter
-from sapwood.tree.ambient import Ambient, Slot, Survey
+from sapwood.tree.adapter import Adapter, Array
+from sapwood.tree.ambient import Ambient, Survey
 from sapwood.tree.archive import Archive
+from sapwood.tree.bonds import Finder
 from sapwood.tree.build import Drawing, build
+from sapwood.tree.containers import unflatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.outputs import Alias, Bytes, Fresh, Output, Outputs, View
 from sapwood.tree.recorder import Order, Recorded, ambient_roles, argument_roles
@@ -36,13 +39,15 @@ def restore(
 
     Raises `DriverError` or `OutOfMemory`, and then nothing is left of it.
     """
-    ambient = _ambient(archive, survey)
+    adapter = forest.adapter
+    args, kwargs = unflatten(order.plan.call.structure, order.plan.call.leaves)
+    finder = Finder(survey, order.bind(args, kwargs), adapter)
+    ambient = finder.ambient(archive.ambient)
     if isinstance(ambient, str):
         return ambient
-    bound = _slots(archive, survey)
+    bound = finder.bindable(archive.bonds)
     if isinstance(bound, str):
         return bound
-    adapter = forest.adapter
     read_by = look([slot.read() for slot in ambient.arrays], adapter)
     given = order.plan.call.given
     everything = look([*given.arrays, *read_by.arrays], adapter)
@@ -63,29 +68,6 @@ def restore(
         raise
 
 
-def _ambient(archive: Archive, survey: Survey) -> Ambient | str:
-    """Return the guards of now, with the arrays that the recording uses pinned."""
-    slots = survey.array_slots()
-    for path in archive.ambient:
-        if path not in slots:
-            return f"{path} holds no array any more"
-    wanted = {id(slots[path]) for path in archive.ambient}
-    ambient = survey.guards(lambda array: id(array) in wanted)
-    if tuple(slot.path for slot in ambient.arrays) != archive.ambient:
-        return "its arrays are reached by other names"
-    return ambient
-
-
-def _slots(archive: Archive, survey: Survey) -> tuple[Slot, ...] | str:
-    found: list[Slot] = []
-    for bond in archive.bonds:
-        slot = survey.slot(bond.path, bond.start, bond.steps)
-        if slot is None:
-            return f"{bond.path} is not there to be bound"
-        found.append(slot)
-    return tuple(found)
-
-
 def _drawing(
     archive: Archive,
     order: Order,
@@ -98,12 +80,12 @@ def _drawing(
     device, adapter, plan = forest.device, forest.adapter, order.plan
     addresses = [range_.base, *(place.lo for place in places)]
     recording = inspect(archive.recording, addresses, device.driver, device.function)
-    _check_ops(recording, adapter)
     _check_bounds(recording, places)
     arrays = [*plan.call.given.arrays, *read_by.arrays]
     outputs = _outputs(archive.outputs, range_, arrays, adapter)
-    _check_result(outputs, plan.call.given.arrays, read_by.arrays, adapter)
+    _check_result(outputs, plan.call.given.arrays, read_by.arrays, adapter, device)
     _back(recording, outputs, range_, device)
+    _check_ops(recording, adapter)
     hints = archive.roles[: archive.arguments]
     roles = argument_roles(order, places[: archive.arguments], forest, hints)
     hints = archive.roles[archive.arguments :]
@@ -207,6 +189,32 @@ def _outputs(
         tuple(map(moved, outputs.bound)),
         storages,
     )
+
+
+def _check_result(
+    outputs: Outputs,
+    given: Sequence[Array],
+    ambient: Sequence[Array],
+    adapter: Adapter,
+    device: Device,
+) -> None:
+    """Raise `StoreError` where no result can be made of the outputs."""
+    token, queue = _Nobody(), device.returns
+    storages = [
+        Storage(each.address, each.size, token, queue) for each in outputs.storages
+    ]
+    try:
+        outputs.make(adapter, storages, given, ambient)
+    except Exception as error:
+        # Whatever somebody's container says to parts that it never had.
+        raise StoreError(f"its result cannot be made: {error}") from error
+
+
+class _Nobody:
+    """The token of storages that stand for those that replays will make."""
+
+    def ended(self, streams: tuple[Stream, ...]) -> None:
+        """Take back nothing."""
 
 
 def _check_view(view: View, array: object, adapter: Adapter) -> None:

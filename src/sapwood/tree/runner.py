@@ -41,7 +41,7 @@ from sapwood.tree.signature import Call, describe
 from sapwood.tree.stats import Stats
 from sapwood.tree.timeline import Ran
 from sapwood.tree.verify import reachable, verified
-from sapwood.tree.watch import warm_up
+from sapwood.tree.watch import Caught, warm_up
 
 __all__ = ["Runner"]
 
@@ -194,7 +194,8 @@ class Runner:
                 self.diary.tally["replays"] += 1
                 return result
             group = self.families.group(call, before.key, self.options.max_variants)
-            self._saw(call, group, before)
+            reached = before.array_slots()
+            self.families.saw(call, group, reached, self.forest.inherits)
             reasons = self._note(call, group, self.recall.note(group, asked))
             step = self._decide(group, reasons)
             if step.deed is Deed.RESTORE:
@@ -214,18 +215,6 @@ class Runner:
     def _decide(self, group: Group, reasons: Mapping[Node, Why]) -> Step:
         nodes = list(self.families.nodes)
         return next_step(group, nodes, reasons, self.options.max_recordings)
-
-    def _saw(self, call: Call, group: Group, before: Survey) -> None:
-        """Have the group remember where a call's arrays are, and the ambient ones."""
-        inherits, adapter = self.forest.inherits, self.forest.adapter
-        given = call.given
-        group.saw(
-            zip(given.lows, map(inherits, given.storages), strict=True),
-            {
-                path: (adapter.span(array)[0], inherits(adapter.storage(array)))
-                for path, array in before.array_slots().items()
-            },
-        )
 
     def _note(
         self, call: Call, group: Group, absent: tuple[Miss, ...]
@@ -260,11 +249,7 @@ class Runner:
             return self.eagerly.pass_through(call, args, kwargs, reason)
         found = self._plant(call, group, made, before)
         if made.error is not None:
-            try:
-                return self._once(found, call, args, kwargs, group, made.error)
-            finally:
-                # A frame in an error's traceback must not have the error.
-                del made
+            return self._once(found, call, args, kwargs, group, made.error)
         self.diary.recorded(call, made.node)
         sharing = self.families.origins[made.node].sharing
         self.recall.pack(call, before, group, made.node, made.bound, sharing)
@@ -291,13 +276,10 @@ class Runner:
             self.diary.recorded(call, made.node)
             return result
         self.forest.discard(made.node)
-        if isinstance(made.error, CaptureError):
+        if isinstance(made.error, Caught):
+            made.error.reraise()
+        if made.error is not None:
             self.eagerly.cannot(group, made.error)
-        elif made.error is not None:
-            try:
-                raise made.error
-            finally:
-                del made
         self.diary.passed_through(call, str(made.error or unfit))
         return result
 
@@ -345,18 +327,15 @@ class Runner:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         group: Group,
-        error: BaseException,
+        error: CaptureError | Caught,
     ) -> Any:
         """Do what the function did before its error, once, and forget it."""
         try:
             result = self._replay(found, call, args, kwargs)
         finally:
             self.forest.fell(found.node, None)
-        if not isinstance(error, CaptureError):
-            try:
-                raise error
-            finally:
-                del error
+        if isinstance(error, Caught):
+            error.reraise()
         self.eagerly.cannot(group, error)
         self.diary.passed_through(call, str(error))
         return result

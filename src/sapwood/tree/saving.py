@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
+from collections.abc import Hashable
+from contextlib import suppress
 
-from sapwood.errors import StoreError
+from sapwood.errors import MisuseError, StoreError
 from sapwood.tree.adapter import Adapter
-from sapwood.tree.ambient import Survey
+from sapwood.tree.ambient import Slot, Survey
 from sapwood.tree.archive import encode
 from sapwood.tree.families import Families
 from sapwood.tree.forest import Forest
@@ -51,13 +54,13 @@ def pack(function: str, families: Families, forest: Forest) -> dict[str, bytes]:
 
     Raises `StoreError` where there are none, or one cannot be kept.
     """
-    packer = Packer(forest.device, forest.adapter)
+    packer, labels = Packer(forest.device, forest.adapter), _Labels()
     for groups in families.groups.values():
         for group in groups:
             # The others differ in roles and pages only.
             node = next((node for node in group.nodes if not node.escapes), None)
             if node is not None:
-                _pack(node, families, packer)
+                _pack(node, families, packer, labels)
     if not packer.sections:
         raise StoreError(
             f"{function} has no recording that could be saved. Call it at least twice, "
@@ -66,7 +69,24 @@ def pack(function: str, families: Families, forest: Forest) -> dict[str, bytes]:
     return packer.seal(function)
 
 
-def _pack(node: Node, families: Families, packer: Packer) -> None:
+class _Labels:
+    """Names of slots in one file: their paths, told apart where two look alike."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, str] = {}
+        self._count: Counter[str] = Counter()
+
+    def __call__(self, slot: Slot) -> str:
+        root = slot.root if isinstance(slot.root, str) else id(slot.root())
+        key = (root, slot.steps)
+        if key not in self._known:
+            self._count[slot.path] += 1
+            number = self._count[slot.path]
+            self._known[key] = slot.path if number == 1 else f"{slot.path} ({number})"
+        return self._known[key]
+
+
+def _pack(node: Node, families: Families, packer: Packer, labels: _Labels) -> None:
     ambient = node.ambient.match()
     if ambient is None:
         return  # it was recorded for values that are no more
@@ -77,7 +97,7 @@ def _pack(node: Node, families: Families, packer: Packer) -> None:
                 f"{node.label} cannot be saved: it binds {slot.path}, which is in an "
                 "argument. Return the array instead"
             )
-    archive = encode(node, bound, origins.sharing, packer.adapter)
+    archive = encode(node, bound, origins.sharing, packer.adapter, labels)
     if isinstance(archive, str):
         raise StoreError(f"{node.label} cannot be saved: {archive}")
     if origins.signature is None:
@@ -85,11 +105,17 @@ def _pack(node: Node, families: Families, packer: Packer) -> None:
             f"{node.label} cannot be saved: an argument is no array and no plain "
             "value. Pass what the function needs of it"
         )
-    paths = [slot.path for slot in node.ambient.arrays]
+    arrays = dict(zip(map(labels, node.ambient.arrays), ambient, strict=True))
+    for slot in bound:
+        # What is bound and not read is there as well, so that nothing is new then.
+        with suppress(MisuseError):
+            held = slot.read()
+            if packer.adapter.look(held) is not None:
+                arrays.setdefault(labels(slot), held)
     packer.add(
         origins.signature,
         archive,
         origins.arrays,
         origins.fixed,
-        dict(zip(paths, ambient, strict=True)),
+        arrays,
     )

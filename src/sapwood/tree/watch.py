@@ -11,20 +11,47 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.streams import Fork, Stream, outside
-from sapwood.errors import DriverError
+from sapwood.errors import DriverError, InternalError
 from sapwood.memory.device import Device, routed
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.session import Session, entered, user_line
 from sapwood.units import Size
 
-__all__ = ["Allocations", "Capture", "Captured", "Watched", "warm_up"]
+__all__ = ["Allocations", "Capture", "Captured", "Caught", "Watched", "warm_up"]
 
 Function = Callable[..., Any]
+
+
+class Caught:
+    """An exception on its way, until it is raised again.
+
+    Its traceback keeps alive what the frames in it name: if one of them named it, that
+    would be for ever. They name this, which lets go of it.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self.error: BaseException | None = error
+        self.text = repr(error)
+
+    def taken(self) -> BaseException | None:
+        """Return the exception, for the first who asks."""
+        error, self.error = self.error, None
+        return error
+
+    def reraise(self) -> NoReturn:
+        """Raise the exception, for the first who asks."""
+        error = self.taken()
+        try:
+            if error is None:
+                raise InternalError(f"{self.text} is raised once")
+            raise error
+        finally:
+            del error
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +63,7 @@ class Watched:
     """
 
     result: Any
-    error: BaseException | None
+    error: Caught | None
     session: Session | None
     storages: tuple[Storage, ...]
     stays: frozenset[int]
@@ -150,7 +177,7 @@ class Capture:
         self.route = _RangeRoute(device, range_, self.allocations, stays)
         self.route.outside = self.live if escapes else None
         self.fork = Fork(stream)
-        self.failed: BaseException | None = None
+        self.failed: Caught | None = None
         self._open = False
 
     def run(
@@ -175,22 +202,19 @@ class Capture:
                 except DriverError:
                     raise
                 except BaseException as raised:  # noqa: BLE001 - raised after a launch
-                    error = raised
+                    error = Caught(raised)
                 self._check()
                 graph = self.pause()
         except BaseException as failed:
+            self.failed = None
             self._abandon(failed)
             raise
-        try:
-            return Captured(result, error, session, (), frozenset(), graph)
-        finally:
-            # This frame is in the error's traceback: each would keep the other alive.
-            del error
+        return Captured(result, error, session, (), frozenset(), graph)
 
     def _check(self) -> None:
         if self.failed is not None:
             # Whatever the function made of it: it is captured no more.
-            raise self.failed
+            self.failed.reraise()
 
     def pause(self) -> GraphHandle:
         """End the capture so far, and return its graph."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from sapwood.tree.ambient import views
+from sapwood.tree.ambient.openings import is_structural
 from sapwood.tree.ambient.owners import owner_of_class
+from sapwood.tree.ambient.progress import is_iterator
 from sapwood.tree.ambient.proof import name_of, proof
 from sapwood.tree.ambient.reach import Inside, Node, Row, Walk
 
@@ -58,6 +60,9 @@ class _Prints:
 
     def _inside(self, inside: Inside) -> Iterator[tuple[str, bytes]]:
         node, view = self._walk.nodes[inside.node], inside.view
+        if not view.portable:
+            self._unproved.append(node.path)
+            return
         rows = inside.rows
         shape = hashlib.sha256(repr(sorted(inside.lacks or ())).encode())
         if view is views.SET:
@@ -67,7 +72,7 @@ class _Prints:
             if any(row.role == "node" for row in inside.rows):
                 self._unproved.append(node.path)
         for row in rows:
-            key = b"" if proof(row.key) is None else proof(row.key) or b""
+            key = proof(row.key) or b""
             shape.update(len(key).to_bytes(4, "little") + key)
             if row.role != "node":
                 yield self._label(inside, row), self._row(inside, row)
@@ -94,17 +99,19 @@ class _Prints:
     def _kind(self, node: Node) -> bytes:
         """Say what a node is, as far as what is inside it does not."""
         value: Any = node.value
-        if isinstance(value, FunctionType) and self._walk.reach.reads(value):
+        cls = type(value)
+        if cls is FunctionType and self._walk.reach.reads(value):
             return b"function"
-        if isinstance(value, (FunctionType, ModuleType, type)):
+        if is_structural(value, self._walk.reach):
+            return f"{cls.__module__}:{cls.__qualname__}".encode()
+        if issubclass(cls, (FunctionType, BuiltinFunctionType, ModuleType, type)):
             name = name_of(value)
             # What is looked into need not be found under its name.
-            user = isinstance(value, type) and owner_of_class(value) == "user"
+            user = issubclass(cls, type) and owner_of_class(value) == "user"
             if name is None and not user:
                 self._unproved.append(node.path)
             return (name or "class").encode()
-        cls = type(value)
-        if owner_of_class(cls) == "installed":
+        if owner_of_class(cls) == "installed" or is_iterator(value):
             # What its own code keeps where Python does not see it is not known.
             self._unproved.append(node.path)
         return f"{cls.__module__}:{cls.__qualname__}".encode()

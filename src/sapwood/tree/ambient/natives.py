@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import builtins
 import io
-import logging
 import operator
 import os
-import queue
 import sys
-from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import ContextVar
-from decimal import Context
 from threading import local
 from types import (
     BuiltinMethodType,
@@ -45,7 +41,16 @@ from sapwood.tree.ambient.scope import ATOMS, Opening, Openings, Reach
 from sapwood.tree.ambient.sources import is_random_source
 from sapwood.tree.ambient.views import View
 
-__all__ = ["NATIVES", "class_names", "is_machinery", "logger", "module", "said_by"]
+__all__ = [
+    "LATE",
+    "NATIVES",
+    "class_names",
+    "is_logger",
+    "is_machinery",
+    "logger",
+    "module",
+    "said_by",
+]
 
 _MACHINERY: Final = frozenset(
     {"_frozen_importlib", "_frozen_importlib_external", "_thread", "abc", "asyncio"}
@@ -147,7 +152,13 @@ def _built_in(value: Any, reach: Reach) -> Openings:
         yield Opening(views.BOUND)
 
 
-def logger(value: logging.Logger, reach: Reach) -> Openings:
+def is_logger(cls: type) -> bool:
+    """Return whether instances of a class write logs."""
+    names = ((base.__module__, base.__qualname__) for base in cls.__mro__)
+    return ("logging", "Logger") in names
+
+
+def logger(value: Any, reach: Reach) -> Openings:
     """Look at a logger's level where code asks for it, and at the user's handlers."""
     if reach.dynamic or not reach.names.isdisjoint(_ASKING):
         yield Opening(standard.LEVEL)
@@ -198,11 +209,9 @@ _parts: tuple[object, ...] = (
 NATIVES: Final[dict[type, Callable[[Any, Reach], Openings]]] = {
     BuiltinMethodType: _built_in,
     CallableProxyType: _always(standard.PROXIED),
-    Context: _always(standard.DECIMAL),
     ContextVar: _always(standard.CONTEXT),
     MappingProxyType: _always(standard.WHOLE),
     MethodWrapperType: _always(views.BOUND),
-    Namespace: _by_name,
     ProxyType: _always(standard.PROXIED),
     ReferenceType: _always(standard.REFERENT),
     SimpleNamespace: _by_name,
@@ -215,8 +224,14 @@ NATIVES: Final[dict[type, Callable[[Any, Reach], Openings]]] = {
     local: _by_name,
     operator.attrgetter: _getter,
     operator.methodcaller: _getter,
-    queue.SimpleQueue: _always(standard.SIZE),
     type(os.environ): _always(standard.ENVIRON),
     **dict.fromkeys(map(type, _parts), _always(standard.WHOLE)),
 }
 """What is special about objects of exactly these classes."""
+
+LATE: Final[dict[tuple[str, str], Callable[[Any, Reach], Openings]]] = {
+    ("_queue", "SimpleQueue"): _always(standard.SIZE),
+    ("argparse", "Namespace"): _by_name,
+    ("decimal", "Context"): _always(standard.DECIMAL),
+}
+"""The same by module and name, of modules that this one would be slower to import."""

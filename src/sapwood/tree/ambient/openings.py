@@ -7,12 +7,10 @@ names that their own classes use.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from enum import Enum
 from functools import cached_property, partial, partialmethod
-from queue import SimpleQueue
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import ReferenceType
@@ -20,14 +18,21 @@ from weakref import ReferenceType
 from sapwood.tree.ambient import standard, views
 from sapwood.tree.ambient.code import names_of
 from sapwood.tree.ambient.natives import (
+    LATE,
     NATIVES,
     class_names,
+    is_logger,
     is_machinery,
     logger,
     module,
     said_by,
 )
-from sapwood.tree.ambient.owners import Owner, owner_of_class, owner_of_module
+from sapwood.tree.ambient.owners import (
+    Owner,
+    owner_of_class,
+    owner_of_code,
+    owner_of_module,
+)
 from sapwood.tree.ambient.progress import PROGRESS, is_iterator
 from sapwood.tree.ambient.scope import ATOMS, Opening, Openings, Reach
 from sapwood.tree.ambient.sources import STATE, is_random_source
@@ -42,7 +47,7 @@ def openings(value: Any, reach: Reach) -> Openings:
     cls = type(value)
     if cls in ATOMS:
         return iter(())
-    opened = _by_type.get(cls)
+    opened = _by_type.get(cls) or LATE.get((cls.__module__, cls.__qualname__))
     if opened is not None:
         return opened(value, reach)
     if registered(cls) is not None:
@@ -134,6 +139,26 @@ def _class(value: type, reach: Reach) -> Openings:
         yield Opening(views.TYPE)
 
 
+_MEMBER = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
+
+
+def _is_plain_member(value: Any) -> bool:
+    """Return whether all there is to a member of an Enum is which one it is."""
+    inside = vars(value)
+    held = inside.get("_value_")
+    parts = held if type(held) is tuple else (held,)
+    if inside.keys() - _MEMBER or any(type(part) not in ATOMS for part in parts):
+        return False
+    bases = [base for base in type(value).__mro__ if owner_of_class(base) == "user"]
+    return not any(_is_users(each) for base in bases for each in vars(base).values())
+
+
+def _is_users(member: object) -> bool:
+    if isinstance(member, FunctionType):
+        return owner_of_code(member.__code__) == "user"
+    return isinstance(member, property | staticmethod | classmethod)
+
+
 def _instance(value: Any, reach: Reach) -> Openings:
     cls = type(value)
     owner = owner_of_class(cls)
@@ -141,7 +166,9 @@ def _instance(value: Any, reach: Reach) -> Openings:
     if ours and hasattr(value, "__wrapped__"):
         yield Opening(views.WRAPPED)
         return
-    if issubclass(cls, logging.Logger):
+    if issubclass(cls, Enum) and _is_plain_member(value):
+        return
+    if is_logger(cls):
         yield from logger(value, reach)
     if owner == "sapwood" or (owner == "standard" and _is_closed(value)):
         return
@@ -230,6 +257,8 @@ def is_structural(value: Any, reach: Reach) -> bool:
     if cls is BuiltinMethodType:
         # Where it belongs to no object, it is itself all there is.
         return not isinstance(value.__self__, ModuleType | None)
-    if cls in {ModuleType, SimpleQueue}:
+    named = (cls.__module__, cls.__qualname__)
+    if cls is ModuleType or named == ("_queue", "SimpleQueue"):
+        # What it holds does not show.
         return False
-    return cls in _by_type or dataclasses.is_dataclass(cls)
+    return cls in _by_type or named in LATE or dataclasses.is_dataclass(cls)

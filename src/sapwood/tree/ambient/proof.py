@@ -7,12 +7,23 @@ packages by name and version. What none of that can be said of has no proof.
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
+import threading
 from array import array
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import lru_cache
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any, Final
 
 from sapwood.graph.plain import is_plain, to_json, to_text
@@ -34,8 +45,8 @@ def proof(value: Any) -> bytes | None:
 
 
 def _whole(value: Any) -> bytes | None:
-    if value is EMPTY:
-        return b"nothing"
+    if value is EMPTY or value is NotImplemented:
+        return repr(value).encode()
     if is_plain(value):
         return to_text(to_json(value))
     for fits, prove in _PROOFS:
@@ -112,6 +123,8 @@ def _leads(module: str, name: str, value: Any) -> bool:
         if found is None or not part.isidentifier():
             return False
         found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    if isinstance(found, staticmethod | classmethod):
+        found = found.__func__
     return found is value
 
 
@@ -143,6 +156,10 @@ def _host_array(value: Any) -> bytes | None:
     )
 
 
+def _descriptor(value: Any) -> bytes | None:
+    return _joined(b"descriptor", [value.__objclass__, value.__name__])
+
+
 def _member(value: Enum) -> bytes | None:
     return _joined(b"member", [type(value), value.name, value.value])
 
@@ -168,6 +185,14 @@ def _by_text(value: Any) -> bool:
     )
 
 
+_DESCRIPTORS: Final = {
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+}
+_LOCKS: Final = {type(threading.Lock()), type(threading.RLock())}
+
 _PROOFS: Final[
     tuple[tuple[Callable[[Any], bool], Callable[[Any], bytes | None]], ...]
 ] = (
@@ -179,6 +204,13 @@ _PROOFS: Final[
         _named,
     ),
     (lambda v: isinstance(v, Enum), _member),
+    (lambda v: type(v) in _DESCRIPTORS, _descriptor),
+    (
+        lambda v: type(v) is re.Pattern,
+        lambda v: _joined(b"pattern", [v.pattern, v.flags]),
+    ),
+    # Whether a lock is held is nothing that a program reads.
+    (lambda v: type(v) in _LOCKS, lambda v: type(v).__qualname__.encode()),
     (_is_host_array, _host_array),
     (
         lambda v: type(v) is array,

@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 from sapwood.errors import CaptureError, StaleOutput
 from sapwood.tree.ambient import views
 from sapwood.tree.ambient.openings import is_structural, openings
-from sapwood.tree.ambient.progress import PROGRESS, is_readable
 from sapwood.tree.ambient.scope import Opening, Reach
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.standard import BYTES, bytes_of
@@ -37,6 +36,10 @@ __all__ = [
 
 LIMIT = 50_000
 """How many slots a function may reach."""
+
+
+_BOOKS = frozenset({"__builtins__", "__loader__", "__spec__", "__warningregistry__"})
+"""What the interpreter keeps in every module for itself."""
 
 
 class Arrays(Protocol):
@@ -181,8 +184,6 @@ class Walk:
     def _look(
         self, number: int, node: Node, view: View, wanted: frozenset[str] | None
     ) -> None:
-        if view is PROGRESS and self.reach.advances and not is_readable(node.value):
-            raise _moved_unseen(node)
         space, lacks = view.open(node.value), None
         if wanted is not None and isinstance(space, Mapping):
             names, whole = sorted(wanted), space
@@ -199,6 +200,8 @@ class Walk:
     def _row(self, number: int, node: Node, view: View, key: Any, value: Any) -> Row:
         if self.arrays.is_array(value):
             return Row(key, value, "array", layout_of(self.arrays, value))
+        if view in {views.GLOBALS, views.MODULE} and key in _BOOKS:
+            return Row(key, value, "constant", constant_key(value))
         if issubclass(type(value), type) and self._may_be_called(node, view, key):
             self.reach.built.add(value)
         covered = node.covered and container_of(type(value)) is not None
@@ -305,16 +308,6 @@ def layout_of(arrays: Arrays, array: Any) -> Hashable:
         return arrays.layout(array)
     except StaleOutput:
         return "stale"
-
-
-def _moved_unseen(node: Node) -> CaptureError:
-    kind = type(node.value).__name__
-    return CaptureError(
-        f"{node.path} is a {kind}, which the function can move, and how far it has "
-        "come cannot be seen",
-        remedy="Draw from it outside the graphed function, and pass what it gives as "
-        "an argument",
-    )
 
 
 class Contents(NamedTuple):

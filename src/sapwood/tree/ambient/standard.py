@@ -131,6 +131,16 @@ def _level(logger: Any) -> Sequence[Any]:
     return (logger.getEffectiveLevel(), logger.disabled, logger.manager.disable)
 
 
+def _said(function: Any) -> Mapping[Any, Any] | Sequence[Any]:
+    told = function()
+    # A dict that is made for every answer is no dict of anybody's.
+    return told if type(told) is dict else (told,)
+
+
+def _said_label(path: str, _: Any, key: Any) -> str:
+    return f"{path}()" if key == 0 else f"{path}()[{key!r}]"
+
+
 ENVIRON = View(
     "environment",
     attrgetter("_data"),
@@ -157,8 +167,8 @@ HANDLERS = View(
     "length",
 )
 LEVEL = View("level", _level, lambda path, _, __: f"the level of {path}")
-SAID = View("said", lambda function: (function(),), _called)
-SAID_HERE = View("said here", lambda function: (function(),), _called, portable=False)
+SAID = View("said", _said, _said_label)
+SAID_HERE = View("said here", _said, _said_label, portable=False)
 SETTINGS = View("settings", lambda _: (os.environ,), lambda *_: "os.environ")
 
 SAYING: Final[Mapping[tuple[str, str], View]] = {

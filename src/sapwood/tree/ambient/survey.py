@@ -11,12 +11,19 @@ from weakref import ReferenceType
 from sapwood.tree.ambient.changes import BoundArray, Change
 from sapwood.tree.ambient.fingerprint import Fingerprint, fingerprint
 from sapwood.tree.ambient.guards import Ambient, guard
-from sapwood.tree.ambient.progress import PROGRESS
+from sapwood.tree.ambient.progress import PROGRESS, is_readable
 from sapwood.tree.ambient.reach import Arrays, Inside, Row, Walk, reach
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.sources import STATE
 from sapwood.tree.ambient.standard import STANDARD_VIEWS
-from sapwood.tree.ambient.views import BY_NAME, DICT, EMPTY, REGISTERED, value_text
+from sapwood.tree.ambient.views import (
+    ATTRIBUTES,
+    BY_NAME,
+    DICT,
+    EMPTY,
+    REGISTERED,
+    value_text,
+)
 from sapwood.tree.containers import constant_key
 
 __all__ = ["Survey", "survey"]
@@ -129,7 +136,14 @@ class Survey:
         return found
 
     def _written(self, old: Inside, new: Inside) -> Iterator[Change]:
-        path = self._walk.nodes[new.node].path
+        path, thing = self._walk.nodes[new.node].path, self._walk.nodes[new.node].value
+        if (
+            new.view is PROGRESS
+            and self._walk.reach.advances
+            and not is_readable(thing)
+        ):
+            yield Change(path, f"{path} is a {value_text(thing)}, which moves unseen")
+            return
         was, now = ({row.key: row for row in inside.rows} for inside in (old, new))
         if new.view.extent == "length" and len(was) != len(now):
             yield Change(path, f"len({path}) changed from {len(was)} to {len(now)}")
@@ -163,8 +177,7 @@ class Survey:
         if new is None and old is not None and _is_dead(old):
             return True
         if old is None or new is None:
-            # A package that is loaded meanwhile shows in the package above it.
-            return new is not None and isinstance(new.value, ModuleType)
+            return new is not None and self._comes_by_itself(inside, new)
         if old.value is new.value and old.role == new.role != "constant":
             return True
         if old.role != new.role or old.role == "node":
@@ -177,6 +190,18 @@ class Survey:
             same = address(old.value) == address(new.value)
             return same and old.frozen == new.frozen
         return False
+
+    def _comes_by_itself(self, inside: Inside, new: Row) -> bool:
+        """Return whether what appeared is none of the function's writes."""
+        if new.key == "__warningregistry__" or isinstance(new.value, ModuleType):
+            # A package that is loaded meanwhile shows in the package above it.
+            return True
+        if inside.view is not ATTRIBUTES or new.role == "array":
+            return False
+        # A property that is kept is as good as one that is asked again.
+        cls = type(self._walk.nodes[inside.node].value)
+        found = (vars(base)[new.key] for base in cls.__mro__ if new.key in vars(base))
+        return isinstance(next(found, None), cached_property)
 
 
 def _is_dead(row: Row) -> bool:

@@ -1,0 +1,11 @@
+"""NVIDIA GPUs, through the driver API of CUDA 13.0 and nothing newer.
+
+Needs ``sapwood[cuda]``, imported when a device is opened and not before.
+"""
+
+from __future__ import annotations
+
+from sapwood.driver.cuda.device import Cuda
+from sapwood.driver.cuda.kernels import declare_pointers
+
+__all__ = ["Cuda", "declare_pointers"]

@@ -1,0 +1,391 @@
+"""The CUDA device: a GPU behind the Protocol, its rules kept where CUDA is lenient.
+
+Handles are CUDA's own addresses. Work that fails ends the device, as GPUs do: every
+later call says so. Streams that other libraries made are not waited for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+from weakref import WeakSet
+
+from sapwood.driver.api import (
+    Abilities,
+    Access,
+    CaptureStatus,
+    CopyOp,
+    EventHandle,
+    ExecHandle,
+    ExtentHandle,
+    FunctionHandle,
+    GraphHandle,
+    HostOp,
+    KernelOp,
+    MemoryInfo,
+    ModuleHandle,
+    NodeHandle,
+    Op,
+    Pointer,
+    SetOp,
+    StreamHandle,
+)
+from sapwood.driver.cuda.bindings import open_library
+from sapwood.driver.cuda.flow import Flow
+from sapwood.driver.cuda.graphs import Graphs
+from sapwood.driver.cuda.hosts import Hosts
+from sapwood.driver.cuda.kernels import Kernels
+from sapwood.driver.cuda.memory import Memory
+from sapwood.driver.cuda.ops import check
+from sapwood.driver.cuda.place import Place
+from sapwood.driver.release import Release
+from sapwood.driver.results import Refusal, Result
+from sapwood.units import Addr, Size
+
+__all__ = ["Cuda"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+H = TypeVar("H")
+
+_devices: WeakSet[Cuda] = WeakSet()
+
+
+def _call(
+    method: Callable[Concatenate[Cuda, P], R],
+) -> Callable[Concatenate[Cuda, P], R]:
+    """Make a method a device call: its refusals are named after it."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: Cuda, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._barred is not None:
+            raise self._barred.error(name)
+        try:
+            return method(self, *args, **kwargs)
+        except Refusal as refusal:
+            raise refusal.error(name) from refusal.__cause__
+
+    return call
+
+
+class Cuda:
+    """An NVIDIA GPU, by its number among those that the process sees.
+
+    Not for use in a forked child. Raises `NoDevice`, with the reason, where there is
+    none, or no driver for it that is new enough.
+    """
+
+    def __init__(self, ordinal: int = 0) -> None:
+        library = open_library()
+        self._library = library
+        self._barred: Refusal | None = None
+        self._place = Place(library, ordinal)
+        self._memory = Memory(library, self._place)
+        self._hosts = Hosts(library)
+        self._flow = Flow(library, self._place, self._hosts)
+        self._kernels = Kernels(library, self._place)
+        self._graphs = Graphs(library, self._place, self._kernels, self._hosts)
+        self._abilities = Abilities(
+            self._place.name, "cuda", self._memory.page, exact_addresses=False
+        )
+        _devices.add(self)
+
+    @property
+    def abilities(self) -> Abilities:
+        """What this device is; never fails."""
+        return self._abilities
+
+    def live_handles(self) -> dict[str, int]:
+        """Return how many of each kind of thing have not been given back."""
+        return {
+            "reservations": len(self._memory.reservations),
+            "extents": len(self._memory.extents),
+            "mappings": len(self._memory.mappings),
+            "host": len(self._memory.host),
+            "streams": len(self._flow.streams),
+            "events": len(self._flow.events),
+            "modules": len(self._kernels.modules),
+            "graphs": len(self._graphs.graphs),
+            "execs": len(self._graphs.execs),
+        }
+
+    @_call
+    def memory_info(self) -> MemoryInfo:
+        return self._memory.info()
+
+    def close(self) -> None:
+        """Wait, and give everything back; closing again does nothing."""
+        if self._barred is not None:
+            return
+        memory, flow, graphs = self._memory, self._flow, self._graphs
+        with Release() as release:
+            _end_all(release, self.destroy_stream, flow.origins)
+            release(self._settle)
+            _end_all(release, self.destroy_exec, graphs.execs.values)
+            _end_all(release, self.destroy_graph, graphs.graphs.values)
+            _end_all(release, self.unload_module, self._kernels.modules.values)
+            _end_all(release, self.destroy_event, flow.events.values)
+            _end_all(release, self.destroy_stream, flow.streams.values)
+            _end_all(release, self.release, memory.extents.values)
+            _end_all(release, self.free_host, memory.host)
+            for address, size in list(memory.mappings.items()):
+                release(self.unmap, address, size)
+            for address, size in list(memory.reservations.items()):
+                release(self.unreserve, address, size)
+            release(self._leave)
+            self._bar("the device was closed: open another one")
+
+    def orphan(self) -> None:
+        """Refuse all further calls: this is a forked child, and not its device."""
+        self._bar("the device belongs to the process that forked: start a new one")
+
+    def _bar(self, why: str) -> None:
+        self._barred = Refusal(Result.DEINITIALIZED, why)
+
+    @_call
+    def _settle(self) -> None:
+        self._flow.settle()
+
+    @_call
+    def _leave(self) -> None:
+        self._place.leave()
+
+    # Memory.
+
+    @_call
+    def reserve(self, size: Size, at: Addr | None = None) -> Addr:
+        return self._memory.reserve(size, at)
+
+    @_call
+    def unreserve(self, address: Addr, size: Size) -> None:
+        self._memory.unreserve(address, size)
+
+    @_call
+    def create(self, size: Size) -> ExtentHandle:
+        return self._memory.create(size)
+
+    @_call
+    def release(self, extent: ExtentHandle) -> None:
+        self._memory.release(extent)
+
+    @_call
+    def map(self, address: Addr, extent: ExtentHandle) -> None:
+        self._memory.map(address, extent)
+
+    @_call
+    def set_access(self, address: Addr, size: Size, access: Access) -> None:
+        self._memory.set_access(address, size, access)
+
+    @_call
+    def unmap(self, address: Addr, size: Size) -> None:
+        self._memory.unmap(address, size)
+
+    @_call
+    def allocate_host(self, size: Size) -> Addr:
+        return self._memory.allocate_host(size)
+
+    @_call
+    def free_host(self, address: Addr) -> None:
+        self._memory.free_host(address)
+
+    # Streams and events.
+
+    @_call
+    def create_stream(self) -> StreamHandle:
+        return self._flow.create()
+
+    @_call
+    def destroy_stream(self, stream: StreamHandle) -> None:
+        self._flow.destroy(stream)
+
+    @_call
+    def synchronize_stream(self, stream: StreamHandle) -> None:
+        self._flow.synchronize(stream)
+
+    @_call
+    def query_stream(self, stream: StreamHandle) -> bool:
+        return self._flow.query(stream)
+
+    @_call
+    def create_event(self) -> EventHandle:
+        return self._flow.create_event()
+
+    @_call
+    def destroy_event(self, event: EventHandle) -> None:
+        self._flow.destroy_event(event)
+
+    @_call
+    def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
+        self._flow.record(event, stream)
+
+    @_call
+    def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
+        self._flow.wait(stream, event)
+
+    @_call
+    def query_event(self, event: EventHandle) -> bool:
+        return self._flow.query_event(event)
+
+    @_call
+    def synchronize_event(self, event: EventHandle) -> None:
+        self._flow.synchronize_event(event)
+
+    @_call
+    def elapsed(self, start: EventHandle, end: EventHandle) -> float:
+        return self._flow.elapsed(start, end)
+
+    @_call
+    def synchronize(self) -> None:
+        self._flow.synchronize_all()
+
+    # Work.
+
+    @_call
+    def load_module(self, image: bytes) -> ModuleHandle:
+        return self._kernels.load(image)
+
+    @_call
+    def unload_module(self, module: ModuleHandle) -> None:
+        self._kernels.unload(module)
+
+    @_call
+    def find_function(self, module: ModuleHandle, name: str) -> FunctionHandle:
+        return self._kernels.find(module, name)
+
+    @_call
+    def pointers(
+        self, function: FunctionHandle, params: bytes
+    ) -> tuple[Pointer, ...] | None:
+        return self._kernels.pointers(function, params)
+
+    @_call
+    def launch(self, op: KernelOp, stream: StreamHandle) -> None:
+        raw = self._flow.streams.find(stream)
+        self._hosts.check()
+        self._kernels.launch(op, raw)
+
+    @_call
+    def copy(self, dst: Addr, src: Addr, size: Size, stream: StreamHandle) -> None:
+        raw = self._flow.streams.find(stream)
+        check(CopyOp(dst, src, size))
+        self._hosts.check()
+        if size:
+            self._library(self._library.cu.cuMemcpyAsync, dst, src, size, raw)
+
+    @_call
+    def set(self, dst: Addr, value: int, size: Size, stream: StreamHandle) -> None:
+        raw = self._flow.streams.find(stream)
+        check(SetOp(dst, value, size))
+        self._hosts.check()
+        if size:
+            self._library(self._library.cu.cuMemsetD8Async, dst, value, size, raw)
+
+    @_call
+    def call_host(self, call: Callable[[], None], stream: StreamHandle) -> None:
+        op = HostOp(call)
+        self._flow.call_host(
+            stream, call, lambda graph, before: self._graphs.node(graph, op, before)
+        )
+
+    @_call
+    def upload(self, dst: Addr, data: memoryview, stream: StreamHandle) -> None:
+        raw = self._flow.idle(stream, "upload on")
+        if data.nbytes:
+            self._memory.upload(dst, data, raw)
+
+    @_call
+    def download(self, src: Addr, size: Size, stream: StreamHandle) -> bytearray:
+        raw = self._flow.idle(stream, "download on")
+        data = self._memory.download(src, size, raw)
+        self._hosts.check()
+        return data
+
+    # Capture and graphs.
+
+    @_call
+    def begin_capture(self, stream: StreamHandle) -> None:
+        self._flow.begin(stream)
+
+    @_call
+    def end_capture(self, stream: StreamHandle) -> GraphHandle:
+        return self._graphs.own(self._flow.end(stream))
+
+    @_call
+    def capture_status(self, stream: StreamHandle) -> CaptureStatus:
+        return self._flow.status(stream)
+
+    @_call
+    def create_graph(self) -> GraphHandle:
+        return self._graphs.create()
+
+    @_call
+    def destroy_graph(self, graph: GraphHandle) -> None:
+        self._graphs.destroy(graph)
+
+    @_call
+    def add_node(
+        self, graph: GraphHandle, op: Op, after: tuple[NodeHandle, ...] = ()
+    ) -> NodeHandle:
+        return self._graphs.add(graph, op, after)
+
+    @_call
+    def nodes(self, graph: GraphHandle) -> tuple[NodeHandle, ...]:
+        return self._graphs.nodes(graph)
+
+    @_call
+    def edges(self, graph: GraphHandle) -> tuple[tuple[NodeHandle, NodeHandle], ...]:
+        return self._graphs.edges(graph)
+
+    @_call
+    def node_op(self, node: NodeHandle) -> Op:
+        return self._graphs.op(node)
+
+    @_call
+    def instantiate(self, graph: GraphHandle) -> ExecHandle:
+        return self._graphs.instantiate(graph)
+
+    @_call
+    def destroy_exec(self, exec_: ExecHandle) -> None:
+        self._graphs.destroy_exec(exec_)
+
+    @_call
+    def set_op(self, exec_: ExecHandle, node: NodeHandle, op: Op) -> None:
+        self._graphs.set_op(exec_, node, op)
+
+    @_call
+    def launch_graph(self, exec_: ExecHandle, stream: StreamHandle) -> None:
+        flow, graph = self._flow, self._graphs.execs.find(exec_)
+        # Asking CUDA whether the stream is capturing would cost a fifth of a launch.
+        if flow.origins:
+            flow.idle(stream, "launch a graph on")
+        self._hosts.check()
+        launch = self._library.cu.cuGraphLaunch
+        code = launch(graph.raw, flow.streams.find(stream))[0]
+        if code:
+            raise self._library.answer(launch, code)
+
+
+def _end_all(
+    release: Release, give_back: Callable[[H], None], handles: Iterable[H]
+) -> None:
+    for handle in list(handles):
+        release(give_back, handle)
+
+
+def _orphan_devices() -> None:
+    for device in list(_devices):
+        device.orphan()
+
+
+def _close_devices() -> None:
+    for device in list(_devices):
+        device.close()
+
+
+os.register_at_fork(after_in_child=_orphan_devices)
+# CUDA outlives the interpreter, and may call host functions until it is told to end.
+atexit.register(_close_devices)

@@ -1,0 +1,281 @@
+"""Streams, events and captures.
+
+Where CUDA ends or spoils a capture by a call that was refused, or overlooks a stream
+that it lost, the refusal is made here first. Captures forbid things to their own
+thread only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from sapwood.driver.api import CaptureStatus, EventHandle, StreamHandle
+from sapwood.driver.cuda.bindings import Answer, Library
+from sapwood.driver.cuda.handles import Table
+from sapwood.driver.cuda.hosts import Hosts
+from sapwood.driver.cuda.place import Place
+from sapwood.driver.results import Refusal, Result
+
+__all__ = ["Flow"]
+
+
+class Flow:
+    """The streams and events of one device."""
+
+    def __init__(self, library: Library, place: Place, hosts: Hosts) -> None:
+        self._library, self._place, self._hosts = library, place, hosts
+        self.streams = Table[StreamHandle, Any]("stream")
+        self.events = Table[EventHandle, Any]("event")
+        self.origins: dict[StreamHandle, int] = {}  # of captures; their threads
+        self._leaving: list[Any] = []  # events: the ends of streams that were busy
+        of = library.cu.CUstreamCaptureStatus
+        self._statuses = {
+            of.CU_STREAM_CAPTURE_STATUS_NONE: CaptureStatus.NONE,
+            of.CU_STREAM_CAPTURE_STATUS_ACTIVE: CaptureStatus.ACTIVE,
+            of.CU_STREAM_CAPTURE_STATUS_INVALIDATED: CaptureStatus.INVALIDATED,
+        }
+
+    # Streams.
+
+    def create(self) -> StreamHandle:
+        """Return a stream that the default stream does not wait for."""
+        cu = self._library.cu
+        non_blocking = cu.CUstream_flags.CU_STREAM_NON_BLOCKING
+        with self._place.here():
+            raw = self._library(cu.cuStreamCreate, non_blocking)
+        return self.streams.put(StreamHandle(int(raw)), raw)
+
+    def destroy(self, stream: StreamHandle) -> None:
+        """End a stream; work given to it before still runs."""
+        raw = self.streams.take(stream)
+        library, cu = self._library, self._library.cu
+        try:
+            if self._status(raw) is not CaptureStatus.NONE:
+                self._lose(stream, raw)
+            elif cu.cuStreamQuery(raw)[0] == Result.NOT_READY:
+                end = self._event()
+                self._leaving.append(end)
+                library(cu.cuEventRecord, end, raw)
+        finally:
+            library(cu.cuStreamDestroy, raw)
+
+    def idle(self, stream: StreamHandle, doing: str) -> Any:
+        """Return a stream for what cannot be recorded; invalidates its capture."""
+        raw = self.streams.find(stream)
+        self._hosts.check()
+        if self._status(raw) is not CaptureStatus.NONE:
+            self._invalidate(raw, doing)
+        return raw
+
+    def synchronize(self, stream: StreamHandle) -> None:
+        """Wait for all work of a stream."""
+        raw = self.streams.find(stream)
+        self._hosts.check()
+        self._library(self._library.cu.cuStreamSynchronize, raw)
+        self._hosts.check()
+
+    def query(self, stream: StreamHandle) -> bool:
+        """Return whether all work of a stream is done."""
+        return self._is_done(self._library.cu.cuStreamQuery, self.streams.find(stream))
+
+    def synchronize_all(self) -> None:
+        """Wait for all work of all streams, those of other threads' captures aside."""
+        mine = threading.get_ident()
+        self._hosts.check()
+        for stream in [each for each, who in self.origins.items() if who == mine]:
+            self._invalidate(self.streams.find(stream), "synchronize with")
+        self.settle()
+        self._hosts.check()
+
+    def settle(self) -> None:
+        """Wait for all work of all streams, whatever became of it."""
+        library, cu = self._library, self._library.cu
+        retired = self._hosts.retired()
+        leaving, self._leaving = self._leaving, []
+        # Never cuCtxSynchronize: it spoils whatever any thread is capturing.
+        for raw in list(self.streams.values.values()):
+            if self._status(raw) is CaptureStatus.NONE:
+                library(cu.cuStreamSynchronize, raw)
+        for end in leaving:
+            library(cu.cuEventSynchronize, end)
+            library(cu.cuEventDestroy, end)
+        self._hosts.forget(retired)
+
+    # Events.
+
+    def create_event(self) -> EventHandle:
+        """Return an event that can tell time."""
+        raw = self._event()
+        return self.events.put(EventHandle(int(raw)), raw)
+
+    def destroy_event(self, event: EventHandle) -> None:
+        """End an event; what waits for what it marks goes on waiting."""
+        self._library(self._library.cu.cuEventDestroy, self.events.take(event))
+
+    def record(self, event: EventHandle, stream: StreamHandle) -> None:
+        """Let the event mark all work given to the stream so far."""
+        mark, raw = self.events.find(event), self.streams.find(stream)
+        self._hosts.check()
+        self._library(self._library.cu.cuEventRecord, mark, raw)
+
+    def wait(self, stream: StreamHandle, event: EventHandle) -> None:
+        """Order further work of the stream after what the event marks, if anything."""
+        raw, mark = self.streams.find(stream), self.events.find(event)
+        self._hosts.check()
+        try:
+            self._library(self._library.cu.cuStreamWaitEvent, raw, mark, 0)
+        except Answer as answer:
+            raise _of_ended_capture(answer, event) from None
+
+    def query_event(self, event: EventHandle) -> bool:
+        """Return whether what the event marks is done."""
+        try:
+            return self._is_done(self._library.cu.cuEventQuery, self.events.find(event))
+        except Answer as answer:
+            raise _of_ended_capture(answer, event) from None
+
+    def synchronize_event(self, event: EventHandle) -> None:
+        """Wait for what the event marks."""
+        mark = self.events.find(event)
+        self._hosts.check()
+        try:
+            self._library(self._library.cu.cuEventSynchronize, mark)
+        except Answer as answer:
+            raise _of_ended_capture(answer, event) from None
+        self._hosts.check()
+
+    def elapsed(self, start: EventHandle, end: EventHandle) -> float:
+        """Return the milliseconds between two events that are done."""
+        marks = self.events.find(start), self.events.find(end)
+        cu = self._library.cu
+        try:
+            found: float = self._library(cu.cuEventElapsedTime, *marks)
+        except Answer as answer:
+            if answer.result is Result.CAPTURED_EVENT:
+                for mark in marks:  # asking for the time leaves the capture valid
+                    cu.cuEventQuery(mark)
+            if answer.result is Result.INVALID_HANDLE:
+                raise Refusal(
+                    Result.NOT_READY,
+                    f"event {start:#x} or {end:#x} was never recorded: record both and "
+                    "synchronize with them before measuring",
+                ) from None
+            raise
+        return found
+
+    # Captures.
+
+    def begin(self, stream: StreamHandle) -> None:
+        """Record what the stream is given, instead of running it."""
+        raw = self.streams.find(stream)
+        self._hosts.check()
+        mode = self._library.cu.CUstreamCaptureMode
+        self._library(
+            self._library.cu.cuStreamBeginCapture,
+            raw,
+            mode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+        )
+        self.origins[stream] = threading.get_ident()
+
+    def end(self, stream: StreamHandle) -> Any:
+        """End the capture that began on the stream, and return its graph."""
+        raw = self.streams.find(stream)
+        thread = self.origins.get(stream)
+        if thread is None and self._status(raw) is not CaptureStatus.NONE:
+            raise Refusal(
+                Result.STREAM_CAPTURE_UNMATCHED,
+                f"the capture did not begin on stream {stream:#x}: end it where it "
+                "began",
+            )
+        if thread not in {None, threading.get_ident()}:
+            raise Refusal(
+                Result.STREAM_CAPTURE_WRONG_THREAD,
+                "the capture began on another thread: end it there",
+            )
+        self.origins.pop(stream, None)
+        return self._library(self._library.cu.cuStreamEndCapture, raw)
+
+    def status(self, stream: StreamHandle) -> CaptureStatus:
+        """Return whether the stream is capturing."""
+        return self._status(self.streams.find(stream))
+
+    def call_host(
+        self,
+        stream: StreamHandle,
+        call: Callable[[], None],
+        add: Callable[[Any, list[Any]], Any],
+    ) -> None:
+        """Call a function in stream order; ``add`` makes a node of it, if recorded."""
+        raw = self.streams.find(stream)
+        self._hosts.check()
+        if self._status(raw) is CaptureStatus.NONE:
+            self._hosts.launch(call, raw)
+            return
+        library, cu = self._library, self._library.cu
+        status, _, graph, before, _, _ = library(cu.cuStreamGetCaptureInfo, raw)
+        if self._statuses[status] is not CaptureStatus.ACTIVE:
+            raise Refusal(
+                Result.STREAM_CAPTURE_INVALIDATED,
+                f"the capture of stream {stream:#x} was invalidated: end it, and "
+                "capture anew",
+            )
+        # cuLaunchHostFunc of the bindings frees what it recorded after one launch.
+        only = cu.CUstreamUpdateCaptureDependencies_flags
+        library(
+            cu.cuStreamUpdateCaptureDependencies,
+            raw,
+            [add(graph, before)],
+            None,
+            1,
+            int(only.CU_STREAM_SET_CAPTURE_DEPENDENCIES),
+        )
+
+    def _event(self) -> Any:
+        cu = self._library.cu
+        with self._place.here():
+            return self._library(cu.cuEventCreate, cu.CUevent_flags.CU_EVENT_DEFAULT)
+
+    def _status(self, raw: Any) -> CaptureStatus:
+        return self._statuses[self._library(self._library.cu.cuStreamIsCapturing, raw)]
+
+    def _is_done(self, ask: Callable[..., Any], of: Any) -> bool:
+        self._hosts.check()
+        code = ask(of)[0]
+        if code and code != Result.NOT_READY:
+            raise self._library.answer(ask, code)
+        return not code
+
+    def _invalidate(self, raw: Any, doing: str) -> None:
+        """Invalidate a stream's capture, and raise the reason."""
+        try:
+            self._library(self._library.cu.cuStreamSynchronize, raw)
+        except Answer as answer:
+            if answer.result is not Result.STREAM_CAPTURE_UNSUPPORTED:
+                raise
+            raise Refusal(
+                answer.result,
+                f"cannot {doing} a stream while it is capturing: do so before or after "
+                "the capture",
+            ) from None
+
+    def _lose(self, stream: StreamHandle, raw: Any) -> None:
+        """Let the capture of a stream that goes end, or know that it lost one."""
+        library, cu = self._library, self._library.cu
+        if self.origins.pop(stream, None) is None:
+            cu.cuStreamSynchronize(raw)  # is refused, and that invalidates
+            return
+        code, graph = cu.cuStreamEndCapture(raw)
+        if not code:
+            library(cu.cuGraphDestroy, graph)
+
+
+def _of_ended_capture(answer: Answer, event: EventHandle) -> Refusal:
+    """Return what is wrong with an event that CUDA knows and calls invalid."""
+    if answer.result is not Result.INVALID_VALUE:
+        return answer
+    return Refusal(
+        Result.CAPTURED_EVENT,
+        f"event {event:#x} was recorded in a capture that has ended: record it again",
+    )

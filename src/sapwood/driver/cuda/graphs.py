@@ -1,0 +1,262 @@
+"""Graphs, their nodes, and what is made of them to be launched.
+
+A graph that was given back stays while something launchable was made of it: CUDA
+names the ops of that by the nodes of the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+from typing import Any
+
+from sapwood.driver.api import (
+    CopyOp,
+    EmptyOp,
+    ExecHandle,
+    GraphHandle,
+    HostOp,
+    KernelOp,
+    NodeHandle,
+    Op,
+    SetOp,
+)
+from sapwood.driver.cuda.bindings import Library, unsupported
+from sapwood.driver.cuda.handles import Table
+from sapwood.driver.cuda.hosts import Hosts
+from sapwood.driver.cuda.kernels import Kernels
+from sapwood.driver.cuda.ops import (
+    check,
+    copy_of,
+    copy_params,
+    kernel_of,
+    kernel_params,
+    set_of,
+    set_params,
+)
+from sapwood.driver.cuda.place import Place
+from sapwood.driver.results import Refusal, Result
+
+__all__ = ["Graphs"]
+
+
+@dataclass(slots=True)
+class _Graph:
+    raw: Any
+    nodes: dict[NodeHandle, Any] = field(default_factory=dict)
+    kinds: dict[NodeHandle, type[Op]] = field(default_factory=dict)
+    users: int = 1  # its handle, and each exec
+
+
+@dataclass(slots=True)
+class _Exec:
+    raw: Any
+    graph: _Graph
+    calls: list[int] = field(default_factory=list)
+
+
+class Graphs:
+    """The graphs of one device."""
+
+    def __init__(
+        self, library: Library, place: Place, kernels: Kernels, hosts: Hosts
+    ) -> None:
+        self._library, self._place = library, place
+        self._kernels, self._hosts = kernels, hosts
+        self.graphs = Table[GraphHandle, _Graph]("graph")
+        self.execs = Table[ExecHandle, _Exec]("exec")
+        self._graph_of = Table[NodeHandle, _Graph]("node")
+        of = library.cu.CUgraphNodeType
+        self._kinds: dict[Any, type[Op]] = {
+            of.CU_GRAPH_NODE_TYPE_KERNEL: KernelOp,
+            of.CU_GRAPH_NODE_TYPE_MEMCPY: CopyOp,
+            of.CU_GRAPH_NODE_TYPE_MEMSET: SetOp,
+            of.CU_GRAPH_NODE_TYPE_HOST: HostOp,
+            of.CU_GRAPH_NODE_TYPE_EMPTY: EmptyOp,
+        }
+
+    # Graphs.
+
+    def create(self) -> GraphHandle:
+        """Return a new graph."""
+        return self.own(self._library(self._library.cu.cuGraphCreate, 0))
+
+    def own(self, raw: Any) -> GraphHandle:
+        """Return the handle of a graph that now belongs here."""
+        return self.graphs.put(GraphHandle(int(raw)), _Graph(raw))
+
+    def destroy(self, graph: GraphHandle) -> None:
+        """Give a graph back; its nodes end with it."""
+        found = self.graphs.take(graph)
+        for node in found.nodes:
+            del self._graph_of.values[node]
+        self._leave(found)
+
+    def add(
+        self, graph: GraphHandle, op: Op, after: tuple[NodeHandle, ...]
+    ) -> NodeHandle:
+        """Add a node that could run."""
+        found = self.graphs.find(graph)
+        before = []
+        for each in dict.fromkeys(after):
+            if each not in found.nodes:
+                raise Refusal(
+                    Result.INVALID_VALUE,
+                    f"node {each:#x} is not of this graph: depend on its own nodes",
+                )
+            before.append(found.nodes[each])
+        check(op)
+        return self._know(found, self.node(found.raw, op, before))
+
+    def nodes(self, graph: GraphHandle) -> tuple[NodeHandle, ...]:
+        """Return the nodes, each after all that it comes after."""
+        found = self.graphs.find(graph)
+        library, cu = self._library, self._library.cu
+        _, number = library(cu.cuGraphGetNodes, found.raw, 0)
+        raws, _ = library(cu.cuGraphGetNodes, found.raw, number)
+        nodes = [self._know(found, each) for each in raws]
+        place = {node: index for index, node in enumerate(nodes)}
+        edges = self._edges(found)
+        if all(place[before] < place[after] for before, after in edges):
+            return tuple(nodes)
+        order = TopologicalSorter[NodeHandle](dict.fromkeys(nodes, ()))
+        for before, after in edges:
+            order.add(after, before)
+        return tuple(order.static_order())
+
+    def edges(self, graph: GraphHandle) -> tuple[tuple[NodeHandle, NodeHandle], ...]:
+        """Return ``(before, after)`` pairs, in the order of the nodes."""
+        place = {node: index for index, node in enumerate(self.nodes(graph))}
+        edges = self._edges(self.graphs.find(graph))
+        return tuple(sorted(edges, key=lambda edge: (place[edge[1]], place[edge[0]])))
+
+    def op(self, node: NodeHandle) -> Op:
+        """Return what a node of a live graph does."""
+        graph, library = self._graph_of.find(node), self._library
+        raw, kind = graph.nodes[node], self._kind(graph, node)
+        if kind is KernelOp:
+            return kernel_of(library, self._kernels, raw)
+        if kind is CopyOp:
+            return copy_of(library, raw)
+        if kind is SetOp:
+            return set_of(library, raw)
+        if kind is HostOp:
+            params = library(library.cu.cuGraphHostNodeGetParams, raw)
+            return HostOp(self._hosts.call_of(params))
+        return EmptyOp()
+
+    def _edges(self, graph: _Graph) -> list[tuple[NodeHandle, NodeHandle]]:
+        library, cu = self._library, self._library.cu
+        *_, number = library(cu.cuGraphGetEdges, graph.raw, 0)
+        befores, afters, data, _ = library(cu.cuGraphGetEdges, graph.raw, number)
+        plain = cu.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_DEFAULT
+        if any(each.type != int(plain) or each.from_port for each in data):
+            raise unsupported(
+                "a kernel was captured that starts before the one it depends on has "
+                "ended: launch it without programmatic dependencies"
+            )
+        return [
+            (NodeHandle(int(before)), NodeHandle(int(after)))
+            for before, after in zip(befores, afters, strict=True)
+        ]
+
+    def _kind(self, graph: _Graph, node: NodeHandle) -> type[Op]:
+        found = graph.kinds.get(node)
+        if found is None:
+            raw = graph.nodes[node]
+            kind = self._library(self._library.cu.cuGraphNodeGetType, raw)
+            if kind not in self._kinds:
+                raise unsupported(
+                    f"a node of type {kind.name} was captured: only kernels, copies, "
+                    "sets and host functions can be recorded"
+                )
+            found = graph.kinds[node] = self._kinds[kind]
+        return found
+
+    def _know(self, graph: _Graph, raw: Any) -> NodeHandle:
+        node = NodeHandle(int(raw))
+        if node not in graph.nodes:
+            graph.nodes[node] = raw
+            self._graph_of.put(node, graph)
+        return node
+
+    def node(self, graph: Any, op: Op, before: list[Any]) -> Any:
+        """Return a new node of a graph, as CUDA knows it."""
+        library, cu = self._library, self._library.cu
+        number, context = len(before), self._place.context
+        match op:
+            case KernelOp():
+                function, packed = self._kernels.prepared(op)
+                params = kernel_params(cu, op, function, packed)
+                return library(cu.cuGraphAddKernelNode, graph, before, number, params)
+            case CopyOp(size=size) if size:
+                params = copy_params(cu, op)
+                add = cu.cuGraphAddMemcpyNode
+                return library(add, graph, before, number, params, context)
+            case SetOp(size=size) if size:
+                params = set_params(cu, op)
+                add = cu.cuGraphAddMemsetNode
+                return library(add, graph, before, number, params, context)
+            case HostOp(call):
+                params = self._hosts.params_in(graph, call)
+                return library(cu.cuGraphAddHostNode, graph, before, number, params)
+            case _:  # a join, or bytes that there are none of
+                return library(cu.cuGraphAddEmptyNode, graph, before, number)
+
+    def _leave(self, graph: _Graph) -> None:
+        graph.users -= 1
+        if not graph.users:
+            self._library(self._library.cu.cuGraphDestroy, graph.raw)
+
+    # What is launched.
+
+    def instantiate(self, graph: GraphHandle) -> ExecHandle:
+        """Make a graph launchable."""
+        found = self.graphs.find(graph)
+        with self._place.here():
+            raw = self._library(self._library.cu.cuGraphInstantiate, found.raw, 0)
+        found.users += 1
+        return self.execs.put(ExecHandle(int(raw)), _Exec(raw, found))
+
+    def destroy_exec(self, exec_: ExecHandle) -> None:
+        """Give an exec back; launches already made are not affected."""
+        found = self.execs.take(exec_)
+        self._hosts.retire(found.calls)
+        try:
+            with self._place.here():
+                self._library(self._library.cu.cuGraphExecDestroy, found.raw)
+        finally:
+            self._leave(found.graph)
+
+    def set_op(self, exec_: ExecHandle, node: NodeHandle, op: Op) -> None:
+        """Let further launches run another op of the same kind."""
+        found = self.execs.find(exec_)
+        graph = found.graph
+        if node not in graph.nodes or self._kind(graph, node) is not type(op):
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"node {node:#x} is no {type(op).__name__} of exec {exec_:#x}: an exec "
+                "keeps the nodes and kinds of its graph",
+            )
+        check(op)
+        self._set(found, graph.nodes[node], op)
+
+    def _set(self, exec_: _Exec, node: Any, op: Op) -> None:
+        library, cu, context = self._library, self._library.cu, self._place.context
+        match op:
+            case KernelOp():
+                function, packed = self._kernels.prepared(op)
+                params = kernel_params(cu, op, function, packed)
+                library(cu.cuGraphExecKernelNodeSetParams, exec_.raw, node, params)
+            case CopyOp():
+                params = copy_params(cu, op)
+                change = cu.cuGraphExecMemcpyNodeSetParams
+                library(change, exec_.raw, node, params, context)
+            case SetOp():
+                params = set_params(cu, op)
+                change = cu.cuGraphExecMemsetNodeSetParams
+                library(change, exec_.raw, node, params, context)
+            case HostOp(call):
+                params, token = self._hosts.params_until_retired(call)
+                exec_.calls.append(token)
+                library(cu.cuGraphExecHostNodeSetParams, exec_.raw, node, params)

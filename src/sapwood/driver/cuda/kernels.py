@@ -1,0 +1,198 @@
+"""Modules, their kernels, and how packed parameter bytes reach them.
+
+CUDA knows where the parameters of a kernel lie, not which of them are addresses:
+whoever made the image may say so, with `declare_pointers`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sapwood.driver.api import FunctionHandle, KernelOp, ModuleHandle, Pointer
+from sapwood.driver.cuda.bindings import Answer, Library
+from sapwood.driver.cuda.handles import Table
+from sapwood.driver.cuda.place import Place
+from sapwood.driver.results import Refusal, Result
+
+__all__ = ["Function", "Kernels", "Packed", "declare_pointers"]
+
+Pointers = Callable[[bytes], tuple[Pointer, ...]]
+
+_ELF, _FATBIN = b"\x7fELF", b"\x50\xed\x55\xba"
+_ELF_SECTIONS = slice(0x28, 0x30), slice(0x3A, 0x3C), slice(0x3C, 0x3E)
+_FATBIN_PARTS = slice(6, 8), slice(8, 16)
+_UNASKED_SHARED = 48 << 10  # bytes that any kernel may have without being told
+
+_declared: dict[bytes, dict[str, Pointers]] = {}
+
+
+def declare_pointers(image: bytes, kernels: Mapping[str, Pointers]) -> None:
+    """Say which addresses the parameters of an image's kernels hold, by kernel name.
+
+    For modules that this process loads afterwards. Each function takes parameter
+    bytes and returns all addresses in them.
+    """
+    _declared[bytes(image)] = dict(kernels)
+
+
+@dataclass(slots=True)
+class Function:
+    """A kernel, ``(offset, size)`` of its parameters, and its addresses if known."""
+
+    raw: Any
+    name: str
+    layout: tuple[tuple[int, int], ...]
+    pointers: Pointers | None = None
+    shared: int = _UNASKED_SHARED
+
+    @property
+    def size(self) -> int:
+        """The number of parameter bytes."""
+        offset, size = self.layout[-1] if self.layout else (0, 0)
+        return offset + size
+
+
+class Packed:
+    """Parameter bytes as CUDA takes them: ``address`` of an array of addresses.
+
+    It must live until the call that it is passed to has returned.
+    """
+
+    __slots__ = ("_array", "_block", "address")
+
+    def __init__(self, function: Function, params: bytes) -> None:
+        if len(params) != function.size:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"kernel {function.name} takes {function.size} bytes of parameters, "
+                f"not {len(params)}: pack them as it says",
+            )
+        self._block = ctypes.create_string_buffer(params, len(params) or 1)
+        base = ctypes.addressof(self._block)
+        places = [base + offset for offset, _ in function.layout]
+        self._array = (ctypes.c_void_p * (len(places) or 1))(*places)
+        self.address = ctypes.addressof(self._array)
+
+
+class Kernels:
+    """The modules and functions of one device."""
+
+    def __init__(self, library: Library, place: Place) -> None:
+        self._library, self._place = library, place
+        self.modules = Table[ModuleHandle, tuple[Any, bytes]]("module")
+        self.functions = Table[FunctionHandle, Function]("function")
+        self._owners: dict[FunctionHandle, ModuleHandle] = {}
+
+    def load(self, image: bytes) -> ModuleHandle:
+        """Load a cubin, fatbin or PTX text."""
+        _check_image(image)
+        with self._place.here():
+            module = self._library(self._library.cu.cuModuleLoadData, image)
+        return self.modules.put(ModuleHandle(int(module)), (module, bytes(image)))
+
+    def unload(self, module: ModuleHandle) -> None:
+        """Unload a module; its kernels may not run any more."""
+        raw, _ = self.modules.take(module)
+        for each in [f for f, owner in self._owners.items() if owner == module]:
+            del self._owners[each]
+            del self.functions.values[each]
+        with self._place.here():
+            self._library(self._library.cu.cuModuleUnload, raw)
+
+    def find(self, module: ModuleHandle, name: str) -> FunctionHandle:
+        """Return a kernel of a module, loaded so that capturing it loads nothing."""
+        raw, image = self.modules.find(module)
+        library, cu = self._library, self._library.cu
+        with self._place.here():
+            function = library(cu.cuModuleGetFunction, raw, name.encode())
+            library(cu.cuFuncLoad, function)
+        handle = FunctionHandle(int(function))
+        if handle not in self.functions.values:
+            pointers = _declared.get(image, {}).get(name)
+            self.functions.put(handle, self._function(function, name, pointers))
+            self._owners[handle] = module
+        return handle
+
+    def foreign(self, raw: Any) -> Function:
+        """Return a kernel that may be another library's, and know it from now on."""
+        handle = FunctionHandle(int(raw))
+        found = self.functions.values.get(handle)
+        if found is None:
+            name = self._library(self._library.cu.cuFuncGetName, raw).decode()
+            found = self._function(raw, name)
+            self.functions.put(handle, found)
+        return found
+
+    def pointers(
+        self, function: FunctionHandle, params: bytes
+    ) -> tuple[Pointer, ...] | None:
+        """Return all addresses in parameters; None where nobody has said."""
+        found = self.functions.find(function)
+        Packed(found, params)
+        return None if found.pointers is None else found.pointers(params)
+
+    def prepared(self, op: KernelOp) -> tuple[Function, Packed]:
+        """Return a kernel that may be launched as ``op`` says, and its parameters."""
+        function = self.functions.find(op.function)
+        packed = Packed(function, op.params)
+        if op.shared > function.shared:
+            cu = self._library.cu
+            most = (
+                cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            )
+            self._library(cu.cuFuncSetAttribute, function.raw, most, op.shared)
+            function.shared = op.shared
+        return function, packed
+
+    def launch(self, op: KernelOp, stream: Any) -> None:
+        """Give a stream a kernel to run."""
+        function, packed = self.prepared(op)
+        self._library(
+            self._library.cu.cuLaunchKernel,
+            function.raw,
+            *op.grid,
+            *op.block,
+            op.shared,
+            stream,
+            packed.address,
+            0,
+        )
+
+    def _function(
+        self, raw: Any, name: str, pointers: Pointers | None = None
+    ) -> Function:
+        layout: list[tuple[int, int]] = []
+        while True:
+            try:
+                place = self._library(
+                    self._library.cu.cuFuncGetParamInfo, raw, len(layout)
+                )
+            except Answer as answer:
+                if answer.result is not Result.INVALID_VALUE:
+                    raise
+                return Function(raw, name, tuple(layout), pointers)
+            layout.append(place)
+
+
+def _check_image(image: bytes) -> None:
+    """Refuse what CUDA, which is not told its length, would read beyond its end."""
+    if image.startswith(_ELF):
+        start, each, number = (
+            int.from_bytes(image[part], "little") for part in _ELF_SECTIONS
+        )
+        whole = len(image) >= start + each * number > 0
+    elif image.startswith(_FATBIN):
+        whole = len(image) >= sum(
+            int.from_bytes(image[part], "little") for part in _FATBIN_PARTS
+        )
+    else:
+        whole = b".version" in image
+    if not whole:
+        raise Refusal(
+            Result.INVALID_IMAGE,
+            f"{image[:24]!r} ({len(image)} bytes) is no whole cubin, fatbin or PTX "
+            "text: compile it anew for this GPU",
+        )

@@ -1,0 +1,210 @@
+"""The GPU's memory: reservations, extents, mappings, and pinned host blocks.
+
+CUDA accepts some mappings and unmappings that it should not, and then fails far
+away. So an account is kept of what is reserved and mapped where.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right, insort
+from typing import Any
+
+import numpy as np
+
+from sapwood.driver.api import Access, ExtentHandle, MemoryInfo
+from sapwood.driver.cuda.bindings import Answer, Library
+from sapwood.driver.cuda.handles import Table
+from sapwood.driver.cuda.place import Place
+from sapwood.driver.results import Refusal, Result
+from sapwood.errors import OutOfMemory
+from sapwood.units import Addr, Size, hex_address, size_text
+
+__all__ = ["Memory"]
+
+
+class Memory:
+    """Virtual and physical memory of one GPU, and host memory that it can reach."""
+
+    def __init__(self, library: Library, place: Place) -> None:
+        cu = library.cu
+        self._library, self._place = library, place
+        self._lock = threading.Lock()
+        self._kind = kind = cu.CUmemAllocationProp()
+        kind.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        kind.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        kind.location.id = int(place.device)
+        smallest = cu.CUmemAllocationGranularity_flags
+        self.page = Size(
+            library(
+                cu.cuMemGetAllocationGranularity,
+                kind,
+                smallest.CU_MEM_ALLOC_GRANULARITY_MINIMUM,
+            )
+        )
+        flags = cu.CUmemAccess_flags
+        self._access = {
+            Access.NONE: flags.CU_MEM_ACCESS_FLAGS_PROT_NONE,
+            Access.READ: flags.CU_MEM_ACCESS_FLAGS_PROT_READ,
+            Access.READ_WRITE: flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        }
+        self.extents = Table[ExtentHandle, Size]("extent")
+        self.reservations: dict[Addr, Size] = {}
+        self.mappings: dict[Addr, Size] = {}
+        self.host: set[Addr] = set()
+        self._starts: list[Addr] = []
+
+    def info(self) -> MemoryInfo:
+        """Return what the whole GPU has, whoever uses it."""
+        with self._place.here():
+            free, total = self._library(self._library.cu.cuMemGetInfo)
+        return MemoryInfo(Size(free), Size(total))
+
+    def reserve(self, size: Size, at: Addr | None) -> Addr:
+        self._whole_pages(size=size, at=at or 0)
+        library, cu = self._library, self._library.cu
+        with self._lock:
+            address = Addr(int(library(cu.cuMemAddressReserve, size, 0, at or 0, 0)))
+            if at is not None and address != at:
+                library(cu.cuMemAddressFree, address, size)
+                raise Refusal(
+                    Result.INVALID_VALUE,
+                    f"{size_text(size)} at {hex_address(at)} are taken, or not for the "
+                    "GPU to have: reserve elsewhere",
+                )
+            self.reservations[address] = size
+            insort(self._starts, address)
+        return address
+
+    def unreserve(self, address: Addr, size: Size) -> None:
+        with self._lock:
+            if self.reservations.get(address) != size:
+                raise Refusal(
+                    Result.INVALID_VALUE,
+                    f"{size_text(size)} at {hex_address(address)} are not one whole "
+                    "reservation: give back what reserve returned, with its size",
+                )
+            for mapped in self.mappings:
+                if address <= mapped < address + size:
+                    raise Refusal(
+                        Result.INVALID_VALUE,
+                        f"memory is still mapped at {hex_address(mapped)}: unmap it "
+                        "before its addresses are given back",
+                    )
+            del self.reservations[address]
+            self._starts.remove(address)
+            self._library(self._library.cu.cuMemAddressFree, address, size)
+
+    def create(self, size: Size) -> ExtentHandle:
+        self._whole_pages(size=size)
+        try:
+            extent = self._library(self._library.cu.cuMemCreate, size, self._kind, 0)
+        except Answer as answer:
+            if answer.result is not Result.OUT_OF_MEMORY:
+                raise
+            free = self.info().free
+            raise OutOfMemory("create", asked=size, free=free) from None
+        return self.extents.put(ExtentHandle(int(extent)), size)
+
+    def release(self, extent: ExtentHandle) -> None:
+        self.extents.take(extent)
+        self._library(self._library.cu.cuMemRelease, extent)
+
+    def map(self, address: Addr, extent: ExtentHandle) -> None:
+        self._whole_pages(address=address)
+        size = self.extents.find(extent)
+        with self._lock:
+            index = bisect_right(self._starts, address) - 1
+            start = self._starts[index] if index >= 0 else Addr(0)
+            if address + size > start + self.reservations.get(start, 0):
+                raise Refusal(
+                    Result.INVALID_VALUE,
+                    f"{size_text(size)} at {hex_address(address)} do not lie in one "
+                    "reservation: reserve the addresses first",
+                )
+            self._library(self._library.cu.cuMemMap, address, size, 0, extent, 0)
+            self.mappings[address] = size
+
+    def set_access(self, address: Addr, size: Size, access: Access) -> None:
+        cu = self._library.cu
+        with self._lock:
+            self._tiled(address, size)
+            wanted = cu.CUmemAccessDesc()
+            wanted.location = self._kind.location
+            wanted.flags = self._access[access]
+            self._library(cu.cuMemSetAccess, address, size, [wanted], 1)
+
+    def unmap(self, address: Addr, size: Size) -> None:
+        with self._lock:
+            for each in self._tiled(address, size):
+                del self.mappings[each]
+            self._library(self._library.cu.cuMemUnmap, address, size)
+
+    def allocate_host(self, size: Size) -> Addr:
+        if size <= 0:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"cannot allocate {size} bytes: ask for at least 1",
+            )
+        cu = self._library.cu
+        flags = cu.CU_MEMHOSTALLOC_PORTABLE | cu.CU_MEMHOSTALLOC_DEVICEMAP
+        with self._place.here():
+            address = Addr(int(self._library(cu.cuMemHostAlloc, size, flags)))
+        self.host.add(address)
+        return address
+
+    def free_host(self, address: Addr) -> None:
+        if address not in self.host:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"no host block begins at {hex_address(address)}: free once what "
+                "allocate_host returned",
+            )
+        self.host.remove(address)
+        with self._place.here():
+            self._library(self._library.cu.cuMemFreeHost, address)
+
+    def upload(self, dst: Addr, data: memoryview, stream: Any) -> None:
+        """Copy bytes in; they are read before this returns."""
+        library, cu = self._library, self._library.cu
+        if not data.c_contiguous:
+            data = memoryview(data.tobytes())
+        source = np.frombuffer(data, np.uint8).ctypes.data
+        library(cu.cuMemcpyHtoDAsync, dst, source, data.nbytes, stream)
+        kind = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        unknown, _ = cu.cuPointerGetAttribute(kind, source)
+        if not unknown:  # memory that the GPU reads in place, and later
+            library(cu.cuStreamSynchronize, stream)
+
+    def download(self, src: Addr, size: Size, stream: Any) -> bytearray:
+        """Copy bytes out, and wait for them."""
+        library, cu = self._library, self._library.cu
+        data = bytearray(size)
+        if size:
+            library(cu.cuMemcpyDtoHAsync, data, src, size, stream)
+        library(cu.cuStreamSynchronize, stream)
+        return data
+
+    def _tiled(self, address: Addr, size: Size) -> list[Addr]:
+        """Return where the mappings begin that together are exactly the interval."""
+        found: list[Addr] = []
+        at, end = address, address + size
+        while at < end and at in self.mappings:
+            found.append(at)
+            at = Addr(at + self.mappings[at])
+        if at != end or size <= 0:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"{size_text(size)} at {hex_address(address)} are not whole mappings: "
+                f"{hex_address(at)} is unmapped, or inside a mapping",
+            )
+        return found
+
+    def _whole_pages(self, **values: int) -> None:
+        for what, value in values.items():
+            if value < 0 or value % self.page or (what == "size" and not value):
+                raise Refusal(
+                    Result.INVALID_VALUE,
+                    f"{what} {value:#_x} is not a positive multiple of the page: align "
+                    f"it to {size_text(self.page)}",
+                )

@@ -1,0 +1,157 @@
+"""Ops as the parameters of CUDA's graph nodes, and back.
+
+What CUDA can record and an op cannot say is refused by name, never half told.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from sapwood.driver.api import CopyOp, FunctionHandle, KernelOp, Op, SetOp
+from sapwood.driver.cuda.bindings import Library, unsupported
+from sapwood.driver.cuda.kernels import Function, Kernels, Packed
+from sapwood.driver.results import Refusal, Result
+from sapwood.units import Addr, Size, hex_address
+
+__all__ = [
+    "check",
+    "copy_of",
+    "copy_params",
+    "kernel_of",
+    "kernel_params",
+    "set_of",
+    "set_params",
+]
+
+_EXTRA_BUFFER, _EXTRA_SIZE = 1, 2
+_ADDRESS = ctypes.sizeof(ctypes.c_void_p)
+
+
+def check(op: Op) -> None:
+    """Refuse an op that can never run."""
+    match op:
+        case CopyOp(dst, src, size) if size < 0 or abs(dst - src) < size:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"cannot copy {size} bytes from {hex_address(src)} to "
+                f"{hex_address(dst)}: copied intervals may not overlap",
+            )
+        case SetOp(_, value, size) if size < 0 or not 0 <= value <= 255:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"cannot set {size} bytes to {value}: a byte is 0 to 255",
+            )
+
+
+def kernel_params(cu: Any, op: KernelOp, function: Function, packed: Packed) -> Any:
+    """Return node parameters that are good while ``packed`` lives."""
+    params = cu.CUDA_KERNEL_NODE_PARAMS()
+    params.func = function.raw
+    params.gridDimX, params.gridDimY, params.gridDimZ = op.grid
+    params.blockDimX, params.blockDimY, params.blockDimZ = op.block
+    params.sharedMemBytes = op.shared
+    params.kernelParams = packed.address
+    return params
+
+
+def copy_params(cu: Any, op: CopyOp) -> Any:
+    """Return node parameters of a copy between any two kinds of memory."""
+    params = cu.CUDA_MEMCPY3D()
+    params.srcMemoryType = params.dstMemoryType = cu.CUmemorytype.CU_MEMORYTYPE_UNIFIED
+    params.srcDevice, params.dstDevice = op.src, op.dst
+    params.WidthInBytes, params.Height, params.Depth = op.size, 1, 1
+    return params
+
+
+def set_params(cu: Any, op: SetOp) -> Any:
+    """Return node parameters of a set."""
+    params = cu.CUDA_MEMSET_NODE_PARAMS()
+    params.dst, params.value = op.dst, op.value
+    params.elementSize, params.width, params.height = 1, op.size, 1
+    return params
+
+
+def kernel_of(library: Library, kernels: Kernels, node: Any) -> KernelOp:
+    """Return what a kernel node runs; its parameter bytes are copied."""
+    cu = library.cu
+    params = library(cu.cuGraphKernelNodeGetParams, node)
+    function = kernels.foreign(params.func)
+    _refuse_attributes(library, node, function)
+    return KernelOp(
+        FunctionHandle(int(params.func)),
+        _parameter_bytes(params, function),
+        (params.gridDimX, params.gridDimY, params.gridDimZ),
+        (params.blockDimX, params.blockDimY, params.blockDimZ),
+        params.sharedMemBytes,
+    )
+
+
+def copy_of(library: Library, node: Any) -> CopyOp:
+    """Return what a copy node copies."""
+    cu = library.cu
+    params = library(cu.cuGraphMemcpyNodeGetParams, node)
+    array = cu.CUmemorytype.CU_MEMORYTYPE_ARRAY
+    if (
+        array in {params.srcMemoryType, params.dstMemoryType}
+        or params.Height != 1
+        or params.Depth != 1
+    ):
+        raise unsupported(
+            f"a copy of {params.Depth * params.Height} rows of {params.WidthInBytes} "
+            "bytes, or of an array, was captured: copy contiguous memory only"
+        )
+    host = cu.CUmemorytype.CU_MEMORYTYPE_HOST
+    src = params.srcHost if params.srcMemoryType == host else int(params.srcDevice)
+    dst = params.dstHost if params.dstMemoryType == host else int(params.dstDevice)
+    return CopyOp(
+        Addr(dst + params.dstXInBytes),
+        Addr(src + params.srcXInBytes),
+        Size(params.WidthInBytes),
+    )
+
+
+def set_of(library: Library, node: Any) -> SetOp:
+    """Return what a set node sets."""
+    params = library(library.cu.cuGraphMemsetNodeGetParams, node)
+    row = params.width * params.elementSize
+    value = params.value.to_bytes(4, "little")[: params.elementSize]
+    if len(set(value)) != 1 or (params.height != 1 and params.pitch != row):
+        raise unsupported(
+            f"a set of {params.height} rows of {row} bytes to the pattern "
+            f"{value.hex()} was captured: fill contiguous memory with one byte"
+        )
+    return SetOp(Addr(int(params.dst)), value[0], Size(row * params.height))
+
+
+def _parameter_bytes(params: Any, function: Function) -> bytes:
+    packed = bytearray(function.size)
+    if params.kernelParams:
+        for index, (offset, size) in enumerate(function.layout):
+            place = _word(params.kernelParams + index * _ADDRESS)
+            packed[offset : offset + size] = ctypes.string_at(place, size)
+    elif params.extra:
+        found = {}
+        at = params.extra
+        while key := _word(at):
+            found[key] = _word(at + _ADDRESS)
+            at += 2 * _ADDRESS
+        size = min(_word(found[_EXTRA_SIZE]), len(packed))
+        packed[:size] = ctypes.string_at(found[_EXTRA_BUFFER], size)
+    return bytes(packed)
+
+
+def _word(address: int) -> int:
+    return ctypes.c_void_p.from_address(address).value or 0
+
+
+def _refuse_attributes(library: Library, node: Any, function: Function) -> None:
+    cu = library.cu
+    ask, of = cu.cuGraphKernelNodeGetAttribute, cu.CUlaunchAttributeID
+    cluster = library(ask, node, of.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION).clusterDim
+    cooperative = library(ask, node, of.CU_LAUNCH_ATTRIBUTE_COOPERATIVE).cooperative
+    if cooperative or max(cluster.x, cluster.y, cluster.z) > 1:
+        raise unsupported(
+            f"kernel {function.name} was captured as a cooperative launch, or with a "
+            f"cluster of {(cluster.x, cluster.y, cluster.z)} blocks: launch it without"
+        )
