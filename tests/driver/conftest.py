@@ -284,3 +284,9 @@ def device():
 def make_device_lab():
     """Return a maker of labs whose user gives everything back."""
     return lambda schedule: Lab(Emulated(TOTAL, PAGE, schedule))
+
+
+@pytest.fixture(scope="session")
+def make_cuda_lab():
+    """Return a maker of labs on a GPU, whose user gives everything back."""
+    return CudaLab

@@ -165,6 +165,21 @@ def test_a_folder_that_really_is_of_another_user_is_refused(path, make_key):
     assert all("belongs to user 65534" in text for text in told)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_that_another_user_planted_is_absent(path, make_key):
+    """As before others lost the right to write the folder; a put takes its place."""
+    key, parts = make_key(a="1"), {"ops": b"1"}
+    entries = Entries(DiskStore(path, LIMIT))
+    entries.put(key, parts)
+    for file in _files(path):
+        os.chown(file, 65_534, -1)
+    found = entries.find(key)
+    assert found.outcome == "damaged"
+    assert "no file of this user's" in found.reason
+    entries.put(key, parts)
+    assert entries.find(key) == parts
+
+
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o777, 0o1777])
 def test_a_folder_that_others_may_write_is_refused(path, mode):
     """Whatever is in it may have been put there by them."""
@@ -497,3 +512,24 @@ def test_what_vanishes_while_it_is_counted_is_not_counted(path):
     store.put("y", b"y" * 1_000)
     assert store.get("y") == b"y" * 1_000
     assert {item.name for item in DiskStore(path, LIMIT).scan()} <= {"y", "entry-x"}
+
+
+def test_a_manifest_that_cannot_be_read_holds_nothing(path, make_key):
+    """It is no reason to fail when room is made, and neither is one that vanishes."""
+    entries = Entries(DiskStore(path, LIMIT))
+    for number in range(4):
+        entries.put(make_key(n=str(number)), {"ops": b"%d" % number * 3_000})
+    manifests = sorted(path.glob("v1/?/entry-*"), key=lambda file: file.stat().st_mtime)
+    manifests[0].write_bytes(b"")
+
+    class Vanishing(Files):
+        def open(self, path):
+            if path == str(manifests[1]):
+                manifests[1].unlink(missing_ok=True)
+            return super().open(path)
+
+    tight = Entries(DiskStore(path, 13_000, files=Vanishing()))
+    tight.put(make_key(n="4"), {"ops": b"4" * 3_000})
+    assert tight.tally == {"puts": 1}
+    for number in (3, 4):
+        assert entries.find(make_key(n=str(number))) == {"ops": b"%d" % number * 3_000}

@@ -20,10 +20,11 @@ from typing import Final
 from sapwood.errors import StoreError
 from sapwood.store.api import Item, Store, check_name, incomplete, too_large
 from sapwood.store.evict import Want, victims
-from sapwood.store.files import Files, is_file, write_all
+from sapwood.store.files import Files, write_all
 from sapwood.store.folder import Folder
-from sapwood.store.frame import HEADER, accept, frame_size, seal
+from sapwood.store.frame import accept, frame_size, seal
 from sapwood.store.manifest import ENTRY, needs
+from sapwood.store.trust import check_own_file
 from sapwood.units import Size, size_text
 
 __all__ = ["DiskStore", "Trimmed", "open_store"]
@@ -160,9 +161,9 @@ class DiskStore:
     def _read(self, fd: int, name: str) -> bytes:
         facts = os.fstat(fd)
         try:
-            whole = facts.st_size if is_file(facts) else 0
-            head = self._files.read(fd, min(HEADER + len(name), whole))
-            rest = self._files.read(fd, whole - len(head))
+            check_own_file(name, facts)
+            head = self._files.read(fd, frame_size(name, 0))
+            rest = self._files.read(fd, facts.st_size - len(head))
             return accept(name, head, rest)
         except StoreError:
             if not self.read_only:

@@ -14,20 +14,20 @@ from typing import Final
 from sapwood.errors import StoreError
 from sapwood.units import Size
 
-__all__ = ["HEADER", "accept", "frame_size", "seal"]
+__all__ = ["accept", "frame_size", "seal"]
 
 _MAGIC: Final = b"sapwood\n"
 _VERSION: Final = 1
 _FIELDS: Final = struct.Struct("<8sHHQ")
 _DIGEST: Final = 32
 
-HEADER: Final = _FIELDS.size + _DIGEST
+_HEADER: Final = _FIELDS.size + _DIGEST
 """Bytes before the name."""
 
 
 def frame_size(name: str, size: int) -> Size:
     """Return the size of the file that holds ``size`` bytes under ``name``."""
-    return Size(HEADER + len(name) + size)
+    return Size(_HEADER + len(name) + size)
 
 
 def seal(name: str, value: bytes) -> bytes:
@@ -42,17 +42,17 @@ def accept(name: str, head: bytes, value: bytes) -> bytes:
     ``head`` is as much of the file as `seal` makes, ``value`` all the rest. Raises
     `StoreError` that says how it is not.
     """
-    if len(head) < HEADER + len(name):
+    if len(head) < _HEADER + len(name):
         raise _damaged(name, "it ends inside its header")
-    fields, digest = head[: _FIELDS.size], head[_FIELDS.size : HEADER]
+    fields, digest = head[: _FIELDS.size], head[_FIELDS.size : _HEADER]
     magic, version, named, length = _FIELDS.unpack(fields)
     if magic != _MAGIC or version != _VERSION:
         raise _damaged(name, "it is of another version, or no file of a store")
-    if head[HEADER:] != name.encode() or named != len(name):
+    if head[_HEADER:] != name.encode() or named != len(name):
         raise _damaged(name, "it was stored under another name")
     if length != len(value):
         raise _damaged(name, f"it holds {len(value)} of {length} bytes")
-    if digest != _digest(fields, head[HEADER:], value):
+    if digest != _digest(fields, head[_HEADER:], value):
         raise _damaged(name, "it is not what its digest says")
     return value
 

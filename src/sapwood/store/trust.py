@@ -6,7 +6,9 @@ import errno
 import os
 import stat
 
-__all__ = ["check_trust"]
+from sapwood.errors import StoreError
+
+__all__ = ["check_own_file", "check_trust"]
 
 
 def check_trust(path: str, facts: os.stat_result) -> None:
@@ -31,4 +33,16 @@ def check_trust(path: str, facts: os.stat_result) -> None:
             errno.EPERM,
             f"{path} may be written by others. What is stored leads to code being "
             "run: empty it and take their right (chmod go-w), or use another",
+        )
+
+
+def check_own_file(name: str, facts: os.stat_result) -> None:
+    """Raise `StoreError` for what is no file, or was put there by another user.
+
+    So what was planted while others could write the folder is never read.
+    """
+    if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
+        raise StoreError(
+            f"what lies where {name} is stored is no file of this user's. Nothing "
+            "needs doing: it counts as absent, and the next put writes it anew"
         )

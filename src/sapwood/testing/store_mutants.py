@@ -32,7 +32,7 @@ STORE_MUTANTS: Final = (
     _mutant(
         "digest unchecked",
         frame.accept,
-        "if digest != _digest(fields, head[HEADER:], value):",
+        "if digest != _digest(fields, head[_HEADER:], value):",
         "if False:",
     ),
     _mutant(
@@ -44,7 +44,7 @@ STORE_MUTANTS: Final = (
     _mutant(
         "name unchecked",
         frame.accept,
-        "if head[HEADER:] != name.encode() or named",
+        "if head[_HEADER:] != name.encode() or named",
         "if named",
     ),
     _mutant(

@@ -88,7 +88,7 @@ def build(drawing: Drawing, range_: Range, device: Device) -> Node:
         and any(
             use.used and not use.role.fixed for use in uses[: len(uses) - drawing.made]
         ),
-        revokes=tuple(sorted(plan.donated - outputs.shown(plan.call))),
+        revokes=tuple(i for i, use in enumerate(uses) if use.donated),
         made=drawing.made,
     )
 
@@ -113,6 +113,8 @@ def _link(
 
 def _uses(drawing: Drawing) -> tuple[PlaceUse, ...]:
     symbols = drawing.recording.symbols()
+    # What the call returns is the caller's, donated or not: it is written in place.
+    donated = drawing.plan.donated - drawing.outputs.shown(drawing.plan.call)
     described = zip(drawing.places, drawing.names, drawing.roles, strict=True)
     return tuple(
         PlaceUse(
@@ -122,7 +124,7 @@ def _uses(drawing: Drawing) -> tuple[PlaceUse, ...]:
             size=Size(place.hi - place.lo),
             used=i + 1 in symbols,
             written=bool(drawing.recording.written(i + 1)),
-            donated=i in drawing.plan.donated,
+            donated=i in donated,
         )
         for i, (place, name, role) in enumerate(described)
     )

@@ -296,3 +296,49 @@ def many_outputs(rt):
         return [x + float(i) for i in range(60)]
 
     return f, _nothing
+
+
+@_maker
+def bound_only(rt):
+    o = SimpleNamespace(out=None)
+
+    def f(x):
+        o.out = x * 2.0
+        return x[0]
+
+    return f, lambda: {"o.out": o.out}
+
+
+@_maker
+def kept_twice(rt):
+    def f(w, x):
+        w += x
+        return w * 2.0
+
+    return f, _nothing
+
+
+@_maker
+def long_keys(rt):
+    long = "a name so long that what is shown of it cannot tell it from others: "
+    table = {f"{long}{i}": rt.array(np.full(3, float(i))) for i in range(4)}
+
+    def f(x):
+        table[long + "1"] += x
+        return x + table[long + "2"]
+
+    return f, lambda: {"read": [table[f"{long}{i}"] for i in (1, 2)]}
+
+
+@_maker
+def several_orders(rt):
+    a, b, c = (rt.array(np.full(3, float(i))) for i in range(3))
+
+    def f(x, which):
+        if which == "ac":
+            return x + a * c
+        if which == "bc":
+            return x - b * c
+        return x * (a + b + c)
+
+    return f, _nothing

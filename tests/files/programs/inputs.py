@@ -58,6 +58,11 @@ def _dtypes(make, k):
     return tuple(make(_values(k, 5, dtype=t)) for t in "?bBhHiIlLefdgFD"), {}
 
 
+def _kept_twice(make, k):
+    name, n = ("w", 3) if k % 2 == 0 else ("w (2)", 4)
+    return (make.kept(name, _values(0, n)), make(_values(k, n))), {}
+
+
 def _kept_generator(make, k):
     return (make.generator("rng"), make(_values(k, 5))), {}
 
@@ -89,6 +94,13 @@ INPUTS = {
     "only_aliases": _one(3),
     "donated": _donated,
     "many_outputs": _one(300),
+    "bound_only": _one(3),
+    "kept_twice": _kept_twice,
+    "long_keys": _one(3),
+    "several_orders": lambda make, k: (
+        (make(_values(k, 3)), ("ac", "abc", "bc")[k % 3]),
+        {},
+    ),
 }
 
 ONLY_HERE = {"odd", "overlapping", "passed_generator", "nested_arguments"}

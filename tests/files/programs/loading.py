@@ -43,9 +43,10 @@ def _run(name, rt, folder):
     for k in range(CALLS):
         args, kwargs = INPUTS[name](make, k)
         result = g(*args, **kwargs)
-        state = {path: g.state[path] for path in STATES.get(name, ())}
+        state = STATES.get(name, ())
+        state = state(g) if callable(state) else {path: g.state[path] for path in state}
         pictures.append(nests.Picture().of(result, args if name != "donated" else (), state))
-    return pictures, vars_of(g.stats())
+    return pictures, vars_of(g.stats()), [each.base for each in rt._forest.ranges()]
 
 
 STATES = {
@@ -55,6 +56,8 @@ STATES = {
     "layers": ["momenta[0]", "momenta[1]", "momenta[2]"],
     "method": ["self.w"],
     "nothing": ["count"],
+    "bound_only": ["o.out"],
+    "long_keys": lambda g: {"read": list(g.state.values())},
 }
 
 
@@ -68,18 +71,13 @@ def main():
     """Take addresses, load all, and print what the calls give."""
     folder = Path(sys.argv[1])
     taken = Emulated(1 << 24)
-    taken.reserve(1 << 43)
+    taken.reserve(1 << 42)
     with sw.Runtime() as rt:
         found = {name: _run(name, rt, folder) for name in INPUTS}
-        print(
-            json.dumps(
-                {
-                    "shown": {name: shown for name, (shown, _) in found.items()},
-                    "stats": {name: stats for name, (_, stats) in found.items()},
-                    "bases": [range_.base for range_ in rt._forest.ranges()],
-                }
-            )
+        shown, stats, bases = (
+            {name: each[i] for name, each in found.items()} for i in range(3)
         )
+        print(json.dumps({"shown": shown, "stats": stats, "bases": bases}))
     taken.close()
 
 

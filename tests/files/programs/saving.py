@@ -52,15 +52,16 @@ def _run(name, rt, folder):
         args, kwargs = INPUTS[name](make, k)
         result = f(*args, **kwargs)
         pictures.append(Picture().of(result, args if name != "donated" else (), state()))
-    return pictures
+    return pictures, [each.base for each in rt._forest.ranges()]
 
 
 def main():
     """Save all and print what the next calls give."""
     folder = Path(sys.argv[1])
     with sw.Runtime() as rt:
-        shown = {name: _run(name, rt, folder) for name in INPUTS}
-        bases = [range_.base for range_ in rt._forest.ranges()]
+        found = {name: _run(name, rt, folder) for name in INPUTS}
+        shown = {name: pictures for name, (pictures, _) in found.items()}
+        bases = {name: lie for name, (_, lie) in found.items()}
         print(json.dumps({"shown": shown, "bases": bases}))
 
 

@@ -16,7 +16,7 @@ from sapwood.tree.ambient import views
 from sapwood.tree.ambient.openings import is_structural
 from sapwood.tree.ambient.owners import owner_of_class
 from sapwood.tree.ambient.progress import is_iterator
-from sapwood.tree.ambient.proof import name_of, proof
+from sapwood.tree.ambient.proof import proof
 from sapwood.tree.ambient.reach import Inside, Node, Row, Walk
 
 __all__ = ["Fingerprint", "fingerprint"]
@@ -105,13 +105,16 @@ class _Prints:
         if is_structural(value, self._walk.reach):
             return f"{cls.__module__}:{cls.__qualname__}".encode()
         if issubclass(cls, (FunctionType, BuiltinFunctionType, ModuleType, type)):
-            name = name_of(value)
+            proved = proof(value)
             # What is looked into need not be found under its name.
             user = issubclass(cls, type) and owner_of_class(value) == "user"
-            if name is None and not user:
+            if proved is None and not user:
                 self._unproved.append(node.path)
-            return (name or "class").encode()
+            return proved or b"class"
         if owner_of_class(cls) == "installed" or is_iterator(value):
+            proved = proof(value)
+            if proved is not None:
+                return proved
             # What its own code keeps where Python does not see it is not known.
             self._unproved.append(node.path)
         return f"{cls.__module__}:{cls.__qualname__}".encode()

@@ -170,7 +170,7 @@ def _instance(value: Any, reach: Reach) -> Openings:
         return
     if is_logger(cls):
         yield from logger(value, reach)
-    if owner == "sapwood" or (owner == "standard" and _is_closed(value)):
+    if owner == "sapwood" or (owner != "user" and _is_closed(value)):
         return
     if owner == "user":
         yield Opening(views.TYPE)
@@ -181,7 +181,7 @@ def _instance(value: Any, reach: Reach) -> Openings:
 
 
 def _is_closed(value: object) -> bool:
-    """Return whether an object of the standard library has nothing to be read."""
+    """Return whether an object that is not of the user's has nothing to be read."""
     if isinstance(value, Enum) or is_machinery(type(value)):
         return True
     return not isinstance(constant_key(value), Identity)

@@ -7,6 +7,7 @@ packages by name and version. What none of that can be said of has no proof.
 from __future__ import annotations
 
 import hashlib
+import operator
 import re
 import sys
 import threading
@@ -107,7 +108,7 @@ def name_of(value: Any) -> str | None:
         module, name = value.__name__, ""
     else:
         module = getattr(value, "__module__", None) or ""
-        name = getattr(value, "__qualname__", None) or ""
+        name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
         if not isinstance(module, str) or not _leads(module, name, value):
             return None
     owner = owner_of_module(module)
@@ -156,6 +157,36 @@ def _host_array(value: Any) -> bytes | None:
     )
 
 
+def _function(value: FunctionType) -> bytes | None:
+    """Prove a function whose code is not read by its name, else by what it is made of.
+
+    Its globals are those of its module, which has a version.
+    """
+    if name_of(value) is not None:
+        return _named(value)
+    cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    module = sys.modules.get(value.__module__ or "")
+    if any(isinstance(each, FunctionType) and not name_of(each) for each in cells):
+        # Functions may close over each other.
+        return None
+    made_of = [module, value.__code__, value.__defaults__, *cells]
+    return None if value.__kwdefaults__ else _joined(b"made", made_of)
+
+
+def _reduced(value: Any) -> bytes | None:
+    make, given = value.__reduce__()
+    return _joined(b"made", [make, *given]) if make is type(value) else None
+
+
+def _dtype(value: Any) -> bytes | None:
+    return _joined(b"dtype", [value.str, repr(value)])
+
+
+def _is_dtype(value: Any) -> bool:
+    named = [(base.__module__, base.__name__) for base in type(value).__mro__]
+    return ("numpy", "dtype") in named
+
+
 def _descriptor(value: Any) -> bytes | None:
     return _joined(b"descriptor", [value.__objclass__, value.__name__])
 
@@ -191,6 +222,7 @@ _DESCRIPTORS: Final = {
     MethodDescriptorType,
     WrapperDescriptorType,
 }
+_GETTERS: Final = {operator.attrgetter, operator.itemgetter, operator.methodcaller}
 _LOCKS: Final = {type(threading.Lock()), type(threading.RLock())}
 
 _PROOFS: Final[
@@ -199,10 +231,10 @@ _PROOFS: Final[
     (lambda v: isinstance(v, CodeType), _code),
     (lambda v: type(v) in {tuple, list}, _items),
     (lambda v: type(v) in {set, frozenset}, _unordered),
-    (
-        lambda v: isinstance(v, (ModuleType, type, BuiltinFunctionType, FunctionType)),
-        _named,
-    ),
+    (lambda v: type(v) is FunctionType, _function),
+    (lambda v: issubclass(type(v), (ModuleType, type, BuiltinFunctionType)), _named),
+    (lambda v: type(v) in _GETTERS, _reduced),
+    (_is_dtype, _dtype),
     (lambda v: isinstance(v, Enum), _member),
     (lambda v: type(v) in _DESCRIPTORS, _descriptor),
     (
