@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import typing
+
 from sapwood.errors import (
     CaptureError,
     DriverError,
@@ -13,17 +16,19 @@ from sapwood.errors import (
     StaleOutput,
     StoreError,
 )
-from sapwood.runtime import (
-    Runtime,
-    default_runtime,
-    disabled,
-    eager,
-    graph,
-    load,
-    save,
-)
-from sapwood.tree.containers import register_container
 from sapwood.version import __version__
+
+if typing.TYPE_CHECKING:
+    from sapwood.runtime import (
+        Runtime,
+        default_runtime,
+        disabled,
+        eager,
+        graph,
+        load,
+        save,
+    )
+    from sapwood.tree.containers import register_container
 
 __all__ = [
     "CaptureError",
@@ -45,3 +50,30 @@ __all__ = [
     "register_container",
     "save",
 ]
+
+_HOMES: typing.Final = {
+    "Runtime": "sapwood.runtime",
+    "default_runtime": "sapwood.runtime",
+    "disabled": "sapwood.runtime",
+    "eager": "sapwood.runtime",
+    "graph": "sapwood.runtime",
+    "load": "sapwood.runtime",
+    "register_container": "sapwood.tree.containers",
+    "save": "sapwood.runtime",
+}
+"""Where the names are from that are imported when they are first asked for.
+
+Programs that import this library, and then never call a GPU, do not wait for it.
+"""
+
+
+def __getattr__(name: str) -> typing.Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'sapwood' has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(home), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -27,11 +27,11 @@ from sapwood.driver import (
 from sapwood.driver.cuda import Cuda
 from sapwood.errors import DriverError, NoDevice, OutOfMemory
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda_image")]
 
 
 @pytest.fixture
-def cuda(cuda_image):
+def cuda():
     """Return a GPU of which nothing may be left at the end."""
     device = Cuda()
     yield device
@@ -389,15 +389,15 @@ def test_a_changed_host_function_affects_later_launches_only(gpu):
     assert _settled(reference)
 
 
-def test_a_host_function_that_raises_fails_the_device(cuda_image):
+def test_a_host_function_that_raises_fails_the_device():
     """Its error is the cause of all that is refused; what is held can be given back."""
     cuda = Cuda()
     stream, other = cuda.create_stream(), cuda.create_stream()
-    cuda.call_host(lambda: [][0], stream)
-    with pytest.raises(DriverError, match="IndexError") as caught:
+    cuda.call_host(lambda: {}["key"], stream)
+    with pytest.raises(DriverError, match="KeyError") as caught:
         cuda.synchronize_stream(stream)
     assert caught.value.name == "LAUNCH_FAILED"
-    assert isinstance(caught.value.__cause__, IndexError)
+    assert isinstance(caught.value.__cause__, KeyError)
     for call in (
         cuda.synchronize,
         lambda: cuda.query_stream(other),
@@ -462,7 +462,7 @@ def test_what_others_record_is_read(gpu, raw):
     driver.destroy_graph(graph)
 
 
-def test_a_graph_inside_a_graph_is_refused(gpu, raw, refused):
+def test_a_graph_inside_a_graph_is_refused(gpu, raw):
     """The kind of node is named, and the graph can still be launched."""
     driver, stream, inner = gpu.driver, gpu.stream(), gpu.driver.create_graph()
     outer = driver.create_graph()
@@ -488,8 +488,8 @@ def test_nodes_come_after_what_they_depend_on(gpu, raw):
     driver.destroy_graph(graph)
 
 
-def test_a_capture_survives_what_other_threads_create_and_end(gpu):
-    """And what its own thread does beside it: host memory, modules, executable graphs."""
+def test_a_capture_survives_what_is_made_and_ended_beside_it(gpu):
+    """Host memory, modules, streams, events and graphs, by its own thread."""
     driver, stream = gpu.driver, gpu.stream()
     spare = driver.create_graph()
     driver.begin_capture(stream)

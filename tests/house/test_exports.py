@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from collections import Counter
 from types import ModuleType
 
@@ -51,3 +53,16 @@ def test_public_names_live_in_one_place(sources):
     )
     public = {name for name in sapwood.__all__ if not name.startswith("_")}
     assert {name for name in public if homes[name] > 1} == set()
+
+
+def test_every_public_name_is_there_when_asked_for():
+    """Names that are imported late are found, also by ``dir`` and by ``import *``."""
+    probe = (
+        "import sapwood; assert set(sapwood.__all__) <= set(dir(sapwood))\n"
+        "assert 'sapwood.tree' not in __import__('sys').modules\n"
+        "from sapwood import *\n"
+        "assert Runtime is sapwood.Runtime\n"
+        "assert [n for n in sapwood.__all__ if not hasattr(sapwood, n)] == []\n"
+        "assert not hasattr(sapwood, 'nothing')"
+    )
+    subprocess.run([sys.executable, "-c", probe], check=True)

@@ -7,6 +7,7 @@ whoever made the image may say so, with `declare_pointers`.
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ __all__ = ["Function", "Kernels", "Packed", "declare_pointers"]
 Pointers = Callable[[bytes], tuple[Pointer, ...]]
 
 _ELF, _FATBIN = b"\x7fELF", b"\x50\xed\x55\xba"
-_ELF_SECTIONS = slice(0x28, 0x30), slice(0x3A, 0x3C), slice(0x3C, 0x3E)
+_ELF_HEAD = struct.Struct("<32x2Q6x4H2x")  # where its two tables lie, and their sizes
 _FATBIN_PARTS = slice(6, 8), slice(8, 16)
 _UNASKED_SHARED = 48 << 10  # bytes that any kernel may have without being told
 
@@ -179,11 +180,10 @@ class Kernels:
 
 def _check_image(image: bytes) -> None:
     """Refuse what CUDA, which is not told its length, would read beyond its end."""
-    if image.startswith(_ELF):
-        start, each, number = (
-            int.from_bytes(image[part], "little") for part in _ELF_SECTIONS
-        )
-        whole = len(image) >= start + each * number > 0
+    if image.startswith(_ELF) and len(image) >= _ELF_HEAD.size:
+        programs, sections, *sizes = _ELF_HEAD.unpack_from(image)
+        ends = programs + sizes[0] * sizes[1], sections + sizes[2] * sizes[3]
+        whole = len(image) >= max(ends)
     elif image.startswith(_FATBIN):
         whole = len(image) >= sum(
             int.from_bytes(image[part], "little") for part in _FATBIN_PARTS

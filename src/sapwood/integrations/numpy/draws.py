@@ -48,13 +48,14 @@ def _save(philox: np.random.Philox, words: Array) -> None:
 
 
 def _load(philox: np.random.Philox, words: Array) -> None:
+    # Of any words whatever: a device does not stop at numbers that make no sense.
     philox.state = {
         "bit_generator": "Philox",
         "state": {"counter": words[0:4], "key": words[4:6]},
         "buffer": words[6:10],
-        "buffer_pos": int(words[10]),
-        "has_uint32": int(words[11]),
-        "uinteger": int(words[12]),
+        "buffer_pos": min(int(words[10]), 4),
+        "has_uint32": int(words[11]) & 1,
+        "uinteger": int(words[12]) & 0xFFFF_FFFF,
     }
 
 

@@ -104,12 +104,15 @@ def name_of(value: Any) -> str | None:
 
     None where its name leads elsewhere, or its package has no version.
     """
+    module: Any
+    name: Any
     if isinstance(value, ModuleType):
         module, name = value.__name__, ""
     else:
         module = getattr(value, "__module__", None) or ""
         name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
-        if not isinstance(module, str) or not _leads(module, name, value):
+        texts = isinstance(module, str) and isinstance(name, str)
+        if not texts or not _leads(module, name, value):
             return None
     owner = owner_of_module(module)
     if owner in {"user", "standard"}:
