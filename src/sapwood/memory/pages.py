@@ -7,7 +7,7 @@ remembered, so that whoever clobbers or unmaps it can wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sapwood.driver.api import Driver, ExtentHandle
@@ -59,13 +59,17 @@ def finish(stream: Stream) -> None:
         raise
 
 
-def page_numbers(mask: Mask) -> Iterator[int]:
-    """Yield the page numbers in a mask."""
+def page_numbers(mask: Mask) -> Sequence[int]:
+    """Return the page numbers in a mask, in their order."""
+    if mask & (mask - 1) == 0:
+        return (mask.bit_length() - 1,) if mask else ()
+    numbers: list[int] = []
     left = int(mask)
     while left:
         low = left & -left
-        yield low.bit_length() - 1
+        numbers.append(low.bit_length() - 1)
         left ^= low
+    return numbers
 
 
 class Pages:
@@ -182,6 +186,8 @@ class Pages:
         The pages count as used by it from here on, and by it alone: to wait for it
         is to wait for the others.
         """
+        if len(self._uses) == 1 and self._uses.get(stream, 0) & mask == mask:
+            return  # nobody else has work anywhere
         others = [s for s, m in self._uses.items() if m & mask and s is not stream]
         for other in others:
             stream.wait(other)

@@ -45,7 +45,8 @@ class Node:
     says that new storages are copied out after every replay; ``clobbers`` are the
     pages that a replay overwrites; ``took`` and ``spent`` are the nanoseconds of host
     time of the call that made it, and of ``timed`` replays; ``revokes`` the places
-    whose leases it ends.
+    whose leases it ends. ``expected`` are the addresses of all arguments, where all
+    of them are fixed.
 
     A recording with live parts is a ``chain``, and this node its first part, which
     answers for all: its ``places`` and ``clobbers`` are those of the whole.
@@ -82,6 +83,7 @@ class Node:
     chain: tuple[Link, ...] = ()
     running: int = 0
     fixed: tuple[tuple[int, Addr], ...] = field(init=False)
+    expected: Sequence[Addr] = field(init=False)
     aimed: tuple[int, ...] = field(init=False)
     used: tuple[tuple[int, bool], ...] = field(init=False)
     copied_bytes: Size = field(init=False)
@@ -92,6 +94,10 @@ class Node:
             for i, place in enumerate(self.places[: self.argument_places])
             if place.role.fixed
         )
+        # Empty for no arguments: then nothing is fixed, and nothing is compared.
+        self.expected = [address for _, address in self.fixed]
+        if len(self.fixed) < self.argument_places:
+            self.expected = ()
         self.aimed = tuple(
             i
             for i, place in enumerate(self.places)

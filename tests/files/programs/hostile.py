@@ -32,6 +32,9 @@ from sapwood.graph.sections import join, split
 from sapwood.store import Entries, MemoryStore
 
 
+ROOM = 768 << 20
+
+
 class Fence(Layer):
     """Lets graphs touch new ranges and what is allowed, and nothing else."""
 
@@ -90,7 +93,6 @@ def programs(rt):
     o = SimpleNamespace(h=rt.array(np.zeros(6)), table={"k": rt.array(np.ones(6))})
     w = rt.array(np.arange(36.0).reshape(6, 6))
     rng = rt.generator(3)
-    picked = rt.array(np.array([2, 0, 1]))
 
     def state(x):
         o.h = o.h * 0.5 + x
@@ -102,7 +104,7 @@ def programs(rt):
         z = np.maximum(x @ w, y[:, None]).sum(0)
         return z, np.where(z > 1.0, z, -z), np.zeros(3, like=x), z
 
-    def mixed(x):
+    def mixed(x, picked):
         return (
             np.take(x, picked),
             x[picked],
@@ -119,20 +121,26 @@ def programs(rt):
     def drawn(x):
         return x + rng.random(6), rng.integers(0, 9, 4), rng.permutation(4)
 
-    def scattered(x, y):
+    def scattered(x, y, picked):
         x[picked] = 0.0
         x[::3] = y[:2]
         np.copyto(x[1:4], y[1:4])
         return x.astype("f4"), x.reshape(2, 3).T
 
-    six, many = lambda: rt.array(np.arange(6.0)), [w, picked, rng.state]
-    kept = six()
+    def six():
+        return rt.array(np.arange(6.0))
+
+    def picks():
+        # Passed anew each time: indices that a file holds may be spoiled, as any data.
+        return rt.array(np.array([2, 0, 1]))
+
+    kept, many = six(), [w, rng.state]
     return {
         "state": (state, lambda: (six(),), lambda: [o.h, o.table["k"]]),
         "matrix": (matrix, lambda: (rt.array(np.ones((6, 6))), six()), lambda: many),
-        "mixed": (mixed, lambda: (six(),), lambda: many),
+        "mixed": (mixed, lambda: (six(), picks()), lambda: many),
         "drawn": (drawn, lambda: (six(),), lambda: many),
-        "scattered": (scattered, lambda: (kept, six()), lambda: many),
+        "scattered": (scattered, lambda: (kept, six(), picks()), lambda: many),
     }
 
 
@@ -212,7 +220,8 @@ class Trial:
 def main():
     """Spoil, load, call; print what happened how often."""
     folder, count, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, resource.RLIM_INFINITY))
+    # What asks for more than there is, is told so at once.
+    resource.setrlimit(resource.RLIMIT_DATA, (ROOM, resource.RLIM_INFINITY))
     trial = Trial(folder)
     begun = time.process_time()
     only = [int(each) for each in sys.argv[4:]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 import os
 import subprocess
@@ -10,6 +11,8 @@ import sys
 import textwrap
 
 import pytest
+
+from sapwood.tree.ambient import proof, survey
 
 PROGRAM = """
 import dataclasses, enum, functools
@@ -323,6 +326,25 @@ def test_another_process_says_the_same(told, tmp_path):
     folder = _write(tmp_path / "elsewhere", {"class Base:": "\n\nclass Base:"})
     (other,) = _tell({"elsewhere": folder}, "2").values()
     assert other == told["nothing"]
+
+
+@pytest.mark.parametrize("program", [PROGRAM, VARIED], ids=["program", "varied"])
+def test_this_process_says_what_another_says(tmp_path, monkeypatch, arrays, program):
+    """A process that does other things besides finds the same parts, in any order."""
+    folder = _write(tmp_path / "here", {}, program)
+    for path in (folder, f"{folder}/site-packages"):
+        monkeypatch.syspath_prepend(path)
+    for name in ("program", "part", "fake_package"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    proof._version.cache_clear()
+    fn = importlib.import_module("program").fn
+    mine = survey(fn, {}, arrays).fingerprint
+    for name in ("program", "part", "fake_package"):
+        sys.modules.pop(name, None)
+    proof._version.cache_clear()
+    (other,) = _tell({"there": folder}, "3").values()
+    assert dict(mine.parts) == other[0]
+    assert list(mine.unproved) == other[2]
 
 
 def test_a_program_of_known_parts_is_proved(told):

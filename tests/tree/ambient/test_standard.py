@@ -258,6 +258,14 @@ def test_an_iterator_that_a_loop_moves_is_noticed(watch, kind):
     assert len(watch(fn)) == 1
 
 
+def test_an_iterator_that_gives_one_value_for_ever_does_not_move(watch):
+    """Taking from an endless repeat changes nothing; an iterator that ended stays."""
+    held, ended = itertools.repeat(1), (n for n in ())
+    assert list(ended) == []
+    assert watch(lambda: next(held)) == ()
+    assert watch(lambda: list(ended)) == ()
+
+
 def test_modules_are_read_where_code_names_their_states(guard, monkeypatch):
     """Flags in modules of packages and of Python are values like any other."""
     ambient = guard(lambda: (sys.maxsize, np.little_endian, logging.INFO))

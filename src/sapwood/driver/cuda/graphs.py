@@ -187,7 +187,7 @@ class Graphs:
         match op:
             case KernelOp():
                 function, packed = self._kernels.prepared(op)
-                params = kernel_params(cu, op, function, packed)
+                params = kernel_params(cu, op, function, packed, context)
                 return library(cu.cuGraphAddKernelNode, graph, before, number, params)
             case CopyOp(size=size) if size:
                 params = copy_params(cu, op)
@@ -246,7 +246,7 @@ class Graphs:
         match op:
             case KernelOp():
                 function, packed = self._kernels.prepared(op)
-                params = kernel_params(cu, op, function, packed)
+                params = kernel_params(cu, op, function, packed, context)
                 library(cu.cuGraphExecKernelNodeSetParams, exec_.raw, node, params)
             case CopyOp():
                 params = copy_params(cu, op)

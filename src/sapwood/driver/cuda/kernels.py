@@ -144,7 +144,8 @@ class Kernels:
             most = (
                 cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             )
-            self._library(cu.cuFuncSetAttribute, function.raw, most, op.shared)
+            with self._place.here():
+                self._library(cu.cuFuncSetAttribute, function.raw, most, op.shared)
             function.shared = op.shared
         return function, packed
 

@@ -172,7 +172,8 @@ class Memory:
         source = np.frombuffer(data, np.uint8).ctypes.data
         library(cu.cuMemcpyHtoDAsync, dst, source, data.nbytes, stream)
         kind = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        unknown, _ = cu.cuPointerGetAttribute(kind, source)
+        with self._place.here():
+            unknown, _ = cu.cuPointerGetAttribute(kind, source)
         if not unknown:  # memory that the GPU reads in place, and later
             library(cu.cuStreamSynchronize, stream)
 

@@ -44,10 +44,12 @@ def check(op: Op) -> None:
             )
 
 
-def kernel_params(cu: Any, op: KernelOp, function: Function, packed: Packed) -> Any:
+def kernel_params(
+    cu: Any, op: KernelOp, function: Function, packed: Packed, context: Any
+) -> Any:
     """Return node parameters that are good while ``packed`` lives."""
     params = cu.CUDA_KERNEL_NODE_PARAMS()
-    params.func = function.raw
+    params.func, params.ctx = function.raw, context
     params.gridDimX, params.gridDimY, params.gridDimZ = op.grid
     params.blockDimX, params.blockDimY, params.blockDimZ = op.block
     params.sharedMemBytes = op.shared

@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import io
 import operator
-import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
@@ -224,7 +223,7 @@ NATIVES: Final[dict[type, Callable[[Any, Reach], Openings]]] = {
     local: _by_name,
     operator.attrgetter: _getter,
     operator.methodcaller: _getter,
-    type(os.environ): _always(standard.ENVIRON),
+    standard.ENVIRONMENT: _always(standard.ENVIRON),
     **dict.fromkeys(map(type, _parts), _always(standard.WHOLE)),
 }
 """What is special about objects of exactly these classes."""

@@ -24,6 +24,7 @@ __all__ = [
     "CONTEXT",
     "DECIMAL",
     "ENVIRON",
+    "ENVIRONMENT",
     "HANDLERS",
     "LEVEL",
     "MEMBERS",
@@ -43,6 +44,10 @@ __all__ = [
 
 BYTES: Final = 1 << 16
 """How much of a host array, or of anything like it, is compared on every call."""
+
+
+ENVIRONMENT: Final = type(os.environ)
+"""The class of the process's environment, which is for users' functions to read."""
 
 
 def bytes_of(value: Any) -> bytes | None:
