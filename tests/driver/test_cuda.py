@@ -264,8 +264,11 @@ def test_kernels_may_ask_for_much_shared_memory(gpu):
     graph = driver.create_graph()
     node = driver.add_node(graph, op(120 << 10, address + 1))
     assert driver.node_op(node) == op(120 << 10, address + 1)
-    driver.launch_graph(gpu.exec_(graph), stream)
-    assert driver.download(address, 3, stream) == b"\x07\x07\xff"
+    exec_ = gpu.exec_(graph)
+    driver.launch_graph(exec_, stream)
+    driver.set_op(exec_, node, op(140 << 10, address + 2))
+    driver.launch_graph(exec_, stream)
+    assert driver.download(address, 4, stream) == b"\x07\x07\x07\xff"
 
 
 def test_grids_and_blocks_are_kept(gpu):
@@ -333,6 +336,26 @@ def test_memory_mapped_anew_serves_the_same_exec(gpu):
     for extent in extents:
         driver.release(extent)
     driver.unreserve(base, page)
+
+
+def test_a_copy_may_be_aimed_across_mappings(gpu):
+    """Memory made of several extents is one interval for a changed op, too."""
+    driver, page, stream = gpu.driver, gpu.page, gpu.stream()
+    address, base = gpu.memory(), driver.reserve(2 * page)
+    for at in (base, base + page):
+        extent = driver.create(page)
+        driver.map(at, extent)
+        driver.release(extent)
+    driver.set_access(base, 2 * page, Access.READ_WRITE)
+    gpu.write(base + page - 16, [1, 2, 3, 4], stream)
+    graph = driver.create_graph()
+    node = driver.add_node(graph, CopyOp(address, base, 32))
+    exec_ = gpu.exec_(graph)
+    driver.set_op(exec_, node, CopyOp(address, base + page - 16, 32))
+    driver.launch_graph(exec_, stream)
+    assert gpu.read(address, stream) == [1, 2, 3, 4]
+    driver.unmap(base, 2 * page)
+    driver.unreserve(base, 2 * page)
 
 
 def test_host_functions_of_a_graph_live_as_long_as_it_can_run(gpu):
@@ -489,10 +512,16 @@ def test_nodes_come_after_what_they_depend_on(gpu, raw):
 
 
 def test_a_capture_survives_what_is_made_and_ended_beside_it(gpu):
-    """Host memory, modules, streams, events and graphs, by its own thread."""
-    driver, stream = gpu.driver, gpu.stream()
-    spare = driver.create_graph()
+    """Host memory, modules, graphs, and waits for other streams, by its own thread."""
+    driver, stream, other = gpu.driver, gpu.stream(), gpu.stream()
+    spare, event = driver.create_graph(), gpu.event()
     driver.begin_capture(stream)
+    driver.record_event(event, other)
+    driver.synchronize_stream(other)
+    driver.synchronize_event(event)
+    assert driver.query_stream(other)
+    assert driver.query_event(event)
+    assert driver.elapsed(event, event) == 0
     driver.free_host(driver.allocate_host(100))
     driver.destroy_exec(driver.instantiate(spare))
     driver.destroy_event(driver.create_event())

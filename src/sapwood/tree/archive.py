@@ -131,14 +131,17 @@ def decode(
     roles = _list(table["roles"])
     expect(all(type(role) is str and role in _ROLES for role in roles), "a role")
     arguments = _count(table["arguments"], len(roles) + 1)
+    outputs = _load_outputs(table["outputs"], adapter, nested=nested)
+    bonds = tuple(_load_slot(row) for row in _list(table["bonds"]))
+    expect(len(bonds) == len(outputs.bound), "what it binds")
     return Archive(
         recording=decode_recording(sections, len(roles) + 1),
-        outputs=_load_outputs(table["outputs"], adapter, nested=nested),
+        outputs=outputs,
         arguments=arguments,
         roles=tuple(Role(role) for role in roles),
         ambient=tuple(_load_slot(row) for row in _list(table["ambient"])),
         sharing=from_json(table["sharing"]),
-        bonds=tuple(_load_slot(row) for row in _list(table["bonds"])),
+        bonds=bonds,
     )
 
 

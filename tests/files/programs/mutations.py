@@ -126,8 +126,10 @@ def spoiled_table(draw, text):
         return json.dumps(draw.choice(JUNK)).encode()
     path = draw.choice(paths)
     holder, key = _at(table, path[:-1]), path[-1]
-    kind = draw.randrange(8)
     value = holder[key]
+    # Nearly right numbers get the furthest.
+    likely = 3 if type(value) is int and draw.random() < 0.6 else None
+    kind = draw.randrange(8) if likely is None else likely
     if kind == 0:
         del holder[key]
     elif kind == 1 and isinstance(holder, list):
@@ -151,7 +153,10 @@ def spoiled_sections(draw, sections):
     """Return sections of which one, or two, are not as they were written."""
     wrong = dict(sections)
     for _ in range(draw.choice((1, 1, 1, 2))):
-        name = draw.choice(sorted(wrong)) if wrong else "x"
+        names = sorted(wrong) or ["x"]
+        name = draw.choice([name for name in names if "image" not in name] or names)
+        if draw.random() < 0.04:
+            name = draw.choice(names)
         kind = draw.randrange(20)
         if kind == 0:
             wrong.pop(name, None)

@@ -15,7 +15,6 @@ from sapwood.driver.api import CaptureStatus, EventHandle, StreamHandle
 from sapwood.driver.cuda.bindings import Answer, Library
 from sapwood.driver.cuda.handles import Table
 from sapwood.driver.cuda.hosts import Hosts
-from sapwood.driver.cuda.place import Place
 from sapwood.driver.results import Refusal, Result
 
 __all__ = ["Flow"]
@@ -24,8 +23,8 @@ __all__ = ["Flow"]
 class Flow:
     """The streams and events of one device."""
 
-    def __init__(self, library: Library, place: Place, hosts: Hosts) -> None:
-        self._library, self._place, self._hosts = library, place, hosts
+    def __init__(self, library: Library, hosts: Hosts) -> None:
+        self._library, self._hosts = library, hosts
         self.streams = Table[StreamHandle, Any]("stream")
         self.events = Table[EventHandle, Any]("event")
         self.origins: dict[StreamHandle, int] = {}  # of captures; their threads
@@ -43,8 +42,7 @@ class Flow:
         """Return a stream that the default stream does not wait for."""
         cu = self._library.cu
         non_blocking = cu.CUstream_flags.CU_STREAM_NON_BLOCKING
-        with self._place.here():
-            raw = self._library(cu.cuStreamCreate, non_blocking)
+        raw = self._library(cu.cuStreamCreate, non_blocking)
         return self.streams.put(StreamHandle(int(raw)), raw)
 
     def destroy(self, stream: StreamHandle) -> None:
@@ -234,8 +232,7 @@ class Flow:
 
     def _event(self) -> Any:
         cu = self._library.cu
-        with self._place.here():
-            return self._library(cu.cuEventCreate, cu.CUevent_flags.CU_EVENT_DEFAULT)
+        return self._library(cu.cuEventCreate, cu.CUevent_flags.CU_EVENT_DEFAULT)
 
     def _status(self, raw: Any) -> CaptureStatus:
         return self._statuses[self._library(self._library.cu.cuStreamIsCapturing, raw)]

@@ -34,7 +34,6 @@ from sapwood.driver.cuda.ops import (
     set_of,
     set_params,
 )
-from sapwood.driver.cuda.place import Place
 from sapwood.driver.results import Refusal, Result
 
 __all__ = ["Graphs"]
@@ -59,9 +58,9 @@ class Graphs:
     """The graphs of one device."""
 
     def __init__(
-        self, library: Library, place: Place, kernels: Kernels, hosts: Hosts
+        self, library: Library, context: Any, kernels: Kernels, hosts: Hosts
     ) -> None:
-        self._library, self._place = library, place
+        self._library, self._context = library, context
         self._kernels, self._hosts = kernels, hosts
         self.graphs = Table[GraphHandle, _Graph]("graph")
         self.execs = Table[ExecHandle, _Exec]("exec")
@@ -183,11 +182,11 @@ class Graphs:
     def node(self, graph: Any, op: Op, before: list[Any]) -> Any:
         """Return a new node of a graph, as CUDA knows it."""
         library, cu = self._library, self._library.cu
-        number, context = len(before), self._place.context
+        number, context = len(before), self._context
         match op:
             case KernelOp():
                 function, packed = self._kernels.prepared(op)
-                params = kernel_params(cu, op, function, packed, context)
+                params = kernel_params(cu, op, function, packed)
                 return library(cu.cuGraphAddKernelNode, graph, before, number, params)
             case CopyOp(size=size) if size:
                 params = copy_params(cu, op)
@@ -213,8 +212,7 @@ class Graphs:
     def instantiate(self, graph: GraphHandle) -> ExecHandle:
         """Make a graph launchable."""
         found = self.graphs.find(graph)
-        with self._place.here():
-            raw = self._library(self._library.cu.cuGraphInstantiate, found.raw, 0)
+        raw = self._library(self._library.cu.cuGraphInstantiate, found.raw, 0)
         found.users += 1
         return self.execs.put(ExecHandle(int(raw)), _Exec(raw, found))
 
@@ -223,8 +221,7 @@ class Graphs:
         found = self.execs.take(exec_)
         self._hosts.retire(found.calls)
         try:
-            with self._place.here():
-                self._library(self._library.cu.cuGraphExecDestroy, found.raw)
+            self._library(self._library.cu.cuGraphExecDestroy, found.raw)
         finally:
             self._leave(found.graph)
 
@@ -242,11 +239,11 @@ class Graphs:
         self._set(found, graph.nodes[node], op)
 
     def _set(self, exec_: _Exec, node: Any, op: Op) -> None:
-        library, cu, context = self._library, self._library.cu, self._place.context
+        library, cu, context = self._library, self._library.cu, self._context
         match op:
             case KernelOp():
                 function, packed = self._kernels.prepared(op)
-                params = kernel_params(cu, op, function, packed, context)
+                params = kernel_params(cu, op, function, packed)
                 library(cu.cuGraphExecKernelNodeSetParams, exec_.raw, node, params)
             case CopyOp():
                 params = copy_params(cu, op)

@@ -15,7 +15,6 @@ from typing import Any
 from sapwood.driver.api import FunctionHandle, KernelOp, ModuleHandle, Pointer
 from sapwood.driver.cuda.bindings import Answer, Library
 from sapwood.driver.cuda.handles import Table
-from sapwood.driver.cuda.place import Place
 from sapwood.driver.results import Refusal, Result
 
 __all__ = ["Function", "Kernels", "Packed", "declare_pointers"]
@@ -81,8 +80,8 @@ class Packed:
 class Kernels:
     """The modules and functions of one device."""
 
-    def __init__(self, library: Library, place: Place) -> None:
-        self._library, self._place = library, place
+    def __init__(self, library: Library) -> None:
+        self._library = library
         self.modules = Table[ModuleHandle, tuple[Any, bytes]]("module")
         self.functions = Table[FunctionHandle, Function]("function")
         self._owners: dict[FunctionHandle, ModuleHandle] = {}
@@ -90,8 +89,7 @@ class Kernels:
     def load(self, image: bytes) -> ModuleHandle:
         """Load a cubin, fatbin or PTX text."""
         _check_image(image)
-        with self._place.here():
-            module = self._library(self._library.cu.cuModuleLoadData, image)
+        module = self._library(self._library.cu.cuModuleLoadData, image)
         return self.modules.put(ModuleHandle(int(module)), (module, bytes(image)))
 
     def unload(self, module: ModuleHandle) -> None:
@@ -100,16 +98,14 @@ class Kernels:
         for each in [f for f, owner in self._owners.items() if owner == module]:
             del self._owners[each]
             del self.functions.values[each]
-        with self._place.here():
-            self._library(self._library.cu.cuModuleUnload, raw)
+        self._library(self._library.cu.cuModuleUnload, raw)
 
     def find(self, module: ModuleHandle, name: str) -> FunctionHandle:
         """Return a kernel of a module, loaded so that capturing it loads nothing."""
         raw, image = self.modules.find(module)
         library, cu = self._library, self._library.cu
-        with self._place.here():
-            function = library(cu.cuModuleGetFunction, raw, name.encode())
-            library(cu.cuFuncLoad, function)
+        function = library(cu.cuModuleGetFunction, raw, name.encode())
+        library(cu.cuFuncLoad, function)
         handle = FunctionHandle(int(function))
         if handle not in self.functions.values:
             pointers = _declared.get(image, {}).get(name)
@@ -144,8 +140,7 @@ class Kernels:
             most = (
                 cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             )
-            with self._place.here():
-                self._library(cu.cuFuncSetAttribute, function.raw, most, op.shared)
+            self._library(cu.cuFuncSetAttribute, function.raw, most, op.shared)
             function.shared = op.shared
         return function, packed
 

@@ -15,7 +15,6 @@ import numpy as np
 from sapwood.driver.api import Access, ExtentHandle, MemoryInfo
 from sapwood.driver.cuda.bindings import Answer, Library
 from sapwood.driver.cuda.handles import Table
-from sapwood.driver.cuda.place import Place
 from sapwood.driver.results import Refusal, Result
 from sapwood.errors import OutOfMemory
 from sapwood.units import Addr, Size, hex_address, size_text
@@ -26,14 +25,14 @@ __all__ = ["Memory"]
 class Memory:
     """Virtual and physical memory of one GPU, and host memory that it can reach."""
 
-    def __init__(self, library: Library, place: Place) -> None:
+    def __init__(self, library: Library, ordinal: int) -> None:
         cu = library.cu
-        self._library, self._place = library, place
+        self._library = library
         self._lock = threading.Lock()
         self._kind = kind = cu.CUmemAllocationProp()
         kind.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         kind.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        kind.location.id = int(place.device)
+        kind.location.id = ordinal
         smallest = cu.CUmemAllocationGranularity_flags
         self.page = Size(
             library(
@@ -56,8 +55,7 @@ class Memory:
 
     def info(self) -> MemoryInfo:
         """Return what the whole GPU has, whoever uses it."""
-        with self._place.here():
-            free, total = self._library(self._library.cu.cuMemGetInfo)
+        free, total = self._library(self._library.cu.cuMemGetInfo)
         return MemoryInfo(Size(free), Size(total))
 
     def reserve(self, size: Size, at: Addr | None) -> Addr:
@@ -148,8 +146,7 @@ class Memory:
             )
         cu = self._library.cu
         flags = cu.CU_MEMHOSTALLOC_PORTABLE | cu.CU_MEMHOSTALLOC_DEVICEMAP
-        with self._place.here():
-            address = Addr(int(self._library(cu.cuMemHostAlloc, size, flags)))
+        address = Addr(int(self._library(cu.cuMemHostAlloc, size, flags)))
         self.host.add(address)
         return address
 
@@ -161,8 +158,7 @@ class Memory:
                 "allocate_host returned",
             )
         self.host.remove(address)
-        with self._place.here():
-            self._library(self._library.cu.cuMemFreeHost, address)
+        self._library(self._library.cu.cuMemFreeHost, address)
 
     def upload(self, dst: Addr, data: memoryview, stream: Any) -> None:
         """Copy bytes in; they are read before this returns."""
@@ -172,8 +168,7 @@ class Memory:
         source = np.frombuffer(data, np.uint8).ctypes.data
         library(cu.cuMemcpyHtoDAsync, dst, source, data.nbytes, stream)
         kind = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        with self._place.here():
-            unknown, _ = cu.cuPointerGetAttribute(kind, source)
+        unknown, _ = cu.cuPointerGetAttribute(kind, source)
         if not unknown:  # memory that the GPU reads in place, and later
             library(cu.cuStreamSynchronize, stream)
 

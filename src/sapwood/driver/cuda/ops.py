@@ -44,12 +44,10 @@ def check(op: Op) -> None:
             )
 
 
-def kernel_params(
-    cu: Any, op: KernelOp, function: Function, packed: Packed, context: Any
-) -> Any:
+def kernel_params(cu: Any, op: KernelOp, function: Function, packed: Packed) -> Any:
     """Return node parameters that are good while ``packed`` lives."""
     params = cu.CUDA_KERNEL_NODE_PARAMS()
-    params.func, params.ctx = function.raw, context
+    params.func = function.raw
     params.gridDimX, params.gridDimY, params.gridDimZ = op.grid
     params.blockDimX, params.blockDimY, params.blockDimZ = op.block
     params.sharedMemBytes = op.shared

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 from sapwood.driver.cuda.bindings import Answer, Library
 from sapwood.errors import NoDevice
@@ -44,24 +43,34 @@ class Place:
                 f"GPU {ordinal} cannot be used: {answer.explanation}",
             ) from answer
 
-    @contextmanager
-    def here(self) -> Iterator[None]:
-        """Make the context current, and allow what a capture would forbid its thread.
+    def here(self) -> _Here:
+        """Return a context in which the calling thread may do anything on this GPU.
 
-        What is created or ended inside takes no part in any capture.
+        Its CUDA context is current, and a capture of the thread forbids it nothing:
+        what may be done to a capture is decided before CUDA is asked.
         """
-        library, cu = self._library, self._library.cu
-        relaxed = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        library(cu.cuCtxPushCurrent, self.context)
-        try:
-            before = library(cu.cuThreadExchangeStreamCaptureMode, relaxed)
-            try:
-                yield
-            finally:
-                library(cu.cuThreadExchangeStreamCaptureMode, before)
-        finally:
-            library(cu.cuCtxPopCurrent)
+        return _Here(self._library, self.context)
 
     def leave(self) -> None:
         """Let go of the context."""
         self._library(self._library.cu.cuDevicePrimaryCtxRelease, self.device)
+
+
+class _Here:
+    """``with`` it; a class, as most calls enter one and generators are slow."""
+
+    __slots__ = ("_before", "_context", "_library")
+
+    def __init__(self, library: Library, context: Any) -> None:
+        self._library, self._context = library, context
+
+    def __enter__(self) -> None:
+        library, cu = self._library, self._library.cu
+        relaxed = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        library(cu.cuCtxPushCurrent, self._context)
+        self._before = library(cu.cuThreadExchangeStreamCaptureMode, relaxed)
+
+    def __exit__(self, *_: object) -> None:
+        library, cu = self._library, self._library.cu
+        library(cu.cuThreadExchangeStreamCaptureMode, self._before)
+        library(cu.cuCtxPopCurrent)

@@ -74,7 +74,7 @@ def draw(method: str) -> Body:
         philox = np.random.Philox(0)
         function = getattr(np.random.Generator(philox), method)
         keywords = dict(options)
-        if method in FILLING and out.ndim:
+        if method in FILLING and out.ndim and out.flags.carray:
             keywords = {k: v for k, v in keywords.items() if k != "size"}
             keywords["out"] = out
 
