@@ -196,7 +196,6 @@ def test_images_that_are_not_whole_do_not_reach_cuda(library, image):
 @pytest.mark.parametrize("image", WHOLE)
 def test_images_that_are_whole_reach_cuda(library, image):
     """Cubins, fatbins and PTX text are loaded."""
-
     library.cu.cuModuleLoadData = _gives(Code.CUDA_SUCCESS, 4096)
     assert Kernels(library).load(WHOLE[image]) == 4096
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -157,7 +159,7 @@ def test_arrays_that_nobody_names_are_refused(rt):
 
     It could be replaced without notice. Pass it as an argument, or name it.
     """
-    hidden = iter([rt.array(np.ones(2))] * 9)
+    hidden = itertools.repeat(rt.array(np.ones(2)))
     x = rt.array(np.zeros(2))
     f = rt.graph(lambda x: x + hidden.__next__())
     with pytest.raises(sw.CaptureError, match="argument"):

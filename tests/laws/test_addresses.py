@@ -13,7 +13,7 @@ from sapwood.driver import CopyOp, KernelOp, SetOp
 
 def _hidden(array):
     """Return a way to an array that no name leads to."""
-    yield from itertools.repeat(array)
+    return itertools.repeat(array)
 
 
 def test_a_foreign_address_is_refused(rt, bits):

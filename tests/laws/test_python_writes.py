@@ -7,6 +7,7 @@ import collections
 import itertools
 import random
 import re
+import threading
 import types
 
 import numpy as np
@@ -221,17 +222,10 @@ def test_a_changing_plain_result_is_refused(rt, draw):
 
 def test_an_allocation_that_survives_without_a_slot(rt):
     """What lives on where nobody can name it is refused, with its size and line."""
-
-    def keeper():
-        held = yield
-        while True:
-            held = yield held
-
-    keep = keeper()
-    next(keep)
+    keep = threading.Thread()
 
     def f(x):
-        keep.send(x * 2)  # the line
+        keep.held = x * 2  # the line
         return x + 1
 
     g, x = rt.graph(f), rt.array(np.zeros(128))
@@ -241,7 +235,7 @@ def test_an_allocation_that_survives_without_a_slot(rt):
     assert caught.value.where.startswith(__file__)
     line = int(caught.value.where.rsplit(":", 1)[1])
     assert line == f.__code__.co_firstlineno + 1
-    keep.close()
+    del keep.held
 
 
 def test_temporaries_in_cycles_are_no_survivors(same):

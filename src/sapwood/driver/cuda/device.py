@@ -371,7 +371,8 @@ class Cuda:
 
     @_bare
     def set_op(self, exec_: ExecHandle, node: NodeHandle, op: Op) -> None:
-        self._graphs.set_op(exec_, node, op)
+        with self._place.current:  # CUDA would crash where a thread has none
+            self._graphs.set_op(exec_, node, op)
 
     @_bare
     def launch_graph(self, exec_: ExecHandle, stream: StreamHandle) -> None:

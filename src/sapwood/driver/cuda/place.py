@@ -11,7 +11,10 @@ __all__ = ["Place"]
 
 
 class Place:
-    """A GPU by its number. Raises `NoDevice` where it is not, or cannot be used."""
+    """A GPU by its number; ``with place.current:`` its context is current.
+
+    Raises `NoDevice` where it is not, or cannot be used.
+    """
 
     def __init__(self, library: Library, ordinal: int) -> None:
         cu = library.cu
@@ -42,6 +45,7 @@ class Place:
                 answer.name,
                 f"GPU {ordinal} cannot be used: {answer.explanation}",
             ) from answer
+        self.current = _Current(library, self.context)
 
     def here(self) -> _Here:
         """Return a context in which the calling thread may do anything on this GPU.
@@ -49,28 +53,48 @@ class Place:
         Its CUDA context is current, and a capture of the thread forbids it nothing:
         what may be done to a capture is decided before CUDA is asked.
         """
-        return _Here(self._library, self.context)
+        return _Here(self._library, self.current)
 
     def leave(self) -> None:
         """Let go of the context."""
         self._library(self._library.cu.cuDevicePrimaryCtxRelease, self.device)
 
 
-class _Here:
-    """``with`` it; a class, as most calls enter one and generators are slow."""
+class _Current:
+    """``with`` it, the context is current. Its calls are made bare: patching is hot."""
 
-    __slots__ = ("_before", "_context", "_library")
+    __slots__ = ("_context", "_library", "_pop", "_push")
 
     def __init__(self, library: Library, context: Any) -> None:
         self._library, self._context = library, context
+        self._push, self._pop = library.cu.cuCtxPushCurrent, library.cu.cuCtxPopCurrent
 
     def __enter__(self) -> None:
-        library, cu = self._library, self._library.cu
-        relaxed = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        library(cu.cuCtxPushCurrent, self._context)
-        self._before = library(cu.cuThreadExchangeStreamCaptureMode, relaxed)
+        code = self._push(self._context)[0]
+        if code:
+            raise self._library.answer(self._push, code)
 
     def __exit__(self, *_: object) -> None:
-        library, cu = self._library, self._library.cu
-        library(cu.cuThreadExchangeStreamCaptureMode, self._before)
-        library(cu.cuCtxPopCurrent)
+        code = self._pop()[0]
+        if code:
+            raise self._library.answer(self._pop, code)
+
+
+class _Here:
+    """``with`` it, the context is current, and the thread's captures forbid nothing."""
+
+    __slots__ = ("_before", "_current", "_library")
+
+    def __init__(self, library: Library, current: _Current) -> None:
+        self._library, self._current = library, current
+
+    def __enter__(self) -> None:
+        cu = self._library.cu
+        relaxed = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        self._current.__enter__()
+        self._before = self._library(cu.cuThreadExchangeStreamCaptureMode, relaxed)
+
+    def __exit__(self, *_: object) -> None:
+        cu = self._library.cu
+        self._library(cu.cuThreadExchangeStreamCaptureMode, self._before)
+        self._current.__exit__()
