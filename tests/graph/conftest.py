@@ -12,7 +12,7 @@ import pytest
 from sapwood.driver.api import Access, KernelOp, Pointer
 from sapwood.driver.emulated import Emulated, Kernel, register_module
 from sapwood.driver.layers import Checked, Faulty
-from sapwood.graph.capture import Region
+from sapwood.graphs.capture import Region
 from sapwood.units import Size
 
 PAGE = 1 << 16

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from sapwood.driver.api import EmptyOp, SetOp
 from sapwood.driver.layers import Layer
 from sapwood.errors import CaptureError
-from sapwood.graph.capture import (
+from sapwood.graphs.capture import (
     Foreign,
     Region,
     describe_foreign,
     read_graph,
     touched,
 )
-from sapwood.graph.exec import link
-from sapwood.graph.recording import Kind, Relocation, Touch
+from sapwood.graphs.exec import link
+from sapwood.graphs.recording import Kind, Relocation, Touch
 
 PAGE = 1 << 16
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.errors import StoreError
-from sapwood.graph.codec import decode_recording, encode_recording, expect
-from sapwood.graph.recording import Kind, RecordedOp, Recording, Relocation
+from sapwood.graphs.codec import decode_recording, encode_recording, expect
+from sapwood.graphs.recording import Kind, RecordedOp, Recording, Relocation
 
 SYMBOLS = 4
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.errors import DriverError
-from sapwood.graph.capture import read_graph
-from sapwood.graph.exec import Staged, link
+from sapwood.graphs.capture import read_graph
+from sapwood.graphs.exec import Staged, link
 
 PAGE = 1 << 16
 SIZE = 32

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from sapwood.graph.recording import Kind, RecordedOp, Recording, Relocation, Touch
+from sapwood.graphs.recording import Kind, RecordedOp, Recording, Relocation, Touch
 
 
 @pytest.fixture

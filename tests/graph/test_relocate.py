@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from sapwood.driver.api import CopyOp, EmptyOp, FunctionHandle, KernelOp, SetOp
 from sapwood.errors import InternalError
-from sapwood.graph.recording import WORD, Kind, RecordedOp, Relocation
-from sapwood.graph.relocate import by_op, resolve
+from sapwood.graphs.recording import WORD, Kind, RecordedOp, Relocation
+from sapwood.graphs.relocate import by_op, resolve
 
 
 def _no_function(image, name):

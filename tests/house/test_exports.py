@@ -66,3 +66,9 @@ def test_every_public_name_is_there_when_asked_for():
         "assert not hasattr(sapwood, 'nothing')"
     )
     subprocess.run([sys.executable, "-c", probe], check=True)
+
+
+def test_no_public_name_is_a_room(sources):
+    """Importing a room binds it in ``sapwood``, where it would hide such a name."""
+    rooms = {source.module.split(".")[1] for source in sources if "." in source.module}
+    assert rooms.isdisjoint(sapwood.__all__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sapwood.graph.recording import Recording
+from sapwood.graphs.recording import Recording
 from sapwood.memory.storage import Storage
 from sapwood.tree.node import Node, PlaceUse
 from sapwood.tree.outputs import Outputs

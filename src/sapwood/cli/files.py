@@ -12,7 +12,7 @@ import numpy as np
 
 import sapwood as sw
 from sapwood.errors import MisuseError, StoreError
-from sapwood.graph.plain import from_json, from_text
+from sapwood.graphs.plain import from_json, from_text
 from sapwood.runtime import Loaded
 from sapwood.tree.parcel import Saved
 from sapwood.units import size_text

@@ -185,7 +185,11 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait until all work given to this stream is done."""
-        self.driver.synchronize_stream(self.handle)
+        if self.ended and self.heir is None:
+            # When a process ends, a stream may go before what was made on it.
+            self.driver.synchronize()
+        else:
+            self.driver.synchronize_stream(self.handle)
 
     def __repr__(self) -> str:
         return f"<Stream {self.name}>"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sapwood.errors import MisuseError, StoreError
-from sapwood.graph.sections import join, split
+from sapwood.graphs.sections import join, split
 from sapwood.runtime.graphed import Bound, Graphed
 from sapwood.tree.adapter import Array
 from sapwood.tree.ambient import Survey

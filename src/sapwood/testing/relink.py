@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from sapwood.driver.release import Release
 from sapwood.errors import InternalError
-from sapwood.graph.sections import join, split
+from sapwood.graphs.sections import join, split
 from sapwood.runtime import Runtime
 from sapwood.tree.ambient import survey
 from sapwood.tree.archive import decode, encode

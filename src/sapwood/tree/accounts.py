@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from sapwood.driver.api import GraphHandle
 from sapwood.errors import CaptureError
-from sapwood.graph.capture import Foreign, Region, describe_foreign, read_graph
-from sapwood.graph.recording import RANGE, Recording
+from sapwood.graphs.capture import Foreign, Region, describe_foreign, read_graph
+from sapwood.graphs.recording import RANGE, Recording
 from sapwood.memory.device import Device
 from sapwood.memory.range import RESERVE, Range
 from sapwood.memory.storage import Storage

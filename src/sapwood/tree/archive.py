@@ -12,9 +12,9 @@ from operator import attrgetter
 from typing import Any, Final
 
 from sapwood.errors import StoreError
-from sapwood.graph.codec import decode_recording, encode_recording, expect
-from sapwood.graph.plain import Json, from_json, from_text, to_json, to_text
-from sapwood.graph.recording import Recording
+from sapwood.graphs.codec import decode_recording, encode_recording, expect
+from sapwood.graphs.plain import Json, from_json, from_text, to_json, to_text
+from sapwood.graphs.recording import Recording
 from sapwood.memory.range import REACH
 from sapwood.tree.adapter import Adapter, Template
 from sapwood.tree.ambient import Slot

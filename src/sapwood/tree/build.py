@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sapwood.graph.exec import Exec, Staged, link
-from sapwood.graph.recording import Recording
+from sapwood.graphs.exec import Exec, Staged, link
+from sapwood.graphs.recording import Recording
 from sapwood.memory.device import Device
 from sapwood.memory.pages import Extent
 from sapwood.memory.range import Range

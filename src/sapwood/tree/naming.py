@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from sapwood.driver.api import Abilities
-from sapwood.graph.plain import Json, to_json, to_text
+from sapwood.graphs.plain import Json, to_json, to_text
 from sapwood.store.key import Key
 from sapwood.tree.ambient import Survey
 from sapwood.tree.ambient.proof import proof

@@ -12,7 +12,7 @@ from dataclasses import is_dataclass
 from typing import Any, Final
 
 from sapwood.errors import MisuseError, StoreError
-from sapwood.graph.plain import Json, from_json, to_json
+from sapwood.graphs.plain import Json, from_json, to_json
 from sapwood.tree.containers import (
     Structure,
     container_of,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sapwood.graph.exec import Exec
-from sapwood.graph.recording import Recording
+from sapwood.graphs.exec import Exec
+from sapwood.graphs.recording import Recording
 from sapwood.memory.range import Range
 from sapwood.tree.ambient import Ambient, Slot
 from sapwood.tree.outputs import Outputs

@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 
 from sapwood.driver.api import Abilities
 from sapwood.errors import StoreError
-from sapwood.graph.codec import expect
-from sapwood.graph.plain import Json, from_text, to_json, to_text
+from sapwood.graphs.codec import expect
+from sapwood.graphs.plain import Json, from_text, to_json, to_text
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array, Template

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, DriverError
-from sapwood.graph.recording import Recording
+from sapwood.graphs.recording import Recording
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, read, stray

@@ -8,7 +8,7 @@ from typing import Any
 
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, DriverError
-from sapwood.graph.capture import touched
+from sapwood.graphs.capture import touched
 from sapwood.memory.range import Range
 from sapwood.tree.accounts import check_allocations, read
 from sapwood.tree.adapter import Adapter, Array

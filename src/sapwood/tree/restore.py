@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.errors import StoreError
-from sapwood.graph.inspect import inspect, is_refused, strays
-from sapwood.graph.recording import RANGE, Kind, Recording
+from sapwood.graphs.inspect import inspect, is_refused, strays
+from sapwood.graphs.recording import RANGE, Kind, Recording
 from sapwood.memory.device import Device
 from sapwood.memory.range import REACH, Range
 from sapwood.memory.storage import Storage

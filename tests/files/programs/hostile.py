@@ -28,7 +28,7 @@ from sapwood.driver.api import CopyOp, KernelOp, Pointer, SetOp
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Layer
 from sapwood.errors import MisuseError, StoreError
-from sapwood.graph.sections import join, split
+from sapwood.graphs.sections import join, split
 from sapwood.store import Entries, Item
 
 

@@ -17,27 +17,22 @@ class Place:
     """
 
     def __init__(self, library: Library, ordinal: int) -> None:
-        cu = library.cu
+        cu, of = library.cu, library.cu.CUdevice_attribute
+        virtual = of.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         self._library = library
         try:
-            self.device = library(cu.cuDeviceGet, ordinal)
-            self.name: str = (
-                library(cu.cuDeviceGetName, 256, self.device).rstrip(b"\0").decode()
-            )
-            virtual = library(
-                cu.cuDeviceGetAttribute,
-                cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                self.device,
-            )
-            if not virtual:
+            self._device = library(cu.cuDeviceGet, ordinal)
+            name: bytes = library(cu.cuDeviceGetName, 256, self._device)
+            self.name = name.rstrip(b"\0").decode()
+            if not library(cu.cuDeviceGetAttribute, virtual, self._device):
                 raise NoDevice(
-                    "cuDeviceGetAttribute",
+                    "open",
                     801,
                     "NOT_SUPPORTED",
                     f"{self.name} has no virtual memory management here: use another "
                     "GPU, or a driver mode that has it",
                 )
-            self.context = library(cu.cuDevicePrimaryCtxRetain, self.device)
+            self.context = library(cu.cuDevicePrimaryCtxRetain, self._device)
         except Answer as answer:
             raise NoDevice(
                 "open",
@@ -48,20 +43,23 @@ class Place:
         self.current = _Current(library, self.context)
 
     def here(self) -> _Here:
-        """Return a context in which the calling thread may do anything on this GPU.
+        """Return what to enter for calls that are nobody's capture's business.
 
-        Its CUDA context is current, and a capture of the thread forbids it nothing:
-        what may be done to a capture is decided before CUDA is asked.
+        The context is current, and a capture of the thread forbids it nothing: what
+        may be done to a capture is decided before CUDA is asked.
         """
         return _Here(self._library, self.current)
 
     def leave(self) -> None:
         """Let go of the context."""
-        self._library(self._library.cu.cuDevicePrimaryCtxRelease, self.device)
+        self._library(self._library.cu.cuDevicePrimaryCtxRelease, self._device)
+
+
+# Most calls enter one of these: so they are no generators, and call CUDA bare.
 
 
 class _Current:
-    """``with`` it, the context is current. Its calls are made bare: patching is hot."""
+    """``with`` it, the context is current."""
 
     __slots__ = ("_context", "_library", "_pop", "_push")
 
@@ -81,7 +79,7 @@ class _Current:
 
 
 class _Here:
-    """``with`` it, the context is current, and the thread's captures forbid nothing."""
+    """``with`` it, the context is current and the thread's capture mode relaxed."""
 
     __slots__ = ("_before", "_current", "_library")
 
@@ -89,12 +87,23 @@ class _Here:
         self._library, self._current = library, current
 
     def __enter__(self) -> None:
-        cu = self._library.cu
-        relaxed = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         self._current.__enter__()
-        self._before = self._library(cu.cuThreadExchangeStreamCaptureMode, relaxed)
+        try:
+            modes = self._library.cu.CUstreamCaptureMode
+            self._before = self._exchange(modes.CU_STREAM_CAPTURE_MODE_RELAXED)
+        except Answer:
+            self._current.__exit__()
+            raise
 
     def __exit__(self, *_: object) -> None:
-        cu = self._library.cu
-        self._library(cu.cuThreadExchangeStreamCaptureMode, self._before)
-        self._current.__exit__()
+        try:
+            self._exchange(self._before)
+        finally:
+            self._current.__exit__()
+
+    def _exchange(self, mode: Any) -> Any:
+        exchange = self._library.cu.cuThreadExchangeStreamCaptureMode
+        code, before = exchange(mode)
+        if code:
+            raise self._library.answer(exchange, code)
+        return before

@@ -27,7 +27,7 @@ from types import (
 )
 from typing import Any, Final
 
-from sapwood.graph.plain import is_plain, to_json, to_text
+from sapwood.graphs.plain import is_plain, to_json, to_text
 from sapwood.tree.ambient.owners import owner_of_module
 from sapwood.tree.ambient.views import EMPTY
 from sapwood.tree.containers import constant_key

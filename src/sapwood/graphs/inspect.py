@@ -22,8 +22,8 @@ from sapwood.driver.api import (
     SetOp,
 )
 from sapwood.errors import DriverError, StoreError
-from sapwood.graph.recording import Recording, Relocation, Touch
-from sapwood.graph.relocate import by_op, resolve
+from sapwood.graphs.recording import Recording, Relocation, Touch
+from sapwood.graphs.relocate import by_op, resolve
 from sapwood.units import Addr
 
 __all__ = ["inspect", "is_refused", "strays"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sapwood.driver.api import CopyOp, EmptyOp, FunctionHandle, KernelOp, Op, SetOp
 from sapwood.errors import InternalError
-from sapwood.graph.recording import WORD, Kind, RecordedOp, Relocation
+from sapwood.graphs.recording import WORD, Kind, RecordedOp, Relocation
 from sapwood.units import Addr, Size
 
 __all__ = ["by_op", "resolve"]

@@ -21,8 +21,8 @@ from sapwood.driver.api import (
     StreamHandle,
 )
 from sapwood.errors import DriverError
-from sapwood.graph.recording import Recording, Relocation
-from sapwood.graph.relocate import by_op, resolve
+from sapwood.graphs.recording import Recording, Relocation
+from sapwood.graphs.relocate import by_op, resolve
 from sapwood.units import Addr, Size
 
 __all__ = ["Exec", "Staged", "link"]
