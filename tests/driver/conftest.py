@@ -286,7 +286,46 @@ def make_device_lab():
     return lambda schedule: Lab(Emulated(TOTAL, PAGE, schedule))
 
 
+@pytest.fixture
+def cuda(cuda_image):  # noqa: ARG001 -- keeps the GPU's context
+    """Return a GPU of which nothing may be left at the end."""
+    device = Cuda()
+    yield device
+    left = device.live_handles()
+    device.close()
+    assert not any(left.values()), left
+
+
+@pytest.fixture
+def gpu(cuda, cuda_image):
+    """Return a GPU with what most tests need."""
+    lab = CudaLab(cuda, cuda_image)
+    yield lab
+    lab.give_back()
+
+
+@pytest.fixture
+def raw():
+    """Return CUDA's own calls; each must succeed, and returns what it gives."""
+    from cuda.bindings import driver
+
+    class Raw:
+        def __getattr__(self, name):
+            found = getattr(driver, name)
+            if not name.startswith("cu") or isinstance(found, type):
+                return found
+
+            def call(*args):
+                code, *values = found(*args)
+                assert not code, (name, code)
+                return values[0] if len(values) == 1 else values
+
+            return call
+
+    return Raw()
+
+
 @pytest.fixture(scope="session")
-def make_cuda_lab():
+def make_cuda_lab(cuda_image):
     """Return a maker of labs on a GPU, whose user gives everything back."""
-    return CudaLab
+    return lambda: CudaLab(Cuda(), cuda_image)

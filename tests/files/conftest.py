@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -9,6 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+
+import sapwood as sw
+from sapwood.driver.emulated import Emulated
+from sapwood.driver.layers import Checked, Recorded
+from sapwood.store import MemoryStore
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -38,3 +44,41 @@ def run_program():
 def programs():
     """Return the folder of the programs, from which they import one another."""
     return PROGRAMS
+
+
+class Opened:
+    """A runtime on a device of its own, whose calls are counted."""
+
+    def __init__(self, store, *, page=1 << 16, total=1 << 26):
+        self.device = Emulated(total, page)
+        self.checked = Checked(self.device)
+        self.driver = Recorded(self.checked)
+        self.rt = sw.Runtime(device=self.driver, store=store)
+
+    def close(self):
+        """Close both; nothing may be left, but what a test still holds."""
+        self.rt.close()
+        gc.collect()
+        leaks = self.checked.leaks()
+        self.device.close()
+        return leaks
+
+
+@pytest.fixture
+def open_runtime():
+    """Return a maker of runtimes; at the end everything was given back."""
+    opened = []
+
+    def make(store=None, **options):
+        opened.append(Opened(store, **options))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        assert each.close() == {}
+
+
+@pytest.fixture
+def store():
+    """Return a store in memory."""
+    return MemoryStore(1 << 24)

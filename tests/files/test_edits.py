@@ -157,7 +157,7 @@ EDITS = (
     Edit("a base's property", "main", "return 0.25", "return 0.5", MODEL),
     Edit("a class attribute", "main", "power = 1.5", "power = 1.75", MODEL),
     Edit("an attribute", "main", "4.0)), True", "4.0)), False", MODEL),
-    Edit("a method's default", "main", "offset=0.5", "offset=0.625", "method object"),
+    Edit("a method's default", "main", "offset=0.5", "offset=0.625", MODEL),
     Edit("a keyword's default", "main", "factor=1.0", "factor=2.0", MODEL),
     Edit("a partial's value", "main", "offset=0.75", "offset=0.875", "partial"),
     Edit("a dependency's version", "dependency", '"1.0"', '"1.1"', "function"),

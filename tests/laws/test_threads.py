@@ -199,10 +199,9 @@ def test_closing_while_others_call(make_rig):
     rig = make_rig()
     rt = rig.runtime
     f = rt.graph(lambda x: x * 2)
-    started = threading.Event()
+    started, x = threading.Event(), rt.array(np.ones(8))
 
     def calls():
-        x = rt.array(np.ones(8))
         with pytest.raises(sw.MisuseError, match="closed"):
             while True:
                 y = f(x)

@@ -124,6 +124,8 @@ class Device:
         if found is not None:
             return found
         with self.lock:
+            # A module that was loaded now would never be unloaded.
+            self.check_open("this runtime")
             module = self._modules.get(image)
             if module is None:
                 module = self._modules[image] = self.driver.load_module(image)
