@@ -312,7 +312,7 @@ def raw():
     class Raw:
         def __getattr__(self, name):
             found = getattr(driver, name)
-            if not name.startswith("cu") or isinstance(found, type):
+            if not name.startswith("cu"):
                 return found
 
             def call(*args):

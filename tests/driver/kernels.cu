@@ -9,7 +9,9 @@ extern "C" __global__ void add(Word* dst, const Word* src, Count count, Word amo
 }
 
 extern "C" __global__ void mix(Word* dst, const Word* src, Count count, Word) {
-  for (Count i = 0; i < count; ++i) dst[i] = dst[i] * 31 + src[i];
+  for (Count i = 0; i < count; ++i) {
+    dst[i] = Count(dst[i]) * 31 + Count(src[i]);  // wraps
+  }
 }
 
 extern "C" __global__ void fail(Word*, const Word*, Count, Word) { __trap(); }

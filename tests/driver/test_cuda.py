@@ -40,6 +40,20 @@ def test_a_gpu_that_is_not_there_is_no_device():
     assert caught.value.code == 101
 
 
+def test_a_process_that_sees_no_gpu_has_no_device():
+    """As CUDA says it."""
+    told = subprocess.run(
+        [sys.executable, "-c", "from sapwood.driver.cuda import Cuda; Cuda()"],
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert told.returncode == 1
+    assert "NoDevice: cuInit failed with NO_DEVICE (100)" in told.stderr
+
+
 def test_memory_counts_until_nothing_needs_it(cuda):
     """An extent counts until it is released and unmapped everywhere."""
     size = 256 * cuda.abilities.page

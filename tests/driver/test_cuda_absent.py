@@ -16,6 +16,8 @@ from sapwood.driver.cuda.ops import set_of
 from sapwood.driver.results import Refusal, Result
 from sapwood.errors import NoDevice
 
+VIRTUAL = "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"
+
 
 class Code(enum.IntEnum):
     """Some of CUDA's results."""
@@ -48,6 +50,7 @@ def install(monkeypatch):
             "cuDriverGetVersion": _gives(Code.CUDA_SUCCESS, 13000),
             "cuInit": _gives(Code.CUDA_SUCCESS),
             "cuGetErrorString": _gives(Code.CUDA_SUCCESS, b"its text"),
+            "CUdevice_attribute": SimpleNamespace(**{VIRTUAL: 102}),
         } | calls
         cuda, bindings = ModuleType("cuda"), ModuleType("cuda.bindings")
         bindings.__version__ = version
@@ -115,12 +118,10 @@ def test_a_gpu_that_is_not_there_is_no_device(install):
 
 def test_a_gpu_without_virtual_memory_is_no_device(install):
     """Its name is told."""
-    name = "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"
     install(
         cuDeviceGet=_gives(Code.CUDA_SUCCESS, 0),
         cuDeviceGetName=_gives(Code.CUDA_SUCCESS, b"An Old GPU\0\0"),
         cuDeviceGetAttribute=_gives(Code.CUDA_SUCCESS, 0),
-        CUdevice_attribute=SimpleNamespace(**{name: 1}),
     )
     with pytest.raises(NoDevice, match="An Old GPU has no virtual memory"):
         Cuda()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import struct
+import threading
 import time
 import weakref
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sapwood.driver import (
     Access,
@@ -332,3 +335,136 @@ def test_a_capture_survives_what_is_made_and_ended_beside_it(gpu):
     assert driver.capture_status(stream) is CaptureStatus.ACTIVE
     driver.destroy_graph(driver.end_capture(stream))
     driver.destroy_graph(spare)
+
+
+def _mixed(lab, streams, base, steps):
+    """Do what the steps ``(stream, dst, src)`` say, with every hazard ordered."""
+    first, *others = streams
+    last = {buffer: {first} for buffer in range(4)}
+    for other in others:
+        lab.order(first, other)
+    for where, dst, src in steps:
+        stream = streams[where]
+        for other in (last[dst] | last[src]) - {stream}:
+            lab.order(other, stream)
+        lab.launch(stream, "mix", base + 128 * dst, base + 128 * src)
+        last[src] = last[src] | {stream}
+        last[dst] = {stream}
+    for other in others:
+        lab.order(other, first)
+
+
+def _rebuilt(driver, graph):
+    """Return a graph made from what another says of itself, which is destroyed."""
+    copy, made = driver.create_graph(), {}
+    edges = driver.edges(graph)
+    for node in driver.nodes(graph):
+        after = tuple([made[a] for a, b in edges if b == node])
+        made[node] = driver.add_node(copy, driver.node_op(node), after)
+    driver.destroy_graph(graph)
+    return copy
+
+
+def _result(lab, how, steps):
+    """Return what the steps compute on a device that is closed afterwards."""
+    driver, streams = lab.driver, [lab.stream() for _ in range(4)]
+    base = lab.memory()
+    lab.write(base, range(64), streams[0])
+    if how == "eager":
+        _mixed(lab, streams, base, steps)
+    else:
+        driver.synchronize()
+        driver.begin_capture(streams[0])
+        _mixed(lab, streams, base, steps)
+        graph = driver.end_capture(streams[0])
+        if how == "rebuilt":
+            graph = _rebuilt(driver, graph)
+        driver.launch_graph(lab.exec_(graph), streams[0])
+    found = lab.read(base, streams[0], 64)
+    lab.give_back()
+    assert not any(driver.live_handles().values())
+    driver.close()
+    return found
+
+
+buffers = st.integers(0, 3)
+
+
+@given(st.lists(st.tuples(buffers, buffers, buffers), min_size=1, max_size=20))
+def test_programs_compute_what_they_do_on_the_emulated_device(
+    make_device_lab, make_cuda_lab, steps
+):
+    """Run, captured and launched, and built anew from what was captured."""
+    expected = _result(make_device_lab("latest"), "eager", steps)
+    for how in ("captured", "rebuilt"):
+        assert _result(make_device_lab("latest"), how, steps) == expected
+    for how in ("eager", "captured", "rebuilt"):
+        assert _result(make_cuda_lab(), how, steps) == expected
+
+
+@pytest.mark.parametrize("which", ["origin", "fork"])
+def test_what_a_stream_had_to_do_before_it_captures_is_waited_for(gpu, which):
+    """By another thread that waits for the device, though the stream captures."""
+    driver, ran, seen = gpu.driver, [], []
+    origin, fork = gpu.stream(), gpu.stream()
+    busy = origin if which == "origin" else fork
+    driver.call_host(lambda: (time.sleep(0.05), ran.append(1)), busy)
+    driver.begin_capture(origin)
+    gpu.order(origin, fork)
+
+    def wait():
+        driver.synchronize()
+        seen.extend(ran)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    assert seen == [1]
+    driver.destroy_graph(driver.end_capture(origin))
+
+
+def test_captures_go_on_while_other_threads_work(gpu):
+    """Whatever threads make, end and wait for, a thread's captures are its own."""
+    driver, address = gpu.driver, gpu.memory()
+    stop, failed = threading.Event(), []
+
+    def disturb():
+        try:
+            while not stop.is_set():
+                stream, event = driver.create_stream(), driver.create_event()
+                driver.upload(address, memoryview(bytes(64)), stream)
+                driver.record_event(event, stream)
+                driver.synchronize()
+                driver.synchronize_event(event)
+                driver.free_host(driver.allocate_host(64))
+                driver.destroy_event(event)
+                driver.destroy_stream(stream)
+        except DriverError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=disturb) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    first, second = gpu.stream(), gpu.stream()
+    there, back = gpu.event(), gpu.event()
+    try:
+        for _ in range(300):
+            driver.begin_capture(first)
+            driver.set(address + 128, 1, 8, first)
+            driver.record_event(there, first)
+            driver.wait_event(second, there)
+            driver.set(address + 256, 1, 8, second)
+            driver.record_event(back, second)
+            driver.wait_event(first, back)
+            graph = driver.end_capture(first)
+            assert len(driver.nodes(graph)) == 2
+            exec_ = driver.instantiate(graph)
+            driver.destroy_graph(graph)
+            driver.launch_graph(exec_, first)
+            driver.destroy_exec(exec_)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failed == []
+    assert driver.download(address + 128, 8, first) == b"\x01" * 8

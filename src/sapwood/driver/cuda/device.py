@@ -241,7 +241,11 @@ class Cuda:
 
     @_bare
     def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
-        self._flow.wait(stream, event)
+        if not self._flow.origins:
+            self._flow.wait(stream, event)
+        else:
+            with self._place.here():
+                self._flow.join(stream, event)
 
     @_call
     def query_event(self, event: EventHandle) -> bool:

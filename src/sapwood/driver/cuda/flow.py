@@ -28,7 +28,10 @@ class Flow:
         self.streams = Table[StreamHandle, Any]("stream")
         self.events = Table[EventHandle, Any]("event")
         self.origins: dict[StreamHandle, int] = {}  # of captures; their threads
-        self._leaving: list[Any] = []  # events: the ends of streams that were busy
+        # Events that mark work of which no stream tells any more: it was destroyed, or
+        # captures. Whoever holds the turn adds some; whoever holds the wait removes.
+        self._left: list[Any] = []
+        self._turn, self._wait = threading.Lock(), threading.Lock()
         of = library.cu.CUstreamCaptureStatus
         self._statuses = {
             of.CU_STREAM_CAPTURE_STATUS_NONE: CaptureStatus.NONE,
@@ -42,22 +45,22 @@ class Flow:
         """Return a stream that the default stream does not wait for."""
         cu = self._library.cu
         non_blocking = cu.CUstream_flags.CU_STREAM_NON_BLOCKING
-        raw = self._library(cu.cuStreamCreate, non_blocking)
-        return self.streams.put(StreamHandle(int(raw)), raw)
+        with self._turn:
+            raw = self._library(cu.cuStreamCreate, non_blocking)
+            return self.streams.put(StreamHandle(int(raw)), raw)
 
     def destroy(self, stream: StreamHandle) -> None:
         """End a stream; work given to it before still runs."""
-        raw = self.streams.take(stream)
         library, cu = self._library, self._library.cu
-        try:
-            if self._status(raw) is not CaptureStatus.NONE:
-                self._lose(stream, raw)
-            elif cu.cuStreamQuery(raw)[0] == Result.NOT_READY:
-                end = self._event()
-                self._leaving.append(end)
-                library(cu.cuEventRecord, end, raw)
-        finally:
-            library(cu.cuStreamDestroy, raw)
+        with self._turn:
+            raw = self.streams.take(stream)
+            try:
+                if self._status(raw) is not CaptureStatus.NONE:
+                    self._lose(stream, raw)
+                else:
+                    self._leave(raw)
+            finally:
+                library(cu.cuStreamDestroy, raw)
 
     def idle(self, stream: StreamHandle, doing: str) -> Any:
         """Return a stream for what cannot be recorded; invalidates its capture."""
@@ -82,24 +85,32 @@ class Flow:
         """Wait for all work of all streams, those of other threads' captures aside."""
         mine = threading.get_ident()
         self._hosts.check()
-        for stream in [each for each, who in self.origins.items() if who == mine]:
-            self._invalidate(self.streams.find(stream), "synchronize with")
+        for stream, thread in list(self.origins.items()):
+            if thread == mine:
+                self._invalidate(self.streams.find(stream), "synchronize with")
         self.settle()
         self._hosts.check()
 
     def settle(self) -> None:
-        """Wait for all work of all streams, whatever became of it."""
+        """Wait for all work of all streams, whatever became of it.
+
+        Never by cuCtxSynchronize, which spoils whatever any thread is capturing, nor
+        by cuStreamSynchronize, for the stream may begin to capture meanwhile.
+        """
         library, cu = self._library, self._library.cu
-        retired = self._hosts.retired()
-        leaving, self._leaving = self._leaving, []
-        # Never cuCtxSynchronize: it spoils whatever any thread is capturing.
-        for raw in list(self.streams.values.values()):
-            if self._status(raw) is CaptureStatus.NONE:
-                library(cu.cuStreamSynchronize, raw)
-        for end in leaving:
-            library(cu.cuEventSynchronize, end)
-            library(cu.cuEventDestroy, end)
-        self._hosts.forget(retired)
+        with self._wait:
+            retired = self._hosts.retired()
+            with self._turn:
+                for raw in self.streams.values.values():
+                    if self._status(raw) is CaptureStatus.NONE:
+                        self._leave(raw)
+                marks = tuple(self._left)
+            for mark in marks:
+                library(cu.cuEventSynchronize, mark)
+            for mark in marks:
+                self._left.remove(mark)
+                library(cu.cuEventDestroy, mark)
+            self._hosts.forget(retired)
 
     # Events.
 
@@ -126,6 +137,17 @@ class Flow:
             self._library(self._library.cu.cuStreamWaitEvent, raw, mark, 0)
         except Answer as answer:
             raise _of_ended_capture(answer, event) from None
+
+    def join(self, stream: StreamHandle, event: EventHandle) -> None:
+        """Do the same while there are captures: the stream may take part in one."""
+        raw = self.streams.find(stream)
+        with self._turn:
+            outside = self._status(raw) is CaptureStatus.NONE
+            left = self._leave(raw) if outside else None
+            self.wait(stream, event)
+            if left is not None and self._status(raw) is CaptureStatus.NONE:
+                self._left.remove(left)
+                self._library(self._library.cu.cuEventDestroy, left)
 
     def query_event(self, event: EventHandle) -> bool:
         """Return whether what the event marks is done."""
@@ -169,13 +191,13 @@ class Flow:
         """Record what the stream is given, instead of running it."""
         raw = self.streams.find(stream)
         self._hosts.check()
-        mode = self._library.cu.CUstreamCaptureMode
-        self._library(
-            self._library.cu.cuStreamBeginCapture,
-            raw,
-            mode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-        )
-        self.origins[stream] = threading.get_ident()
+        cu = self._library.cu
+        mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        with self._turn:
+            if self._status(raw) is CaptureStatus.NONE:
+                self._leave(raw)
+            self._library(cu.cuStreamBeginCapture, raw, mode)
+            self.origins[stream] = threading.get_ident()
 
     def end(self, stream: StreamHandle) -> Any:
         """End the capture that began on the stream, and return its graph."""
@@ -233,6 +255,16 @@ class Flow:
     def _event(self) -> Any:
         cu = self._library.cu
         return self._library(cu.cuEventCreate, cu.CUevent_flags.CU_EVENT_DEFAULT)
+
+    def _leave(self, raw: Any) -> Any | None:
+        """Return a mark of the stream's work so far, which is left; None if done."""
+        cu = self._library.cu
+        if cu.cuStreamQuery(raw)[0] != Result.NOT_READY:
+            return None
+        mark = self._event()
+        self._library(cu.cuEventRecord, mark, raw)
+        self._left.append(mark)
+        return mark
 
     def _status(self, raw: Any) -> CaptureStatus:
         return self._statuses[self._library(self._library.cu.cuStreamIsCapturing, raw)]

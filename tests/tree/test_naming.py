@@ -1,0 +1,152 @@
+"""Two calls have one key exactly where one recording serves both."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+from sapwood.driver.emulated import Emulated
+from sapwood.store import diff
+from sapwood.tree.ambient import survey
+from sapwood.tree.naming import key_of, signature_text
+from sapwood.tree.signature import describe
+
+
+@pytest.fixture(scope="module")
+def rt():
+    """Return a runtime, of which only arrays are used."""
+    with sw.Runtime(Emulated(1 << 24, 1 << 16)) as rt:
+        yield rt
+
+
+@pytest.fixture
+def key(rt):
+    """Return what names a call of a function."""
+    adapter = rt._forest.adapter
+
+    def key(fn, *args, ops=None, name="f", **abilities):
+        call = describe(args, {}, adapter)
+        arguments = inspect.signature(fn).bind(*args).arguments
+        device = replace(rt._forest.device.driver.abilities, **abilities)
+        return key_of(name, call, survey(fn, arguments, adapter), device, ops)
+
+    return key
+
+
+RATE = 2.0
+
+
+def _f(x, y=None):
+    return x * RATE
+
+
+def _labels(one, other):
+    return {each.label for each in diff(one, other)}
+
+
+def test_the_same_call_has_the_same_key(rt, key):
+    """Wherever its arrays are, and whatever is in them."""
+    one, other = rt.array(np.zeros(3)), rt.array(np.ones(3))
+    assert key(_f, one) == key(_f, other)
+    assert key(_f, one, 1.5) == key(_f, other, 1.5)
+
+
+def _calls(rt):
+    x = rt.array(np.zeros((4, 4)))
+    return [
+        (x,),
+        (x.T,),
+        (x[:2],),
+        (x.astype("f4"),),
+        (x, x),
+        (x, x[1:]),
+        (x, x[2:]),
+        (x, x + 0.0),
+        (x, 1),
+        (x, True),
+        (x, 1.0),
+        (x, 0.0),
+        (x, -0.0),
+        (x, "1"),
+        (x, None),
+        (x, [1]),
+        (x, (1,)),
+        (x, {"a": 1}),
+        (x, {"b": 1}),
+        (x, {1: 1}),
+        (x, {True: 1}),
+    ]
+
+
+def test_signatures_have_their_own_keys(rt, key):
+    """Layouts, values with their types and bits, nests, and what shares memory."""
+    found = [key(_f, *args) for args in _calls(rt)]
+    assert len(set(found)) == len(found)
+    for one in found:
+        for other in found:
+            assert _labels(one, other) <= {"signature"}
+
+
+def test_keys_name_what_they_were_made_of(rt, key):
+    """Each part is a component with a label: what differs can be read off."""
+    x = rt.array(np.zeros(3))
+    plain = key(_f, x)
+    assert _labels(plain, key(_f, x, name="g")) == {"function"}
+    assert _labels(plain, key(_f, x, page=1 << 21)) == {"device"}
+    assert _labels(plain, key(_f, x, name="f", kind="cuda")) == {"device"}
+    labels = {label for label, _ in plain.components}
+    assert {"format", "python", "sapwood", "reads RATE"} <= labels
+
+
+def test_what_the_function_reads_is_in_the_key(rt, key, monkeypatch):
+    """A global is named, with its type and bits."""
+    x = rt.array(np.zeros(3))
+    plain = key(_f, x)
+    for value in (2, 2.5, True, None):
+        monkeypatch.setitem(globals(), "RATE", value)
+        assert _labels(plain, key(_f, x)) == {"reads RATE"}
+    monkeypatch.setitem(globals(), "RATE", 2.0)
+    assert key(_f, x) == plain
+
+
+def test_what_has_no_proof_needs_ops(rt, key):
+    """Before a warm-up there is no key; then the ops that it ran are a part of it."""
+    opaque = object()
+
+    def unproved(x):
+        return x * 2.0 if opaque else x
+
+    x = rt.array(np.zeros(3))
+    assert key(unproved, x) is None
+    one, other = key(unproved, x, ops=[b"a", b"b"]), key(unproved, x, ops=[b"ab", b"c"])
+    assert _labels(one, other) == {"ops"}
+    assert one == key(unproved, x, ops=[b"a", b"b"])
+
+
+def test_ops_are_no_part_where_all_is_proved(rt, key):
+    """Before and after a warm-up, such calls have one key."""
+    x = rt.array(np.zeros(3))
+    assert key(_f, x) == key(_f, x, ops=[b"a"])
+
+
+def test_an_argument_that_nobody_looks_into_has_no_key(rt, key):
+    """An object that is no plain value and is not reached cannot be compared."""
+    assert key(_f, rt.array(np.zeros(3)), object()) is None
+
+
+def test_signatures_are_text_for_files(rt):
+    """Without a survey, only arrays and plain values can be said."""
+    adapter = rt._forest.adapter
+    x = rt.array(np.zeros(3))
+    assert signature_text(describe((x, 1.5), {}, adapter), None).isascii()
+    assert signature_text(describe((x, object()), {}, adapter), None) is None
+
+    class Local(dict):
+        pass
+
+    sw.register_container(Local, lambda d: (list(d.values()), tuple(d)), Local)
+    assert signature_text(describe((Local(a=x),), {}, adapter), None) is None
