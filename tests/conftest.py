@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,10 @@ settings.load_profile(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked ``gpu`` where there is no CUDA device."""
-    if Path("/proc/driver/nvidia/version").exists():
+    """Skip tests marked ``gpu`` where there is no CUDA device, or no bindings."""
+    if Path("/proc/driver/nvidia/version").exists() and find_spec("cuda"):
         return
+    skip = pytest.mark.skip(reason="needs a CUDA device and cuda.bindings")
     for item in items:
         if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+            item.add_marker(skip)

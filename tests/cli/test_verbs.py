@@ -44,13 +44,23 @@ def test_the_demo_says_what_it_misses(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "field", ["accuracy", "identical_to_eager", "identical_to_numpy", "replays"]
+    ("field", "value"),
+    [
+        ("accuracy", 0.94),
+        ("identical_to_eager", False),
+        ("identical_to_numpy", False),
+        ("replays", 0),
+        ("second_restored", 1),
+        ("second_recordings", 1),
+        ("second_identical", False),
+    ],
 )
-def test_each_promise_can_be_broken(field):
+def test_each_promise_can_be_broken(field, value):
     """The demo fails where the bits differ, however good the accuracy; and so on."""
-    values = {f.name: 1 for f in dataclasses.fields(Figures)} | {"replays": 9}
+    values = {f.name: 1 for f in dataclasses.fields(Figures)}
+    values |= {"replays": 9, "second_restored": 2, "second_recordings": 0}
     assert Figures(**values).broken() == []
-    assert len(Figures(**values | {field: 0}).broken()) == 1
+    assert len(Figures(**values | {field: value}).broken()) == 1
 
 
 def test_doctor_says_what_is_here(capsys, monkeypatch):

@@ -13,7 +13,7 @@ import numpy as np
 
 import sapwood as sw
 from sapwood import knobs
-from sapwood.errors import InternalError, SapwoodError
+from sapwood.errors import InternalError, NoDevice, SapwoodError
 from sapwood.version import __version__
 
 __all__ = ["doctor", "findings"]
@@ -77,7 +77,15 @@ def _check(rt: sw.Runtime) -> None:
 def _nvidia() -> dict[str, Any]:
     note = "none found"
     if _NVIDIA.exists():
-        note = "found, but this version of sapwood does not use it"
+        from sapwood.driver.cuda import Cuda
+
+        try:
+            device = Cuda()
+        except NoDevice as error:
+            note = str(error)
+        else:
+            note = f"{device.abilities.name}: found, but no arrays run on it yet"
+            device.close()
     return {"name": "cuda", "works": False, "note": note}
 
 

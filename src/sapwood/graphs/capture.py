@@ -19,7 +19,14 @@ from sapwood.driver.api import (
     SetOp,
 )
 from sapwood.errors import CaptureError
-from sapwood.graphs.recording import WORD, Kind, RecordedOp, Recording, Relocation, Touch
+from sapwood.graphs.recording import (
+    WORD,
+    Kind,
+    RecordedOp,
+    Recording,
+    Relocation,
+    Touch,
+)
 from sapwood.units import Addr, hex_address, size_text
 
 __all__ = ["Foreign", "Region", "describe_foreign", "read_graph", "touched"]

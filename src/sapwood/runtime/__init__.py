@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sapwood.runtime.core import Runtime
 from sapwood.runtime.default import default_runtime, graph, load
-from sapwood.runtime.live import eager
 from sapwood.runtime.files import Loaded, save
 from sapwood.runtime.graphed import Graphed, disabled
+from sapwood.runtime.live import eager
 
 __all__ = [
     "Graphed",

@@ -73,14 +73,13 @@ class Runtime:
         limit = knobs.limit("memory_limit", memory_limit) or settings.memory_limit
         self._knobs = settings
         self._driver = _driver(device, settings)
+        self._integration = _integration(self._driver)
         self._events = Log(settings.events)
         self._device = Device(
             self._driver,
             limit,
             owns_driver=self._driver is not device,
         )
-        kind = self._driver.abilities.kind
-        self._integration: Integration = importlib.import_module(INTEGRATIONS[kind])
         self._forest = Forest(
             self._device,
             self._integration.adapter(self._device),
@@ -280,6 +279,18 @@ class Runtime:
 
     def _open(self) -> None:
         self._device.check_open("this runtime")
+
+
+def _integration(driver: Driver) -> Integration:
+    abilities = driver.abilities
+    if abilities.kind not in INTEGRATIONS:
+        raise MisuseError(
+            f"no arrays are known for {abilities.name}, a device of kind "
+            f'{abilities.kind}. Use device="emulated"'
+        )
+    found: Any = importlib.import_module(INTEGRATIONS[abilities.kind])
+    integration: Integration = found
+    return integration
 
 
 def _entries(

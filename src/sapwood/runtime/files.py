@@ -169,9 +169,9 @@ class _File:
         return json.dumps(json.loads(signature)[1:]).encode()
 
     def find(
-        self, _: str, call: Call, survey: Survey, __: Sequence[bytes] | None
+        self, _: str, call: Call, __: Survey, ___: Sequence[bytes] | None
     ) -> Archive | str | None:
-        signature = signature_text(call, survey)
+        signature = signature_text(call, None)
         found = None if signature is None else self._name(signature)
         if found is None or found not in self._by_signature:
             return "the file has no recording for such arguments"

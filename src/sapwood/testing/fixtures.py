@@ -26,7 +26,7 @@ __all__ = ["VARIANTS", "Rig", "poison_idle"]
 R = TypeVar("R")
 
 VARIANTS: Final = ("restored", "latest", "random:1", "poisoned")
-"""What every law runs on: a schedule each, recordings restored, or idle memory poisoned.
+"""What every law runs on: a schedule each, recordings restored, idle memory poisoned.
 
 The first and the last run work at once.
 """

@@ -247,7 +247,7 @@ class Runner:
             made, reason = None, str(error)
         if made is None:
             return self.eagerly.pass_through(call, args, kwargs, reason)
-        found = self._plant(call, group, made, before)
+        found = self._plant(call, group, made)
         if made.error is not None:
             return self._once(found, call, args, kwargs, group, made.error)
         self.diary.recorded(call, made.node)
@@ -272,7 +272,7 @@ class Runner:
         if made.error is None and not unfit:
             unfit = self._no_room(group, made.node)
         if made.error is None and not unfit:
-            self._plant(call, group, made, before)
+            self._plant(call, group, made)
             self.diary.recorded(call, made.node)
             return result
         self.forest.discard(made.node)
@@ -305,7 +305,7 @@ class Runner:
             self.diary.unfit(call, made)
             return None
         self.diary.restored(call, made.node)
-        return self._plant(call, group, made, before)
+        return self._plant(call, group, made)
 
     def _make_room(self, step: Step) -> None:
         for victim in step.evict:
@@ -313,9 +313,9 @@ class Runner:
                 victim, "a newer recording of the function takes its place"
             )
 
-    def _plant(self, call: Call, group: Group, made: Made, before: Survey) -> Found:
+    def _plant(self, call: Call, group: Group, made: Made) -> Found:
         names, adapter = self.parameters.names(call), self.forest.adapter
-        origins = origins_of(made.node, call, before, made.ambient, names, adapter)
+        origins = origins_of(made.node, call, made.ambient, names, adapter)
         self.families.plant(call, group, made.node, made.bound, origins)
         self.forest.plant(made.node, self._forget)
         return Found(made.node, made.ambient)

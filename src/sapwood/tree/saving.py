@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from sapwood.errors import MisuseError, StoreError
 from sapwood.tree.adapter import Adapter
-from sapwood.tree.ambient import Slot, Survey
+from sapwood.tree.ambient import Slot
 from sapwood.tree.archive import encode
 from sapwood.tree.families import Families
 from sapwood.tree.forest import Forest
@@ -24,7 +24,6 @@ __all__ = ["origins_of", "pack"]
 def origins_of(
     node: Node,
     call: Call,
-    survey: Survey,
     ambient: Arrays,
     names: list[str],
     adapter: Adapter,
@@ -33,7 +32,8 @@ def origins_of(
     given = call.given
     fixed = {i for i, _ in node.fixed}
     return Origins(
-        signature_text(call, survey),
+        # A file is called without the function: nobody looks into its arguments then.
+        signature_text(call, None),
         tuple(
             Origin(
                 name,
