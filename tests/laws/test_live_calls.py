@@ -470,7 +470,9 @@ def _generator(x):
     yield x
 
 
-@pytest.mark.parametrize("fn", [_coroutine, _generator, 3], ids=["coroutine", "generator", "number"])
+@pytest.mark.parametrize(
+    "fn", [_coroutine, _generator, 3], ids=["coroutine", "generator", "number"]
+)
 def test_what_cannot_be_a_live_part(fn):
     """Generators, coroutines and what is no function are refused at decoration."""
     with pytest.raises(sw.MisuseError):

@@ -385,7 +385,9 @@ def test_another_kind_of_result(rt, other, when, bits):
 
 
 @pytest.mark.parametrize(
-    "wrong", [1.5, True, "text", np.ones(2), [1, 2], object()], ids=str
+    "wrong",
+    [1.5, True, "text", np.ones(2), [1, 2], object()],
+    ids=["float", "bool", "text", "host array", "list", "object"],
 )
 def test_plain_results_are_refused_on_call_one(rt, wrong):
     """A plain value would be the same in every replay: it is refused at once."""
