@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -99,7 +101,7 @@ with sw.Runtime(store=sys.argv[1]) as rt:
     }))
 '''
 
-SHARED = '''
+SHARED = """
 FACTOR = 1.0
 
 
@@ -109,9 +111,9 @@ def deeper(x):
 
 def also_unrelated():
     return FACTOR
-'''
+"""
 
-DEPENDENCY = '''
+DEPENDENCY = """
 __version__ = "1.0"
 
 
@@ -122,7 +124,7 @@ class Thing:
 
 def twice(x):
     return x * 2.0
-'''
+"""
 
 MADE, FOUND, PROVED = [1, 1, 0, 1], [0, 0, 1, 2], [1, 0, 1, 1]
 """Warm-ups, recordings, restored, replays: recorded; found at once; after a warm-up."""
@@ -177,19 +179,18 @@ def _write(folder, edit=None):
         "shared": (folder / "shared.py", SHARED),
         "dependency": (site / "dependency.py", DEPENDENCY),
     }
-    for name, (path, text) in files.items():
-        if edit is not None and edit.file == name and edit.old:
-            assert text.count(edit.old) == 1, edit
-            text = text.replace(edit.old, edit.new)
+    for path, text in files.values():
         path.write_text(text)
+    if edit is not None and edit.old:
+        path, text = files[edit.file]
+        assert text.count(edit.old) == 1, edit
+        path.write_text(text.replace(edit.old, edit.new))
     return folder / "main.py"
 
 
 @pytest.fixture(scope="module")
 def run_main(run_program, tmp_path_factory):
     """Return what runs the program, edited, in a folder of its own, with a store."""
-    import os
-    import sys
 
     def run(store, edit=None):
         folder = tmp_path_factory.mktemp("program")

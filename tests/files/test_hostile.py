@@ -22,10 +22,10 @@ EACH, SEEDS = 5_000, (1, 2)
 def outcomes(programs, tmp_path_factory):
     """Return what became of them, by process; two at once."""
     folders = [tmp_path_factory.mktemp("hostile") for _ in SEEDS]
+    program = sys.executable, "-W", "error", programs / "hostile.py"
     running = [
         subprocess.Popen(
-            [sys.executable, "-W", "error", programs / "hostile.py", folder]
-            + [str(EACH), str(seed)],
+            [*program, folder, str(EACH), str(seed)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

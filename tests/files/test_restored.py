@@ -1,4 +1,4 @@
-"""Recordings from a store: counted, as cheap as any, restored again, never a nuisance."""
+"""Recordings from a store: counted, as cheap as any, restored again, no nuisance."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def test_a_restored_hit_makes_as_many_driver_calls(open_runtime, store):
         held = f(x, y)
         after = opened.driver.counts()
         del held
-        return {n: after[n] - before.get(n, 0) for n in after if after[n] != before.get(n)}
+        made = {name: n - before.get(name, 0) for name, n in after.items()}
+        return {name: n for name, n in made.items() if n}
 
     first, second = open_runtime(store), open_runtime(store)
     f = _recorded(first)
@@ -160,7 +161,8 @@ def test_state_is_found_and_bound_in_the_new_process(open_runtime, store):
         shown = []
         for k in range(5):
             drawn = f(rt.array(np.full(3, float(k))))
-            shown.append([np.asarray(a).tolist() for a in (drawn, o.h, o.table["last"])])
+            arrays = drawn, o.h, o.table["last"]
+            shown.append([np.asarray(array).tolist() for array in arrays])
         return shown, _counts(f)
 
     first, counts = program(open_runtime(store).rt)
@@ -324,7 +326,8 @@ def test_the_snapshot_tells_of_restored_calls(open_runtime, store, tmp_path):
         _call(opened.rt, g, k)
     snapshot = json.loads(json.dumps(opened.rt.snapshot()))
     validate(snapshot)
-    assert [call["kind"] for call in snapshot["calls"]] == ["restore", "replay", "replay"]
+    kinds = [call["kind"] for call in snapshot["calls"]]
+    assert kinds == ["restore", "replay", "replay"]
     assert [each["restored"] for each in snapshot["recordings"]] == [True]
     assert snapshot["functions"][0]["restored"] == 1
     assert snapshot["store"]["hits"] == 1

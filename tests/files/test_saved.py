@@ -32,7 +32,7 @@ def path(tmp_path):
     return tmp_path / "f.sapwood"
 
 
-def _times(rt, f, *args, calls=3):
+def _times(f, *args, calls=3):
     for _ in range(calls):
         f(*args)
     return f
@@ -63,7 +63,7 @@ def test_a_loaded_function_is_called_like_the_saved_one(rt, path):
 
 def test_other_calls_are_refused_by_what_there_is(rt, path):
     """The message says which file, what it holds and what to do; nothing is run."""
-    f = _times(rt, rt.graph(lambda x: x + 1.0, name="grow"), rt.array(np.ones(2)))
+    f = _times(rt.graph(lambda x: x + 1.0, name="grow"), rt.array(np.ones(2)))
     sw.save(f, path)
     g = rt.load(path)
     for args in ((rt.array(np.ones(3)),), (), (rt.array(np.ones(2)), 1), (object(),)):
@@ -85,7 +85,7 @@ def test_two_loads_have_arrays_of_their_own(rt, path):
         return total * 1.0
 
     f, one = rt.graph(f), rt.array(np.ones(2))
-    _times(rt, f, one)
+    _times(f, one)
     sw.save(f, path)
     g, h = rt.load(path), rt.load(path)
     assert [_host(g(one))[0] for _ in range(3)] == [4.0, 5.0, 6.0]
@@ -104,10 +104,11 @@ def test_arguments_at_fixed_addresses_come_along(rt, path):
     f = rt.graph(f)
     kept = {n: rt.array(np.full(n, float(n))) for n in (2, 3)}
     for n, w in kept.items():
-        _times(rt, f, w, rt.array(np.ones(n)))
+        _times(f, w, rt.array(np.ones(n)))
     sw.save(f, path)
     g = rt.load(path)
-    assert [_host(g.arguments[name]) for name in ("w", "w (2)")] == [[5.0] * 2, [6.0] * 3]
+    found = [_host(g.arguments[name]) for name in ("w", "w (2)")]
+    assert found == [[5.0] * 2, [6.0] * 3]
     assert _host(g(g.arguments["w (2)"], rt.array(np.ones(3)))) == [14.0] * 3
     assert _host(g.arguments["w (2)"]) == [7.0] * 3
 
@@ -121,7 +122,7 @@ def test_a_loaded_function_can_be_saved_again(rt, path, tmp_path):
         return o.h * 2.0
 
     f, one = rt.graph(f), rt.array(np.ones(2))
-    _times(rt, f, one, calls=4)
+    _times(f, one, calls=4)
     sw.save(f, path)
     g = rt.load(path)
     assert [_host(g(one))[0] for _ in range(3)] == [10.0, 12.0, 14.0]
@@ -143,7 +144,7 @@ def test_methods_are_saved_with_their_object(rt, path):
             return x * self.w
 
     model = Model()
-    _times(rt, model.step, rt.array(np.ones(2)))
+    _times(model.step, rt.array(np.ones(2)))
     model.w[...] = 3.0
     sw.save(model.step, path)
     g = rt.load(path)
@@ -156,9 +157,9 @@ def test_recordings_for_values_that_are_no_more_are_left_out(rt, path):
     o = SimpleNamespace(rate=2.0)
     f = rt.graph(lambda x: x * o.rate, name="rated")
     one = rt.array(np.ones(2))
-    _times(rt, f, one)
+    _times(f, one)
     o.rate = 3.0
-    _times(rt, f, one)
+    _times(f, one)
     sw.save(f, path)
     g = rt.load(path)
     assert len(g.parcel.recordings) == 1
@@ -221,11 +222,11 @@ def test_what_no_file_can_hold_is_named(rt, path):
     told = {
         rt.graph(live): ((one,), "live parts"),
         rt.graph(binds): ((holder, one), "holder.h, which is in an argument"),
-        rt.graph(lambda x: (x + 1.0, holder), name="object"): ((one,), "no plain value"),
+        rt.graph(lambda x: (x + 1.0, holder), name="o"): ((one,), "no plain value"),
         rt.graph(looks): ((holder, one), "an argument is no array and no plain value"),
     }
     for f, (args, why) in told.items():
-        _times(rt, f, *args, calls=4)
+        _times(f, *args, calls=4)
         with pytest.raises(sw.StoreError, match=f"cannot be saved: .*{why}"):
             sw.save(f, path)
         assert not path.exists()
@@ -233,7 +234,7 @@ def test_what_no_file_can_hold_is_named(rt, path):
 
 def test_a_file_is_replaced_as_a_whole(rt, path, tmp_path):
     """Where it cannot be written the old one stays, and nothing else is left."""
-    f = _times(rt, rt.graph(lambda x: x + 1.0), rt.array(np.ones(2)))
+    f = _times(rt.graph(lambda x: x + 1.0), rt.array(np.ones(2)))
     sw.save(f, path)
     first = path.read_bytes()
     sw.save(f, path)
@@ -251,7 +252,7 @@ def test_a_file_is_replaced_as_a_whole(rt, path, tmp_path):
 
 def test_files_that_are_none_are_refused(rt, path, tmp_path):
     """Missing, a folder, empty, cut off, or another's."""
-    f = _times(rt, rt.graph(lambda x: x + 1.0), rt.array(np.ones(2)))
+    f = _times(rt.graph(lambda x: x + 1.0), rt.array(np.ones(2)))
     sw.save(f, path)
     whole = path.read_bytes()
     with pytest.raises(sw.StoreError, match="cannot be read"):
@@ -260,15 +261,15 @@ def test_files_that_are_none_are_refused(rt, path, tmp_path):
         rt.load(tmp_path)
     for wrong in (b"", b"PK\3\4", whole[:-1], whole + b"\0"):
         path.write_bytes(wrong)
-        with pytest.raises(sw.StoreError, match="use one that save|damaged"):
+        with pytest.raises(sw.StoreError, match=r"use one that save|damaged"):
             rt.load(path)
 
 
 def test_another_kind_of_device_is_named(rt, path, open_runtime):
     """What was laid out for other pages is not loaded."""
-    f = _times(rt, rt.graph(lambda x: x + 1.0), rt.array(np.ones(2)))
+    f = _times(rt.graph(lambda x: x + 1.0), rt.array(np.ones(2)))
     sw.save(f, path)
-    with pytest.raises(sw.StoreError, match="another kind of device.*65536.*131072"):
+    with pytest.raises(sw.StoreError, match=r"another kind of device.*65536.*131072"):
         open_runtime(page=1 << 17).rt.load(path)
 
 
@@ -292,7 +293,7 @@ def _text(table):
 def respelled(rt, path):
     """Return what changes a saved file and calls the function in it."""
     f = rt.graph(lambda x: np.maximum(x[1:] * 2.0, 0.0) + x[:-1], name="sound")
-    _times(rt, f, rt.array(np.ones(4)), calls=2)
+    _times(f, rt.array(np.ones(4)), calls=2)
     sw.save(f, path)
 
     def call(change):
@@ -376,7 +377,7 @@ def test_results_of_unknown_classes_can_still_be_looked_at(rt, path):
     Here.__qualname__, Here.__module__ = name, __name__
     globals()[name] = Here
     sw.register_container(Here, lambda h: ([h.x], None), lambda _, c: Here(*c))
-    f = _times(rt, rt.graph(lambda x: Here(x + 1.0), name="f"), rt.array(np.ones(2)))
+    f = _times(rt.graph(lambda x: Here(x + 1.0), name="f"), rt.array(np.ones(2)))
     sw.save(f, path)
     assert type(rt.load(path)(rt.array(np.ones(2)))) is Here
     del globals()[name]

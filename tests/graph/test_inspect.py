@@ -105,7 +105,7 @@ def test_every_relocated_word_is_an_address(look, recording, places):
     for number, offset in ((0, 4), (0, 12), (1, 16), (2, 8), (2, 16)):
         more = Relocation(number, offset, 0, 0)
         wrong = replace(recording, relocations=(*recording.relocations, more))
-        with pytest.raises(StoreError, match="where no address is|not relocated"):
+        with pytest.raises(StoreError, match=r"where no address is|not relocated"):
             look(wrong, places)
 
 

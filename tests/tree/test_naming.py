@@ -40,7 +40,7 @@ def key(rt):
 RATE = 2.0
 
 
-def _f(x, y=None):
+def _f(x, *_):
     return x * RATE
 
 

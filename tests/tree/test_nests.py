@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -31,10 +31,14 @@ class Frozen:
 class Outer:
     @dataclass
     class Inner:
+        """The class."""
+
         value: Any
 
 
-Point = namedtuple("Point", "x y")
+class Point(NamedTuple):
+    x: Any
+    y: Any
 
 
 class Registered:

@@ -27,18 +27,23 @@ def show(path: str, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(found))
         return 0
-    print(f"{found['name']}, for {found['device']}")
+    _say(f"{found['name']}, for {found['device']}")
     for number, recording in enumerate(found["recordings"], 1):
         kernels = ", ".join(f"{n} {name}" for name, n in recording["kernels"].items())
-        print(f"  recording {number}: {recording['ops']} ops ({kernels})")
+        _say(f"  recording {number}: {recording['ops']} ops ({kernels})")
         for argument in recording["arguments"]:
             kept = ", saved" if argument["saved"] else ""
-            print(f"    takes {argument['name']}: {argument['array']}{kept}")
+            _say(f"    takes {argument['name']}: {argument['array']}{kept}")
         for array in recording["reads"]:
-            print(f"    reads {array}")
+            _say(f"    reads {array}")
         print(f"    returns {recording['returns']} leaves")
     print(f"  contents of arrays: {size_text(found['bytes'])}")
     return 0
+
+
+def _say(line: str) -> None:
+    """Print a line of which parts may be anybody's."""
+    print("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
 
 
 def _contents(function: Loaded) -> dict[str, Any]:
@@ -93,19 +98,23 @@ def _split(inputs: Sequence[str]) -> tuple[dict[str, Any], list[Any]]:
     named: dict[str, Any] = {}
     unnamed: list[Any] = []
     for each in inputs:
-        name, equals, path = each.rpartition("=")
-        if equals:
+        name, equals, path = each.partition("=")
+        if equals and not Path(each).is_file():
             named[name] = _read(path)
         else:
-            unnamed.append(_read(path))
+            unnamed.append(_read(each))
     return named, unnamed
 
 
 def _read(path: str) -> Any:
     try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+        found = np.load(path, allow_pickle=False)
+    except (EOFError, OSError, ValueError) as error:
         raise MisuseError(f"{path} is no array that can be read: {error}") from error
+    if not isinstance(found, np.ndarray):
+        found.close()
+        raise MisuseError(f"{path} holds several arrays: write one, with numpy.save")
+    return found
 
 
 def _choose(

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG001 - makers are alike, also where one needs no runtime
 """Functions to be saved: ``MAKERS[name](rt)`` returns one, and what else to look at."""
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def copied_back(rt):
 
 @_maker
 def rebound(rt):
-    o = SimpleNamespace(h=rt.array(np.zeros(5)), table={"k": rt.array(np.ones(5)), 3: None})
+    table = {"k": rt.array(np.ones(5)), 3: None}
+    o = SimpleNamespace(h=rt.array(np.zeros(5)), table=table)
 
     def f(x):
         o.h = o.h * 0.5 + x
@@ -208,8 +210,8 @@ def layers(rt):
 
     def f(x):
         for layer, momentum in zip(model["layers"], momenta, strict=True):
-            momentum *= 0.5
-            momentum += x.T @ x
+            np.multiply(momentum, 0.5, out=momentum)
+            np.add(momentum, x.T @ x, out=momentum)
             layer["w"] -= momentum * 0.001
             x = np.maximum(x @ layer["w"] + layer["b"], 0.0)
         return x * model[long + "1"] - model[long + "2"]

@@ -1,3 +1,4 @@
+# ruff: noqa: T201 - it prints what it found
 """Loads spoiled files and entries, thousands of them, and calls what they hold.
 
     python hostile.py FOLDER COUNT SEED
@@ -30,7 +31,6 @@ from sapwood.driver.layers import Layer
 from sapwood.errors import MisuseError, StoreError
 from sapwood.graphs.sections import join, split
 from sapwood.store import Entries, Item
-
 
 ROOM = 768 << 20
 
@@ -179,7 +179,7 @@ class Trial:
             sw.save(f, folder / name)
             self.files[name] = (folder / name).read_bytes()
         self.stored = {}
-        for key in self.entries.keys():
+        for key in list(Entries.keys(self.entries)):
             name = dict(key.components)["function"].decode()
             self.stored[name] = (key, self.entries.find(key))
 
@@ -227,6 +227,7 @@ class Trial:
         f(*args)
         self.rt.synchronize()
         return "entry called" if f.stats().restored else "entry missed"
+
 
 def stopped(error):
     """Return whether a kernel itself refused an index that it read from memory.

@@ -14,9 +14,10 @@ CALLS = 5
 
 def _values(k, *shape, dtype=np.float64):
     rng = np.random.default_rng([7, k])
-    if np.dtype(dtype).kind == "c":
-        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
-    return np.asarray(rng.integers(-9, 9, shape) / (2 if dtype is np.float64 else 1)).astype(dtype)
+    host = np.asarray(rng.integers(-9, 9, shape)).astype(dtype)
+    if host.dtype.kind == "c":
+        host += 1j * rng.standard_normal(shape)
+    return host / 2.0 if host.dtype == np.float64 else host
 
 
 def _one(*shape, dtype=np.float64):
@@ -90,7 +91,7 @@ INPUTS = {
     "layers": _one(8, 6),
     "functions": _one(6, 6),
     "method": _one(3),
-    "nothing": lambda make, k: ((), {}),
+    "nothing": lambda *_: ((), {}),
     "only_aliases": _one(3),
     "donated": _donated,
     "many_outputs": _one(300),

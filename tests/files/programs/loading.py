@@ -1,3 +1,4 @@
+# ruff: noqa: T201 - it prints what it found
 """The second process: has no functions, and calls those in the files.
 
     python loading.py FOLDER
@@ -45,7 +46,8 @@ def _run(name, rt, folder):
         result = g(*args, **kwargs)
         state = STATES.get(name, ())
         state = state(g) if callable(state) else {path: g.state[path] for path in state}
-        pictures.append(nests.Picture().of(result, args if name != "donated" else (), state))
+        shown = args if name != "donated" else ()
+        pictures.append(nests.Picture().of(result, shown, state))
     return pictures, vars_of(g.stats()), [each.base for each in rt._forest.ranges()]
 
 

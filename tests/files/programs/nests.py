@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections import deque, namedtuple
+from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,10 +31,16 @@ class Outer:
 
     @dataclass
     class Inner:
+        """The class."""
+
         value: Any
 
 
-Point = namedtuple("Point", "x y")
+class Point(NamedTuple):
+    """A named tuple as a result."""
+
+    x: Any
+    y: Any
 
 
 class Picture:
@@ -64,8 +70,9 @@ class Picture:
             rest = [repr(value.maxlen)] if isinstance(value, deque) else []
             return [str(cls), *rest, [self._fold(v) for v in value]]
         if dataclasses.is_dataclass(value):
-            fields = [field.name for field in dataclasses.fields(value)]
-            return [str(cls), [[name, self._fold(getattr(value, name))] for name in fields]]
+            names = [field.name for field in dataclasses.fields(value)]
+            parts = [[name, self._fold(getattr(value, name))] for name in names]
+            return [str(cls), parts]
         if hasattr(value, "storage"):
             self.arrays.append(value)
             self.leaves.append(array_text(value))
@@ -88,7 +95,7 @@ def array_text(value):
 
 
 def bits(host):
-    """Return a digest of an array's bytes; the padding of long doubles is not theirs."""
+    """Return a digest of an array's bytes; padding of long doubles is not theirs."""
     if host.dtype.char in "gG":
         host = np.array([repr(x) for x in host.ravel().tolist()] or [""])
     return hashlib.sha256(host.tobytes()).hexdigest()[:16]

@@ -1,3 +1,4 @@
+# ruff: noqa: T201 - it prints what it found
 """The first process: records the corpus, saves it, and goes on.
 
     python saving.py FOLDER
@@ -51,7 +52,8 @@ def _run(name, rt, folder):
     for k in range(CALLS):
         args, kwargs = INPUTS[name](make, k)
         result = f(*args, **kwargs)
-        pictures.append(Picture().of(result, args if name != "donated" else (), state()))
+        shown = args if name != "donated" else ()
+        pictures.append(Picture().of(result, shown, state()))
     return pictures, [each.base for each in rt._forest.ranges()]
 
 

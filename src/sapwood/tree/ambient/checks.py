@@ -19,6 +19,7 @@ from sapwood.tree.ambient.views import EMPTY, value_text
 from sapwood.tree.containers import Identity, constant_key
 
 __all__ = [
+    "CHANGING",
     "ArrayTest",
     "ConstantTest",
     "Guard",
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 _NONE = repeat(None)
-_CHANGING: Any = object()
+CHANGING: Any = object()
 """Stands for a value that may change while it stays the same object."""
 
 
@@ -171,7 +172,7 @@ class ConstantTest(_Slots):
 
 
 def _unchanging(row: Row) -> Any:
-    return _CHANGING if isinstance(row.frozen, Contents) else row.value
+    return CHANGING if isinstance(row.frozen, Contents) else row.value
 
 
 def _are(references: Sequence[Callable[[], object]], values: Sequence[Any]) -> bool:
@@ -296,4 +297,4 @@ def _reference(array: Any) -> Callable[[], object]:
 
 
 def _nothing() -> object:
-    return _CHANGING
+    return CHANGING

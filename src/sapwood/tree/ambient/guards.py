@@ -23,6 +23,7 @@ from sapwood.tree.ambient.checks import (
     SeenTest,
     Test,
 )
+from sapwood.tree.ambient.glance import Glance
 from sapwood.tree.ambient.reach import Inside, Row, Walk
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.views import GLOBALS, TYPE, Space
@@ -56,6 +57,7 @@ class Ambient:
     arrays: tuple[Slot, ...] = field(compare=False)
     roots: tuple[Callable[[], object], ...] = field(compare=False, repr=False)
     checks: tuple[Check, ...] = field(compare=False, repr=False)
+    glance: Glance = field(compare=False, repr=False)
 
     def holds(self) -> bool:
         """Return whether every guarded slot holds what it held."""
@@ -63,6 +65,10 @@ class Ambient:
 
     def match(self) -> list[Any] | None:
         """Return what the slots in ``arrays`` hold now; None where a guard fails."""
+        found = self.glance.look()
+        return self._tested() if found is None else found
+
+    def _tested(self) -> list[Any] | None:
         things: list[Any] = []
         found: list[Any] = []
         for root in self.roots:
@@ -117,7 +123,8 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
         slots += [walk.slot(inside, row.key) for row in kinds.get("pinned", ())]
         checks += _check(walk, inside, kinds, places)
     paths = tuple(slot.path for slot in slots)
-    return Ambient((key, paths), tuple(slots), tuple(roots), tuple(checks))
+    glance = Glance(tuple(roots), tuple(checks))
+    return Ambient((key, paths), tuple(slots), tuple(roots), tuple(checks), glance)
 
 
 def _kind(row: Row, used: Callable[[Any], bool], places: dict[int, int]) -> str:
