@@ -24,6 +24,10 @@ def test_the_demo_keeps_its_promise(capsys):
     assert figures["replays"] > 100
     assert figures["driver_calls_per_replay"] <= 3
     assert figures["pages_used"] <= figures["pages_in_ranges"]
+    assert figures["second_restored"] >= 2
+    assert figures["second_recordings"] == 0
+    assert figures["second_identical"] is True
+    assert figures["second_first_replay_s"] > 0.0
 
 
 def test_the_demo_shows_progress_and_a_table(capsys):

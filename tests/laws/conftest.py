@@ -34,13 +34,6 @@ def pytest_runtest_makereport(item):
     return report
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _quick_collections():
-    """Leave what was there before the tests out of all garbage collections."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(params=VARIANTS)
 def make_rig(request):
     """Return a maker of rigs of one variant, leak-checked when the test is over."""

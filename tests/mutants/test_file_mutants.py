@@ -7,6 +7,7 @@ breaks it, too.
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import sys
@@ -288,6 +289,7 @@ def test_every_mutant_is_caught(mutant, tmp_path, capsys):
     for seed in SEEDS:
         with mutant.patch():
             found = _caught_by(seed, tmp_path)
+            gc.collect()  # what a fault has left behind is told here, and nowhere else
         assert found is not None, f"{mutant.name} lives under seed {seed}"
         names.append(found)
     with capsys.disabled():

@@ -26,7 +26,8 @@ class Window:
     """Which of the addresses are taken."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        # A finaliser that runs inside `take` may give addresses of another device back.
+        self.lock = threading.RLock()
         self._taken: list[tuple[int, int]] = []
         self._last = LOW
 
