@@ -312,3 +312,16 @@ def test_a_miss_says_what_changed(rt):
     layer.weight = rt.array(np.zeros(4))
     f(x)
     assert "weight" in f.explain()
+
+
+def test_numbers_that_python_does_not_write_out(agree):
+    """An enormous number is a value like any other, also in messages and in a store."""
+
+    def program(w):
+        f = w.graph(lambda x, n: x * (n % 7) + huge % 5)
+        x = w.values(4)
+        for i in range(8):
+            yield f(x, huge + i // 4)
+
+    huge = 10**5000
+    agree(program)

@@ -12,7 +12,7 @@ import pytest
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import StoreError
-from sapwood.tree.archive import decode, encode
+from sapwood.tree.archive.codec import decode, encode
 from sapwood.tree.outputs import Alias, Constant, Fresh, Same, View
 
 STATE = SimpleNamespace(h=None)

@@ -12,7 +12,7 @@ import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.store import diff
 from sapwood.tree.ambient import survey
-from sapwood.tree.naming import key_of, signature_text
+from sapwood.tree.archive.naming import key_of, signature_text
 from sapwood.tree.signature import describe
 
 

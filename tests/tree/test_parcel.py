@@ -12,7 +12,7 @@ import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import StoreError
 from sapwood.graphs.sections import split
-from sapwood.tree.parcel import Packer, unpack
+from sapwood.tree.archive.parcel import Packer, unpack
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ another stream waits for them first, in stream order and not on the host.
 
 from __future__ import annotations
 
-from typing import Final
-
 from sapwood.driver.api import Access, Driver
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
@@ -19,9 +17,6 @@ from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size, align_up
 
 __all__ = ["Heap"]
-
-RESERVE: Final = Size(1 << 40)
-"""Addresses for eager arrays: far more than any device has memory."""
 
 
 class _Block:
@@ -45,6 +40,7 @@ class Heap:
         self.blocks = Blocks(Addr(0))
         self.closed = False
         self._growing = False
+        self._reserved = Size(0)
         self._extents: list[Size] = []
 
     def allocate(self, size: Size, stream: Stream) -> Storage:
@@ -98,7 +94,7 @@ class Heap:
                 release(self.driver.unmap, self.blocks.end, size)
             if self.closed and not self._extents and self.base is not None:
                 base, self.base = self.base, None
-                release(self.driver.unreserve, base, RESERVE)
+                release(self.driver.unreserve, base, self._reserved)
         return Size(before - self.blocks.end)
 
     def close(self) -> None:
@@ -108,7 +104,10 @@ class Heap:
 
     def _grow(self, size: Size) -> None:
         if self.base is None:
-            self.base = self.driver.reserve(RESERVE)
+            # Everything from the base to the end is mapped: no more is ever needed.
+            total = self.driver.memory_info().total
+            reserved = Size(align_up(total, self.pages.page))
+            self.base, self._reserved = self.driver.reserve(reserved), reserved
             self.blocks = Blocks(self.base)
         size = Size(align_up(size, self.pages.page))
         self._growing = True

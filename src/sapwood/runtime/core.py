@@ -28,9 +28,9 @@ from sapwood.runtime.snapshot import picture, store_picture
 from sapwood.store import Entries, Store, open_store
 from sapwood.tree import session
 from sapwood.tree.adapter import Adapter, Array
+from sapwood.tree.archive.library import Library, Source
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
-from sapwood.tree.library import Library, Source
 from sapwood.tree.options import Options
 from sapwood.tree.runner import Runner
 from sapwood.tree.stats import Stats, Tally

@@ -15,11 +15,11 @@ from sapwood.graphs.sections import join, split
 from sapwood.runtime.graphed import Bound, Graphed
 from sapwood.tree.adapter import Array
 from sapwood.tree.ambient import Survey
-from sapwood.tree.archive import Archive, Bond
+from sapwood.tree.archive.codec import Archive, Bond
+from sapwood.tree.archive.naming import signature_text
+from sapwood.tree.archive.parcel import Parcel, Saved, device_text, unpack
 from sapwood.tree.forest import Forest
-from sapwood.tree.naming import signature_text
 from sapwood.tree.options import Options
-from sapwood.tree.parcel import Parcel, Saved, device_text, unpack
 from sapwood.tree.signature import Call
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from sapwood import knobs
 from sapwood.errors import MisuseError
 from sapwood.tree import session
-from sapwood.tree.library import Source
+from sapwood.tree.archive.library import Source
 from sapwood.tree.options import Options
 from sapwood.tree.parameters import Parameters, check_kind
 from sapwood.tree.runner import Runner

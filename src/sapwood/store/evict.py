@@ -23,6 +23,9 @@ __all__ = ["YOUNG", "Want", "victims"]
 YOUNG: Final = 60 * 10**9
 """Nanoseconds after its last use for which a blob may be waiting for its manifest."""
 
+LAST: Final = 2
+"""The turn of blobs that may be about to be named: after all that somebody put whole."""
+
 
 @dataclass(frozen=True, slots=True)
 class Want:
@@ -57,8 +60,8 @@ def victims(
     groups: list[tuple[str, ...]] = []
     freed = 0
     while queue and freed < want.should:
-        waits, used, name = heappop(queue)
-        if waits and name.startswith(BLOB) and freed >= want.must:
+        turn, used, name = heappop(queue)
+        if turn == LAST and freed >= want.must:
             continue  # perhaps it is about to be named, and it need not go
         group = [here[name]]
         for blob in _let_go(needs.get(name, ()), held):
@@ -73,10 +76,13 @@ def victims(
     return groups
 
 
-def _turn(item: Item, now: int) -> tuple[bool, int, str]:
+def _turn(item: Item, now: int) -> tuple[int, int, str]:
     """Return what sorts items by when they go, of those that nothing holds."""
-    waits = not item.name.startswith(BLOB) or item.used > now - YOUNG
-    return waits, item.used, item.name
+    if not item.name.startswith(BLOB):
+        turn = LAST - 1
+    else:
+        turn = LAST if item.used > now - YOUNG else 0
+    return turn, item.used, item.name
 
 
 def _let_go(blobs: Iterable[str], held: Counter[str]) -> list[str]:

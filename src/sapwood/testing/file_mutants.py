@@ -12,9 +12,9 @@ from typing import Any, Final
 from sapwood.graphs import sections
 from sapwood.graphs.relocate import resolve
 from sapwood.testing.tree_mutants import Mutant, miswritten
-from sapwood.tree import archive, naming, restore
-from sapwood.tree.bonds import Finder
-from sapwood.tree.parcel import Parcel
+from sapwood.tree.archive import codec, naming, restore
+from sapwood.tree.archive.bonds import Finder
+from sapwood.tree.archive.parcel import Parcel
 
 __all__ = ["FILE_MUTANTS"]
 
@@ -56,7 +56,7 @@ FILE_MUTANTS: Final = (
     ),
     _mutant(
         "output outside its storage",
-        archive._output,  # noqa: SLF001
+        codec._output,  # noqa: SLF001
         'expect(inside, "an output outside its storage")',
         "pass",
     ),

@@ -13,11 +13,11 @@ from sapwood.errors import InternalError
 from sapwood.graphs.sections import join, split
 from sapwood.runtime import Runtime
 from sapwood.tree.ambient import survey
-from sapwood.tree.archive import decode, encode
+from sapwood.tree.archive.codec import decode, encode
+from sapwood.tree.archive.restore import restore
 from sapwood.tree.containers import unflatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.recorder import Order, Recorded, record
-from sapwood.tree.restore import restore
 from sapwood.tree.roles import Role
 from sapwood.tree.signature import look
 

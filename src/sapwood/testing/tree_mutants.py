@@ -72,7 +72,7 @@ TREE_MUTANTS: Final = (
     ),
     _mutant(
         "ambient guard dropped",
-        Ambient.match,
+        Ambient._tested,  # noqa: SLF001 - where the tests are asked
         "if not test.holds(space, things, found):",
         "if not (test.holds(space, things, found) or True):",
     ),

@@ -14,7 +14,7 @@ from sapwood.tree.ambient import Survey, survey
 from sapwood.tree.diary import Diary
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
-from sapwood.tree.live import Rehearsed
+from sapwood.tree.live.crossing import Rehearsed
 from sapwood.tree.options import Options
 from sapwood.tree.outputs import analyse
 from sapwood.tree.parameters import Parameters

@@ -11,10 +11,10 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.admit import explain, rejects
 from sapwood.tree.ambient import Slot
+from sapwood.tree.archive.parcel import Origins
 from sapwood.tree.group import Group
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
-from sapwood.tree.parcel import Origins
 from sapwood.tree.roles import History
 from sapwood.tree.signature import Arrays, Call, look
 

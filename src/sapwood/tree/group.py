@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sapwood.errors import CaptureError
-from sapwood.tree.archive import Archive
+from sapwood.tree.archive.codec import Archive
 from sapwood.tree.node import Node
 from sapwood.tree.roles import History, Role
 from sapwood.tree.session import Broken

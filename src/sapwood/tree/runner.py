@@ -11,9 +11,12 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
-from sapwood.errors import CaptureError, InternalError
+from sapwood.errors import CaptureError, InternalError, OutOfMemory
 from sapwood.tree.ambient import Survey, survey, undo_bound
-from sapwood.tree.chain import Passage
+from sapwood.tree.archive.library import Source
+from sapwood.tree.archive.recall import Recall
+from sapwood.tree.archive.restore import restore
+from sapwood.tree.archive.saving import origins_of, pack
 from sapwood.tree.decide import Deed, Step, next_step
 from sapwood.tree.diary import Diary
 from sapwood.tree.eagerly import Eagerly
@@ -22,21 +25,18 @@ from sapwood.tree.families import Families, Found
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group
 from sapwood.tree.leases import rehearsal
-from sapwood.tree.library import Source
+from sapwood.tree.live.chain import Passage
+from sapwood.tree.live.parts import record_parts
 from sapwood.tree.memo import Memo
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
 from sapwood.tree.options import Options
 from sapwood.tree.order import place_order
 from sapwood.tree.parameters import Parameters
-from sapwood.tree.parts import record_parts
 from sapwood.tree.preserve import Preserved
-from sapwood.tree.recall import Recall
 from sapwood.tree.recorder import Order, record
 from sapwood.tree.recorder import Recorded as Made
 from sapwood.tree.replay import replay
-from sapwood.tree.restore import restore
-from sapwood.tree.saving import origins_of, pack
 from sapwood.tree.signature import Call, describe
 from sapwood.tree.stats import Stats
 from sapwood.tree.timeline import Ran
@@ -299,7 +299,10 @@ class Runner:
             return None
         self._make_room(step)
         order = self._order(call, group, step, before)
-        made = restore(group.archive, order, before, self.forest)
+        try:
+            made = restore(group.archive, order, before, self.forest)
+        except OutOfMemory as error:
+            made = str(error)
         if isinstance(made, str):
             group.archive = None
             self.diary.unfit(call, made)

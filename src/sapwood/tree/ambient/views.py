@@ -91,7 +91,10 @@ def value_text(value: object) -> str:
     if value is EMPTY:
         return "nothing"
     if type(value) in _PLAIN:
-        text = repr(value)
+        try:
+            text = repr(value)
+        except ValueError:  # Python does not write out numbers of thousands of digits
+            return f"<a long {type(value).__name__}>"
         return text if len(text) <= 60 else f"{text[:57]}..."
     if issubclass(type(value), type):
         return str(type.__getattribute__(value, "__qualname__"))

@@ -23,13 +23,12 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, read, stray
 from sapwood.tree.ambient import BoundArray, survey
 from sapwood.tree.build import Drawing, Plan, build
-from sapwood.tree.carried import CarriedRoles
-from sapwood.tree.chain import answer_for_all
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
-from sapwood.tree.handlers import caught_at
 from sapwood.tree.leases import Lease
-from sapwood.tree.live import (
+from sapwood.tree.live.carried import CarriedRoles
+from sapwood.tree.live.chain import answer_for_all
+from sapwood.tree.live.crossing import (
     REMEDY,
     Passed,
     Returned,
@@ -42,6 +41,7 @@ from sapwood.tree.live import (
     sharing,
     unlike,
 )
+from sapwood.tree.live.handlers import caught_at
 from sapwood.tree.node import Link, Live, Node
 from sapwood.tree.outputs import Bytes, Outputs, analyse
 from sapwood.tree.recorder import (

@@ -14,7 +14,7 @@ from sapwood.errors import MisuseError
 from sapwood.tree.adapter import Adapter
 from sapwood.tree.ambient import Ambient, Slot, Survey
 from sapwood.tree.ambient.views import EMPTY
-from sapwood.tree.archive import Bond
+from sapwood.tree.archive.codec import Bond
 
 __all__ = ["Finder"]
 

@@ -10,12 +10,12 @@ from contextlib import suppress
 from sapwood.errors import MisuseError, StoreError
 from sapwood.tree.adapter import Adapter
 from sapwood.tree.ambient import Slot
-from sapwood.tree.archive import encode
+from sapwood.tree.archive.codec import encode
+from sapwood.tree.archive.naming import signature_text
+from sapwood.tree.archive.parcel import Origin, Origins, Packer
 from sapwood.tree.families import Families
 from sapwood.tree.forest import Forest
-from sapwood.tree.naming import signature_text
 from sapwood.tree.node import Node
-from sapwood.tree.parcel import Origin, Origins, Packer
 from sapwood.tree.signature import Arrays, Call, look
 
 __all__ = ["origins_of", "pack"]

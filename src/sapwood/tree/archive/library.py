@@ -14,8 +14,8 @@ from sapwood.errors import StoreError
 from sapwood.store.entries import Absent, Entries
 from sapwood.tree.adapter import Adapter
 from sapwood.tree.ambient import Survey
-from sapwood.tree.archive import Archive, decode
-from sapwood.tree.naming import key_of
+from sapwood.tree.archive.codec import Archive, decode
+from sapwood.tree.archive.naming import key_of
 from sapwood.tree.signature import Call
 
 __all__ = ["Library", "Source"]

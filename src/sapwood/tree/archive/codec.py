@@ -18,8 +18,8 @@ from sapwood.graphs.recording import Recording
 from sapwood.memory.range import REACH
 from sapwood.tree.adapter import Adapter, Template
 from sapwood.tree.ambient import Slot
+from sapwood.tree.archive.nests import dump_structure, flat_structure, load_structure
 from sapwood.tree.containers import Structure
-from sapwood.tree.nests import dump_structure, flat_structure, load_structure
 from sapwood.tree.node import Node
 from sapwood.tree.outputs import (
     Alias,

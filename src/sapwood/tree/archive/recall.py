@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 from sapwood.tree.adapter import Adapter
 from sapwood.tree.ambient import Slot, Survey
-from sapwood.tree.archive import Archive, encode
+from sapwood.tree.archive.codec import Archive, encode
+from sapwood.tree.archive.library import Source
 from sapwood.tree.group import Group
-from sapwood.tree.library import Source
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
 from sapwood.tree.signature import Call

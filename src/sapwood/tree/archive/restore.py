@@ -18,8 +18,8 @@ from sapwood.memory.range import REACH, Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.ambient import Ambient, Survey
-from sapwood.tree.archive import Archive
-from sapwood.tree.bonds import Finder
+from sapwood.tree.archive.bonds import Finder
+from sapwood.tree.archive.codec import Archive
 from sapwood.tree.build import Drawing, build
 from sapwood.tree.containers import unflatten
 from sapwood.tree.forest import Forest

@@ -16,8 +16,8 @@ from sapwood.graphs.plain import Json, to_json, to_text
 from sapwood.store.key import Key
 from sapwood.tree.ambient import Survey
 from sapwood.tree.ambient.proof import proof
-from sapwood.tree.archive import FORMAT
-from sapwood.tree.nests import dump_structure
+from sapwood.tree.archive.codec import FORMAT
+from sapwood.tree.archive.nests import dump_structure
 from sapwood.tree.signature import Call
 from sapwood.version import __version__
 

@@ -21,7 +21,7 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.admit import explain, rejects
 from sapwood.tree.families import Found, ambient_arrays
 from sapwood.tree.forest import Forest
-from sapwood.tree.live import (
+from sapwood.tree.live.crossing import (
     RAN,
     REMEDY,
     Passed,

@@ -23,7 +23,7 @@ from sapwood.graphs.plain import Json, from_text, to_json, to_text
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array, Template
-from sapwood.tree.archive import Archive, decode, load_template
+from sapwood.tree.archive.codec import Archive, decode, load_template
 from sapwood.units import Addr, Size
 
 __all__ = [

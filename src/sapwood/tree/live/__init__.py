@@ -1,0 +1,5 @@
+"""Functions with live parts: recorded and replayed as chains of parts."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
