@@ -24,7 +24,7 @@ YOUNG: Final = 60 * 10**9
 """Nanoseconds after its last use for which a blob may be waiting for its manifest."""
 
 LAST: Final = 2
-"""The turn of blobs that may be about to be named: after all that somebody put whole."""
+"""The turn of blobs that may be about to be named: after all that was put whole."""
 
 
 @dataclass(frozen=True, slots=True)
