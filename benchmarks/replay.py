@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
 from statistics import median
 from typing import Any
 
@@ -66,10 +65,8 @@ def _step_seconds(rt: sw.Runtime, data: digits.Digits) -> list[list[float]]:
 
 def _own_costs(data: digits.Digits) -> dict[str, float]:
     """Return what replays take besides their launch, where work is done at once."""
-    with (
-        closing(Timed(schedule="earliest")) as driver,
-        sw.Runtime(driver) as rt,
-    ):
+    driver = Timed(schedule="earliest")
+    with sw.Runtime(driver) as rt:
         x = rt.array(np.zeros(4, np.float32))
         bump = rt.graph(_bump)
         place, *_ = places(rt, rt.graph(digits.train_step), rt.graph(digits.evaluate))
