@@ -154,9 +154,12 @@ def _is_plain_member(value: Any) -> bool:
 
 
 def _is_users(member: object) -> bool:
+    if isinstance(member, staticmethod | classmethod):
+        # Enum itself leaves some in the classes that it makes.
+        member = member.__func__
     if isinstance(member, FunctionType):
         return owner_of_code(member.__code__) == "user"
-    return isinstance(member, property | staticmethod | classmethod)
+    return isinstance(member, property)
 
 
 def _instance(value: Any, reach: Reach) -> Openings:

@@ -31,7 +31,7 @@ def is_iterator(value: object) -> bool:
     cls = type(value)
     if cls in _FRAMES:
         return True
-    native = cls.__module__ in {"builtins", "itertools", "_collections"}
+    native = cls.__module__ in {"builtins", "itertools", "collections", "_collections"}
     return native and hasattr(cls, "__next__")
 
 
