@@ -14,7 +14,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from sapwood.errors import MisuseError
+from sapwood.errors import MisuseError, StoreError
+from sapwood.graphs.plain import from_json, from_text
 from sapwood.store import DiskStore, Entries, Item, Key, diff
 from sapwood.store import verify as findings_in
 from sapwood.store.manifest import Manifest
@@ -182,12 +183,17 @@ def _when(item: Item) -> datetime:
 def value_text(value: bytes, most: int | None = None) -> str:
     """Return a component's value as people read it: text, or hex where it is none.
 
-    What is longer than ``most`` characters is cut.
+    Plain values are shown as Python writes them. What is longer than ``most``
+    characters is cut.
     """
     try:
         text = value.decode()
+        if text[:1] == "[":
+            text = repr(from_json(from_text(value)))
     except UnicodeDecodeError:
         text = "\0"
+    except StoreError:
+        pass  # it only looks like a plain value
     if not text.isprintable():
         text = f"0x{value.hex()}"
     if most is None or len(text) <= most:
@@ -208,10 +214,7 @@ def _show_listing(
     table.add_column("parts")
     table.add_column("key", overflow="fold")
     for item, manifest in stored:
-        key = ", ".join(
-            f"{label}: {value_text(value, 24)}"
-            for label, value in manifest.key.components
-        )
+        key = _title(manifest.key)
         table.add_row(
             manifest.key.digest[:_SHOWN],
             f"{_when(item):%Y-%m-%d %H:%M}",
@@ -223,6 +226,15 @@ def _show_listing(
     console.print(table)
     size = size_text(sum(item.size for item in items))
     console.print(f"{table.row_count} entries, {len(items)} values, {size}")
+
+
+def _title(key: Key) -> str:
+    """Return what a key is about: its function, or else all of its components."""
+    components = dict(key.components)
+    if "function" in components:
+        function = value_text(components.pop("function"), _LONG)
+        return f"{function}, and {len(components)} more components"
+    return ", ".join(f"{label}: {value_text(v, 24)}" for label, v in key.components)
 
 
 def _show_difference(ours: Key, theirs: Key) -> None:
