@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import replace
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from sapwood.errors import StoreError
 from sapwood.graphs.codec import decode_recording, encode_recording, expect
 from sapwood.graphs.recording import Kind, RecordedOp, Recording, Relocation
+from sapwood.testing.spoil import places, replaced
 
 SYMBOLS = 4
 
@@ -96,27 +96,6 @@ JUNK = [
 ]
 
 
-def _paths(found, path=()):
-    yield path
-    items = found.items() if isinstance(found, dict) else enumerate(found)
-    for key, value in items:
-        if isinstance(value, (list, dict)):
-            yield from _paths(value, (*path, key))
-        else:
-            yield (*path, key)
-
-
-def _changed(table, path, value):
-    if not path:
-        return value
-    table = copy.deepcopy(table)
-    at = table
-    for key in path[:-1]:
-        at = at[key]
-    at[path[-1]] = value
-    return table
-
-
 def _written(table):
     return json.dumps(table, separators=(",", ":"), sort_keys=True).encode()
 
@@ -126,9 +105,9 @@ def test_a_changed_table_is_another_recording_or_refused():
     sections = encode_recording(SAMPLE)
     table = json.loads(sections["ops"])
     refused = accepted = 0
-    for path in _paths(table):
+    for path in places(table):
         for junk in JUNK:
-            wrong = sections | {"ops": _written(_changed(table, path, junk))}
+            wrong = sections | {"ops": _written(replaced(table, path, junk))}
             try:
                 found = decode_recording(wrong, SYMBOLS)
             except StoreError:

@@ -12,6 +12,7 @@ import pytest
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import StoreError
+from sapwood.testing.spoil import places, replaced
 from sapwood.tree.archive.codec import decode, encode
 from sapwood.tree.outputs import Alias, Constant, Fresh, Same, View
 
@@ -132,27 +133,6 @@ def test_what_is_no_plain_value_is_not_written(node, adapter):
 JUNK = [None, True, -1, 0, 1, 9, 1 << 47, 1 << 70, "", "x", "pinned", [], {}, [[]]]
 
 
-def _paths(found, path=()):
-    yield path
-    items = found.items() if isinstance(found, dict) else enumerate(found)
-    for key, value in items:
-        if isinstance(value, (list, dict)):
-            yield from _paths(value, (*path, key))
-        else:
-            yield (*path, key)
-
-
-def _changed(table, path, value):
-    if not path:
-        return value
-    table = copy.deepcopy(table)
-    at = table
-    for key in path[:-1]:
-        at = at[key]
-    at[path[-1]] = value
-    return table
-
-
 def _written(table):
     return json.dumps(table, separators=(",", ":"), sort_keys=True).encode()
 
@@ -162,9 +142,9 @@ def test_a_changed_table_is_another_archive_or_refused(sections, adapter, nested
     """Whatever stands at any place of it; no other exception, and no repair."""
     table = json.loads(sections["call"])
     refused = accepted = 0
-    for path in _paths(table):
+    for path in places(table):
         for junk in JUNK:
-            wrong = sections | {"call": _written(_changed(table, path, junk))}
+            wrong = sections | {"call": _written(replaced(table, path, junk))}
             try:
                 decode(wrong, adapter, nested=nested)
             except StoreError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 
 import numpy as np
@@ -12,6 +11,7 @@ import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import StoreError
 from sapwood.graphs.sections import split
+from sapwood.testing.spoil import places, replaced
 from sapwood.tree.archive.parcel import Packer, unpack
 
 
@@ -118,35 +118,14 @@ JUNK = [
 ]
 
 
-def _paths(found, path=()):
-    yield path
-    items = found.items() if isinstance(found, dict) else enumerate(found)
-    for key, value in items:
-        if isinstance(value, (list, dict)):
-            yield from _paths(value, (*path, key))
-        else:
-            yield (*path, key)
-
-
-def _changed(table, path, value):
-    if not path:
-        return value
-    table = copy.deepcopy(table)
-    at = table
-    for key in path[:-1]:
-        at = at[key]
-    at[path[-1]] = value
-    return table
-
-
 def test_a_changed_index_is_another_or_refused(sections, adapter):
     """Whatever stands at any place of it, there is no other exception."""
     table, signature = json.loads(sections["index"]), ("recordings", 0, "signature")
     inner = json.loads(table["recordings"][0]["signature"])
-    wrong = [_changed(table, path, junk) for path in _paths(table) for junk in JUNK]
+    wrong = [replaced(table, path, junk) for path in places(table) for junk in JUNK]
     wrong += [
-        _changed(table, signature, _written(_changed(inner, path, junk)).decode())
-        for path in _paths(inner)
+        replaced(table, signature, _written(replaced(inner, path, junk)).decode())
+        for path in places(inner)
         for junk in JUNK
     ]
     refused = 0

@@ -186,19 +186,21 @@ def value_text(value: bytes, most: int | None = None) -> str:
     Plain values are shown as Python writes them. What is longer than ``most``
     characters is cut.
     """
-    try:
-        text = value.decode()
-        if text[:1] == "[":
-            text = repr(from_json(from_text(value)))
-    except UnicodeDecodeError:
-        text = "\0"
-    except StoreError:
-        pass  # it only looks like a plain value
-    if not text.isprintable():
+    text = _plain_text(value) or value.decode(errors="replace")
+    if not text.isprintable() or "\ufffd" in text:
         text = f"0x{value.hex()}"
     if most is None or len(text) <= most:
         return text
     return f"{text[: most - 1]}…"
+
+
+def _plain_text(value: bytes) -> str | None:
+    if not value.startswith(b"["):
+        return None
+    try:
+        return repr(from_json(from_text(value)))
+    except StoreError:
+        return None  # a list of something else
 
 
 def _show_listing(

@@ -13,10 +13,15 @@ from collections.abc import Callable
 from typing import Any
 
 from sapwood.driver.release import Release
+from sapwood.errors import DriverError
 
 __all__ = ["Returns"]
 
 Item = tuple[Callable[[Any], None], Any]
+
+
+def _raise(error: DriverError) -> None:
+    raise error
 
 
 class Returns:
@@ -41,7 +46,12 @@ class Returns:
             return  # a finaliser that ran inside: its items are next all the same
         self._draining = True
         try:
+            while self._queue:
+                give_back, what = self._queue.popleft()
+                give_back(what)
+        except DriverError as error:
             with Release() as release:
+                release(_raise, error)
                 while self._queue:
                     give_back, what = self._queue.popleft()
                     release(give_back, what)

@@ -151,7 +151,10 @@ class Graphed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if session.current() is not None or _disabled.get():
             return self.__wrapped__(*args, **kwargs)
-        return self.runner().call(args, kwargs)
+        runner = self._runner
+        if runner is None or self._runtime() is not self._on:
+            runner = self.runner()
+        return runner.call(args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Graphed | Bound:
         if instance is None:

@@ -258,7 +258,7 @@ class DiskStore:
                 return False
             self._files.remove(path)
         except FileNotFoundError:
-            pass
+            return True  # another process removed it: gone is gone
         return True
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import mmap
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
@@ -35,6 +33,7 @@ from sapwood.memory.range import Range
 from sapwood.memory.snapshot import snapshot
 from sapwood.memory.storage import Storage
 from sapwood.memory.validate import validate
+from sapwood.testing.machine import Machine
 from sapwood.tree.leases import Lease, Leases
 from sapwood.units import Addr, Mask, Size
 
@@ -82,7 +81,7 @@ _eighths = st.sampled_from([1, 2, 8, 17])
 """A size, in eighths of a page."""
 
 
-class Allocations(RuleBasedStateMachine):
+class Allocations(Machine):
     """Everything that may happen to device memory, with its contents.
 
     Subclass it and set ``driver``: given a schedule and a number of pages, it opens a
@@ -91,10 +90,6 @@ class Allocations(RuleBasedStateMachine):
     """
 
     driver: Callable[[str, int], Driver] = staticmethod(small_device)
-    steps: int = 0
-    """How many steps all machines of this class have taken."""
-    caught: int | None = None
-    """How many those were when a law was first broken."""
 
     @initialize(
         schedule=st.sampled_from(["latest", "random:3", "latest", "earliest"]),
@@ -103,8 +98,8 @@ class Allocations(RuleBasedStateMachine):
     )
     def begin(self, schedule: str, pages: int, limit: int | None) -> None:
         """Open a device."""
-        self.outside = sys.exception()
         self.checked = Checked(type(self).driver(schedule, pages))
+        self.begun()
         self.page = self.checked.abilities.page
         self.device = Device(
             self.checked, None if limit is None else Size(limit * self.page)
@@ -382,7 +377,7 @@ class Allocations(RuleBasedStateMachine):
     @invariant()
     def books_are_true(self) -> None:
         """No law of `validate` is broken."""
-        type(self).steps += 1
+        self.stepped()
         self._drain()
         names = {str(i): r.range for i, r in enumerate(self.recordings)}
         picture = snapshot(self.device, names)
@@ -402,27 +397,16 @@ class Allocations(RuleBasedStateMachine):
                 {"held": held, "live": self.device.pages.live},
             )
 
-    def teardown(self) -> None:
-        """Compare everything, close with outputs held, and look for what is left."""
-        if not hasattr(self, "checked"):
-            return
-        error = sys.exception()
-        # Hypothesis ends a run that draws too much with what is no `Exception`.
-        broken = isinstance(error, Exception) and error is not self.outside
-        try:
-            if not broken:
-                broken = True
-                self._end()
-                broken = False
-        finally:
-            if broken:
-                # The traceback holds storages, whose device is gone when they go.
-                self.device.returns.append = deque[Any](maxlen=0).append
-                if type(self).caught is None:
-                    type(self).caught = self.steps
-            self.checked.close()
+    def abandon(self) -> None:
+        """The traceback holds storages, whose device is gone when they go."""
+        self.device.returns.append = deque[Any](maxlen=0).append
 
-    def _end(self) -> None:
+    def leave(self) -> None:
+        """Close the device."""
+        self.checked.close()
+
+    def end(self) -> None:
+        """Compare everything, close with outputs held, and look for what is left."""
         while self.recordings:
             self.close(0, [])
         self.device.close()

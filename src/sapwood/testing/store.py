@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from sapwood.errors import InternalError, StoreError
 from sapwood.store import Absent, DiskStore, Entries, Key, verify
@@ -27,6 +26,7 @@ from sapwood.store.folder import KEPT_DAMAGED
 from sapwood.store.frame import frame_size, seal
 from sapwood.store.manifest import blob_name, entry_name
 from sapwood.testing.lossy import Crashed, Lossy
+from sapwood.testing.machine import Machine
 
 __all__ = ["Known", "Puts"]
 
@@ -78,7 +78,7 @@ class Known:
     until: int = 0
 
 
-class Puts(RuleBasedStateMachine):
+class Puts(Machine):
     """Everything that may happen to a store in a folder, and to the folder.
 
     Subclass it and set ``opened`` to test another store in its place: it is given a
@@ -93,16 +93,12 @@ class Puts(RuleBasedStateMachine):
     )
     where: str | None = None
     """In which folder to work; None: where temporary files are."""
-    steps: int = 0
-    """How many steps all machines of this class have taken."""
-    caught: int | None = None
-    """How many those were when a law was first broken."""
 
     @initialize(limit=st.sampled_from([_TIGHT, _TIGHT, _ROOMY]))
     def begin(self, limit: int) -> None:
         """Open a folder that is not there, twice."""
-        self.outside = sys.exception()
         self.path = Path(tempfile.mkdtemp(prefix="sapwood-", dir=self.where))
+        self.begun()
         self.limit = limit
         self.clock = self.written = 0
         self.known: dict[What, Known] = {}
@@ -388,7 +384,7 @@ class Puts(RuleBasedStateMachine):
     @invariant()
     def laws_hold(self) -> None:
         """Nothing else is damaged, the limit holds, the longest unused go first."""
-        type(self).steps += 1
+        self.stepped()
         store = self._open(Files(), read_only=True).store
         for finding in verify(store):
             self._law(finding.name in self.harmed, str(finding))
@@ -419,15 +415,8 @@ class Puts(RuleBasedStateMachine):
             "quarantine is bounded",
         )
 
-    def teardown(self) -> None:
+    def leave(self) -> None:
         """Remove the folder."""
-        if not hasattr(self, "path"):
-            return
-        error = sys.exception()
-        # Hypothesis ends a run that draws too much with what is no `Exception`.
-        broken = isinstance(error, Exception) and error is not self.outside
-        if broken and type(self).caught is None:
-            type(self).caught = self.steps
         shutil.rmtree(self.path)
 
 

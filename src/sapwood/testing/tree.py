@@ -10,7 +10,6 @@ Needs Hypothesis.
 from __future__ import annotations
 
 import gc
-import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +19,6 @@ from typing import Any, Final
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
@@ -35,6 +33,7 @@ from sapwood.errors import InternalError, OutOfMemory, StaleOutput
 from sapwood.memory.pages import page_numbers
 from sapwood.runtime import Runtime
 from sapwood.testing.fixtures import poison_idle
+from sapwood.testing.machine import Machine
 from sapwood.units import Mask, Size
 
 __all__ = ["Calls", "Program", "emulated"]
@@ -118,7 +117,7 @@ _place = st.integers(0, 2 * _KEPT)
 """Picks one of however many there are."""
 
 
-class Calls(RuleBasedStateMachine):
+class Calls(Machine):
     """Calls of three graphed functions, and all that comes between calls.
 
     Subclass it and set ``driver``: given a schedule and a number of pages, it opens a
@@ -129,10 +128,6 @@ class Calls(RuleBasedStateMachine):
     """
 
     driver: Callable[[str, int], Driver] = staticmethod(emulated)
-    steps: int = 0
-    """How many steps all machines of this class have taken."""
-    caught: int | None = None
-    """How many those were when a law was first broken."""
 
     @initialize(
         variant=st.sampled_from(["poisoned", "latest", "random:3"]),
@@ -141,10 +136,10 @@ class Calls(RuleBasedStateMachine):
     )
     def begin(self, variant: str, pages: int, patch_from: int) -> None:
         """Open a device and make the two worlds."""
-        self.outside = sys.exception()
         self.eager_check = variant == "poisoned"
         schedule = "earliest" if self.eager_check else variant
         self.checked = Checked(type(self).driver(schedule, pages))
+        self.begun()
         with knobs.scope(patch_from=patch_from):
             self.runtime = Runtime(device=self.checked)
         if self.eager_check:
@@ -334,7 +329,7 @@ class Calls(RuleBasedStateMachine):
     @invariant()
     def bounded(self) -> None:
         """There are no more recordings than were allowed."""
-        type(self).steps += 1
+        self.stepped()
         for function in self.functions:
             families = function.runner().families
             groups = [g for groups in families.groups.values() for g in groups]
@@ -379,27 +374,16 @@ class Calls(RuleBasedStateMachine):
         for i, twin in enumerate([*reversed(self.kept), *self.inputs]):
             twin.check(f"array {i}")
 
-    def teardown(self) -> None:
-        """Compare everything once more, close, and look for what is left."""
-        if not hasattr(self, "checked"):
-            return
-        error = sys.exception()
-        # Hypothesis ends a run that draws too much with what is no `Exception`.
-        broken = isinstance(error, Exception) and error is not self.outside
-        try:
-            if not broken:
-                broken = True
-                self._end()
-                broken = False
-        finally:
-            if broken:
-                # The traceback holds arrays, whose device is gone when they go.
-                self.device.returns.append = deque[Any](maxlen=0).append
-                if type(self).caught is None:
-                    type(self).caught = self.steps
-            self.checked.close()
+    def abandon(self) -> None:
+        """The traceback holds arrays, whose device is gone when they go."""
+        self.device.returns.append = deque[Any](maxlen=0).append
 
-    def _end(self) -> None:
+    def leave(self) -> None:
+        """Close the device."""
+        self.checked.close()
+
+    def end(self) -> None:
+        """Compare everything, close with outputs held, and look for what is left."""
         self._check_all()
         self.runtime.synchronize()
         self.kept.clear()

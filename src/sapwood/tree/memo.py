@@ -117,31 +117,45 @@ def _match(structure: Structure) -> Match:
     parts: Any = structure
     cls, rest, folded = parts
     inner = [None if part is None else _match(part) for part in folded]
-    children = _children(cls, rest)
-    if any(inner):
-        return _nest(cls, children, inner)
+    plain = cls is tuple or cls is list
+    if any(inner) or not (plain or (cls is dict and type(rest) is tuple)):
+        return _nest(cls, None if plain else _children(cls, rest), inner)
+    return _sequence(cls, len(inner)) if plain else _dict(rest)
 
-    def flat(value: Any, leaves: list[Any]) -> bool:
-        if type(value) is not cls:
+
+def _sequence(cls: Any, count: int) -> Match:
+    def sequence(value: Any, leaves: list[Any]) -> bool:
+        if type(value) is not cls or len(value) != count:
             return False
-        found = children(value)
-        if found is None or len(found) != len(inner):
-            return False
-        leaves += found
+        leaves += value
         return True
 
-    return flat
+    return sequence
+
+
+def _dict(keys: tuple[str, ...]) -> Match:
+    def mapping(value: Any, leaves: list[Any]) -> bool:
+        if type(value) is not dict or (*value,) != keys:
+            return False
+        leaves += value.values()
+        return True
+
+    return mapping
 
 
 def _nest(
-    cls: type,
-    children: Callable[[Any], Sequence[Any] | None],
+    cls: Any,
+    children: Callable[[Any], Sequence[Any] | None] | None,
     inner: Sequence[Match | None],
 ) -> Match:
+    """Match a container with others in it; without ``children`` it is a sequence."""
+
     def nest(value: Any, leaves: list[Any]) -> bool:
         if type(value) is not cls:
             return False
-        found = children(value)
+        found: Sequence[Any] | None = value
+        if children is not None:
+            found = children(value)
         if found is None or len(found) != len(inner):
             return False
         for match, child in zip(inner, found, strict=True):
@@ -155,10 +169,6 @@ def _nest(
 
 
 def _children(cls: type, rest: Any) -> Callable[[Any], Sequence[Any] | None]:
-    if cls in {tuple, list}:
-        return lambda value: value
-    if cls is dict and type(rest) is tuple:
-        return lambda value: (*value.values(),) if (*value,) == rest else None
     container = container_of(cls)
 
     def taken_apart(value: Any) -> Sequence[Any] | None:

@@ -81,7 +81,8 @@ class Runner:
         if call is None:
             call = describe(args, kwargs, forest.adapter)
         with device.lock:
-            self._check_open()
+            if device.closed:
+                self._check_open()
             if device.returns:
                 device.returns.drain()
             if forest.before_call is not None:
@@ -94,7 +95,8 @@ class Runner:
                 else:
                     result = self._replay(found, call, args, kwargs)
                 self._replayed(began, found.node)
-                self._remember(call, found.node)
+                if self._memo is None or call.key is not self._memo.key:
+                    self._remember(call, found.node)
                 return result
             passage = self._started(found, call, args, kwargs)
         if passage is None or found is None:
@@ -108,10 +110,9 @@ class Runner:
 
     def _remember(self, call: Call, node: Node) -> None:
         """Make a memo of a call, if the one before had the same signature."""
-        if self._memo is None or call.key is not self._memo.key:
-            _, group = self.families.nodes[node]
-            again, self._latest = group is self._latest, group
-            self._memo = Memo.of(call, self.forest.adapter) if again else None
+        _, group = self.families.nodes[node]
+        again, self._latest = group is self._latest, group
+        self._memo = Memo.of(call, self.forest.adapter) if again else None
 
     def _replayed(self, began: int, node: Node) -> None:
         self.diary.tally["replays"] += 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 
+from sapwood.testing.spoil import places
+
 JUNK = (
     None,
     True,
@@ -104,14 +106,6 @@ def spoiled_words(draw, data):
     return bytes(wrong)
 
 
-def _paths(found, path=()):
-    items = found.items() if isinstance(found, dict) else enumerate(found)
-    for key, value in items:
-        yield (*path, key)
-        if isinstance(value, (list, dict)):
-            yield from _paths(value, (*path, key))
-
-
 def _at(table, path):
     for key in path:
         table = table[key]
@@ -121,7 +115,7 @@ def _at(table, path):
 def spoiled_table(draw, text):
     """Return JSON of which one place is another value, twice there, or gone."""
     table = json.loads(text)
-    paths = list(_paths(table)) if isinstance(table, (list, dict)) else []
+    paths = list(places(table))[1:]
     if not paths:
         return json.dumps(draw.choice(JUNK)).encode()
     path = draw.choice(paths)

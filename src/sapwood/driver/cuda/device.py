@@ -33,13 +33,13 @@ from sapwood.driver.api import (
     SetOp,
     StreamHandle,
 )
+from sapwood.driver.check import check_op
 from sapwood.driver.cuda.bindings import open_library
 from sapwood.driver.cuda.flow import Flow
 from sapwood.driver.cuda.graphs import Graphs
 from sapwood.driver.cuda.hosts import Hosts
 from sapwood.driver.cuda.kernels import Kernels
 from sapwood.driver.cuda.memory import Memory
-from sapwood.driver.cuda.ops import check
 from sapwood.driver.cuda.place import Place
 from sapwood.driver.release import Release
 from sapwood.driver.results import Refusal, Result
@@ -292,7 +292,7 @@ class Cuda:
     @_call
     def copy(self, dst: Addr, src: Addr, size: Size, stream: StreamHandle) -> None:
         raw = self._flow.streams.find(stream)
-        check(CopyOp(dst, src, size))
+        check_op(CopyOp(dst, src, size))
         self._hosts.check()
         if size:
             self._library(self._library.cu.cuMemcpyAsync, dst, src, size, raw)
@@ -300,7 +300,7 @@ class Cuda:
     @_call
     def set(self, dst: Addr, value: int, size: Size, stream: StreamHandle) -> None:
         raw = self._flow.streams.find(stream)
-        check(SetOp(dst, value, size))
+        check_op(SetOp(dst, value, size))
         self._hosts.check()
         if size:
             self._library(self._library.cu.cuMemsetD8Async, dst, value, size, raw)

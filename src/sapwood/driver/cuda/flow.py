@@ -13,8 +13,8 @@ from typing import Any
 
 from sapwood.driver.api import CaptureStatus, EventHandle, StreamHandle
 from sapwood.driver.cuda.bindings import Answer, Library
-from sapwood.driver.cuda.handles import Table
 from sapwood.driver.cuda.hosts import Hosts
+from sapwood.driver.handles import Table
 from sapwood.driver.results import Refusal, Result
 
 __all__ = ["Flow"]

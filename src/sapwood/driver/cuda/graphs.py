@@ -21,12 +21,11 @@ from sapwood.driver.api import (
     Op,
     SetOp,
 )
+from sapwood.driver.check import check_op
 from sapwood.driver.cuda.bindings import Library, unsupported
-from sapwood.driver.cuda.handles import Table
 from sapwood.driver.cuda.hosts import Hosts
 from sapwood.driver.cuda.kernels import Kernels
 from sapwood.driver.cuda.ops import (
-    check,
     copy_of,
     copy_params,
     kernel_of,
@@ -34,6 +33,7 @@ from sapwood.driver.cuda.ops import (
     set_of,
     set_params,
 )
+from sapwood.driver.handles import Table
 from sapwood.driver.results import Refusal, Result
 
 __all__ = ["Graphs"]
@@ -104,7 +104,7 @@ class Graphs:
                     f"node {each:#x} is not of this graph: depend on its own nodes",
                 )
             before.append(found.nodes[each])
-        check(op)
+        check_op(op)
         return self._know(found, self.node(found.raw, op, before))
 
     def nodes(self, graph: GraphHandle) -> tuple[NodeHandle, ...]:
@@ -235,7 +235,7 @@ class Graphs:
                 f"node {node:#x} is no {type(op).__name__} of exec {exec_:#x}: an exec "
                 "keeps the nodes and kinds of its graph",
             )
-        check(op)
+        check_op(op)
         self._set(found, graph.nodes[node], op)
 
     def _set(self, exec_: _Exec, node: Any, op: Op) -> None:

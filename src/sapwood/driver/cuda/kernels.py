@@ -14,7 +14,7 @@ from typing import Any
 
 from sapwood.driver.api import FunctionHandle, KernelOp, ModuleHandle, Pointer
 from sapwood.driver.cuda.bindings import Answer, Library
-from sapwood.driver.cuda.handles import Table
+from sapwood.driver.handles import Table
 from sapwood.driver.results import Refusal, Result
 
 __all__ = ["Function", "Kernels", "Packed", "declare_pointers"]

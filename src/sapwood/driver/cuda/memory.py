@@ -14,7 +14,7 @@ import numpy as np
 
 from sapwood.driver.api import Access, ExtentHandle, MemoryInfo
 from sapwood.driver.cuda.bindings import Answer, Library
-from sapwood.driver.cuda.handles import Table
+from sapwood.driver.handles import Table
 from sapwood.driver.results import Refusal, Result
 from sapwood.errors import OutOfMemory
 from sapwood.units import Addr, Size, hex_address, size_text

@@ -8,14 +8,12 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from sapwood.driver.api import CopyOp, FunctionHandle, KernelOp, Op, SetOp
+from sapwood.driver.api import CopyOp, FunctionHandle, KernelOp, SetOp
 from sapwood.driver.cuda.bindings import Library, unsupported
 from sapwood.driver.cuda.kernels import Function, Kernels, Packed
-from sapwood.driver.results import Refusal, Result
-from sapwood.units import Addr, Size, hex_address
+from sapwood.units import Addr, Size
 
 __all__ = [
-    "check",
     "copy_of",
     "copy_params",
     "kernel_of",
@@ -26,22 +24,6 @@ __all__ = [
 
 _EXTRA_BUFFER, _EXTRA_SIZE = 1, 2
 _ADDRESS = ctypes.sizeof(ctypes.c_void_p)
-
-
-def check(op: Op) -> None:
-    """Refuse an op that can never run."""
-    match op:
-        case CopyOp(dst, src, size) if size < 0 or abs(dst - src) < size:
-            raise Refusal(
-                Result.INVALID_VALUE,
-                f"cannot copy {size} bytes from {hex_address(src)} to "
-                f"{hex_address(dst)}: copied intervals may not overlap",
-            )
-        case SetOp(_, value, size) if size < 0 or not 0 <= value <= 255:
-            raise Refusal(
-                Result.INVALID_VALUE,
-                f"cannot set {size} bytes to {value}: a byte is 0 to 255",
-            )
 
 
 def kernel_params(cu: Any, op: KernelOp, function: Function, packed: Packed) -> Any:

@@ -17,7 +17,7 @@ from sapwood.driver.api import (
     StreamHandle,
 )
 from sapwood.driver.emulated.graphs import Graph
-from sapwood.driver.emulated.handles import Table
+from sapwood.driver.emulated.handles import Counted
 from sapwood.driver.emulated.schedules import Item, Queue, Schedule
 from sapwood.driver.results import Refusal, Result
 
@@ -74,8 +74,8 @@ class Flow:
 
     def __init__(self, schedule: Schedule, handles: Iterator[int]) -> None:
         self.schedule = schedule
-        self.streams = Table[StreamHandle, Queue]("stream", StreamHandle, handles)
-        self.events = Table[EventHandle, Item | _Mark | None](
+        self.streams = Counted[StreamHandle, Queue]("stream", StreamHandle, handles)
+        self.events = Counted[EventHandle, Item | _Mark | None](
             "event", EventHandle, handles
         )
         self._captures: dict[Queue, _Capture] = {}

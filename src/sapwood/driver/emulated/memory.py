@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sapwood.driver.api import Access, ExtentHandle
 from sapwood.driver.emulated import linux, window
-from sapwood.driver.emulated.handles import Table
+from sapwood.driver.emulated.handles import Counted
 from sapwood.driver.emulated.physical import POISON, Extent, Physical
 from sapwood.driver.results import Refusal, Result
 from sapwood.units import Addr, Size, hex_address, size_text
@@ -40,7 +40,7 @@ class Memory:
         self.version = 0
         self.physical = Physical(total)
         self.reservations: dict[Addr, Size] = {}
-        self.extents = Table[ExtentHandle, Extent]("extent", ExtentHandle, handles)
+        self.extents = Counted[ExtentHandle, Extent]("extent", ExtentHandle, handles)
         self.mappings: dict[int, _Mapping] = {}
         self.host: dict[int, Size] = {}
         self._starts: list[int] = []

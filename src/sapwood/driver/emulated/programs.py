@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from sapwood.driver.api import CopyOp, EmptyOp, KernelOp, SetOp
+from sapwood.driver.check import check_op
 from sapwood.driver.emulated.kernels import Kernel, Module
 from sapwood.driver.emulated.memory import Memory
 from sapwood.driver.results import Refusal, Result
-from sapwood.units import hex_address
 
 __all__ = ["Program", "Step", "bind_kernel", "bind_plain"]
 
@@ -88,22 +88,12 @@ class Program:
 
 def bind_plain(op: CopyOp | SetOp | EmptyOp) -> Step:
     """Bind an op that needs no kernel."""
+    check_op(op)
     match op:
         case CopyOp(dst, src, size):
-            if size < 0 or abs(dst - src) < size:
-                raise Refusal(
-                    Result.INVALID_VALUE,
-                    f"cannot copy {size} bytes from {hex_address(src)} to "
-                    f"{hex_address(dst)}: copied intervals may not overlap",
-                )
             spans = ((src, src + size, False), (dst, dst + size, True))
             return Step(partial(ctypes.memmove, dst, src, size), spans)
         case SetOp(dst, value, size):
-            if size < 0 or not 0 <= value <= 255:
-                raise Refusal(
-                    Result.INVALID_VALUE,
-                    f"cannot set {size} bytes to {value}: a byte is 0 to 255",
-                )
             call = partial(ctypes.memset, dst, value, size)
             return Step(call, ((dst, dst + size, True),))
         case EmptyOp():

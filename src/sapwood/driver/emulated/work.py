@@ -18,7 +18,7 @@ from sapwood.driver.api import (
     Op,
 )
 from sapwood.driver.emulated.graphs import Graph, Node
-from sapwood.driver.emulated.handles import Table
+from sapwood.driver.emulated.handles import Counted
 from sapwood.driver.emulated.kernels import Kernel, Module, find_module
 from sapwood.driver.emulated.memory import Memory
 from sapwood.driver.emulated.programs import Program, Step, bind_kernel, bind_plain
@@ -50,12 +50,12 @@ class Work:
     ) -> None:
         self._memory, self._schedule = memory, schedule
         self._call_host, self._handles = call_host, handles
-        self.modules = Table[ModuleHandle, Module]("module", ModuleHandle, handles)
-        self.functions = Table[FunctionHandle, tuple[Kernel, Module]](
+        self.modules = Counted[ModuleHandle, Module]("module", ModuleHandle, handles)
+        self.functions = Counted[FunctionHandle, tuple[Kernel, Module]](
             "function", FunctionHandle, handles
         )
-        self.graphs = Table[GraphHandle, Graph]("graph", GraphHandle, handles)
-        self.execs = Table[ExecHandle, _Exec]("exec", ExecHandle, handles)
+        self.graphs = Counted[GraphHandle, Graph]("graph", GraphHandle, handles)
+        self.execs = Counted[ExecHandle, _Exec]("exec", ExecHandle, handles)
 
     def load(self, image: bytes) -> ModuleHandle:
         """Load a registered image."""

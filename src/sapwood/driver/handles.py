@@ -1,7 +1,6 @@
-"""Tables from handles to CUDA's objects.
+"""Tables from handles to what they stand for.
 
-A handle is the address that CUDA gives, so that other libraries understand it. What
-is not in its table was never given out here, or was given back.
+What is not in its table was never given out here, or was given back.
 """
 
 from __future__ import annotations
