@@ -102,7 +102,7 @@ class Lab:
         return stream
 
     def event(self):
-        event = self.driver.create_event()
+        event = self.driver.create_event(timing=True)
         self._back.append((self.driver.destroy_event, event))
         return event
 

@@ -160,13 +160,21 @@ def test_kernels_are_found_by_name_until_their_module_goes(gpu, cuda_image, refu
 
 
 def test_pointers_are_known_where_they_were_declared(gpu, refused):
-    """Nobody said where the addresses of some kernels are: then they are not known."""
+    """Where nobody said so, every word is one that is the address of some memory."""
     op = gpu.op("add", 1 << 20, 1 << 21, count=3)
     write, read = gpu.driver.pointers(op.function, op.params)
     assert (write.offset, write.lo, write.hi) == (0, 1 << 20, (1 << 20) + 24)
     assert (read.offset, read.lo, read.hi) == (8, 1 << 21, (1 << 21) + 24)
     assert (write.writes, read.writes) == (True, False)
-    assert gpu.driver.pointers(gpu.functions["fail"], op.params) is None
+    assert (write.exact, read.exact) == (True, True)
+    fail, base = gpu.functions["fail"], gpu.memory()
+    assert gpu.driver.pointers(fail, op.params) == ()
+    found = gpu.driver.pointers(fail, gpu.op("add", base + 8, base, count=3).params)
+    assert [(p.offset, p.lo, p.hi - p.lo) for p in found] == [
+        (0, base + 8, 1),
+        (8, base, 1),
+    ]
+    assert not any(p.exact for p in found)
     with refused("INVALID_VALUE"):
         gpu.driver.pointers(op.function, b"short")
 

@@ -64,7 +64,7 @@ def test_streams_wait_for_streams_and_events(driver, make):
     second.wait(first)
     second.wait(second)
     driver.call_host(lambda: ran.append(2), second.handle)
-    event = second.record()
+    event = second.record(timing=True)
     driver.call_host(lambda: ran.append(4), second.handle)
     first.wait(event)
     driver.call_host(lambda: ran.append(3), first.handle)
@@ -74,7 +74,7 @@ def test_streams_wait_for_streams_and_events(driver, make):
     assert event.query()
     assert first.query()
     second.synchronize()
-    later = second.record()
+    later = second.record(timing=True)
     later.synchronize()
     assert isinstance(later, Event)
     assert event.elapsed(later) >= 0

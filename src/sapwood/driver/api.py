@@ -114,13 +114,15 @@ class Pointer:
 
     ``offset`` is where its 8 bytes (little-endian) lie; the kernel touches
     ``[lo, hi)``, which contains the address or is empty, and ``writes`` to it or
-    only reads.
+    only reads. Where it is not ``exact``, that is all there is to know: the kernel may
+    use, and write, anything around the address.
     """
 
     offset: int
     lo: Addr
     hi: Addr
     writes: bool
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ class Abilities:
     """The granularity of physical memory, in bytes."""
     exact_addresses: bool
     """`Driver.pointers` knows every address in the parameters of every kernel."""
+    ordinal: int = 0
+    """Its number among the devices of its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,17 +187,40 @@ class Driver(Protocol):
 
     def allocate_host(self, size: Size) -> Addr: ...
     def free_host(self, address: Addr) -> None: ...
+    def register_host(self, address: Addr, size: Size) -> None:
+        """Let the device reach memory that the process has, until `unregister_host`."""
+
+    def unregister_host(self, address: Addr) -> None:
+        """End what `register_host` began at ``address``; the memory stays."""
 
     # Streams and events.
 
     def create_stream(self) -> StreamHandle: ...
-    def destroy_stream(self, stream: StreamHandle) -> None: ...
+    def destroy_stream(self, stream: StreamHandle) -> None:
+        """End a stream; work given to it still runs. An adopted one is forgotten."""
+
+    def adopt_stream(self, raw: int) -> StreamHandle:
+        """Return the handle of a stream that is called ``raw`` outside this library.
+
+        In CUDA that is a ``CUstream``; 0, 1 and 2 are its default streams. The stream
+        stays its owner's, who keeps it until the handle is destroyed. One that has a
+        handle already, adopted or made here, keeps it.
+        """
+        ...
+
+    def raw_stream(self, stream: StreamHandle) -> int:
+        """Return what a stream is called outside this library."""
+        ...
+
     def synchronize_stream(self, stream: StreamHandle) -> None: ...
     def query_stream(self, stream: StreamHandle) -> bool:
         """Return whether all work given to the stream is done."""
         ...
 
-    def create_event(self) -> EventHandle: ...
+    def create_event(self, timing: bool = False) -> EventHandle:
+        """Create an event that marks nothing yet, with ``timing`` for `elapsed`."""
+        ...
+
     def destroy_event(self, event: EventHandle) -> None: ...
     def record_event(self, event: EventHandle, stream: StreamHandle) -> None: ...
     def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
@@ -202,7 +229,7 @@ class Driver(Protocol):
     def query_event(self, event: EventHandle) -> bool: ...
     def synchronize_event(self, event: EventHandle) -> None: ...
     def elapsed(self, start: EventHandle, end: EventHandle) -> float:
-        """Return milliseconds between two events that are done."""
+        """Return milliseconds between two events with timing that are done."""
         ...
 
     def synchronize(self) -> None:
@@ -216,7 +243,10 @@ class Driver(Protocol):
     def pointers(
         self, function: FunctionHandle, params: bytes
     ) -> tuple[Pointer, ...] | None:
-        """Return all addresses in ``params``; None where the device cannot know."""
+        """Return all addresses in ``params``; None where the device cannot know.
+
+        Without `Abilities.exact_addresses` they may be others' that look like some.
+        """
         ...
 
     def launch(self, op: KernelOp, stream: StreamHandle) -> None: ...
@@ -263,3 +293,23 @@ class Driver(Protocol):
         """Change the parameters of a node for further launches, not its kind."""
 
     def launch_graph(self, exec_: ExecHandle, stream: StreamHandle) -> None: ...
+
+    # Graphs that another library has captured, run as they are.
+
+    def adopt_graph(self, raw: int) -> GraphHandle:
+        """Return the handle of a graph that is called ``raw`` outside this library.
+
+        In CUDA that is a ``CUgraph``. It stays its owner's, who keeps it until the
+        handle, and those of all that was made of it, are destroyed.
+        """
+        ...
+
+    def surround(
+        self, graph: GraphHandle, first: tuple[Op, ...], last: tuple[Op, ...]
+    ) -> tuple[tuple[NodeHandle, ...], tuple[NodeHandle, ...]]:
+        """Add nodes that run before all others of a graph, and some after them all."""
+        ...
+
+    def adopt_exec(self, graph: GraphHandle, raw: int) -> ExecHandle:
+        """Return the handle of what its owner has instantiated of an adopted graph."""
+        ...

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol, Self
 
 from sapwood.driver.api import Driver, EventHandle, StreamHandle
+from sapwood.driver.foreign import raw_of
 from sapwood.driver.release import Release
 from sapwood.errors import DriverError, MisuseError
 
@@ -38,34 +39,54 @@ class Queue(Protocol):
 
 
 class Event:
-    """A place in a stream's order; ``part`` is that of the capture it was made in."""
+    """A place in a stream's order, once it is recorded.
 
-    __slots__ = ("driver", "dropped", "handle", "part")
+    Until then it has no handle and is done, and waiting for it does nothing. Only one
+    with ``timing`` can tell time. ``part`` is that of the capture it was recorded in.
+    """
 
-    def __init__(
-        self,
-        driver: Driver,
-        handle: EventHandle,
-        dropped: Queue,
-        part: object | None = None,
-    ) -> None:
-        self.driver, self.handle, self.dropped = driver, handle, dropped
-        self.part = part
+    __slots__ = ("driver", "dropped", "handle", "part", "timing")
+
+    def __init__(self, driver: Driver, dropped: Queue, *, timing: bool = False) -> None:
+        self.driver, self.dropped, self.timing = driver, dropped, timing
+        self.handle: EventHandle | None = None
+        self.part: object | None = None
 
     def __del__(self) -> None:
-        self.dropped.append((self.driver.destroy_event, self.handle))
+        if self.handle is not None:
+            self.dropped.append((self.driver.destroy_event, self.handle))
+
+    def record(self, stream: Stream) -> None:
+        """Mark all work given to a stream so far, and no longer what was before.
+
+        Raises `MisuseError` for a stream of another device.
+        """
+        _check_device(stream, self.driver)
+        if self.handle is None:
+            self.handle = self.driver.create_event(self.timing)
+        self.driver.record_event(self.handle, stream.handle)
+        self.part = _part()
 
     def query(self) -> bool:
         """Return whether the work before the event is done."""
-        return self.driver.query_event(self.handle)
+        return self.handle is None or self.driver.query_event(self.handle)
 
     def synchronize(self) -> None:
         """Wait until the work before the event is done."""
-        self.driver.synchronize_event(self.handle)
+        if self.handle is not None:
+            self.driver.synchronize_event(self.handle)
 
     def elapsed(self, end: Event) -> float:
-        """Return the milliseconds from this event to ``end``; both must be done."""
-        return self.driver.elapsed(self.handle, end.handle)
+        """Return the milliseconds from this event to ``end``.
+
+        Raises `MisuseError` unless both are of one device, have timing, and are done.
+        """
+        _check_device(end, self.driver)
+        return self.driver.elapsed(_timed(self), _timed(end))
+
+    def __repr__(self) -> str:
+        state = "not recorded" if self.handle is None else f"{self.handle:#x}"
+        return f"<Event {state}{', with timing' if self.timing else ''}>"
 
 
 class Stream:
@@ -131,7 +152,30 @@ class Stream:
             self.driver.synchronize_stream(self.handle)
             raise
 
+    @classmethod
+    def adopt(cls, driver: Driver, foreign: object, name: str, dropped: Queue) -> Self:
+        """Return a stream of another library, to whom it goes on belonging.
+
+        ``foreign`` is its raw number, or has ``__cuda_stream__``; it must outlive what
+        is returned. Raises `MisuseError` where it is neither.
+        """
+        return cls(driver, driver.adopt_stream(raw_of(foreign)), name, dropped)
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return ``(0, CUstream)``, by which other libraries take a stream.
+
+        Raises `MisuseError` on a device that is not CUDA's.
+        """
+        self._check_live()
+        if self.driver.abilities.kind != "cuda":
+            raise MisuseError(
+                f"stream {self.name} is one of {self.driver.abilities.name}, which "
+                "CUDA does not know: use it with arrays of this library"
+            )
+        return 0, self.driver.raw_stream(self.handle)
+
     def __enter__(self) -> Self:
+        self._check_live()
         _join_fork(self)
         _stack.set((*_stack.get(), self))
         return self
@@ -148,14 +192,19 @@ class Stream:
     def wait(self, other: Stream | Event) -> None:
         """Order further work of this stream after ``other``.
 
-        A stream means all work given to it so far.
+        A stream means all work given to it so far, an event that was never recorded
+        nothing. Raises `MisuseError` for those of another device.
         """
+        self._check_live()
+        _check_device(other, self.driver)
         _join_fork(self)
         if isinstance(other, Event):
             if other.part is not None and other.part is not _part():
                 return  # that capture is over: what was in it is ordered as a whole
-            self.driver.wait_event(self.handle, other.handle)
+            if other.handle is not None:
+                self.driver.wait_event(self.handle, other.handle)
         elif other is not self:
+            other._check_live()  # noqa: SLF001 -- its own kind
             _join_fork(other)
             self.driver.wait_event(self.handle, other.mark())
 
@@ -171,16 +220,22 @@ class Stream:
         self.driver.record_event(self._marker, self.handle)
         return self._marker
 
-    def record(self) -> Event:
-        """Return an event that marks all work given to this stream so far."""
+    def record(self, event: Event | None = None, *, timing: bool = False) -> Event:
+        """Return an event that marks all work given to this stream so far.
+
+        That is ``event`` where one is given, else a new one, with ``timing`` for
+        `Event.elapsed`.
+        """
+        self._check_live()
         _join_fork(self)
-        handle = self.driver.create_event()
-        event = Event(self.driver, handle, self.dropped, _part())
-        self.driver.record_event(event.handle, self.handle)
+        if event is None:
+            event = Event(self.driver, self.dropped, timing=timing)
+        event.record(self)
         return event
 
     def query(self) -> bool:
         """Return whether all work given to this stream is done."""
+        self._check_live()
         return self.driver.query_stream(self.handle)
 
     def synchronize(self) -> None:
@@ -191,8 +246,14 @@ class Stream:
         else:
             self.driver.synchronize_stream(self.handle)
 
+    def _check_live(self) -> None:
+        if self.ended and self.heir is None:
+            raise MisuseError(
+                f"stream {self.name} was destroyed: make a new one, on an open runtime"
+            )
+
     def __repr__(self) -> str:
-        return f"<Stream {self.name}>"
+        return f"<Stream {self.name} of {self.driver.abilities.name}>"
 
 
 class Fork:
@@ -264,6 +325,27 @@ class outside:
         fork, stack = self._tokens
         _fork.reset(fork)
         _stack.reset(stack)
+
+
+def _check_device(other: Stream | Event, driver: Driver) -> None:
+    if other.driver is not driver:
+        raise MisuseError(
+            f"{other!r} is one of another device, {other.driver.abilities.name}: order "
+            "work of different devices on the host, with synchronize()"
+        )
+
+
+def _timed(event: Event) -> EventHandle:
+    """Return the handle of an event whose time can be told."""
+    if not event.timing:
+        lack, remedy = "cannot tell time", "make it with timing=True"
+    elif event.handle is None:
+        lack, remedy = "was never recorded", "record it on a stream"
+    elif not event.query():
+        lack, remedy = "is not done", "synchronize with it"
+    else:
+        return event.handle
+    raise MisuseError(f"{event!r} {lack}: {remedy} before measuring")
 
 
 def _part() -> object | None:

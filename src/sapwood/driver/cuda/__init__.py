@@ -6,6 +6,6 @@ Needs ``sapwood[cuda]``, imported when a device is opened and not before.
 from __future__ import annotations
 
 from sapwood.driver.cuda.device import Cuda
-from sapwood.driver.cuda.kernels import declare_pointers
+from sapwood.driver.cuda.kernels import declare_pointers, declare_unread
 
-__all__ = ["Cuda", "declare_pointers"]
+__all__ = ["Cuda", "declare_pointers", "declare_unread"]

@@ -31,6 +31,8 @@ _REMEDIES: Final = {
     "NOT_PERMITTED": "make no device call inside a host function",
     "NO_BINARY_FOR_GPU": "build the image for this GPU",
     "OUT_OF_MEMORY": "give memory back first",
+    "STREAM_CAPTURE_IMPLICIT": "use the default stream before or after the capture, or "
+    "capture on a non-blocking stream",
     "STREAM_CAPTURE_INVALIDATED": "end the capture, and capture anew",
     "STREAM_CAPTURE_ISOLATION": "wait for the event before the capture begins",
     "STREAM_CAPTURE_MERGE": "capture one after the other",
@@ -101,7 +103,8 @@ def open_library() -> Library:
         library(cu.cuInit, 0)
     except RuntimeError as error:  # what the bindings raise where they find nothing
         raise _absent(
-            "cuInit", f"{error}: install NVIDIA's driver where there is a GPU"
+            "cuInit",
+            f"{str(error).rstrip('.')}: install NVIDIA's driver where there is a GPU",
         ) from error
     except Answer as answer:
         raise NoDevice(

@@ -6,12 +6,9 @@ later call says so. Streams that other libraries made are not waited for.
 
 from __future__ import annotations
 
-import atexit
-import os
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
-from weakref import WeakSet
 
 from sapwood.driver.api import (
     Abilities,
@@ -41,6 +38,7 @@ from sapwood.driver.cuda.hosts import Hosts
 from sapwood.driver.cuda.kernels import Kernels
 from sapwood.driver.cuda.memory import Memory
 from sapwood.driver.cuda.place import Place
+from sapwood.driver.cuda.process import watch
 from sapwood.driver.release import Release
 from sapwood.driver.results import Refusal, Result
 from sapwood.units import Addr, Size
@@ -50,8 +48,6 @@ __all__ = ["Cuda"]
 P = ParamSpec("P")
 R = TypeVar("R")
 H = TypeVar("H")
-
-_devices: WeakSet[Cuda] = WeakSet()
 
 
 def _bare(
@@ -103,13 +99,17 @@ class Cuda:
         self._place = Place(library, ordinal)
         self._memory = Memory(library, ordinal)
         self._hosts = Hosts(library)
-        self._flow = Flow(library, self._hosts)
+        self._flow = Flow(library, self._hosts, self._place.device)
         self._kernels = Kernels(library)
         self._graphs = Graphs(library, self._place.context, self._kernels, self._hosts)
         self._abilities = Abilities(
-            self._place.name, "cuda", self._memory.page, exact_addresses=False
+            self._place.name,
+            "cuda",
+            self._memory.page,
+            exact_addresses=False,
+            ordinal=ordinal,
         )
-        _devices.add(self)
+        watch(self)
 
     @property
     def abilities(self) -> Abilities:
@@ -123,6 +123,7 @@ class Cuda:
             "extents": len(self._memory.extents),
             "mappings": len(self._memory.mappings),
             "host": len(self._memory.host),
+            "registered": len(self._memory.registered),
             "streams": len(self._flow.streams),
             "events": len(self._flow.events),
             "modules": len(self._kernels.modules),
@@ -145,10 +146,12 @@ class Cuda:
             _end_all(release, self.destroy_exec, graphs.execs.values)
             _end_all(release, self.destroy_graph, graphs.graphs.values)
             _end_all(release, self.unload_module, self._kernels.modules.values)
+            release(self._unload_kept)
             _end_all(release, self.destroy_event, flow.events.values)
-            _end_all(release, self.destroy_stream, flow.streams.values)
+            _end_all(release, self.destroy_stream, flow.streams.handles())
             _end_all(release, self.release, memory.extents.values)
             _end_all(release, self.free_host, memory.host)
+            _end_all(release, self.unregister_host, memory.registered)
             for address, size in list(memory.mappings.items()):
                 release(self.unmap, address, size)
             for address, size in list(memory.reservations.items()):
@@ -166,6 +169,10 @@ class Cuda:
     @_call
     def _settle(self) -> None:
         self._flow.settle()
+
+    @_call
+    def _unload_kept(self) -> None:
+        self._kernels.unload_kept()
 
     @_bare
     def _leave(self) -> None:
@@ -209,6 +216,14 @@ class Cuda:
     def free_host(self, address: Addr) -> None:
         self._memory.free_host(address)
 
+    @_call
+    def register_host(self, address: Addr, size: Size) -> None:
+        self._memory.register_host(address, size)
+
+    @_call
+    def unregister_host(self, address: Addr) -> None:
+        self._memory.unregister_host(address)
+
     # Streams and events.
 
     @_call
@@ -220,6 +235,14 @@ class Cuda:
         self._flow.destroy(stream)
 
     @_call
+    def adopt_stream(self, raw: int) -> StreamHandle:
+        return self._flow.adopt(raw)
+
+    @_bare
+    def raw_stream(self, stream: StreamHandle) -> int:
+        return self._flow.streams.raw(stream)
+
+    @_call
     def synchronize_stream(self, stream: StreamHandle) -> None:
         self._flow.synchronize(stream)
 
@@ -228,8 +251,8 @@ class Cuda:
         return self._flow.query(stream)
 
     @_call
-    def create_event(self) -> EventHandle:
-        return self._flow.create_event()
+    def create_event(self, timing: bool = False) -> EventHandle:
+        return self._flow.create_event(timing)
 
     @_call
     def destroy_event(self, event: EventHandle) -> None:
@@ -237,15 +260,19 @@ class Cuda:
 
     @_bare
     def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
-        self._flow.record(event, stream)
+        if stream in self._flow.streams.foreign:
+            with self._place.here():
+                self._flow.record(event, stream)
+        else:
+            self._flow.record(event, stream)
 
     @_bare
     def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
-        if not self._flow.origins:
-            self._flow.wait(stream, event)
-        else:
+        if self._flow.origins or stream in self._flow.streams.foreign:
             with self._place.here():
                 self._flow.join(stream, event)
+        else:
+            self._flow.wait(stream, event)
 
     @_call
     def query_event(self, event: EventHandle) -> bool:
@@ -337,6 +364,9 @@ class Cuda:
 
     @_bare
     def capture_status(self, stream: StreamHandle) -> CaptureStatus:
+        if stream in self._flow.streams.foreign:
+            with self._place.here():
+                return self._flow.status(stream)
         return self._flow.status(stream)
 
     @_call
@@ -382,13 +412,28 @@ class Cuda:
     def launch_graph(self, exec_: ExecHandle, stream: StreamHandle) -> None:
         flow, graph = self._flow, self._graphs.execs.find(exec_)
         # Asking CUDA whether the stream is capturing would cost a fifth of a launch.
-        if flow.origins:
-            flow.idle(stream, "launch a graph on")
-        self._hosts.check()
-        launch = self._library.cu.cuGraphLaunch
-        code = launch(graph.raw, flow.streams.find(stream))[0]
-        if code:
-            raise self._library.answer(launch, code)
+        if not flow.origins and flow.streams.is_legacy(stream):
+            with self._place.current:
+                flow.launch(graph.raw, flow.streams.find(stream))
+        elif flow.origins or stream in flow.streams.foreign:
+            with self._place.here():
+                flow.launch(graph.raw, flow.idle(stream, "launch a graph on"))
+        else:
+            flow.launch(graph.raw, flow.streams.find(stream))
+
+    @_call
+    def adopt_graph(self, raw: int) -> GraphHandle:
+        return self._graphs.adopt(raw)
+
+    @_call
+    def surround(
+        self, graph: GraphHandle, first: tuple[Op, ...], last: tuple[Op, ...]
+    ) -> tuple[tuple[NodeHandle, ...], tuple[NodeHandle, ...]]:
+        return self._graphs.surround(graph, first, last)
+
+    @_call
+    def adopt_exec(self, graph: GraphHandle, raw: int) -> ExecHandle:
+        return self._graphs.adopt_exec(graph, raw)
 
 
 def _end_all(
@@ -396,18 +441,3 @@ def _end_all(
 ) -> None:
     for handle in list(handles):
         release(give_back, handle)
-
-
-def _orphan_devices() -> None:
-    for device in list(_devices):
-        device.orphan()
-
-
-def _close_devices() -> None:
-    for device in list(_devices):
-        device.close()
-
-
-os.register_at_fork(after_in_child=_orphan_devices)
-# CUDA outlives the interpreter, and may call host functions until it is told to end.
-atexit.register(_close_devices)

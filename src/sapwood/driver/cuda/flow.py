@@ -14,6 +14,7 @@ from typing import Any
 from sapwood.driver.api import CaptureStatus, EventHandle, StreamHandle
 from sapwood.driver.cuda.bindings import Answer, Library
 from sapwood.driver.cuda.hosts import Hosts
+from sapwood.driver.cuda.streams import Streams
 from sapwood.driver.handles import Table
 from sapwood.driver.results import Refusal, Result
 
@@ -23,10 +24,11 @@ __all__ = ["Flow"]
 class Flow:
     """The streams and events of one device."""
 
-    def __init__(self, library: Library, hosts: Hosts) -> None:
+    def __init__(self, library: Library, hosts: Hosts, device: Any) -> None:
         self._library, self._hosts = library, hosts
-        self.streams = Table[StreamHandle, Any]("stream")
+        self.streams = Streams(library, device)
         self.events = Table[EventHandle, Any]("event")
+        self._timed: set[EventHandle] = set()
         self.origins: dict[StreamHandle, int] = {}  # of captures; their threads
         # Events that mark work of which no stream tells any more: it was destroyed, or
         # captures. Whoever holds the turn adds some; whoever holds the wait removes.
@@ -50,17 +52,24 @@ class Flow:
             return self.streams.put(StreamHandle(int(raw)), raw)
 
     def destroy(self, stream: StreamHandle) -> None:
-        """End a stream; work given to it before still runs."""
+        """End a stream, or forget a foreign one; work given to it still runs."""
         library, cu = self._library, self._library.cu
         with self._turn:
+            foreign = stream in self.streams.foreign
             raw = self.streams.take(stream)
             try:
-                if self._status(raw) is not CaptureStatus.NONE:
-                    self._lose(stream, raw)
-                else:
+                if self._status(raw) is CaptureStatus.NONE:
                     self._leave(raw)
+                elif not foreign or stream in self.origins:
+                    self._lose(stream, raw)
             finally:
-                library(cu.cuStreamDestroy, raw)
+                if not foreign:
+                    library(cu.cuStreamDestroy, raw)
+
+    def adopt(self, raw: int) -> StreamHandle:
+        """Return the handle of a stream by its CUstream."""
+        with self._turn:
+            return self.streams.adopt(raw)
 
     def idle(self, stream: StreamHandle, doing: str) -> Any:
         """Return a stream for what cannot be recorded; invalidates its capture."""
@@ -69,6 +78,14 @@ class Flow:
         if self._status(raw) is not CaptureStatus.NONE:
             self._invalidate(raw, doing)
         return raw
+
+    def launch(self, exec_: Any, raw: Any) -> None:
+        """Launch an executable graph on a stream that is not capturing."""
+        self._hosts.check()
+        launch = self._library.cu.cuGraphLaunch
+        code = launch(exec_, raw)[0]
+        if code:
+            raise self._library.answer(launch, code)
 
     def synchronize(self, stream: StreamHandle) -> None:
         """Wait for all work of a stream."""
@@ -101,7 +118,7 @@ class Flow:
         with self._wait:
             retired = self._hosts.retired()
             with self._turn:
-                for raw in self.streams.values.values():
+                for raw in self.streams.all():
                     if self._status(raw) is CaptureStatus.NONE:
                         self._leave(raw)
                 marks = tuple(self._left)
@@ -114,13 +131,17 @@ class Flow:
 
     # Events.
 
-    def create_event(self) -> EventHandle:
-        """Return an event that can tell time."""
-        raw = self._event()
-        return self.events.put(EventHandle(int(raw)), raw)
+    def create_event(self, timing: bool) -> EventHandle:
+        """Return an event, which can tell time if asked to: that makes it dearer."""
+        raw = self._event(timing)
+        event = self.events.put(EventHandle(int(raw)), raw)
+        if timing:
+            self._timed.add(event)
+        return event
 
     def destroy_event(self, event: EventHandle) -> None:
         """End an event; what waits for what it marks goes on waiting."""
+        self._timed.discard(event)
         self._library(self._library.cu.cuEventDestroy, self.events.take(event))
 
     def record(self, event: EventHandle, stream: StreamHandle) -> None:
@@ -170,6 +191,12 @@ class Flow:
         """Return the milliseconds between two events that are done."""
         marks = self.events.find(start), self.events.find(end)
         cu = self._library.cu
+        if not self._timed.issuperset((start, end)):
+            raise Refusal(
+                Result.INVALID_HANDLE,
+                f"event {start:#x} or {end:#x} cannot tell time: create both with "
+                "timing",
+            )
         try:
             found: float = self._library(cu.cuEventElapsedTime, *marks)
         except Answer as answer:
@@ -252,9 +279,11 @@ class Flow:
             int(only.CU_STREAM_SET_CAPTURE_DEPENDENCIES),
         )
 
-    def _event(self) -> Any:
+    def _event(self, timing: bool = False) -> Any:
         cu = self._library.cu
-        return self._library(cu.cuEventCreate, cu.CUevent_flags.CU_EVENT_DEFAULT)
+        of = cu.CUevent_flags
+        flags = of.CU_EVENT_DEFAULT if timing else of.CU_EVENT_DISABLE_TIMING
+        return self._library(cu.cuEventCreate, flags)
 
     def _leave(self, raw: Any) -> Any | None:
         """Return a mark of the stream's work so far, which is left; None if done."""
@@ -267,7 +296,13 @@ class Flow:
         return mark
 
     def _status(self, raw: Any) -> CaptureStatus:
-        return self._statuses[self._library(self._library.cu.cuStreamIsCapturing, raw)]
+        try:
+            found = self._library(self._library.cu.cuStreamIsCapturing, raw)
+        except Answer as answer:
+            if answer.result is not Result.STREAM_CAPTURE_IMPLICIT:
+                raise
+            return CaptureStatus.ACTIVE  # of a stream that the default one waits for
+        return self._statuses[found]
 
     def _is_done(self, ask: Callable[..., Any], of: Any) -> bool:
         self._hosts.check()

@@ -14,6 +14,7 @@ from sapwood.driver.api import (
     CopyOp,
     EmptyOp,
     ExecHandle,
+    FunctionHandle,
     GraphHandle,
     HostOp,
     KernelOp,
@@ -23,11 +24,11 @@ from sapwood.driver.api import (
 )
 from sapwood.driver.check import check_op
 from sapwood.driver.cuda.bindings import Library, unsupported
+from sapwood.driver.cuda.copies import Copies
 from sapwood.driver.cuda.hosts import Hosts
-from sapwood.driver.cuda.kernels import Kernels
+from sapwood.driver.cuda.kernels import Kernels, Packed
 from sapwood.driver.cuda.ops import (
     copy_of,
-    copy_params,
     kernel_of,
     kernel_params,
     set_of,
@@ -45,13 +46,20 @@ class _Graph:
     nodes: dict[NodeHandle, Any] = field(default_factory=dict)
     kinds: dict[NodeHandle, type[Op]] = field(default_factory=dict)
     users: int = 1  # its handle, and each exec
+    adopted: bool = False  # then its owner destroys it
+
+
+_Shape = tuple[FunctionHandle, tuple[int, int, int], tuple[int, int, int], int]
 
 
 @dataclass(slots=True)
 class _Exec:
+    """An exec; ``launches`` are the parameters that its nodes were last set to."""
+
     raw: Any
     graph: _Graph
     calls: list[int] = field(default_factory=list)
+    launches: dict[NodeHandle, tuple[_Shape, Any, Packed]] = field(default_factory=dict)
 
 
 class Graphs:
@@ -62,6 +70,7 @@ class Graphs:
     ) -> None:
         self._library, self._context = library, context
         self._kernels, self._hosts = kernels, hosts
+        self._copies = Copies(kernels)
         self.graphs = Table[GraphHandle, _Graph]("graph")
         self.execs = Table[ExecHandle, _Exec]("exec")
         self._graph_of = Table[NodeHandle, _Graph]("node")
@@ -84,6 +93,16 @@ class Graphs:
         """Return the handle of a graph that now belongs here."""
         return self.graphs.put(GraphHandle(int(raw)), _Graph(raw))
 
+    def adopt(self, raw: int) -> GraphHandle:
+        """Return the handle of a graph that stays somebody else's."""
+        if raw in self.graphs.values:
+            raise Refusal(
+                Result.INVALID_HANDLE,
+                f"graph {raw:#x} has a handle already: adopt a graph once",
+            )
+        graph = _Graph(self._library.cu.CUgraph(raw), adopted=True)
+        return self.graphs.put(GraphHandle(raw), graph)
+
     def destroy(self, graph: GraphHandle) -> None:
         """Give a graph back; its nodes end with it."""
         found = self.graphs.take(graph)
@@ -105,7 +124,38 @@ class Graphs:
                 )
             before.append(found.nodes[each])
         check_op(op)
-        return self._know(found, self.node(found.raw, op, before))
+        node = self._know(found, self.node(found.raw, op, before))
+        if isinstance(op, CopyOp) and op.size:
+            found.kinds[node] = CopyOp
+        return node
+
+    def surround(
+        self, graph: GraphHandle, first: tuple[Op, ...], last: tuple[Op, ...]
+    ) -> tuple[tuple[NodeHandle, ...], tuple[NodeHandle, ...]]:
+        """Add nodes before and behind all others, each side by way of a join."""
+        found, (roots, ends) = self.graphs.find(graph), self._rims(graph)
+        heads = tuple(self.add(graph, op, ()) for op in first)
+        if heads and roots:
+            library, cu = self._library, self._library.cu
+            join = found.nodes[self.add(graph, EmptyOp(), heads)]
+            many, inner = [join] * len(roots), [found.nodes[node] for node in roots]
+            add = cu.cuGraphAddDependencies
+            library(add, found.raw, many, inner, None, len(inner))
+        if last and len(ends) > 1:
+            ends = (self.add(graph, EmptyOp(), ends),)
+        return heads, tuple(self.add(graph, op, ends or heads) for op in last)
+
+    def _rims(
+        self, graph: GraphHandle
+    ) -> tuple[tuple[NodeHandle, ...], tuple[NodeHandle, ...]]:
+        """Return the nodes that nothing comes before, and those with none behind."""
+        nodes = self.nodes(graph)
+        edges = self._edges(self.graphs.find(graph))
+        follow, followed = {b for _, b in edges}, {a for a, _ in edges}
+        return (
+            tuple(node for node in nodes if node not in follow),
+            tuple(node for node in nodes if node not in followed),
+        )
 
     def nodes(self, graph: GraphHandle) -> tuple[NodeHandle, ...]:
         """Return the nodes, each after all that it comes after."""
@@ -136,7 +186,7 @@ class Graphs:
         if kind is KernelOp:
             return kernel_of(library, self._kernels, raw)
         if kind is CopyOp:
-            return copy_of(library, raw)
+            return self._copy_of(raw)
         if kind is SetOp:
             return set_of(library, raw)
         if kind is HostOp:
@@ -144,16 +194,18 @@ class Graphs:
             return HostOp(self._hosts.call_of(params))
         return EmptyOp()
 
+    def _copy_of(self, raw: Any) -> CopyOp:
+        library, of = self._library, self._library.cu.CUgraphNodeType
+        if library(library.cu.cuGraphNodeGetType, raw) == of.CU_GRAPH_NODE_TYPE_MEMCPY:
+            return copy_of(library, raw)
+        return self._copies.copy(kernel_of(library, self._kernels, raw))
+
     def _edges(self, graph: _Graph) -> list[tuple[NodeHandle, NodeHandle]]:
         library, cu = self._library, self._library.cu
         *_, number = library(cu.cuGraphGetEdges, graph.raw, 0)
-        befores, afters, data, _ = library(cu.cuGraphGetEdges, graph.raw, number)
-        plain = cu.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_DEFAULT
-        if any(each.type != int(plain) or each.from_port for each in data):
-            raise unsupported(
-                "a kernel was captured that starts before the one it depends on has "
-                "ended: launch it without programmatic dependencies"
-            )
+        # A kernel that may start before the one it depends on has ended may as well
+        # start behind it: so programmatic edges, too, are only edges.
+        befores, afters, _, _ = library(cu.cuGraphGetEdges, graph.raw, number)
         return [
             (NodeHandle(int(before)), NodeHandle(int(after)))
             for before, after in zip(befores, afters, strict=True)
@@ -189,9 +241,7 @@ class Graphs:
                 params = kernel_params(cu, op, function, packed)
                 return library(cu.cuGraphAddKernelNode, graph, before, number, params)
             case CopyOp(size=size) if size:
-                params = copy_params(cu, op)
-                add = cu.cuGraphAddMemcpyNode
-                return library(add, graph, before, number, params, context)
+                return self.node(graph, self._copies.kernel(op), before)
             case SetOp(size=size) if size:
                 params = set_params(cu, op)
                 add = cu.cuGraphAddMemsetNode
@@ -204,7 +254,7 @@ class Graphs:
 
     def _leave(self, graph: _Graph) -> None:
         graph.users -= 1
-        if not graph.users:
+        if not graph.users and not graph.adopted:
             self._library(self._library.cu.cuGraphDestroy, graph.raw)
 
     # What is launched.
@@ -216,12 +266,25 @@ class Graphs:
         found.users += 1
         return self.execs.put(ExecHandle(int(raw)), _Exec(raw, found))
 
+    def adopt_exec(self, graph: GraphHandle, raw: int) -> ExecHandle:
+        """Return the handle of what the owner of an adopted graph has made of it."""
+        found = self.graphs.find(graph)
+        if not found.adopted or raw in self.execs.values:
+            raise Refusal(
+                Result.INVALID_HANDLE,
+                f"exec {raw:#x} is one of this library: use the handle that it has",
+            )
+        found.users += 1
+        exec_ = _Exec(self._library.cu.CUgraphExec(raw), found)
+        return self.execs.put(ExecHandle(raw), exec_)
+
     def destroy_exec(self, exec_: ExecHandle) -> None:
         """Give an exec back; launches already made are not affected."""
         found = self.execs.take(exec_)
         self._hosts.retire(found.calls)
         try:
-            self._library(self._library.cu.cuGraphExecDestroy, found.raw)
+            if not found.graph.adopted:
+                self._library(self._library.cu.cuGraphExecDestroy, found.raw)
         finally:
             self._leave(found.graph)
 
@@ -236,19 +299,30 @@ class Graphs:
                 "keeps the nodes and kinds of its graph",
             )
         check_op(op)
-        self._set(found, graph.nodes[node], op)
+        if isinstance(op, CopyOp):
+            op = self._copies.kernel(op)
+        if isinstance(op, KernelOp):
+            self._relaunch(found, node, op)
+        else:
+            self._set(found, graph.nodes[node], op)
+
+    def _relaunch(self, exec_: _Exec, node: NodeHandle, op: KernelOp) -> None:
+        """Change a kernel's parameters; mostly it is but their bytes that differ."""
+        shape = op.function, op.grid, op.block, op.shared
+        known = exec_.launches.get(node)
+        if known is not None and known[0] == shape:
+            _, params, packed = known
+            packed.write(op.params)
+        else:
+            function, packed = self._kernels.prepared(op)
+            params = kernel_params(self._library.cu, op, function, packed)
+            exec_.launches[node] = shape, params, packed
+        change = self._library.cu.cuGraphExecKernelNodeSetParams
+        self._library(change, exec_.raw, exec_.graph.nodes[node], params)
 
     def _set(self, exec_: _Exec, node: Any, op: Op) -> None:
         library, cu, context = self._library, self._library.cu, self._context
         match op:
-            case KernelOp():
-                function, packed = self._kernels.prepared(op)
-                params = kernel_params(cu, op, function, packed)
-                library(cu.cuGraphExecKernelNodeSetParams, exec_.raw, node, params)
-            case CopyOp():
-                params = copy_params(cu, op)
-                change = cu.cuGraphExecMemcpyNodeSetParams
-                library(change, exec_.raw, node, params, context)
             case SetOp():
                 params = set_params(cu, op)
                 change = cu.cuGraphExecMemsetNodeSetParams

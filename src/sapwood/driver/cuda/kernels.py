@@ -1,14 +1,15 @@
 """Modules, their kernels, and how packed parameter bytes reach them.
 
 CUDA knows where the parameters of a kernel lie, not which of them are addresses:
-whoever made the image may say so, with `declare_pointers`.
+whoever made the image may say so, with `declare_pointers`. For all other kernels every
+word counts that is the address of any memory which the GPU can reach.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +17,23 @@ from sapwood.driver.api import FunctionHandle, KernelOp, ModuleHandle, Pointer
 from sapwood.driver.cuda.bindings import Answer, Library
 from sapwood.driver.handles import Table
 from sapwood.driver.results import Refusal, Result
+from sapwood.units import Addr
 
-__all__ = ["Function", "Kernels", "Packed", "declare_pointers"]
+__all__ = ["Function", "Kernels", "Packed", "declare_pointers", "declare_unread"]
 
 Pointers = Callable[[bytes], tuple[Pointer, ...]]
+Layout = tuple[tuple[int, int], ...]
+Unread = Callable[[Layout, bytes], Iterable[tuple[int, int]]]
 
 _ELF, _FATBIN = b"\x7fELF", b"\x50\xed\x55\xba"
 _ELF_HEAD = struct.Struct("<32x2Q6x4H2x")  # where its two tables lie, and their sizes
 _FATBIN_PARTS = slice(6, 8), slice(8, 16)
+_WORD = struct.Struct("<Q")
+_LOWEST, _HIGHEST = 1 << 16, 1 << 57  # between them lie all addresses
 _UNASKED_SHARED = 48 << 10  # bytes that any kernel may have without being told
 
 _declared: dict[bytes, dict[str, Pointers]] = {}
+_unread: list[Unread] = []
 
 
 def declare_pointers(image: bytes, kernels: Mapping[str, Pointers]) -> None:
@@ -38,13 +45,22 @@ def declare_pointers(image: bytes, kernels: Mapping[str, Pointers]) -> None:
     _declared[bytes(image)] = dict(kernels)
 
 
+def declare_unread(find: Unread) -> None:
+    """Say which parameter bytes no kernel reads, whatever it is: they are left over.
+
+    ``find`` takes ``(offset, size)`` of a kernel's parameters and their bytes, and
+    returns half-open intervals. What is captured has zeros there.
+    """
+    _unread.append(find)
+
+
 @dataclass(slots=True)
 class Function:
     """A kernel, ``(offset, size)`` of its parameters, and its addresses if known."""
 
     raw: Any
     name: str
-    layout: tuple[tuple[int, int], ...]
+    layout: Layout
     pointers: Pointers | None = None
     shared: int = _UNASKED_SHARED
 
@@ -54,6 +70,24 @@ class Function:
         offset, size = self.layout[-1] if self.layout else (0, 0)
         return offset + size
 
+    def clear_unread(self, params: bytearray) -> None:
+        """Put zeros where no kernel reads."""
+        whole = bytes(params)
+        for find in _unread:
+            for lo, hi in find(self.layout, whole):
+                params[lo:hi] = bytes(hi - lo)
+
+    def words(self, params: bytes) -> Iterator[tuple[int, int]]:
+        """Yield the offsets and values of the words that could be addresses.
+
+        Pointers are aligned, and none is spread over two parameters.
+        """
+        for start, size in self.layout:
+            for offset in range(start + -start % _WORD.size, start + size - 7, 8):
+                (word,) = _WORD.unpack_from(params, offset)
+                if _LOWEST <= word < _HIGHEST:
+                    yield offset, word
+
 
 class Packed:
     """Parameter bytes as CUDA takes them: ``address`` of an array of addresses.
@@ -61,20 +95,30 @@ class Packed:
     It must live until the call that it is passed to has returned.
     """
 
-    __slots__ = ("_array", "_block", "address")
+    __slots__ = ("_array", "_block", "_function", "address")
 
     def __init__(self, function: Function, params: bytes) -> None:
+        self._function = function
+        self._check(params)
+        self._block = ctypes.create_string_buffer(params, len(params) or 1)
+        base = ctypes.addressof(self._block)
+        places = [base + offset for offset, _ in function.layout]
+        self._array = (ctypes.c_void_p * (len(places) or 1))(*places)
+        self.address = ctypes.addressof(self._array)
+
+    def write(self, params: bytes) -> None:
+        """Replace the bytes."""
+        self._check(params)
+        ctypes.memmove(self._block, params, len(params))
+
+    def _check(self, params: bytes) -> None:
+        function = self._function
         if len(params) != function.size:
             raise Refusal(
                 Result.INVALID_VALUE,
                 f"kernel {function.name} takes {function.size} bytes of parameters, "
                 f"not {len(params)}: pack them as it says",
             )
-        self._block = ctypes.create_string_buffer(params, len(params) or 1)
-        base = ctypes.addressof(self._block)
-        places = [base + offset for offset, _ in function.layout]
-        self._array = (ctypes.c_void_p * (len(places) or 1))(*places)
-        self.address = ctypes.addressof(self._array)
 
 
 class Kernels:
@@ -85,12 +129,26 @@ class Kernels:
         self.modules = Table[ModuleHandle, tuple[Any, bytes]]("module")
         self.functions = Table[FunctionHandle, Function]("function")
         self._owners: dict[FunctionHandle, ModuleHandle] = {}
+        self._kept: list[Any] = []
 
     def load(self, image: bytes) -> ModuleHandle:
         """Load a cubin, fatbin or PTX text."""
         _check_image(image)
         module = self._library(self._library.cu.cuModuleLoadData, image)
         return self.modules.put(ModuleHandle(int(module)), (module, bytes(image)))
+
+    def keep(self, image: bytes, name: str) -> FunctionHandle:
+        """Load a kernel for as long as the device is there, and return it."""
+        module = self._library(self._library.cu.cuModuleLoadData, image + b"\0")
+        self._kept.append(module)
+        raw = self._library(self._library.cu.cuModuleGetFunction, module, name.encode())
+        handle = FunctionHandle(int(raw))
+        return self.functions.put(handle, self._function(raw, name))
+
+    def unload_kept(self) -> None:
+        """Unload the modules of all kernels that were kept."""
+        while self._kept:
+            self._library(self._library.cu.cuModuleUnload, self._kept.pop())
 
     def unload(self, module: ModuleHandle) -> None:
         """Unload a module; its kernels may not run any more."""
@@ -118,18 +176,31 @@ class Kernels:
         handle = FunctionHandle(int(raw))
         found = self.functions.values.get(handle)
         if found is None:
-            name = self._library(self._library.cu.cuFuncGetName, raw).decode()
-            found = self._function(raw, name)
+            # Of its own: what parameters hold ends with them.
+            own = self._library.cu.CUfunction(int(raw))
+            name = self._library(self._library.cu.cuFuncGetName, own).decode()
+            found = self._function(own, name)
             self.functions.put(handle, found)
         return found
 
     def pointers(
         self, function: FunctionHandle, params: bytes
     ) -> tuple[Pointer, ...] | None:
-        """Return all addresses in parameters; None where nobody has said."""
+        """Return all addresses in parameters; where nobody has said, what may be."""
         found = self.functions.find(function)
         Packed(found, params)
-        return None if found.pointers is None else found.pointers(params)
+        if found.pointers is not None:
+            return found.pointers(params)
+        return tuple(
+            Pointer(offset, Addr(word), Addr(word + 1), writes=True, exact=False)
+            for offset, word in found.words(params)
+            if self._is_memory(word)
+        )
+
+    def _is_memory(self, address: int) -> bool:
+        cu = self._library.cu
+        kind = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        return not cu.cuPointerGetAttribute(kind, address)[0]
 
     def prepared(self, op: KernelOp) -> tuple[Function, Packed]:
         """Return a kernel that may be launched as ``op`` says, and its parameters."""

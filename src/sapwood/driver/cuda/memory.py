@@ -51,6 +51,7 @@ class Memory:
         self.reservations: dict[Addr, Size] = {}
         self.mappings: dict[Addr, Size] = {}
         self.host: set[Addr] = set()
+        self.registered: set[Addr] = set()
         self._starts: list[Addr] = []
 
     def info(self) -> MemoryInfo:
@@ -159,6 +160,22 @@ class Memory:
             )
         self.host.remove(address)
         self._library(self._library.cu.cuMemFreeHost, address)
+
+    def register_host(self, address: Addr, size: Size) -> None:
+        cu = self._library.cu
+        flags = cu.CU_MEMHOSTREGISTER_PORTABLE | cu.CU_MEMHOSTREGISTER_DEVICEMAP
+        self._library(cu.cuMemHostRegister, address, size, flags)
+        self.registered.add(address)
+
+    def unregister_host(self, address: Addr) -> None:
+        if address not in self.registered:
+            raise Refusal(
+                Result.HOST_MEMORY_NOT_REGISTERED,
+                f"no registered memory begins at {hex_address(address)}: unregister "
+                "once what register_host was given",
+            )
+        self.registered.remove(address)
+        self._library(self._library.cu.cuMemHostUnregister, address)
 
     def upload(self, dst: Addr, data: memoryview, stream: Any) -> None:
         """Copy bytes in; they are read before this returns."""

@@ -15,7 +15,6 @@ from sapwood.units import Addr, Size
 
 __all__ = [
     "copy_of",
-    "copy_params",
     "kernel_of",
     "kernel_params",
     "set_of",
@@ -34,15 +33,6 @@ def kernel_params(cu: Any, op: KernelOp, function: Function, packed: Packed) -> 
     params.blockDimX, params.blockDimY, params.blockDimZ = op.block
     params.sharedMemBytes = op.shared
     params.kernelParams = packed.address
-    return params
-
-
-def copy_params(cu: Any, op: CopyOp) -> Any:
-    """Return node parameters of a copy between any two kinds of memory."""
-    params = cu.CUDA_MEMCPY3D()
-    params.srcMemoryType = params.dstMemoryType = cu.CUmemorytype.CU_MEMORYTYPE_UNIFIED
-    params.srcDevice, params.dstDevice = op.src, op.dst
-    params.WidthInBytes, params.Height, params.Depth = op.size, 1, 1
     return params
 
 
@@ -120,6 +110,7 @@ def _parameter_bytes(params: Any, function: Function) -> bytes:
             at += 2 * _ADDRESS
         size = min(_word(found[_EXTRA_SIZE]), len(packed))
         packed[:size] = ctypes.string_at(found[_EXTRA_BUFFER], size)
+    function.clear_unread(packed)
     return bytes(packed)
 
 

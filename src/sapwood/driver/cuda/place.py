@@ -21,10 +21,10 @@ class Place:
         virtual = of.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         self._library = library
         try:
-            self._device = library(cu.cuDeviceGet, ordinal)
-            name: bytes = library(cu.cuDeviceGetName, 256, self._device)
-            self.name = name.rstrip(b"\0").decode()
-            if not library(cu.cuDeviceGetAttribute, virtual, self._device):
+            self.device = library(cu.cuDeviceGet, ordinal)
+            name: bytes = library(cu.cuDeviceGetName, 256, self.device)
+            self.name = name.partition(b"\0")[0].decode()
+            if not library(cu.cuDeviceGetAttribute, virtual, self.device):
                 raise NoDevice(
                     "open",
                     801,
@@ -32,7 +32,7 @@ class Place:
                     f"{self.name} has no virtual memory management here: use another "
                     "GPU, or a driver mode that has it",
                 )
-            self.context = library(cu.cuDevicePrimaryCtxRetain, self._device)
+            self.context = library(cu.cuDevicePrimaryCtxRetain, self.device)
         except Answer as answer:
             raise NoDevice(
                 "open",
@@ -52,7 +52,7 @@ class Place:
 
     def leave(self) -> None:
         """Let go of the context."""
-        self._library(self._library.cu.cuDevicePrimaryCtxRelease, self._device)
+        self._library(self._library.cu.cuDevicePrimaryCtxRelease, self.device)
 
 
 # Most calls enter one of these: so they are no generators, and call CUDA bare.

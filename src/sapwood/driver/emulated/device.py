@@ -39,6 +39,7 @@ from sapwood.driver.api import (
 from sapwood.driver.emulated.flow import Flow
 from sapwood.driver.emulated.graphs import Graph
 from sapwood.driver.emulated.memory import Memory
+from sapwood.driver.emulated.outside import FIRST_HANDLE
 from sapwood.driver.emulated.schedules import schedule_named
 from sapwood.driver.emulated.work import Work
 from sapwood.driver.results import Refusal, Result
@@ -96,7 +97,7 @@ class Emulated:
                 f"a page of {page} bytes cannot be mapped: choose a multiple of "
                 f"{smallest}"
             )
-        order, handles = schedule_named(schedule), count(1)
+        order, handles = schedule_named(schedule), count(FIRST_HANDLE)
         self._abilities = Abilities("emulated", "emulated", page, exact_addresses=True)
         self._lock = threading.RLock()
         self._barred: Refusal | None = None
@@ -121,6 +122,7 @@ class Emulated:
             "extents": len(self._memory.extents),
             "mappings": len(self._memory.mappings),
             "host": len(self._memory.host),
+            "registered": len(self._memory.registered),
             "streams": len(self._flow.streams),
             "events": len(self._flow.events),
             "modules": len(self._work.modules),
@@ -195,15 +197,41 @@ class Emulated:
     def free_host(self, address: Addr) -> None:
         self._memory.free_host(address)
 
+    @_call
+    def register_host(self, address: Addr, size: Size) -> None:
+        self._memory.register_host(address, size)
+
+    @_call
+    def unregister_host(self, address: Addr) -> None:
+        self._memory.unregister_host(address)
+
     # Streams and events.
 
     @_call
     def create_stream(self) -> StreamHandle:
-        return self._flow.streams.add(self._flow.schedule.open())
+        return self._flow.create()
 
     @_call
     def destroy_stream(self, stream: StreamHandle) -> None:
         self._flow.destroy(stream)
+
+    @_call
+    def adopt_stream(self, raw: int) -> StreamHandle:
+        return self._flow.adopt(raw)
+
+    @_call
+    def raw_stream(self, stream: StreamHandle) -> int:
+        return self._flow.raw(stream)
+
+    @_call
+    def open_foreign_stream(self) -> int:
+        """Return the raw number of a new stream, as if another library had made it."""
+        return self._flow.open_foreign()
+
+    @_call
+    def close_foreign_stream(self, raw: int) -> None:
+        """End what `open_foreign_stream` gave; raises `DriverError` while adopted."""
+        self._flow.close_foreign(raw)
 
     @_call
     def synchronize_stream(self, stream: StreamHandle) -> None:
@@ -214,8 +242,8 @@ class Emulated:
         return self._flow.query(stream)
 
     @_call
-    def create_event(self) -> EventHandle:
-        return self._flow.events.add(None)
+    def create_event(self, timing: bool = False) -> EventHandle:
+        return self._flow.create_event(timing)
 
     @_call
     def destroy_event(self, event: EventHandle) -> None:
@@ -359,6 +387,22 @@ class Emulated:
     def launch_graph(self, exec_: ExecHandle, stream: StreamHandle) -> None:
         self._flow.run(stream, "launch a graph on", self._work.program(exec_))
 
+    @_call
+    def adopt_graph(self, raw: int) -> GraphHandle:
+        raise _nobody_else(raw)
+
+    @_call
+    def surround(
+        self, graph: GraphHandle, first: tuple[Op, ...], last: tuple[Op, ...]
+    ) -> tuple[tuple[NodeHandle, ...], tuple[NodeHandle, ...]]:
+        return self._work.surround(graph, first, last)
+
+    @_call
+    def adopt_exec(self, graph: GraphHandle, raw: int) -> ExecHandle:
+        self._work.graphs.find(graph)
+        raise _nobody_else(raw)
+
+
 
 def _no_room(error: OSError) -> Refusal:
     return Refusal(
@@ -374,3 +418,10 @@ def _orphan_devices() -> None:
 
 
 os.register_at_fork(after_in_child=_orphan_devices)
+
+
+def _nobody_else(raw: int) -> Refusal:
+    return Refusal(
+        Result.INVALID_HANDLE,
+        f"{raw:#x} is nothing of this device: no other library captures on it",
+    )

@@ -18,6 +18,7 @@ from sapwood.driver.api import (
 )
 from sapwood.driver.emulated.graphs import Graph
 from sapwood.driver.emulated.handles import Counted
+from sapwood.driver.emulated.outside import Outside
 from sapwood.driver.emulated.schedules import Item, Queue, Schedule
 from sapwood.driver.results import Refusal, Result
 
@@ -69,28 +70,76 @@ class _Mark:
         self.capture, self.nodes = capture, nodes
 
 
+class _Event:
+    """What an event marks, if anything yet, and whether it can tell time."""
+
+    __slots__ = ("mark", "timing")
+
+    def __init__(self, timing: bool) -> None:
+        self.mark: Item | _Mark | None = None
+        self.timing = timing
+
+
 class Flow:
     """The streams and events of one device."""
 
     def __init__(self, schedule: Schedule, handles: Iterator[int]) -> None:
         self.schedule = schedule
         self.streams = Counted[StreamHandle, Queue]("stream", StreamHandle, handles)
-        self.events = Counted[EventHandle, Item | _Mark | None](
-            "event", EventHandle, handles
-        )
+        self.events = Counted[EventHandle, _Event]("event", EventHandle, handles)
+        self._outside = Outside(schedule)
+        self._foreign: set[StreamHandle] = set()
         self._captures: dict[Queue, _Capture] = {}
         self._handles = handles
 
     # Streams.
 
+    def create(self) -> StreamHandle:
+        """Return a new stream."""
+        return self.streams.add(self.schedule.open())
+
     def destroy(self, stream: StreamHandle) -> None:
-        """End a stream; work given to it before still runs."""
+        """End a stream, or forget a foreign one; work given to it still runs."""
         queue = self.streams.take(stream)
-        capture = self._captures.pop(queue, None)
-        if capture is not None:
+        foreign = stream in self._foreign
+        self._foreign.discard(stream)
+        capture = self._captures.get(queue)
+        if capture is not None and not (foreign and queue is not capture.origin):
+            del self._captures[queue]
             capture.invalidate(f"its stream {stream} was destroyed")
             if queue is capture.origin:
                 self._finish(capture)
+        if not foreign:
+            self._outside.forget(queue)
+            self.schedule.close(queue)
+
+    def adopt(self, raw: int) -> StreamHandle:
+        """Return the handle of a stream by its raw number."""
+        queue = self._outside.queue(raw)
+        for stream, each in self.streams.values.items():
+            if each is queue:
+                return stream
+        stream = self.streams.add(queue)
+        self._foreign.add(stream)
+        return stream
+
+    def raw(self, stream: StreamHandle) -> int:
+        """Return the raw number of a stream."""
+        return self._outside.raw(self.streams.find(stream))
+
+    def open_foreign(self) -> int:
+        """Return the raw number of a new stream that somebody else owns."""
+        return self._outside.name(self.schedule.open())
+
+    def close_foreign(self, raw: int) -> None:
+        """End a stream that somebody else owns, and nobody has adopted."""
+        queue = self._outside.queue(raw)
+        if any(each is queue for each in self.streams.values.values()):
+            raise Refusal(
+                Result.ILLEGAL_STATE,
+                f"stream {raw:#x} has a handle: destroy that before the stream ends",
+            )
+        self._outside.forget(queue)
         self.schedule.close(queue)
 
     def submit(self, stream: StreamHandle, op: Op, work: Callable[[], None]) -> None:
@@ -136,23 +185,25 @@ class Flow:
 
     # Events.
 
+    def create_event(self, timing: bool) -> EventHandle:
+        """Return an event that marks nothing yet."""
+        return self.events.add(_Event(timing))
+
     def record(self, event: EventHandle, stream: StreamHandle) -> None:
         """Let the event mark all work given to the stream so far."""
-        self.events.find(event)
+        found = self.events.find(event)
         queue = self._queue(stream)
         capture = self._captures.get(queue)
-        mark: Item | _Mark
         if capture is None:
-            mark = self.schedule.mark(queue)
+            found.mark = self.schedule.mark(queue)
         else:
             capture.check()
-            mark = _Mark(capture, capture.frontiers[queue])
-        self.events.values[event] = mark
+            found.mark = _Mark(capture, capture.frontiers[queue])
 
     def wait(self, stream: StreamHandle, event: EventHandle) -> None:
         """Order further work of the stream after what the event marks, if anything."""
         queue = self._queue(stream)
-        mark = self.events.find(event)
+        mark = self.events.find(event).mark
         capture = self._captures.get(queue)
         if capture is not None:
             capture.check()
@@ -187,6 +238,11 @@ class Flow:
     def time(self, event: EventHandle) -> float:
         """Return when what the event marks was done, in seconds."""
         item = self._item(event)
+        if not self.events.find(event).timing:
+            raise Refusal(
+                Result.INVALID_HANDLE,
+                f"event {event} cannot tell time: create it with timing",
+            )
         if item is None or not item.done:
             raise Refusal(
                 Result.NOT_READY,
@@ -200,6 +256,11 @@ class Flow:
     def begin(self, stream: StreamHandle) -> None:
         """Record what the stream is given, instead of running it."""
         queue = self._queue(stream)
+        if queue is self._outside.default:
+            raise Refusal(
+                Result.STREAM_CAPTURE_UNSUPPORTED,
+                "the default stream cannot be captured: capture on one that was made",
+            )
         if queue in self._captures:
             raise Refusal(
                 Result.ILLEGAL_STATE,
@@ -262,7 +323,7 @@ class Flow:
 
     def _item(self, event: EventHandle) -> Item | None:
         """Return what an event waits for, which may not be inside a capture."""
-        mark = self.events.find(event)
+        mark = self.events.find(event).mark
         if isinstance(mark, _Mark):
             mark.capture.invalidate(f"somebody asked whether its event {event} is done")
             raise Refusal(

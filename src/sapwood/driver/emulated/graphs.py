@@ -41,6 +41,20 @@ class Graph:
         self.nodes[node] = Node(op, before)
         return node
 
+    def surround(
+        self, first: Iterable[Op], last: Iterable[Op]
+    ) -> tuple[tuple[NodeHandle, ...], tuple[NodeHandle, ...]]:
+        """Add nodes that come before all others, and some that come after them."""
+        inner = self.nodes
+        heads = {NodeHandle(next(self._handles)): Node(op, ()) for op in first}
+        self.nodes = heads | {
+            node: Node(made.op, made.after or tuple(heads))
+            for node, made in inner.items()
+        }
+        followed = {before for before, _ in self.edges()}
+        ends = tuple(node for node in self.nodes if node not in followed)
+        return tuple(heads), tuple(self.add(op, ends) for op in last)
+
     def edges(self) -> tuple[tuple[NodeHandle, NodeHandle], ...]:
         """Return ``(before, after)`` pairs."""
         return tuple(

@@ -12,10 +12,11 @@ import os
 from pathlib import Path
 
 from sapwood.driver.api import Access
-from sapwood.units import Addr, Size, hex_address
+from sapwood.units import Addr, Size, align_down, hex_address
 
 __all__ = [
     "cover",
+    "is_mapped",
     "map_file",
     "max_map_count",
     "new_file",
@@ -29,6 +30,7 @@ __all__ = [
 _NORESERVE, _FIXED, _FIXED_NOREPLACE = 0x4000, 0x10, 0x100000
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _NONE = 0
+_ASYNC = 1
 _PROTECTION = {
     Access.NONE: _NONE,
     Access.READ: mmap.PROT_READ,
@@ -48,6 +50,7 @@ _libc.mmap.argtypes = (
 )
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.fallocate.argtypes = (
     ctypes.c_int,
     ctypes.c_int,
@@ -90,6 +93,13 @@ def protect(address: Addr, size: Size, access: Access) -> None:
 def unmap(address: Addr, size: Size) -> None:
     """Give addresses back to the process."""
     _check(_libc.munmap(address, size))
+
+
+def is_mapped(address: Addr, size: Size) -> bool:
+    """Return whether the process has something mapped at all these addresses."""
+    start = align_down(address, Size(mmap.PAGESIZE))
+    status: int = _libc.msync(start, address + size - start, _ASYNC)
+    return status == 0
 
 
 def new_file(name: str, size: Size) -> int:

@@ -8,7 +8,7 @@ answer of `Memory.check` may.
 from __future__ import annotations
 
 import ctypes
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -43,6 +43,7 @@ class Memory:
         self.extents = Counted[ExtentHandle, Extent]("extent", ExtentHandle, handles)
         self.mappings: dict[int, _Mapping] = {}
         self.host: dict[int, Size] = {}
+        self.registered: dict[int, Size] = {}
         self._starts: list[int] = []
         self._host_starts: list[int] = []
         self._most = (linux.max_map_count() - _HEADROOM) // 2
@@ -131,8 +132,7 @@ class Memory:
         address = linux.new_private(size)
         ctypes.memset(address, POISON, size)
         self.host[address] = size
-        insort(self._host_starts, address)
-        self.version += 1
+        self._reach(address)
         return address
 
     def free_host(self, address: Addr) -> None:
@@ -143,9 +143,34 @@ class Memory:
                 f"no host block begins at {hex_address(address)}: free once what "
                 "allocate_host returned",
             )
-        self._host_starts.remove(address)
-        self.version += 1
+        self._lose(address)
         linux.unmap(address, size)
+
+    def register_host(self, address: Addr, size: Size) -> None:
+        if size <= 0 or not linux.is_mapped(address, size):
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"the process has no {size_text(size)} at {hex_address(address)}: "
+                "register memory that it has mapped",
+            )
+        known = self._host_before(address + size)
+        if known is not None and known + self._host_size(known) > address:
+            raise Refusal(
+                Result.HOST_MEMORY_ALREADY_REGISTERED,
+                f"the device reaches some of the {size_text(size)} at "
+                f"{hex_address(address)} already: register each byte once",
+            )
+        self.registered[address] = size
+        self._reach(address)
+
+    def unregister_host(self, address: Addr) -> None:
+        if self.registered.pop(address, None) is None:
+            raise Refusal(
+                Result.HOST_MEMORY_NOT_REGISTERED,
+                f"no registered memory begins at {hex_address(address)}: unregister "
+                "once what register_host was given",
+            )
+        self._lose(address)
 
     def check(self, lo: int, hi: int, writes: bool) -> None:
         """Refuse an access to ``[lo, hi)`` that the mappings do not allow."""
@@ -176,11 +201,31 @@ class Memory:
         self.physical.close()
 
     def _check_host(self, lo: int, hi: int) -> None:
-        index = bisect_right(self._host_starts, lo) - 1
-        if index < 0 or hi > (start := self._host_starts[index]) + self.host[start]:
+        start = self._host_before(lo + 1)
+        if start is None or hi > start + self._host_size(start):
             raise _illegal(
-                lo, hi, "it is neither device memory nor in one allocate_host block"
+                lo,
+                hi,
+                "it is neither device memory nor in one block of allocate_host or "
+                "register_host",
             )
+
+    def _host_before(self, end: int) -> int | None:
+        """Return where the last host block begins that begins before ``end``."""
+        index = bisect_left(self._host_starts, end) - 1
+        return self._host_starts[index] if index >= 0 else None
+
+    def _host_size(self, start: int) -> Size:
+        size = self.host.get(start)
+        return self.registered[start] if size is None else size
+
+    def _reach(self, address: Addr) -> None:
+        insort(self._host_starts, address)
+        self.version += 1
+
+    def _lose(self, address: Addr) -> None:
+        self._host_starts.remove(address)
+        self.version += 1
 
     def _is_reserved(self, lo: int, hi: int) -> bool:
         return any(

@@ -117,6 +117,15 @@ class Work:
         self._bind(op)
         return found.add(op, after)
 
+    def surround(
+        self, graph: GraphHandle, first: tuple[Op, ...], last: tuple[Op, ...]
+    ) -> tuple[tuple[NodeHandle, ...], tuple[NodeHandle, ...]]:
+        """Add nodes before and behind all others."""
+        found = self.graphs.find(graph)
+        for op in (*first, *last):
+            self._bind(op)
+        return found.surround(first, last)
+
     def instantiate(self, graph: GraphHandle) -> ExecHandle:
         """Bind all ops of a graph, so that launching decodes nothing."""
         nodes = self.graphs.find(graph).nodes

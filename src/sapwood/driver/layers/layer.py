@@ -15,7 +15,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _GIVES_BACK = frozenset(
-    {"close", "free_host", "release", "unload_module", "unmap", "unreserve"}
+    {
+        "close",
+        "free_host",
+        "release",
+        "unload_module",
+        "unmap",
+        "unregister_host",
+        "unreserve",
+    }
 )
 
 
@@ -71,9 +79,13 @@ class Layer:
     unmap = _passed(Driver.unmap)
     allocate_host = _passed(Driver.allocate_host)
     free_host = _passed(Driver.free_host)
+    register_host = _passed(Driver.register_host)
+    unregister_host = _passed(Driver.unregister_host)
 
     create_stream = _passed(Driver.create_stream)
     destroy_stream = _passed(Driver.destroy_stream)
+    adopt_stream = _passed(Driver.adopt_stream)
+    raw_stream = _passed(Driver.raw_stream)
     synchronize_stream = _passed(Driver.synchronize_stream)
     query_stream = _passed(Driver.query_stream)
     create_event = _passed(Driver.create_event)
@@ -109,3 +121,6 @@ class Layer:
     destroy_exec = _passed(Driver.destroy_exec)
     set_op = _passed(Driver.set_op)
     launch_graph = _passed(Driver.launch_graph)
+    adopt_graph = _passed(Driver.adopt_graph)
+    surround = _passed(Driver.surround)
+    adopt_exec = _passed(Driver.adopt_exec)

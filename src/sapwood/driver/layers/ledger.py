@@ -26,6 +26,7 @@ class Ledger:
         self._mappings: dict[Addr, Size] = {}
         self._access: dict[int, Access] = {}  # of mapped pages, by address
         self._host: set[Addr] = set()
+        self._registered: dict[Addr, Size] = {}
 
     def check(self, name: str, args: tuple[Any, ...]) -> None:
         """Refuse a call that the account says is wrong."""
@@ -44,6 +45,7 @@ class Ledger:
         return {
             "host": len(self._host),
             "mapping": len(self._mappings),
+            "registered": len(self._registered),
             "reservation": len(self._reservations),
         }
 
@@ -86,6 +88,15 @@ class Ledger:
         if address not in self._host:
             raise _wrong(address, "is not where a host block begins")
 
+    def _check_register_host(self, address: Addr, size: Size) -> None:
+        for start, length in self._registered.items():
+            if start < address + size and address < start + length:
+                raise _wrong(address, f"is registered from {hex_address(start)}")
+
+    def _check_unregister_host(self, address: Addr) -> None:
+        if address not in self._registered:
+            raise _wrong(address, "is not where registered memory begins")
+
     def _note_reserve(self, result: Addr, size: Size, _at: Addr | None = None) -> None:
         self._reservations[result] = size
 
@@ -118,6 +129,12 @@ class Ledger:
 
     def _note_free_host(self, _: None, address: Addr) -> None:
         self._host.remove(address)
+
+    def _note_register_host(self, _: None, address: Addr, size: Size) -> None:
+        self._registered[address] = size
+
+    def _note_unregister_host(self, _: None, address: Addr) -> None:
+        del self._registered[address]
 
     def _refuse_mapped(self, address: Addr, size: Size) -> None:
         # A reservation has far more pages than there are mappings.

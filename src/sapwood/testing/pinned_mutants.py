@@ -1,0 +1,70 @@
+"""Faulty variants of pinned memory, which `PinnedBlocks` must catch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from sapwood.memory.pinned.cache import Cache
+from sapwood.memory.pinned.intake import Intake
+from sapwood.memory.pinned.live import Live
+from sapwood.memory.pinned.pending import Pending
+from sapwood.memory.pinned.stock import Stock
+from sapwood.testing.tree_mutants import Mutant, miswritten
+
+__all__ = ["PINNED_MUTANTS"]
+
+
+def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> Mutant:
+    return Mutant(name, partial(miswritten, function, right, wrong))
+
+
+PINNED_MUTANTS: Final = (
+    _mutant(
+        "copies ignored", Intake.let_go, "if not block.users or block.captured", "if 1"
+    ),
+    _mutant(
+        "one copy of several waited for",
+        Pending._finish,  # noqa: SLF001 - a fault lies inside
+        "if not wait.freed.waits:",
+        "if True:",
+    ),
+    _mutant(
+        "events not asked",
+        Pending._is_done,  # noqa: SLF001
+        "self._driver.query_event(wait.event)",
+        "True",
+    ),
+    _mutant("captures ignored", Stock.put, "if block.captured:", "if False:"),
+    _mutant(
+        "replays of a released pool ignored",
+        Stock.release,
+        "block.users.update(after)",
+        "pass",
+    ),
+    _mutant(
+        "blocks kept for ever",
+        Stock.release,
+        "self._kept.difference_update(loose)",
+        "loose.clear()",
+    ),
+    _mutant(
+        "coalescing skipped",
+        Cache.put,
+        "(block.before, block.behind)",
+        "(block.before, None)",
+    ),
+    _mutant(
+        "split without an end",
+        Cache._split,  # noqa: SLF001
+        "block.size, block.behind = request.block, tail",
+        "block.behind = tail",
+    ),
+    _mutant(
+        "a block too far",
+        Live.containing,
+        "bisect_right(self._starts, address) - 1",
+        "bisect_right(self._starts, address) - 2",
+    ),
+)
