@@ -1,0 +1,129 @@
+"""``sapwood simulate``: how much memory a trace takes, on each policy.
+
+Exit codes: 0 served; 1 a policy ran out of ``--device-memory``; 2 wrong usage, or a
+file that is no trace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sapwood import knobs
+from sapwood.errors import MisuseError
+from sapwood.memory.caching.settings import Settings
+from sapwood.memory.simulate import POLICIES, Outcome, Trace, compare, read_trace
+from sapwood.units import size_text
+
+__all__ = ["simulate"]
+
+ALL = "all"
+
+
+def simulate(
+    path: str,
+    policies: Sequence[str] = (),
+    *,
+    device: int | None = None,
+    changes: Iterable[str] = (),
+    device_memory: str | None = None,
+    repeat: int = 1,
+    as_json: bool = False,
+) -> int:
+    """Replay the trace in a file on ``policies``, all if there are none.
+
+    ``device`` is which one's of a PyTorch snapshot; None: the only one that it has.
+    ``changes`` are settings as ``key=value``, on top of those of the environment;
+    ``device_memory`` is a size as text. Returns 1 where a policy ran out of memory.
+    Raises `MisuseError` for what it does not understand.
+    """
+    names = [name for named in policies for name in named.split(",")] or [ALL]
+    outcomes = compare(
+        trace := read_trace(path, device),
+        POLICIES if ALL in names else names,
+        settings=_settings(changes),
+        device_memory=knobs.limit("--device-memory", device_memory),
+        repeat=repeat,
+    )
+    if as_json:
+        told = [_plain(outcome) for outcome in outcomes]
+        print(json.dumps(told if ALL in names or len(told) > 1 else told[0]))
+    else:
+        _show(trace, outcomes)
+    return 1 if any(outcome.failure for outcome in outcomes) else 0
+
+
+def _settings(changes: Iterable[str]) -> Settings:
+    settings = Settings.from_env()
+    text = []
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals:
+            key, equals, value = change.partition(":")
+        if not equals:
+            raise MisuseError(
+                f"--set {change} changes nothing. Write KEY=VALUE, as in "
+                "max_split_size_mb=64"
+            )
+        text.append(f"{key}:{value}")
+    return settings.revised(",".join(text)) if text else settings
+
+
+def _plain(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "trace": outcome.trace,
+        "policy": outcome.policy,
+        "kind": POLICIES[outcome.policy].kind,
+        "reserved": outcome.reserved,
+        "peak": outcome.peak,
+        "lower_bound": outcome.peak,
+        "ratio": outcome.ratio,
+        "driver_calls": outcome.driver_calls,
+        "calls": dict(sorted(outcome.calls.items())),
+        "requests": outcome.requests,
+        "seconds": outcome.seconds,
+        "failure": None if outcome.failure is None else asdict(outcome.failure),
+    }
+
+
+def _mib(size: int) -> str:
+    """Return a size in one unit, so that those in a column can be compared."""
+    return f"{size / (1 << 20):,.1f} MiB"
+
+
+def _show(trace: Trace, outcomes: Iterable[Outcome]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    title = (
+        f"{trace.name}: {len(trace.buffers):,} buffers, at most "
+        f"{_mib(trace.peak)} alive at once"
+    )
+    table = Table("policy", "what it is", title=escape(title))
+    for column in ("reserved", "to peak", "driver calls", "seconds"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for outcome in outcomes:
+        ratio = outcome.ratio
+        table.add_row(
+            outcome.policy,
+            POLICIES[outcome.policy].about,
+            _mib(outcome.reserved),
+            "ran out" if ratio is None else f"{ratio:.3f}",
+            f"{outcome.driver_calls:,}",
+            f"{outcome.seconds:.2f}",
+        )
+    console = Console()
+    console.print(table)
+    for outcome in outcomes:
+        if failure := outcome.failure:
+            console.print(
+                f"{outcome.policy} ran out of memory in pass {failure.turn}, at "
+                f"time {failure.time}: buffer {failure.buffer} of "
+                f"{size_text(failure.size)}, beside {size_text(failure.live)} alive. "
+                f"{failure.text}",
+                markup=False,
+                soft_wrap=True,
+            )

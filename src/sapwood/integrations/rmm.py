@@ -1,0 +1,39 @@
+"""RMM: an allocator of this library as a memory resource."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sapwood.driver.foreign import raw_of
+from sapwood.errors import MisuseError
+from sapwood.memory.lending import Lender
+
+__all__ = ["library", "resource"]
+
+
+def library() -> Any:
+    """Return RMM. Raises `MisuseError` where it cannot be imported."""
+    try:
+        import rmm
+        import rmm.mr
+    except ImportError as error:
+        raise MisuseError(
+            f"RMM cannot be imported ({error}). Install it: pip install rmm-cu13"
+        ) from error
+    return rmm
+
+
+def resource(lender: Lender) -> Any:
+    """Return a resource for ``rmm.mr.set_current_device_resource``.
+
+    What RMM gives back on another stream than it asked on is reused after the work of
+    both.
+    """
+
+    def allocate(size: int, stream: object) -> int:
+        return lender.lend(size, raw_of(stream))
+
+    def deallocate(address: int, _size: int, stream: object) -> None:
+        lender.take_back(address, raw_of(stream))
+
+    return library().mr.CallbackMemoryResource(allocate, deallocate)

@@ -1,0 +1,19 @@
+"""Segments that C serves, for libraries that must not be called back into Python."""
+
+from __future__ import annotations
+
+from sapwood.memory.native.library import native_library
+from sapwood.memory.native.segments import (
+    Request,
+    SegmentCounters,
+    Segments,
+    open_segments,
+)
+
+__all__ = [
+    "Request",
+    "SegmentCounters",
+    "Segments",
+    "native_library",
+    "open_segments",
+]

@@ -1,0 +1,218 @@
+"""Segments of one address range, served by two C functions of its own.
+
+For libraries that ask for device memory while they hold a lock: a call into Python
+there could wait for a thread that waits for that lock. The addresses must be mapped
+beforehand; nothing here touches them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sapwood.errors import MisuseError
+from sapwood.memory.native.library import native_library, native_path
+from sapwood.units import Addr, Size, hex_address, size_text
+
+__all__ = ["Request", "SegmentCounters", "Segments", "open_segments"]
+
+PAGE: Final = Size(2 << 20)
+
+What = Literal["served", "refused", "returned", "stray"]
+_WHAT: Final[dict[int, What]] = {
+    1: "served",
+    2: "refused",
+    3: "returned",
+    4: "stray",
+}
+
+_WORD: Final = ctypes.c_uint64
+
+
+class _Entry(ctypes.Structure):
+    _fields_ = [(name, _WORD) for name in ("address", "size", "stream", "what")]
+
+
+class _Counters(ctypes.Structure):
+    _fields_ = [
+        (name, _WORD)
+        for name in (
+            "served",
+            "refused",
+            "returned",
+            "strays",
+            "held",
+            "held_bytes",
+            "peak_bytes",
+            "wanted",
+            "logged",
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call of a range's functions; ``stream`` is the caller's raw pointer.
+
+    A ``stray`` is an address given back where no segment begins. A ``refused`` request
+    has no address.
+    """
+
+    what: What
+    address: Addr
+    size: Size
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCounters:
+    """What a range has served so far, in requests, and now, in segments and bytes.
+
+    ``wanted`` is the largest request that was refused; ``logged`` counts the requests
+    of which the log keeps the first.
+    """
+
+    served: int
+    refused: int
+    returned: int
+    strays: int
+    held: int
+    held_bytes: Size
+    peak_bytes: Size
+    wanted: Size
+    logged: int
+
+
+class Segments:
+    """An address range, cut into segments of whole pages by whoever calls `serve`.
+
+    ``serve`` is the address of a C function ``void *(size_t, int device, void
+    *stream)`` that returns NULL where nothing fits, ``take_back`` that of a
+    ``void (void *, size_t, int device, void *stream)``. Both may be called on any
+    thread, under any lock. ``symbols`` are the file that they are in, and their names.
+    """
+
+    def __init__(self, library: ctypes.CDLL, slot: int, base: Addr, size: Size) -> None:
+        self._library, self._slot = library, slot
+        self.base, self.size = base, size
+        self.serve: int = library.sapwood_serve_function(slot)
+        self.take_back: int = library.sapwood_take_back_function(slot)
+        self.symbols = (
+            str(native_path()),
+            f"sapwood_serve_0x{slot:03X}",
+            f"sapwood_take_back_0x{slot:03X}",
+        )
+        self.closed = False
+
+    def counters(self) -> SegmentCounters:
+        """Return what was served so far, and what is out now."""
+        self._check_open()
+        now = _Counters()
+        self._library.sapwood_count(self._slot, ctypes.byref(now))
+        return SegmentCounters(*(getattr(now, of[0]) for of in _Counters._fields_))
+
+    def log(self, start: int = 0) -> tuple[Request, ...]:
+        """Return the requests from number ``start`` on, in their order."""
+        count = self.counters().logged - start
+        if count <= 0:
+            return ()
+        entries = (_Entry * count)()
+        found = self._library.sapwood_read_log(self._slot, start, count, entries)
+        return tuple(
+            Request(_WHAT[entry.what], entry.address, entry.size, entry.stream)
+            for entry in entries[:found]
+        )
+
+    def settle(self) -> None:
+        """Let all streams have what was given back; its work is over by now."""
+        self._check_open()
+        self._library.sapwood_settle(self._slot)
+
+    def reset(self) -> None:
+        """Begin anew, counters and log too; the work of all segments is over by now.
+
+        Raises `MisuseError` while segments are out.
+        """
+        self._check_open()
+        self._refuse_held(self._library.sapwood_reset(self._slot))
+
+    def close(self) -> None:
+        """End the range; its functions then serve nothing, until another one has them.
+
+        Closing again does nothing. Raises `MisuseError` while segments are out.
+        """
+        if not self.closed:
+            self._refuse_held(self._library.sapwood_close(self._slot))
+            self.closed = True
+
+    def _refuse_held(self, held: int) -> None:
+        if held:
+            raise MisuseError(
+                f"{held} segments of the range at {hex_address(self.base)} are still "
+                "out. Drop what was allocated from them, and have its library give "
+                "cached memory back (torch.cuda.empty_cache())"
+            )
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise MisuseError(
+                f"the range at {hex_address(self.base)} is closed. Open another one"
+            )
+
+    def __repr__(self) -> str:
+        return f"<Segments {hex_address(self.base)}, {size_text(self.size)}>"
+
+
+def open_segments(
+    base: Addr,
+    size: Size,
+    *,
+    device: int = 0,
+    page: Size = PAGE,
+    reuse: bool = True,
+    log: int = 4096,
+) -> Segments:
+    """Return ``[base, base + size)`` as a range that C functions serve segments of.
+
+    Segments are whole pages at multiples of ``page``; requests for another ``device``
+    are refused. With ``reuse``, what was given back goes to requests of its stream,
+    and to others after `Segments.settle`; without, every segment has addresses of its
+    own. The first ``log`` requests are kept. Raises `MisuseError` for a range that is
+    not whole pages, where the library cannot be compiled, and where 1024 ranges are
+    open.
+    """
+    whole = page > 0 < base and not base % page and not size % page
+    if not whole or not 0 < size // page < 1 << 32:
+        raise MisuseError(
+            f"[{hex_address(base)}, {hex_address(base + size)}) is not some whole "
+            f"pages of {size_text(page)}. Align both ends"
+        )
+    library = _declared(native_library())
+    slot = library.sapwood_open(base, page, size // page, device, reuse, log)
+    if slot == -1:
+        raise MisuseError("1024 ranges of segments are open. Close some of them")
+    if slot < 0:
+        raise MemoryError(
+            f"the host has no memory for the tables of {size // page} pages and "
+            f"{log} requests. Open a smaller range, or keep fewer requests"
+        )
+    return Segments(library, slot, base, size)
+
+
+def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    """Return the library, told what its functions take and return."""
+    number, size, address = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
+    for name, result, arguments in (
+        ("open", number, (_WORD, size, size, number, number, size)),
+        ("serve_function", _WORD, (number,)),
+        ("take_back_function", _WORD, (number,)),
+        ("count", None, (number, address)),
+        ("read_log", size, (number, size, size, address)),
+        ("settle", None, (number,)),
+        ("reset", _WORD, (number,)),
+        ("close", _WORD, (number,)),
+    ):
+        function = getattr(library, f"sapwood_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library

@@ -1,0 +1,45 @@
+"""The allocator itself, on a device of addresses alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sapwood.driver.layers.recorded import Recorded
+from sapwood.memory.caching.allocator import Allocator
+from sapwood.memory.caching.settings import Settings
+from sapwood.memory.simulate.ground import Ground
+from sapwood.units import Addr, Size
+
+__all__ = ["Ours"]
+
+
+class Ours:
+    """`Allocator` as a simulation sees it; streams keep their numbers."""
+
+    def __init__(self, settings: Settings, total: int) -> None:
+        self.ground = Ground(Size(total))
+        self._recorded = Recorded(self.ground)
+        self.allocator = Allocator(self._recorded, settings)
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of physical memory, counted once."""
+        return self.ground.held
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """How often the allocator made each call of the driver."""
+        return self._recorded.counts()
+
+    def allocate(self, size: int, stream: int) -> int:
+        """Return an address for a stream."""
+        return self.allocator.malloc(size, self.ground.adopt_stream(stream))
+
+    def free(self, address: int) -> None:
+        """Give an allocation back."""
+        self.allocator.free(Addr(address))
+
+    def close(self) -> None:
+        """End the allocator and the device; raises `InternalError` for leaks."""
+        self.allocator.close()
+        self.ground.close()

@@ -1,0 +1,86 @@
+"""What a program allocates, and until when: a trace, as plain values.
+
+A buffer is alive in ``[lower, upper)``. So of events at the same time the frees come
+first; allocations of one time keep the order of the buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sapwood.errors import MisuseError
+from sapwood.units import Size
+
+__all__ = ["Buffer", "Trace"]
+
+
+class Buffer(NamedTuple):
+    """``size`` bytes, used on ``stream`` from ``lower`` until before ``upper``."""
+
+    name: str
+    lower: int
+    upper: int
+    size: Size
+    stream: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Buffers, and the order in which they come and go.
+
+    ``steps`` hold *n* where buffer *n* is allocated, and ``~n`` where it is freed;
+    buffers without bytes are not among them. ``peak`` is the most that is alive at
+    once, in bytes: nothing that serves the trace can do with less.
+    """
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    steps: tuple[int, ...]
+    peak: Size
+
+    @classmethod
+    def of(cls, name: str, buffers: Iterable[Buffer]) -> Trace:
+        """Return the trace of some buffers.
+
+        Raises `MisuseError` where one ends before it begins, or has less than no
+        bytes.
+        """
+        kept = tuple(buffers)
+        for buffer in kept:
+            _check(buffer)
+        steps = _steps(kept)
+        return cls(name, kept, steps, _peak(kept, steps))
+
+
+def _check(buffer: Buffer) -> None:
+    if buffer.lower >= buffer.upper:
+        raise MisuseError(
+            f"buffer {buffer.name} is alive in [{buffer.lower}, {buffer.upper}), which "
+            "is empty. Give an upper above its lower"
+        )
+    if buffer.size < 0:
+        raise MisuseError(
+            f"buffer {buffer.name} has {buffer.size} bytes. Give a size from 0"
+        )
+
+
+def _steps(buffers: tuple[Buffer, ...]) -> tuple[int, ...]:
+    events: list[tuple[int, bool, int]] = []
+    for number, buffer in enumerate(buffers):
+        if buffer.size:
+            events += (buffer.lower, True, number), (buffer.upper, False, number)
+    events.sort()
+    return tuple(number if begins else ~number for _, begins, number in events)
+
+
+def _peak(buffers: tuple[Buffer, ...], steps: tuple[int, ...]) -> Size:
+    live = peak = 0
+    for step in steps:
+        if step < 0:
+            live -= buffers[~step].size
+        else:
+            live += buffers[step].size
+            peak = max(peak, live)
+    return Size(peak)

@@ -1,0 +1,89 @@
+"""Allocators of this library for others, by the library's name and the GPU's number.
+
+One lender serves a GPU for as long as the process lives: all libraries share what it
+caches.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from typing import Any, Final
+
+from sapwood.driver.cuda import Cuda
+from sapwood.errors import MisuseError
+from sapwood.memory.caching.allocator import Allocator
+from sapwood.memory.lending import Lender
+
+__all__ = ["allocator_for", "lender", "torch_pool"]
+
+_FOR_ALL: Final = {
+    "cupy": ("sapwood.integrations.cupy_allocator", "allocator"),
+    "numba": ("sapwood.integrations.numba", "plugin"),
+}
+"""Libraries that ask one allocator for the memory of every GPU."""
+
+_FOR_ONE: Final = {
+    "cuda.core": ("sapwood.integrations.cuda_core", "resource"),
+    "rmm": ("sapwood.integrations.rmm", "resource"),
+}
+"""Libraries that are given an allocator for each GPU."""
+
+_lock = threading.Lock()
+_lenders: dict[int, Lender] = {}
+
+
+def lender(device: int = 0) -> Lender:
+    """Return this process's lender of GPU number ``device``, made when first asked for.
+
+    Raises `NoDevice` where there is no such GPU.
+    """
+    found = _lenders.get(device)
+    if found is not None:
+        return found
+    with _lock:
+        if device not in _lenders:
+            driver = Cuda(device)
+            allocator = Allocator(driver, index=device)
+            _lenders[device] = Lender(allocator, driver, device)
+        return _lenders[device]
+
+
+def allocator_for(library: str, device: int = 0) -> Any:
+    """Return what a library wants of an allocator.
+
+    ``"cupy"``: a function for ``cupy.cuda.set_allocator``; ``"numba"``: a class for
+    ``numba.cuda.set_memory_manager``; ``"rmm"``: a resource for
+    ``rmm.mr.set_current_device_resource``; ``"cuda.core"``: a ``MemoryResource``. The
+    last two are for GPU number ``device``. Raises `MisuseError` for other names, and
+    where the library is not there.
+    """
+    if library in _FOR_ALL:
+        return _adapter(*_FOR_ALL[library])(lender)
+    if library in _FOR_ONE:
+        return _adapter(*_FOR_ONE[library])(lender(device))
+    known = ", ".join((*_FOR_ALL, *_FOR_ONE))
+    raise MisuseError(
+        f"no allocator for {library!r}: choose from {known}; for PyTorch, torch_pool"
+    )
+
+
+def torch_pool(size: int, device: int = 0, **options: bool) -> Any:
+    """Return ``size`` bytes of GPU number ``device`` as a pool for PyTorch.
+
+    ``options`` are ``no_split`` and ``use_on_oom``, as ``torch.cuda.MemPool`` has them.
+    Raises `OutOfMemory`, and `MisuseError` where there is no PyTorch with CUDA.
+    """
+    open_pool = _adapter("sapwood.integrations.torch_pool", "open_pool")
+    return open_pool(lender(device), size, **options)
+
+
+def _adapter(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+def __getattr__(name: str) -> Any:
+    # Numba asks the module named in NUMBA_CUDA_MEMORY_MANAGER for this.
+    if name == "_numba_memory_manager":
+        return allocator_for("numba")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,101 @@
+"""``sapwood simulate`` answers on every policy, for people and for machines."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sapwood.cli import main
+from sapwood.memory.simulate import POLICIES
+
+ROWS = "id,lower,upper,size\na,0,4,30000000\nb,1,3,30000000\nc,5,6,100\n"
+
+
+@pytest.fixture
+def trace(tmp_path) -> str:
+    path = tmp_path / "steps.csv"
+    path.write_text(ROWS)
+    return str(path)
+
+
+def _told(capsys, *argv: str):
+    code = main(["simulate", *argv, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_all_policies_are_compared(trace, capsys):
+    """Without a policy, machines get a list with one object for each."""
+    code, told = _told(capsys, trace)
+    assert code == 0
+    assert [one["policy"] for one in told] == list(POLICIES)
+    for one in told:
+        assert one["peak"] == one["lower_bound"] == 60_000_000
+        assert one["ratio"] == one["reserved"] / one["peak"] >= 1.0
+        assert one["driver_calls"] == sum(one["calls"].values())
+        assert (one["trace"], one["requests"], one["failure"]) == ("steps", 3, None)
+
+
+def test_one_policy_is_one_object(trace, capsys):
+    """One policy gives an object, several, however they are named, a list."""
+    assert _told(capsys, trace, "--policy", "classic")[1]["policy"] == "classic"
+    for argv in (["classic,planned"], ["classic", "--policy", "planned"]):
+        told = _told(capsys, trace, "--policy", *argv)[1]
+        assert [one["policy"] for one in told] == ["classic", "planned"]
+
+
+def test_people_see_a_table(trace, capsys, monkeypatch):
+    """The table names every policy, what it is, and its ratio."""
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["simulate", trace]) == 0
+    told = capsys.readouterr().out
+    assert "3 buffers, at most 57.2 MiB alive" in told
+    for policy in POLICIES.values():
+        assert policy.name in told
+        assert policy.about in told
+
+
+def test_running_out_is_told(trace, capsys):
+    """A device that is too small is exit code 1; where and why is said."""
+    code, told = _told(capsys, trace, "--policy", "default", "--device-memory", "40MiB")
+    assert code == 1
+    assert told["ratio"] is None
+    assert told["failure"]["buffer"] == "b"
+    assert told["failure"]["live"] == 30_000_000
+    assert main(["simulate", trace, "--device-memory", "40MiB"]) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert "default ran out of memory in pass 1, at time 1: buffer b" in text
+
+
+@pytest.mark.parametrize(
+    "change", ["large_segment_size_mb=64", "large_segment_size_mb:64"]
+)
+def test_settings_are_spelt_as_in_the_environment(change, trace, capsys, monkeypatch):
+    """``--set`` changes what the environment set, in the same spelling."""
+    argv = [trace, "--policy", "expandable", "--repeat", "2"]
+    assert _told(capsys, *argv, "--set", change)[1]["reserved"] == (64 + 2) << 20
+    monkeypatch.setenv("SAPWOOD_ALLOC_CONF", "large_segment_size_mb:128")
+    assert _told(capsys, *argv)[1]["reserved"] == (128 + 2) << 20
+    assert _told(capsys, *argv, "--set", change)[1]["reserved"] == (64 + 2) << 20
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--policy", "fastest"], "there is no policy 'fastest'"),
+        (["--set", "max_split_size_mb"], "Write KEY=VALUE"),
+        (["--set", "max_split_size=-1"], "max_split_size"),
+        (["--set", "max_spilt_size_mb=64"], "max_split_size_mb"),
+        (["--device-memory", "80 bananas"], "--device-memory='80 bananas'"),
+    ],
+)
+def test_what_is_not_understood_is_named(argv, said, trace, capsys):
+    """Wrong usage is exit code 2, with what would be right."""
+    assert main(["simulate", trace, *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_trace_is_named(tmp_path, capsys):
+    """So is a file that cannot be read."""
+    assert main(["simulate", str(tmp_path / "none.csv")]) == 2
+    assert "none.csv cannot be read" in capsys.readouterr().err
