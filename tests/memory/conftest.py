@@ -105,8 +105,8 @@ def make_bench(request):
 def every_fault():
     """Return what fails each driver call of a scenario once, by position.
 
-    The error must come out, but of calls that are ``unheard``, made by finalisers; and
-    nothing may be left. It returns the names of the calls.
+    The error must come out, but of calls that are ``unheard``, made by finalisers or
+    tried again; and nothing may be left. It returns the names of the calls.
     """
 
     def fail_at(scenario, position, unheard):

@@ -143,5 +143,5 @@ def test_whatever_fails_at_the_end_nothing_is_left(every_fault):
         del held
         device.close()
 
-    fired = set(every_fault(live, "destroy_stream", "destroy_event"))
+    fired = set(every_fault(live, "create", "destroy_stream", "destroy_event"))
     assert {"unload_module", "unmap", "unreserve", "synchronize"} <= fired

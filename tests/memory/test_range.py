@@ -238,9 +238,8 @@ def test_whatever_fails_nothing_is_left(every_fault):
 
     def live(bench):
         device, page = bench.device, bench.device.pages.page
-        other = Stream(
-            bench.checked, bench.checked.create_stream(), "o", device.returns
-        )
+        handle = bench.checked.create_stream()
+        other = Stream(device.driver, handle, "o", device.returns)
         ranges = []
         try:
             for _ in range(2):

@@ -25,13 +25,13 @@ def _recorded(device, *, pages):
 def test_an_unused_device_is_empty(make_bench, page):
     """Nothing is mapped, live, taken or free."""
     assert snapshot(make_bench(limit=9).device, {}) == {
-        "version": 1,
+        "version": 2,
         "page": page,
         "limit": 9 * page,
         "extents": [],
         "live": [],
         "ranges": [],
-        "heap": {"start": 0, "end": 0, "pages": 0, "taken": [], "free": []},
+        "heap": {"spans": [], "pages": 0, "taken": [], "free": []},
     }
 
 
@@ -64,8 +64,7 @@ def test_a_picture_says_what_there_is(bench, page):
     }
     base = device.heap.base
     assert picture["heap"] == {
-        "start": base,
-        "end": base + 2 * page,
+        "spans": [[base, base + 2 * page]],
         "pages": 2,
         "taken": [[held.address, page // 2]],
         "free": [[base + page // 2, base + 2 * page]],

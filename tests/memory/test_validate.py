@@ -15,7 +15,7 @@ PAGE = 4096
 BASE, OTHER, HEAP = 0x6000_0000_0000, 0x6100_0000_0000, 0x6200_0000_0000
 
 SOUND = {
-    "version": 1,
+    "version": 2,
     "page": PAGE,
     "limit": 10 * PAGE,
     "extents": [
@@ -45,8 +45,7 @@ SOUND = {
         },
     ],
     "heap": {
-        "start": HEAP,
-        "end": HEAP + 2 * PAGE,
+        "spans": [[HEAP, HEAP + 2 * PAGE]],
         "pages": 2,
         "taken": [[HEAP, 512], [HEAP + 1024, 512]],
         "free": [[HEAP + 512, HEAP + 1024], [HEAP + 1536, HEAP + 2 * PAGE]],
@@ -54,13 +53,14 @@ SOUND = {
 }
 
 CORRUPTIONS = (
-    ("the version is known", "version", 2),
+    ("the version is known", "version", 1),
     ("blocks tile the heap", "heap.taken.1.0", HEAP),
     ("blocks tile the heap", "heap.taken.1.1", 1024),
     ("blocks tile the heap", "heap.free.0.1", HEAP + 513),
     ("blocks tile the heap", "heap.free.1.1", HEAP + PAGE),
-    ("blocks tile the heap", "heap.start", HEAP + 512),
-    ("blocks tile the heap", "heap.end", HEAP + PAGE),
+    ("blocks tile the heap", "heap.spans.0.0", HEAP + 512),
+    ("blocks tile the heap", "heap.spans.0.1", HEAP + PAGE),
+    ("blocks tile the heap", "heap.spans", []),
     ("a block has a size", "heap.taken.0.1", 0),
     ("blocks are aligned", "heap.taken.0.1", 500),
     (
@@ -113,7 +113,7 @@ def test_what_can_be_is_let_be():
     """A sound picture breaks no law; nor does one without a limit or a heap."""
     assert validate(SOUND) == []
     assert validate(_corrupted("limit", None)) == []
-    empty = {"start": 0, "end": 0, "pages": 0, "taken": [], "free": []}
+    empty = {"spans": [], "pages": 0, "taken": [], "free": []}
     assert validate(_corrupted("heap", empty)) == []
 
 

@@ -1,133 +1,187 @@
-"""The memory of eager arrays: blocks over one growing segment.
+"""The memory of eager arrays: an allocator whose blocks all streams exchange.
 
-A freed block remembers the streams whose work may still use it; whoever takes it on
-another stream waits for them first, in stream order and not on the host.
+A freed block may be taken by anybody at once: whoever takes it waits, in stream order
+and not on the host, for exactly the streams whose work may still use those bytes. To
+the allocator all of them are one stream.
 """
 
 from __future__ import annotations
 
-from sapwood.driver.api import Access, Driver
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from sapwood.driver.api import Driver, EventHandle, ExtentHandle, StreamHandle
+from sapwood.driver.layers.layer import Layer
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
-from sapwood.errors import DriverError
-from sapwood.memory.blocks import Blocks
+from sapwood.errors import DriverError, OutOfMemory
+from sapwood.memory.caching.allocator import Allocator
+from sapwood.memory.caching.picture import Picture
+from sapwood.memory.caching.sizes import GRAIN
 from sapwood.memory.pages import Pages, finish
 from sapwood.memory.returns import Returns
 from sapwood.memory.storage import Storage
+from sapwood.memory.uses import Uses
 from sapwood.units import Addr, Size, align_up
 
-__all__ = ["Heap"]
+__all__ = ["Everybody", "Heap"]
+
+T = TypeVar("T")
+
+_EVERYBODY: Final = StreamHandle(0)
+"""The one stream that the allocator sees."""
 
 
 class _Block:
     """The token of a storage on the heap."""
 
-    __slots__ = ("address", "heap")
+    __slots__ = ("address", "end", "heap")
 
-    def __init__(self, heap: Heap, address: Addr) -> None:
-        self.heap, self.address = heap, address
+    def __init__(self, heap: Heap, address: Addr, end: int) -> None:
+        self.heap, self.address, self.end = heap, address, end
 
     def ended(self, streams: tuple[Stream, ...]) -> None:
-        self.heap.give(self.address, streams)
+        self.heap.give(self.address, self.end, streams)
+
+
+class Everybody(Layer):
+    """A driver to which the work of all streams on free bytes is that of one stream."""
+
+    def __init__(self, driver: Driver, uses: Uses) -> None:
+        super().__init__(driver)
+        self.uses = uses
+
+    def query_stream(self, stream: StreamHandle) -> bool:
+        """Return whether nobody works on free bytes."""
+        del stream
+        idle = all(user.query() for user in self.uses.streams())
+        if idle:
+            self.uses.clear()
+        return idle
+
+    def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
+        """Mark nothing: the device's lock is held, so that nobody else would profit."""
+
+    def synchronize_stream(self, stream: StreamHandle) -> None:
+        """Wait until nobody works on free bytes."""
+        del stream
+        with Release() as release:
+            for user in self.uses.streams():
+                release(finish, user)
+        self.uses.clear()
+
+
+class _Budget:
+    """Physical memory out of the device's pages, as its limit allows."""
+
+    def __init__(self, pages: Pages) -> None:
+        self.pages = pages
+        self.asking = False
+
+    def create(self, size: Size) -> ExtentHandle:
+        """Return new physical memory; raises `OutOfMemory`."""
+        count = size // self.pages.page
+        self.asking = True
+        try:
+            extent = self.pages.create_raw(count)
+        finally:
+            self.asking = False
+        self.pages.heap += count
+        return extent
+
+    def free(self) -> Size:
+        """Return how many bytes could be had."""
+        pages = self.pages
+        if pages.limit is None:
+            return pages.driver.memory_info().free
+        used = (pages.mapped() + pages.heap) * pages.page
+        return Size(max(pages.limit - used, 0))
+
+    def release(self, extent: ExtentHandle, size: Size) -> None:
+        """Take memory back."""
+        self.pages.heap -= size // self.pages.page
+        self.pages.driver.release(extent)
 
 
 class Heap:
-    """A general allocator, simple and exact; called under the device's lock."""
+    """The allocator of eager arrays; called under the device's lock."""
 
     def __init__(self, driver: Driver, pages: Pages, returns: Returns) -> None:
-        self.driver, self.pages, self.returns = driver, pages, returns
-        self.base: Addr | None = None
-        self.blocks = Blocks(Addr(0))
-        self.closed = False
-        self._growing = False
-        self._reserved = Size(0)
-        self._extents: list[Size] = []
+        self.pages, self.returns = pages, returns
+        self.uses = Uses()
+        self._budget = _Budget(pages)
+        self.allocator = Allocator(Everybody(driver, self.uses), source=self._budget)
 
     def allocate(self, size: Size, stream: Stream) -> Storage:
         """Return fresh bytes for use on ``stream``; raises `OutOfMemory`."""
-        while (taken := self.blocks.take(size)) is None:
-            self._grow(self.blocks.missing(size))
-        address, tags = taken
+        asked = max(size, 1)
+        address = self._taken(asked)
+        end = align_up(address + asked, GRAIN)
+        users = self.uses.take(address, end)
         try:
-            for other in tags:
-                if isinstance(other, Stream):
-                    stream.wait(other)
+            for other in users:
+                stream.wait(other)
         except DriverError:
-            self.blocks.give(address, tags)
+            self.give(address, end, tuple(users))
             raise
-        storage = Storage(address, size, _Block(self, address), self.returns)
-        if tags:
+        storage = Storage(address, size, _Block(self, address, end), self.returns)
+        if users:
             # Whoever is next, on whatever stream, is after those waited for here.
             storage.writer = stream
         return storage
 
-    def give(self, address: Addr, streams: tuple[Stream, ...]) -> None:
+    def _taken(self, size: int) -> Addr:
+        try:
+            return self.allocator.malloc(size, _EVERYBODY)
+        except OutOfMemory as error:
+            raise OutOfMemory(
+                error.call,
+                asked=size,
+                free=self._budget.free(),
+                holders=self.pages.holders(),
+            ) from None
+
+    def give(self, address: Addr, end: int, streams: tuple[Stream, ...]) -> None:
         """Take a block back that ``streams`` may still be using."""
-        self.blocks.give(address, frozenset(streams))
-        if self.closed:
-            self.trim()
+        self.uses.add(address, end, frozenset(streams))
+        try:
+            self.allocator.free(address)
+        except DriverError:
+            # Closed, and waiting has reported an error: it is over, so go on.
+            self.allocator.close()
+            raise
 
     def used(self) -> Size:
         """Return the bytes in blocks that somebody holds."""
-        return Size(sum(self.blocks.taken.values()))
+        return Size(self.allocator.counters().total.allocated_bytes.current)
 
     def trim(self) -> Size:
-        """Unmap the pages at the end that are free; return how many bytes.
+        """Give back the pages that are free; return how many bytes.
 
         None while the heap grows, as what is free there is a part of what is wanted.
         """
-        if self._growing:
+        if self._budget.asking:
             return Size(0)
-        before = self.blocks.end
-        with Release() as release:
-            while self._extents:
-                free, tags = self.blocks.tail()
-                size = self._extents[-1]
-                if free < size:
-                    break
-                for stream in tags:
-                    if isinstance(stream, Stream):
-                        release(finish, stream)
-                self._extents.pop()
-                self.blocks.shrink(size)
-                self.pages.heap -= size // self.pages.page
-                release(self.driver.unmap, self.blocks.end, size)
-            if self.closed and not self._extents and self.base is not None:
-                base, self.base = self.base, None
-                release(self.driver.unreserve, base, self._reserved)
-        return Size(before - self.blocks.end)
+        return _twice(self.allocator.trim)
+
+    def picture(self) -> Picture:
+        """Return its segments and blocks as plain values."""
+        return self.allocator.picture()
+
+    @property
+    def base(self) -> Addr | None:
+        """The lowest address reserved for it; None where nothing is."""
+        return self.allocator.base
 
     def close(self) -> None:
         """Unmap what is free now, and the rest as soon as nobody holds it."""
-        self.closed = True
-        self.trim()
+        _twice(self.allocator.close)
 
-    def _grow(self, size: Size) -> None:
-        if self.base is None:
-            # Everything from the base to the end is mapped: no more is ever needed.
-            total = self.driver.memory_info().total
-            reserved = Size(align_up(total, self.pages.page))
-            self.base, self._reserved = self.driver.reserve(reserved), reserved
-            self.blocks = Blocks(self.base)
-        size = Size(align_up(size, self.pages.page))
-        self._growing = True
-        try:
-            extent = self.pages.create_raw(size // self.pages.page)
-        finally:
-            self._growing = False
-        at = self.blocks.end
-        try:
-            self.driver.map(at, extent)
-        except DriverError:
-            self.driver.release(extent)
-            raise
-        try:
-            # The mapping keeps the memory.
-            self.driver.release(extent)
-            self.driver.set_access(at, size, Access.READ_WRITE)
-        except DriverError:
-            self.driver.unmap(at, size)
-            raise
-        self._extents.append(size)
-        self.blocks.grow(size)
-        self.pages.heap += size // self.pages.page
+
+def _twice(give_back: Callable[[], T]) -> T:
+    """Give back; where waiting has reported an error, it is over: then go on."""
+    try:
+        return give_back()
+    except DriverError:
+        give_back()
+        raise

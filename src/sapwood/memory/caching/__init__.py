@@ -1,0 +1,10 @@
+"""The general caching allocator: size classes, streams, pools, history, settings.
+
+`Allocator` decides by plain values and changes its state last; everything that
+explains it (statistics, snapshots, out-of-memory texts) reads a `Picture`, never
+live objects.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,87 @@
+"""A request: checked, made a demand, and refused where nothing serves it."""
+
+from __future__ import annotations
+
+import threading
+
+from sapwood.driver.api import StreamHandle
+from sapwood.errors import MisuseError, OutOfMemory
+from sapwood.memory.caching.explain import out_of_memory
+from sapwood.memory.caching.grow import growth_size
+from sapwood.memory.caching.growth import Attempt, attempts
+from sapwood.memory.caching.portrait import portray
+from sapwood.memory.caching.sizes import IMPOSSIBLE, class_of, rounded
+from sapwood.memory.caching.stacks import Stack
+from sapwood.memory.caching.state import Demand, State
+from sapwood.memory.caching.what_if import Request
+from sapwood.units import Size
+
+__all__ = ["Order", "check_size", "demand_of", "order_of", "refusal"]
+
+
+def check_size(size: int) -> None:
+    """Raise `MisuseError` for what nobody can want: below 0, or from 1 EiB."""
+    if size < 0:
+        raise MisuseError(f"cannot allocate {size} bytes: ask for 0 or more")
+    if size >= IMPOSSIBLE:
+        raise MisuseError(
+            f"cannot allocate {size} bytes: 1 EiB and more is a mistake, not a shortage"
+            ". Look at how the size was computed"
+        )
+
+
+def demand_of(state: State, size: int, stream: StreamHandle, stack: Stack) -> Demand:
+    """Return what a request means: how large a block, from which silo."""
+    need = rounded(size, state.settings.divisions(size))
+    pool = state.pools.routed(threading.get_ident(), stream) or state.pools.default
+    return Demand(Size(size), need, stream, pool.silo(stream, class_of(need)), stack)
+
+
+Order = tuple[Attempt, ...]
+
+
+def order_of(state: State, demand: Demand) -> tuple[Order, Order]:
+    """Return what to try for a demand: first, and after asking for memory.
+
+    Nothing further where it is refused before anything is given up for it.
+    """
+    order = attempts(
+        state.settings,
+        private=demand.silo.pool.private,
+        capturing=state.capturing(),
+        limited=state.settings.per_process_memory_fraction < 1.0,
+    )
+    if _is_rejected(state, demand):
+        return (Attempt.FIT,), ()
+    at = order.index(Attempt.RECLAIM)
+    return order[:at], order[at:]
+
+
+def _is_rejected(state: State, demand: Demand) -> bool:
+    if not state.settings.throw_on_cudamalloc_oom:
+        return False
+    return state.ledger.allocated() + growth_size(state, demand) > state.limit
+
+
+def refusal(state: State, demand: Demand, index: int) -> tuple[OutOfMemory, Size]:
+    """Return the error of a demand that nothing serves, and the device's free bytes."""
+    if _is_rejected(state, demand):
+        state.ledger.rejections += 1
+    else:
+        state.ledger.ooms += 1
+    free = state.driver.memory_info().free
+    state.note("oom", free, demand.need, demand.silo, demand.stack)
+    silo = demand.silo
+    request = Request(
+        size=demand.size,
+        rounded=demand.need,
+        growth=growth_size(state, demand),
+        page=state.page,
+        stream=demand.stream,
+        pool=silo.pool.id,
+        size_class=silo.size_class,
+        settings=state.settings,
+        capturing=state.capturing(),
+    )
+    picture = portray(state, index, free, history=False)
+    return out_of_memory(picture, request), free

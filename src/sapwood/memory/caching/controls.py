@@ -1,0 +1,244 @@
+"""An allocator's surroundings: its pools, cache, settings, counters and history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from sapwood.driver.api import StreamHandle
+from sapwood.memory.caching import relief, upkeep
+from sapwood.memory.caching.counters import Counters
+from sapwood.memory.caching.gate import Gate
+from sapwood.memory.caching.history import (
+    MAX_ENTRIES,
+    Context,
+    Enabled,
+    HistoryOptions,
+)
+from sapwood.memory.caching.picture import Entry, Picture, PoolId
+from sapwood.memory.caching.pools import SegmentSource
+from sapwood.memory.caching.portrait import portray
+from sapwood.memory.caching.settings import Settings
+from sapwood.memory.caching.state import State
+from sapwood.units import Addr, Size
+
+__all__ = ["Controls", "Observer", "Reclaimer"]
+
+Observer = Callable[[int, Size, Size, Size], object]
+"""Told of a shortage: the device's index, and the bytes asked for, allowed and free."""
+
+Reclaimer = Callable[[Size], bool]
+"""Asked for so many bytes; says whether anything was freed."""
+
+T = TypeVar("T")
+
+
+class Controls(Gate):
+    """All of an allocator but allocating; ``index`` is its device's in pictures."""
+
+    __slots__ = ("_observers", "_reclaimers", "index")
+
+    def __init__(self, state: State, index: int) -> None:
+        super().__init__(state)
+        self.index = index
+        self._observers: list[Observer] = []
+        self._reclaimers: list[Reclaimer] = []
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._state.closed
+
+    @property
+    def base(self) -> Addr | None:
+        """The lowest address that is reserved; None where nothing is."""
+        return self._state.segments.lowest()
+
+    # Pools.
+
+    def create_pool(
+        self,
+        *,
+        no_split: bool = False,
+        use_on_oom: bool = False,
+        source: SegmentSource | None = None,
+        capture: bool = False,
+    ) -> PoolId:
+        """Return a new private pool, in use until `release_pool`.
+
+        ``no_split``: each block has a segment of its own. ``use_on_oom``: its free
+        blocks serve others before memory runs out. ``source``: its segments come from
+        there. ``capture``: it is for recorded work, whose memory stays where it is.
+        """
+        with self._entered() as state:
+            upkeep.check_open(state)
+            return state.pools.create(
+                no_split=no_split, use_on_oom=use_on_oom, capture=capture, source=source
+            ).id
+
+    def begin(
+        self, pool: PoolId, *, stream: StreamHandle | None = None, thread: bool = True
+    ) -> None:
+        """Send allocations to a pool: those on ``stream``, else those of this thread.
+
+        Without a stream and with ``thread`` false: all. Until `end`; nests.
+        """
+        with self._entered() as state:
+            upkeep.begin(state, pool, stream, thread=thread)
+
+    def end(self, pool: PoolId) -> None:
+        """End the innermost `begin` of a pool; this thread's, if there is one."""
+        with self._entered() as state:
+            upkeep.end(state, pool)
+
+    @contextmanager
+    def using(self, pool: PoolId) -> Iterator[None]:
+        """Send this thread's allocations to a pool inside a ``with`` block."""
+        self.begin(pool)
+        try:
+            yield
+        finally:
+            self.end(pool)
+
+    def release_pool(self, pool: PoolId) -> None:
+        """Let go of a pool; after the last time its free memory goes back.
+
+        Blocks that somebody holds stay valid.
+        """
+        with self._entered() as state:
+            upkeep.release_pool(state, pool)
+
+    # Giving memory back.
+
+    def empty_cache(self, pool: PoolId | None = None) -> None:
+        """Give back all free memory that nobody has a claim on, or that of a pool.
+
+        Waits for events and streams. Does nothing where this thread is routed to a
+        pool, or anything is captured.
+        """
+        with self._entered() as state:
+            waits = upkeep.waits(state, pool)
+        self._wait(waits)
+        with self._entered() as state:
+            upkeep.empty_cache(state, pool)
+
+    def trim(self, keep: int = 0) -> Size:
+        """Give back free memory until at most ``keep`` bytes of it are left.
+
+        Returns how many bytes. Waits for streams, not for events.
+        """
+        with self._entered() as state:
+            waits = relief.waits_for_cache(state, upkeep.emptied(state, None))
+        self._wait(waits)
+        with self._entered() as state:
+            return upkeep.trim(state, keep)
+
+    def close(self) -> None:
+        """Give everything back; what is still held goes when it is freed."""
+        with self._entered() as state:
+            upkeep.close(state)
+
+    # Settings.
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._state.settings
+
+    def configure(self, settings: str | Settings) -> None:
+        """Replace all settings, by text in PyTorch's spelling or a value.
+
+        Raises `MisuseError` with nothing changed.
+        """
+        new = settings if isinstance(settings, Settings) else Settings.parse(settings)
+        with self._entered() as state:
+            upkeep.configure(state, new)
+
+    @property
+    def memory_fraction(self) -> float:
+        """The part of the device's memory that may be held: a float in [0, 1]."""
+        return self._state.settings.per_process_memory_fraction
+
+    @memory_fraction.setter
+    def memory_fraction(self, fraction: float) -> None:
+        """Set it; TypeError for what is no float."""
+        upkeep.check_fraction(fraction)
+        with self._entered() as state:
+            upkeep.configure(
+                state, state.settings.replace(per_process_memory_fraction=fraction)
+            )
+
+    # Watching.
+
+    def counters(self) -> Counters:
+        """Return all counters, exact at this moment."""
+        with self._entered() as state:
+            return state.ledger.read()
+
+    def reset_peaks(self) -> None:
+        """Let every peak be what is current."""
+        with self._entered() as state:
+            state.ledger.reset_peaks()
+
+    def reset_accumulated(self) -> None:
+        """Begin counting what was allocated, freed and happened anew."""
+        with self._entered() as state:
+            state.ledger.reset_accumulated()
+
+    def record_history(
+        self,
+        enabled: Enabled | None = "all",
+        *,
+        context: Context | None = "all",
+        max_entries: int = MAX_ENTRIES,
+        skip: Collection[str] = (),
+        annotation: str = "",
+        clear: bool = False,
+    ) -> None:
+        """Record what happens from now on; ``enabled`` None ends it.
+
+        The arguments are those of `HistoryOptions`; earlier events are kept unless
+        ``clear``.
+        """
+        options = None
+        if enabled is not None:
+            options = HistoryOptions(
+                enabled=enabled,
+                context=context,
+                max_entries=max_entries,
+                skip=skip,
+                annotation=annotation,
+            )
+        with self._entered() as state:
+            upkeep.record_history(state, options, clear=clear)
+
+    def history(self) -> tuple[Entry, ...]:
+        """Return the recorded events, oldest first."""
+        with self._entered() as state:
+            return (state.history or state.past).entries()
+
+    def picture(self) -> Picture:
+        """Return everything as plain values."""
+        free = self._state.driver.memory_info().free
+        with self._entered() as state:
+            return portray(state, self.index, free)
+
+    def on_out_of_memory(self, observer: Observer) -> Callable[[], None]:
+        """Tell of shortages before they are raised; returns what ends that."""
+        return _attached(self._observers, observer)
+
+    def on_pressure(self, reclaimer: Reclaimer) -> Callable[[], None]:
+        """Ask for memory before any cache is given up; returns what ends that."""
+        return _attached(self._reclaimers, reclaimer)
+
+
+def _attached(watchers: list[T], watcher: T) -> Callable[[], None]:
+    watchers.append(watcher)
+
+    def detach() -> None:
+        """End it; once more does nothing."""
+        if watcher in watchers:
+            watchers.remove(watcher)
+
+    return detach

@@ -1,0 +1,123 @@
+"""Settings as text: ``key:value,key:[a:b,c:d]``, the spelling that PyTorch uses.
+
+`pairs` reads only the structure; the readers below turn one value's text into a
+value and raise ValueError for anything left over. Spaces around words are free.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from sapwood.errors import MisuseError
+from sapwood.units import Size
+
+__all__ = [
+    "MIB",
+    "Pair",
+    "decimal",
+    "listed",
+    "pairs",
+    "size",
+    "size_spelling",
+    "switch",
+    "whole",
+]
+
+MIB = 1 << 20
+
+_EXAMPLE = "Write key:value pairs with commas between, such as expandable_segments:True"
+_SCALES = {"": 1, "B": 1, "K": 1 << 10, "M": MIB, "G": 1 << 30, "T": 1 << 40}
+
+
+class Pair(NamedTuple):
+    """One key and the text of its value, a list with its brackets."""
+
+    key: str
+    value: str
+
+
+def pairs(text: str) -> tuple[Pair, ...]:
+    """Return the keys and values of ``text``, in its order.
+
+    Raises `MisuseError` that names the piece where a key, a colon, a value, a comma
+    or a bracket is missing.
+    """
+    if not text.strip():
+        return ()
+    return tuple(_pair(piece, text) for piece in _pieces(text))
+
+
+def _pieces(text: str) -> list[str]:
+    """Split at the commas that are outside brackets."""
+    pieces, start, inside = [], 0, False
+    for at, letter in enumerate(text):
+        if letter in "[]":
+            if inside == (letter == "["):
+                raise MisuseError(
+                    f"{text!r}: unexpected {letter!r} at position {at}. Write a list "
+                    "as [256:1,512:2,>:8]"
+                )
+            inside = letter == "["
+        elif letter == "," and not inside:
+            pieces.append(text[start:at])
+            start = at + 1
+    if inside:
+        raise MisuseError(f"{text!r}: a list is not closed. Put ] at its end")
+    return [*pieces, text[start:]]
+
+
+def _pair(piece: str, text: str) -> Pair:
+    match = re.fullmatch(r"\s*([^\s:\[\]]+)\s*:\s*(\[[^\[\]]*\]|[^\s:\[\]]+)\s*", piece)
+    if match is None:
+        shown = piece.strip()
+        raise MisuseError(f"{text!r}: {shown!r} is not one key:value pair. {_EXAMPLE}")
+    return Pair(match[1], match[2])
+
+
+def switch(text: str) -> bool:
+    """Return the truth of ``True`` or ``False``."""
+    if text not in {"True", "False"}:
+        raise ValueError(text)
+    return text == "True"
+
+
+def whole(text: str) -> int:
+    """Return a whole number from its decimal digits."""
+    if re.fullmatch(r"[0-9]{1,18}", text) is None:
+        raise ValueError(text)
+    return int(text)
+
+
+def decimal(text: str) -> float:
+    """Return a number from digits with at most one point, or an exponent."""
+    if re.fullmatch(r"[0-9]+(\.[0-9]*)?(e-?[0-9]{1,3})?|\.[0-9]+", text) is None:
+        raise ValueError(text)
+    return float(text)
+
+
+def size(text: str) -> Size:
+    """Return bytes from a whole number with or without a unit: ``64M``, ``64MiB``."""
+    match = re.fullmatch(r"([0-9]{1,18})(|B|[KMGT](?:I?B)?)", text.upper())
+    if match is None:
+        raise ValueError(text)
+    return Size(int(match[1]) * _SCALES[match[2][:1]])
+
+
+def size_spelling(name: str, value: int) -> str:
+    """Return ``name_mb:64``, or ``name:1000`` where bytes are no whole MiB."""
+    return f"{name}:{value}" if value % MIB else f"{name}_mb:{value // MIB}"
+
+
+def listed(text: str) -> dict[object, object]:
+    """Return the numbers of a list ``[256:1,>:8]``; the key of ``>`` stays text."""
+    numbers: dict[object, object] = {}
+    for piece in text[1:-1].split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,18}|>)\s*:\s*([0-9]{1,18})\s*", piece)
+        if match is None:
+            raise ValueError(text)
+        interval = match[1] if match[1] == ">" else int(match[1])
+        if interval in numbers or ">" in numbers:
+            raise ValueError(text)
+        numbers[interval] = int(match[2])
+    return numbers

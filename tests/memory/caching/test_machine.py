@@ -1,0 +1,7 @@
+"""The state machine of the caching allocator, on the allocator as it is."""
+
+from __future__ import annotations
+
+from sapwood.testing.caching import Caching
+
+TestCaching = Caching.TestCase
