@@ -8,19 +8,23 @@ from __future__ import annotations
 import itertools
 import threading
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Final, Protocol
 
 from sapwood.driver.api import Driver, FunctionHandle, ModuleHandle
 from sapwood.driver.release import Release
-from sapwood.driver.streams import Stream, current_stream
+from sapwood.driver.streams import Stream
 from sapwood.errors import MisuseError
+from sapwood.memory.framework import Framework, Plain
 from sapwood.memory.heap import Heap
 from sapwood.memory.pages import Pages
 from sapwood.memory.returns import Returns
 from sapwood.memory.storage import Storage
 from sapwood.units import Mask, Size
 
-__all__ = ["Device", "Route", "routed"]
+__all__ = ["FOREIGN", "Device", "Route", "routed"]
+
+FOREIGN: Final = "kernel"
+"""How the names of kernels begin that somebody else has loaded."""
 
 
 class Route(Protocol):
@@ -48,8 +52,8 @@ class routed:
 class Device:
     """A driver with memory management on top; made and closed by the runtime.
 
-    ``lock`` guards pages, heap and everything that decides by them. A device that
-    ``owns_driver`` closes it at the end.
+    ``lock`` guards pages, heap and everything that decides by them. ``framework`` is
+    that of the arrays. A device that ``owns_driver`` closes it at the end.
     """
 
     def __init__(
@@ -57,9 +61,11 @@ class Device:
         driver: Driver,
         memory_limit: Size | None = None,
         *,
+        framework: Framework | None = None,
         owns_driver: bool = False,
     ) -> None:
         self.driver, self._owns_driver = driver, owns_driver
+        self.framework: Framework = framework or Plain()
         self.lock = threading.RLock()
         self.returns = Returns(self.lock)
         self.pages = Pages(driver, memory_limit)
@@ -70,7 +76,7 @@ class Device:
         self._modules: dict[bytes, ModuleHandle] = {}
         self._functions: dict[tuple[bytes, str], FunctionHandle] = {}
         self._kernels: dict[FunctionHandle, tuple[bytes, str]] = {}
-        self.default = self.own_stream("default")
+        self.default = self.framework.default(driver, self.returns)
         self._heir: Stream | None = None
 
     def check_open(self, what: str) -> None:
@@ -91,15 +97,17 @@ class Device:
             heir = self._heir
         handle = self.driver.create_stream()
         name = f"s{next(self._names)}"
-        return Stream(self.driver, handle, name, self.returns, heir)
+        make = self.framework.stream
+        return make(self.driver, handle, name, self.returns, heir)
 
     def own_stream(self, name: str) -> Stream:
         """Return a new stream that nobody waits for once it is garbage."""
-        return Stream(self.driver, self.driver.create_stream(), name, self.returns)
+        handle = self.driver.create_stream()
+        return self.framework.stream(self.driver, handle, name, self.returns)
 
     def stream(self) -> Stream:
         """Return this thread's current stream."""
-        return current_stream(self.driver) or self.default
+        return self.framework.current(self.driver, self.returns) or self.default
 
     def allocate(self, size: Size) -> Storage:
         """Return fresh bytes, 512-aligned, for use on the current stream.
@@ -135,8 +143,16 @@ class Device:
             return found
 
     def name_of(self, function: FunctionHandle) -> tuple[bytes, str]:
-        """Return the module image and the name of a kernel."""
-        return self._kernels[function]
+        """Return the module image and the name of a kernel.
+
+        A kernel that a framework loaded has no image here: its name serves `function`
+        in this process alone.
+        """
+        known = self._kernels.get(function)
+        if known is None:
+            known = self._kernels[function] = b"", f"{FOREIGN} {function:#x}"
+            self._functions[known] = function
+        return known
 
     def close(self) -> None:
         """Give back all that nobody holds; the rest goes with its last holder."""
@@ -164,6 +180,7 @@ class Device:
             # The streams' finalisers queue what destroys them.
             self.__dict__.pop("default", None)
             self._heir = None
+            self.framework.close()
             release(self.returns.drain)
             if self._owns_driver:
                 release(self.driver.close)

@@ -11,7 +11,7 @@ the pages that hold an output onto output pages; the rest stays scratch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -50,7 +50,8 @@ class Range:
     """A reserved address range with pages mapped into it.
 
     Made by `reserve`; to be closed. `close` leaves pages mapped that are live, and
-    the last lease takes them along.
+    the last lease takes them along. ``outsiders`` says whether somebody else still
+    knows allocations by addresses of this range, which then stay reserved.
     """
 
     def __init__(self, pages: Pages, base: Addr) -> None:
@@ -58,6 +59,8 @@ class Range:
         self.closed = False
         self.mask = Mask(0)
         self._extents: dict[int, Extent] = {}
+        self._lent: tuple[Extent, Addr, Size] | None = None
+        self.outsiders: Callable[[], bool] = bool
         self._lines: dict[Addr, str | None] = {}
         self._halves = (Blocks(base), Blocks(Addr(base + HALF)))
         self._late = Blocks(Addr(base + REACH))
@@ -121,7 +124,83 @@ class Range:
         self._map((at - self.base) // page, count, spare, scratch=True)
         return Size(count * page)
 
+    # While a framework captures with an allocator of its own.
+
+    def lend(self, size: Size) -> tuple[Addr, Size]:
+        """Back addresses that somebody else allocates from; return where and how many.
+
+        One extent stands behind all of them, again and again: nothing that is captured
+        runs. `keep` ends that.
+        """
+        page, at = self.pages.page, Addr(self.base + HALF)
+        count = min(max(1, align_up(size, page) // page), (REACH - HALF) // page)
+        least = grain(count)
+        spare = [e for e in self._spare() if e.pages >= least]
+        extent = max(
+            spare,
+            key=lambda e: e.pages,
+            default=None,
+        ) or self.pages.create(least, scratch=True)
+        whole = Size(-(-count // extent.pages) * extent.pages * page)
+        driver = self.pages.driver
+        extent.ranges += 1
+        self._lent = (extent, at, Size(0))
+        for offset in range(0, whole, extent.pages * page):
+            driver.map(Addr(at + offset), extent.handle)
+            self._lent = (extent, at, Size(offset + extent.pages * page))
+        driver.set_access(at, whole, Access.READ_WRITE)
+        return at, whole
+
+    def keep(self, spans: Iterable[tuple[Addr, Addr]]) -> None:
+        """Back of the lent addresses those that are used, as if captured here.
+
+        If it raises, the range must be closed.
+        """
+        self._take_back()
+        self.back(self.page_indices(spans))
+
+    def _take_back(self) -> None:
+        lent, self._lent = self._lent, None
+        if lent is None:
+            return
+        extent, at, size = lent
+        extent.ranges -= 1
+        with Release() as release:
+            if size:
+                release(self.pages.driver.unmap, at, size)
+            if not extent.ranges:
+                release(self.pages.release, extent)
+
     # After capture.
+
+    def kept(self) -> dict[Addr, Size]:
+        """Return the blocks in use among those not expected to stay: they did."""
+        return dict(self._halves[False].taken)
+
+    def loose(self, end: Addr) -> tuple[Addr, dict[int, Extent]]:
+        """Return what could be unmapped if no temporary lay behind ``end``.
+
+        The addresses from which on, and the extents by their indices.
+        """
+        page, half = self.pages.page, HALF // self.pages.page
+        found = {
+            index: extent
+            for index, extent in self._extents.items()
+            if self.base + index * page >= end and index < half
+        }
+        first = min(found, default=0)
+        return Addr(self.base + first * page), found
+
+    def cut(self, end: Addr) -> None:
+        """Unmap what is `loose` behind ``end``; nothing captured uses it any more.
+
+        If it raises, the range must be closed.
+        """
+        start, extents = self.loose(end)
+        blocks = self._halves[False]
+        if extents:
+            blocks.shrink(Size(blocks.end - start))
+            self._unmap(extents)
 
     def back(self, indices: AbstractSet[int]) -> None:
         """Back pages of a range in which nothing was captured, for what was elsewhere.
@@ -207,12 +286,13 @@ class Range:
         self.closed = True
         live = self.pages.live
         with Release() as release:
+            release(self._take_back)
             release(self.pages.settle, self.mask)
             release(
                 self._unmap,
                 {i: e for i, e in self._extents.items() if not e.mask & live},
             )
-            if self._extents:
+            if self._extents or self.outsiders():
                 self.pages.lingering[self] = None
             else:
                 self.pages.lingering.pop(self, None)

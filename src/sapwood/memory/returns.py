@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sapwood.driver.release import Release
+from sapwood.driver.results import Result
 from sapwood.errors import DriverError
 
 __all__ = ["Returns"]
@@ -66,6 +67,7 @@ class Returns:
     def end(self) -> None:
         """From now on nothing is given back: the driver has taken it all along."""
         self.append = self._forget
+        self._queue.clear()
 
     def _append_and_drain(self, item: Item) -> None:
         self._queue.append(item)
@@ -77,6 +79,10 @@ class Returns:
                 with Release() as release:
                     release(self.drain)
                     release(self._after)
+            except DriverError as error:
+                if error.name != Result.DEINITIALIZED.name:
+                    raise
+                self.end()  # the process ends, and the device went before
             finally:
                 self._lock.release()
 

@@ -17,7 +17,7 @@ from sapwood.units import hex_address
 __all__ = ["Violation", "validate"]
 
 _ALIGNMENT: Final = 512
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 Picture = Mapping[str, Any]
 Interval = tuple[int, int]
@@ -35,7 +35,7 @@ class Violation:
 
 
 def validate(snapshot: Picture) -> list[Violation]:
-    """Return every law that a snapshot of version 1 breaks; none, if all is well."""
+    """Return every law that a snapshot of version 2 breaks; none, if all is well."""
     if snapshot["version"] != _VERSION:
         return [Violation("the version is known", str(snapshot["version"]))]
     return [
@@ -49,25 +49,39 @@ def validate(snapshot: Picture) -> list[Violation]:
 
 
 def _heap(heap: Picture, page: int) -> Iterator[Violation]:
-    start, end = heap["start"], heap["end"]
-    taken = [(address, address + size) for address, size in heap["taken"]]
-    free = [(lo, hi) for lo, hi in heap["free"]]
-    at = start
-    for lo, hi in sorted(taken + free):
-        if lo != at:
-            yield Violation("blocks tile the heap", f"{_text(lo, hi)}, not {at:#_x}")
+    free = sorted((lo, hi) for lo, hi in heap["free"])
+    blocks = sorted([*free, *((at, at + size) for at, size in heap["taken"])])
+    for lo, hi in blocks:
         if lo >= hi:
             yield Violation("a block has a size", _text(lo, hi))
         if lo % _ALIGNMENT or hi % _ALIGNMENT:
             yield Violation("blocks are aligned", _text(lo, hi))
-        at = hi
-    if at != end:
-        yield Violation("blocks tile the heap", f"they end at {at:#_x}, not {end:#_x}")
-    for (_, first), (second, _) in pairwise(sorted(free)):
+    tiled = [list(run) for run in _runs(blocks)]
+    if tiled != heap["spans"]:
+        about = f"{_texts(tiled)}, not {_texts(heap['spans'])}"
+        yield Violation("blocks tile the heap", about)
+    for (_, first), (second, _) in pairwise(free):
         if first == second:
             yield Violation("free neighbours are one block", hex_address(first))
-    if end - start != heap["pages"] * page:
+    if sum(hi - lo for lo, hi in heap["spans"]) != heap["pages"] * page:
         yield Violation("the heap's pages are its size", f"{heap['pages']} pages")
+
+
+def _runs(intervals: Iterable[Interval]) -> Iterator[Interval]:
+    """Yield what sorted intervals cover, those that touch as one."""
+    start, end = 0, 0
+    for lo, hi in intervals:
+        if lo != end:
+            if start < end:
+                yield start, end
+            start = lo
+        end = hi
+    if start < end:
+        yield start, end
+
+
+def _texts(intervals: Iterable[Sequence[int]]) -> str:
+    return ", ".join(_text(lo, hi) for lo, hi in intervals) or "nothing"
 
 
 def _extents(extents: Sequence[Picture]) -> Iterator[Violation]:
@@ -124,7 +138,7 @@ def _live(snapshot: Picture) -> Iterator[Violation]:
 
 def _addresses(snapshot: Picture) -> Iterator[Violation]:
     page, heap = snapshot["page"], snapshot["heap"]
-    spans = [(heap["start"], heap["end"])] if heap["start"] < heap["end"] else []
+    spans = [(lo, hi) for lo, hi in heap["spans"]]
     for range_ in snapshot["ranges"]:
         for mapping in range_["mappings"]:
             lo = mapping["address"]

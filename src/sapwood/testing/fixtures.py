@@ -13,15 +13,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar, cast
 
+from sapwood.driver.cuda import Cuda
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Faulty, Layer, Recorded
 from sapwood.errors import InternalError, SapwoodError
 from sapwood.memory.pages import page_numbers
 from sapwood.runtime import Runtime
+from sapwood.testing.inexact import Inexact
 from sapwood.testing.relink import relink
 from sapwood.units import Addr, Size
 
-__all__ = ["VARIANTS", "Rig", "poison_idle"]
+__all__ = ["CUDA", "INEXACT", "VARIANTS", "Rig", "poison_idle"]
 
 R = TypeVar("R")
 
@@ -30,6 +32,12 @@ VARIANTS: Final = ("restored", "latest", "random:1", "poisoned")
 
 The first and the last run work at once.
 """
+
+INEXACT: Final = "inexact"
+"""The variant of a rig whose device cannot tell addresses from numbers."""
+
+CUDA: Final = "cuda"
+"""The variant of a rig on the first GPU, for those who have one."""
 
 _TOTAL: Final = Size(1 << 28)
 _PAGE: Final = Size(1 << 16)
@@ -47,9 +55,11 @@ class _Gone(Layer):
 class Rig:
     """A runtime on an emulated device of ``total`` bytes, in pages of ``page``.
 
-    ``variant`` is one of `VARIANTS`. From the runtime down: ``recorded``, ``faulty``,
+    ``variant`` is one of `VARIANTS`, or `INEXACT`, or `CUDA`, which has a size of its
+    own. From the runtime down: ``recorded``, ``faulty``,
     ``checked``, ``device``; poisoning passes the first two by. ``keep_calls`` has
-    ``recorded`` remember calls with their arguments. ``finished``: `finish` was called.
+    ``recorded`` remember calls with their arguments. ``arrays`` on a GPU are CuPy's,
+    if not said otherwise. ``finished``: `finish` was called.
     """
 
     def __init__(
@@ -60,15 +70,26 @@ class Rig:
         page: Size = _PAGE,
         memory_limit: int | None = None,
         keep_calls: bool = False,
+        arrays: str | None = None,
     ) -> None:
-        schedule = "earliest" if variant in {"poisoned", "restored"} else variant
+        at_once = {"poisoned", "restored", INEXACT}
+        schedule = "earliest" if variant in at_once else variant
         self.variant = variant
         self.finished = False
-        self.device = Emulated(total, page, schedule)
-        self.checked = Checked(self.device)
+        self.device: Cuda | Emulated
+        if variant == CUDA:
+            self.device = Cuda()
+        else:
+            self.device = Emulated(total, page, schedule)
+        inexact = variant == INEXACT
+        self.checked = Checked(Inexact(self.device) if inexact else self.device)
         self.faulty = Faulty(self.checked)
         self.recorded = Recorded(self.faulty, keep=keep_calls)
-        self.runtime = Runtime(device=self.recorded, memory_limit=memory_limit)
+        if variant == CUDA and arrays is None:
+            arrays = "cupy"
+        self.runtime = Runtime(
+            device=self.recorded, memory_limit=memory_limit, arrays=arrays
+        )
         if variant == "poisoned":
             poison_idle(self.runtime, self.checked)
         self.relinked = relink(self.runtime) if variant == "restored" else Counter()
@@ -104,7 +125,8 @@ class Rig:
         """Raise `InternalError` if the driver is not as it was when it was opened."""
         held = {kind: n for kind, n in self.device.live_handles().items() if n}
         info = self.device.memory_info()
-        if info.free != info.total:
+        # Others use the GPU's memory, too.
+        if self.variant != CUDA and info.free != info.total:
             held["bytes"] = info.total - info.free
         if held or self.checked.leaks():
             raise InternalError(

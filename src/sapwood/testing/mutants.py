@@ -9,11 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from sapwood.memory.blocks import Blocks
-from sapwood.memory.heap import Heap
+from sapwood.memory.caching.allocator import Allocator
+from sapwood.memory.heap import Everybody, Heap
 from sapwood.memory.pages import Pages
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
+from sapwood.memory.uses import Uses
 from sapwood.testing.tree_mutants import Mutant, miswritten
 from sapwood.tree.leases import Leases
 
@@ -32,7 +33,12 @@ MEMORY_MUTANTS: Final = (
         "(inside & outputs, True)",
     ),
     _mutant("unmap without wait", Pages.settle, "release(finish, stream)", "pass"),
-    _mutant("trim without wait", Heap.trim, "release(finish, stream)", "pass"),
+    _mutant(
+        "trim without wait",
+        Everybody.synchronize_stream,
+        "release(finish, user)",
+        "pass",
+    ),
     _mutant(
         "lease released twice",
         Leases.end,
@@ -41,22 +47,14 @@ MEMORY_MUTANTS: Final = (
     ),
     _mutant("holds not counted", Pages.drop, "if holds > 1:", "if False:"),
     _mutant(
-        "coalescing skipped",
-        Blocks._merged,  # noqa: SLF001 - a fault lies inside
-        "if after := self._by_start.get(end):",
-        "if after := None:",
+        "coalescing skipped", Allocator.free, "if after.state is FREE:", "if False:"
     ),
-    _mutant(
-        "wait lost in a split",
-        Blocks.take,
-        "_Free(free.start + need, free.end, free.tags)",
-        "_Free(free.start + need, free.end, Tags())",
-    ),
+    _mutant("wait lost in a split", Uses.take, "if end < stop:", "if False:"),
     _mutant(
         "wait lost in a merge",
-        Blocks._merged,  # noqa: SLF001
-        "start, tags = before.start, tags | before.tags",
-        "start = before.start",
+        Uses.take,
+        "found.update(dict.fromkeys(streams))",
+        "found = dict.fromkeys(streams)",
     ),
     _mutant(
         "read hazard dropped",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.memory.caching.ledger import Ledger
 from sapwood.memory.caching.pools import Pools
+from sapwood.memory.caching.records.ledger import Ledger
 
 USES = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.booleans()))
 

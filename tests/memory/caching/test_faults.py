@@ -166,7 +166,7 @@ def test_a_failed_request_changes_nothing(open_rig, kind, name):
 def _compare(before, after, fired):
     """What is held is the same, and nothing is new; cache may have been given back.
 
-    Giving back fails when all is done: then pages may have moved, but there are no more.
+    Giving back fails when all is done: pages may have moved, but there are no more.
     """
     assert _live(after) == _live(before)
     if gives_back(fired):

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.errors import MisuseError
-from sapwood.memory.caching.history import Context, History, HistoryOptions
 from sapwood.memory.caching.picture import DEFAULT_POOL, Action, PoolId
-from sapwood.memory.caching.stacks import NO_STACK, gather
+from sapwood.memory.caching.records.history import Context, History, HistoryOptions
+from sapwood.memory.caching.records.stacks import NO_STACK, gather
 
 ACTIONS = get_args(Action)
 

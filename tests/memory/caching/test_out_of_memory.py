@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sapwood.memory.caching.explain import Shortage, out_of_memory, shortage
 from sapwood.memory.caching.picture import (
     DEFAULT_POOL,
     BlockPicture,
@@ -19,17 +18,17 @@ from sapwood.memory.caching.picture import (
     PoolPicture,
     SegmentPicture,
 )
-from sapwood.memory.caching.remedies import (
+from sapwood.memory.caching.settings import Settings
+from sapwood.memory.caching.shortage.explain import Shortage, out_of_memory, shortage
+from sapwood.memory.caching.shortage.remedies import (
     AfterRelease,
     AfterWork,
     HigherLimit,
     WithSetting,
     remedies,
 )
-from sapwood.memory.caching.settings import Settings
-from sapwood.memory.caching.strand import Stranded, holders, stranded
-from sapwood.memory.caching.validate import validate
-from sapwood.memory.caching.what_if import (
+from sapwood.memory.caching.shortage.strand import Stranded, holders, stranded
+from sapwood.memory.caching.shortage.what_if import (
     Request,
     completed,
     fits,
@@ -38,6 +37,7 @@ from sapwood.memory.caching.what_if import (
     reserved,
     room,
 )
+from sapwood.memory.caching.validate import validate
 from sapwood.testing.pictures import pictures
 from sapwood.units import Size
 

@@ -11,14 +11,14 @@ from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked
 from sapwood.errors import OutOfMemory
 from sapwood.memory.caching.allocator import Allocator
-from sapwood.memory.caching.remedies import (
+from sapwood.memory.caching.settings import Settings
+from sapwood.memory.caching.shortage.remedies import (
     AfterRelease,
     AfterWork,
     HigherLimit,
     WithSetting,
 )
-from sapwood.memory.caching.settings import Settings
-from sapwood.memory.caching.what_if import fits
+from sapwood.memory.caching.shortage.what_if import fits
 from sapwood.memory.simulate.ground import Ground
 from sapwood.units import Size
 

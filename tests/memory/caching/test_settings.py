@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.errors import MisuseError
-from sapwood.memory.caching.divisions import NO_DIVISIONS, Divisions
 from sapwood.memory.caching.settings import DEFAULT, VARIABLE, Settings
+from sapwood.memory.caching.settings.divisions import NO_DIVISIONS, Divisions
 
 MIB = 1 << 20
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sapwood.errors import MisuseError
+from sapwood.memory.caching.export.snapshot import dumps, loads
 from sapwood.memory.caching.picture import DEFAULT_POOL, Picture, PoolPicture
 from sapwood.memory.caching.settings import Settings
-from sapwood.memory.caching.snapshot import dumps, loads
 from sapwood.memory.caching.validate import validate
 from sapwood.testing.pictures import pictures
 from sapwood.units import Size

@@ -8,16 +8,16 @@ from itertools import product
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sapwood.memory.caching.counters import Account, Counters, Tally
 from sapwood.memory.caching.picture import DEFAULT_POOL, PoolId
-from sapwood.memory.caching.statistics import (
+from sapwood.memory.caching.records.counters import Account, Counters, Tally
+from sapwood.memory.caching.records.statistics import (
     insight,
     largest_free,
     memory_stats,
     nested_memory_stats,
 )
-from sapwood.memory.caching.summary import summary
-from sapwood.memory.caching.what_if import reserved
+from sapwood.memory.caching.records.summary import summary
+from sapwood.memory.caching.shortage.what_if import reserved
 from sapwood.testing.pictures import pictures
 from sapwood.units import Size, size_text
 

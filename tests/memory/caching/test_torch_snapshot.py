@@ -14,16 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sapwood.errors import MisuseError
-from sapwood.memory.caching.pickled import load_plain
-from sapwood.memory.caching.picture import DEFAULT_POOL, Picture
-from sapwood.memory.caching.settings import Settings
-from sapwood.memory.caching.torch_snapshot import (
+from sapwood.memory.caching.export.pickled import load_plain
+from sapwood.memory.caching.export.torch_snapshot import (
     dumps_torch,
     from_torch,
     loads_torch,
     to_torch,
 )
-from sapwood.memory.caching.what_if import reserved
+from sapwood.memory.caching.picture import DEFAULT_POOL, Picture
+from sapwood.memory.caching.settings import Settings
+from sapwood.memory.caching.shortage.what_if import reserved
 from sapwood.testing.pictures import pictures
 from sapwood.units import Size
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
-from sapwood.memory.caching import snapshot
+from sapwood.memory.caching.export import snapshot
+from sapwood.memory.caching.export.torch_snapshot import dumps_torch
 from sapwood.memory.caching.picture import (
     DEFAULT_POOL,
     BlockPicture,
@@ -18,7 +19,6 @@ from sapwood.memory.caching.picture import (
     Picture,
     SegmentPicture,
 )
-from sapwood.memory.caching.torch_snapshot import dumps_torch
 from sapwood.memory.simulate import Buffer, Trace, read_trace
 from sapwood.memory.simulate.entries import from_picture
 from sapwood.memory.simulate.log import Log

@@ -17,12 +17,12 @@ from sapwood.memory.caching.block import ALLOCATED, FREE, UNMAPPED, Block
 from sapwood.memory.caching.controls import Controls
 from sapwood.memory.caching.gate import BUSY
 from sapwood.memory.caching.growth import Attempt
-from sapwood.memory.caching.ledger import JOURNAL_LIMIT
+from sapwood.memory.caching.records.ledger import JOURNAL_LIMIT
+from sapwood.memory.caching.records.stacks import NO_STACK, gather
 from sapwood.memory.caching.settings import DEFAULT, Settings
 from sapwood.memory.caching.silo import ADDRESS_BITS, ADDRESS_MASK
 from sapwood.memory.caching.sizes import GRAIN, LARGEST_SMALL
 from sapwood.memory.caching.source import DriverSource, Source
-from sapwood.memory.caching.stacks import NO_STACK, gather
 from sapwood.memory.caching.state import Demand, State, outside
 from sapwood.units import Addr, Size
 

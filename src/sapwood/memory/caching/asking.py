@@ -6,14 +6,14 @@ import threading
 
 from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError, OutOfMemory
-from sapwood.memory.caching.explain import out_of_memory
+from sapwood.memory.caching.export.portrait import portray
 from sapwood.memory.caching.grow import growth_size
 from sapwood.memory.caching.growth import Attempt, attempts
-from sapwood.memory.caching.portrait import portray
+from sapwood.memory.caching.records.stacks import Stack
+from sapwood.memory.caching.shortage.explain import out_of_memory
+from sapwood.memory.caching.shortage.what_if import Request
 from sapwood.memory.caching.sizes import IMPOSSIBLE, class_of, rounded
-from sapwood.memory.caching.stacks import Stack
 from sapwood.memory.caching.state import Demand, State
-from sapwood.memory.caching.what_if import Request
 from sapwood.units import Size
 
 __all__ = ["Order", "check_size", "demand_of", "order_of", "refusal"]

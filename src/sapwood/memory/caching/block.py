@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from sapwood.driver.api import ExtentHandle, StreamHandle
 from sapwood.errors import InternalError
-from sapwood.memory.caching.stacks import NO_STACK, Stack
+from sapwood.memory.caching.records.stacks import NO_STACK, Stack
 from sapwood.units import Addr, Size
 
 if TYPE_CHECKING:

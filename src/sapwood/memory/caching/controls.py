@@ -8,17 +8,17 @@ from typing import TypeVar
 
 from sapwood.driver.api import StreamHandle
 from sapwood.memory.caching import relief, upkeep
-from sapwood.memory.caching.counters import Counters
+from sapwood.memory.caching.export.portrait import portray
 from sapwood.memory.caching.gate import Gate
-from sapwood.memory.caching.history import (
+from sapwood.memory.caching.picture import Entry, Picture, PoolId
+from sapwood.memory.caching.pools import SegmentSource
+from sapwood.memory.caching.records.counters import Counters
+from sapwood.memory.caching.records.history import (
     MAX_ENTRIES,
     Context,
     Enabled,
     HistoryOptions,
 )
-from sapwood.memory.caching.picture import Entry, Picture, PoolId
-from sapwood.memory.caching.pools import SegmentSource
-from sapwood.memory.caching.portrait import portray
 from sapwood.memory.caching.settings import Settings
 from sapwood.memory.caching.state import State
 from sapwood.units import Addr, Size

@@ -15,9 +15,9 @@ from sapwood.driver.results import Result
 from sapwood.errors import DriverError, InternalError
 from sapwood.memory.caching.block import UNMAPPED, Block, Blocks, Extent, Segment
 from sapwood.memory.caching.pools import SegmentSource
+from sapwood.memory.caching.records.stacks import Stack
 from sapwood.memory.caching.silo import Silo
 from sapwood.memory.caching.source import Source
-from sapwood.memory.caching.stacks import Stack
 from sapwood.units import Addr, Size, align_up
 
 __all__ = ["Segments"]

@@ -21,17 +21,17 @@ from sapwood.memory.caching.block import (
     split,
 )
 from sapwood.memory.caching.expand import join_free
-from sapwood.memory.caching.history import History, HistoryOptions
-from sapwood.memory.caching.ledger import JOURNAL_LIMIT, Ledger
 from sapwood.memory.caching.pending import Pending
 from sapwood.memory.caching.picture import Action
 from sapwood.memory.caching.pools import Pools
+from sapwood.memory.caching.records.history import History, HistoryOptions
+from sapwood.memory.caching.records.ledger import JOURNAL_LIMIT, Ledger
+from sapwood.memory.caching.records.stacks import NO_STACK, Stack, gather
 from sapwood.memory.caching.segments import Segments
 from sapwood.memory.caching.settings import Settings
 from sapwood.memory.caching.silo import Silo
 from sapwood.memory.caching.sizes import GRAIN
 from sapwood.memory.caching.source import Source
-from sapwood.memory.caching.stacks import NO_STACK, Stack, gather
 from sapwood.units import Addr, Size
 
 __all__ = ["Demand", "State", "outside"]

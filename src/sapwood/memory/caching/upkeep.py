@@ -9,9 +9,9 @@ from sapwood.driver.release import Release
 from sapwood.errors import MisuseError
 from sapwood.memory.caching import relief
 from sapwood.memory.caching.block import ALLOCATED
-from sapwood.memory.caching.history import History, HistoryOptions
 from sapwood.memory.caching.picture import PoolId
 from sapwood.memory.caching.pools import Route
+from sapwood.memory.caching.records.history import History, HistoryOptions
 from sapwood.memory.caching.settings import Settings
 from sapwood.memory.caching.silo import Silo
 from sapwood.memory.caching.state import State

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sapwood.errors import MisuseError
-from sapwood.memory.caching import snapshot
-from sapwood.memory.caching.torch_snapshot import loads_torch
+from sapwood.memory.caching.export import snapshot
+from sapwood.memory.caching.export.torch_snapshot import loads_torch
 from sapwood.memory.simulate import lifetimes, rmm
 from sapwood.memory.simulate.entries import from_picture
 from sapwood.memory.simulate.lifetimes import from_csv

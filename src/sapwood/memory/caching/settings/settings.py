@@ -14,10 +14,10 @@ from typing import Any
 
 from sapwood import knobs
 from sapwood.errors import MisuseError
-from sapwood.memory.caching import kinds, spelling
-from sapwood.memory.caching.divisions import NO_DIVISIONS, Divisions
-from sapwood.memory.caching.kinds import SWITCH, Kind
-from sapwood.memory.caching.spelling import MIB, Pair
+from sapwood.memory.caching.settings import kinds, spelling
+from sapwood.memory.caching.settings.divisions import NO_DIVISIONS, Divisions
+from sapwood.memory.caching.settings.kinds import SWITCH, Kind
+from sapwood.memory.caching.settings.spelling import MIB, Pair
 from sapwood.units import Size, size_text
 
 __all__ = ["DEFAULT", "VARIABLE", "Settings"]

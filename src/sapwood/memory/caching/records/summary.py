@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from sapwood.memory.caching.counters import Account, Counters
 from sapwood.memory.caching.picture import Picture
-from sapwood.memory.caching.statistics import Insight, insight, pool_name
+from sapwood.memory.caching.records.counters import Account, Counters
+from sapwood.memory.caching.records.statistics import Insight, insight, pool_name
 from sapwood.units import size_text
 
 __all__ = ["summary"]

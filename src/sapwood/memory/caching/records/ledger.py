@@ -13,8 +13,8 @@ from itertools import accumulate, compress
 from typing import Any, Final, Literal
 
 from sapwood.driver.api import StreamHandle
-from sapwood.memory.caching.counters import Account, Counters, Tally
 from sapwood.memory.caching.picture import PoolId, SizeClass
+from sapwood.memory.caching.records.counters import Account, Counters, Tally
 from sapwood.memory.caching.silo import Silo
 
 __all__ = ["JOURNAL_LIMIT", "Count", "Ledger", "Run", "Use"]

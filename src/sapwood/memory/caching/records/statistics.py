@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sapwood.driver.api import StreamHandle
-from sapwood.memory.caching.counters import Account, Counters, Tally
 from sapwood.memory.caching.picture import (
     DEFAULT_POOL,
     BlockPicture,
@@ -21,6 +20,7 @@ from sapwood.memory.caching.picture import (
     SegmentPicture,
     SizeClass,
 )
+from sapwood.memory.caching.records.counters import Account, Counters, Tally
 from sapwood.units import Size
 
 __all__ = [

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from sapwood.errors import OutOfMemory
 from sapwood.memory.caching.picture import Picture
-from sapwood.memory.caching.remedies import Remedy, remedies
-from sapwood.memory.caching.statistics import Place, largest_free
-from sapwood.memory.caching.strand import Holder, Stranded, holders, stranded
-from sapwood.memory.caching.what_if import Request, reserved
+from sapwood.memory.caching.records.statistics import Place, largest_free
+from sapwood.memory.caching.shortage.remedies import Remedy, remedies
+from sapwood.memory.caching.shortage.strand import Holder, Stranded, holders, stranded
+from sapwood.memory.caching.shortage.what_if import Request, reserved
 from sapwood.units import Size, size_text
 
 __all__ = ["Shortage", "out_of_memory", "shortage"]

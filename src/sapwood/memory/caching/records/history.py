@@ -17,7 +17,7 @@ from typing import Literal, get_args
 from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
 from sapwood.memory.caching.picture import DEFAULT_POOL, Action, Entry, PoolId
-from sapwood.memory.caching.stacks import NO_STACK, Stack
+from sapwood.memory.caching.records.stacks import NO_STACK, Stack
 from sapwood.units import Addr, Size
 
 __all__ = ["MAX_ENTRIES", "Context", "Enabled", "History", "HistoryOptions"]

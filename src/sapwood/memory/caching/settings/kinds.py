@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sapwood.memory.caching import spelling
-from sapwood.memory.caching.divisions import Divisions
-from sapwood.memory.caching.spelling import MIB
+from sapwood.memory.caching.settings import spelling
+from sapwood.memory.caching.settings.divisions import Divisions
+from sapwood.memory.caching.settings.spelling import MIB
 from sapwood.units import Size, size_text
 
 __all__ = [

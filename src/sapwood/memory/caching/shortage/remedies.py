@@ -18,7 +18,7 @@ from sapwood.memory.caching.picture import (
     PoolId,
     SegmentPicture,
 )
-from sapwood.memory.caching.what_if import (
+from sapwood.memory.caching.shortage.what_if import (
     Request,
     completed,
     fits,

@@ -12,7 +12,8 @@ from typing import Any, get_args
 
 from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
-from sapwood.memory.caching.pickled import dump_plain, load_plain
+from sapwood.memory.caching.export.pickled import dump_plain, load_plain
+from sapwood.memory.caching.export.strict import Item
 from sapwood.memory.caching.picture import (
     DEFAULT_POOL,
     Action,
@@ -26,7 +27,6 @@ from sapwood.memory.caching.picture import (
     SegmentPicture,
 )
 from sapwood.memory.caching.settings import Settings
-from sapwood.memory.caching.strict import Item
 from sapwood.units import Addr, Size
 
 __all__ = ["dumps_torch", "from_torch", "loads_torch", "to_torch"]

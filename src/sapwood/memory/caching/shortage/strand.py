@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sapwood.memory.caching.picture import Frame, Picture, SegmentPicture
-from sapwood.memory.caching.what_if import Request, free_blocks, room
+from sapwood.memory.caching.shortage.what_if import Request, free_blocks, room
 from sapwood.units import Size, size_text
 
 __all__ = ["Holder", "Stranded", "holders", "stranded"]

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
+from sapwood.memory.caching.export.strict import Item
 from sapwood.memory.caching.picture import (
     Action,
     BlockPicture,
@@ -25,7 +26,6 @@ from sapwood.memory.caching.picture import (
     SegmentPicture,
     SizeClass,
 )
-from sapwood.memory.caching.strict import Item
 from sapwood.units import Addr, Size
 
 __all__ = ["FORMAT", "VERSION", "dumps", "loads"]

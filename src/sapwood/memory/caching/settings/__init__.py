@@ -1,0 +1,11 @@
+"""What an allocator may be told: typed, checked as a whole, and as text."""
+
+from __future__ import annotations
+
+from sapwood.memory.caching.settings.settings import (
+    DEFAULT,
+    VARIABLE,
+    Settings,
+)
+
+__all__ = ["DEFAULT", "VARIABLE", "Settings"]

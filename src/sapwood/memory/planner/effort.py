@@ -1,0 +1,47 @@
+"""When a search has done enough: by its success, by the clock, or by its steps."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+
+__all__ = ["Effort"]
+
+
+@dataclass(slots=True)
+class Effort:
+    """How long to search on, which depends on the best height found so far, in bytes.
+
+    A height of ``enough`` ends it. It lasts for ``seconds``, but for ``polish`` where
+    the height is at most ``near``; and for at most ``most`` steps. What a search
+    does depends on its steps alone: the seconds only end it.
+    """
+
+    enough: int
+    seconds: float
+    near: int = 0
+    polish: float = math.inf
+    most: int | None = None
+    steps: int = 0
+    best: int | None = None
+    _started: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds since it was made."""
+        return time.monotonic() - self._started
+
+    def late(self) -> bool:
+        """Return whether the time is over."""
+        is_near = self.best is not None and self.best <= self.near
+        allowed = min(self.seconds, self.polish) if is_near else self.seconds
+        return self.elapsed >= allowed
+
+    def step(self, best: int) -> bool:
+        """Say what the best height is. Return whether to go on; then count a step."""
+        self.best = best
+        if best <= self.enough or self.steps == self.most or self.late():
+            return False
+        self.steps += 1
+        return True

@@ -1,0 +1,41 @@
+"""Packing in many orders, for as long as there is time."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from sapwood.memory.planner.effort import Effort
+from sapwood.memory.planner.fit import fit, size_order
+from sapwood.memory.planner.instance import Instance, Wholes
+from sapwood.memory.planner.rankings import Rankings
+from sapwood.memory.planner.skyline import stack
+
+__all__ = ["pack"]
+
+_LASTING = 8
+
+
+def pack(
+    instance: Instance, effort: Effort, seed: int, rounds: int | None = None
+) -> Wholes:
+    """Return the best of several packings, in grains: the largest first, to begin with.
+
+    It ends with the effort, or after ``rounds`` others; a step is one of these. The
+    first one takes the time it needs. ``instance`` has buffers.
+    """
+    best = fit(instance, size_order(instance))
+    height = instance.height(best)
+    rankings = Rankings(instance, seed, _LASTING)
+    for _ in itertools.islice(itertools.count(), rounds):
+        if not effort.step(height):
+            break
+        found = stack(instance, rankings.draw(), effort.late)
+        if found is None:
+            break
+        ends = (found + instance.size) * instance.grain
+        rankings.blame((ends > effort.enough).astype(np.float64))
+        if instance.height(found) < height:
+            best, height = found, instance.height(found)
+    return best

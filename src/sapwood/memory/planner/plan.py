@@ -1,0 +1,92 @@
+"""Plans: the best packing that is found within a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sapwood.errors import MisuseError
+from sapwood.memory.planner.bound import lower_bound
+from sapwood.memory.planner.buffers import Buffer
+from sapwood.memory.planner.effort import Effort
+from sapwood.memory.planner.instance import Instance
+from sapwood.memory.planner.orders import pack
+from sapwood.memory.planner.search import FEW, search
+from sapwood.units import Size
+
+__all__ = ["Plan", "plan"]
+
+_SECONDS = 45.0
+_POLISH = 5.0
+_NEAR = 100
+_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where each buffer begins, in bytes, and how good that is.
+
+    ``height`` is where the topmost buffer ends, ``lower_bound`` what no plan can go
+    below. ``solved``: the height is within the capacity that was asked for; without
+    one, it is the lower bound. ``seconds`` is the time that it took, and no part of
+    what makes plans equal.
+    """
+
+    offsets: tuple[int, ...]
+    height: Size
+    lower_bound: Size
+    solved: bool
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def ratio(self) -> float:
+        """``height`` to ``lower_bound``."""
+        return self.height / self.lower_bound if self.lower_bound else 1.0
+
+
+def plan(
+    buffers: Sequence[Buffer],
+    *,
+    capacity: int | None = None,
+    seconds: float | None = None,
+    alignment: int = 1,
+    seed: int = 0,
+    steps: int | None = None,
+) -> Plan:
+    """Return the best plan found: no two buffers overlap that are in use at once.
+
+    The search ends as soon as the height is within ``capacity`` bytes (None: at the
+    lower bound), or after ``seconds``. None: 45, but 5 once the height is within 1 % of
+    the lower bound. The first packing, the largest buffers first, takes the time it
+    needs. Offsets are multiples of ``alignment``. After a given number of ``steps``
+    the plan depends on nothing but ``seed``.
+
+    Raises `MisuseError` for impossible buffers, an alignment below 1, and negative
+    capacities, seconds or steps.
+    """
+    bound = lower_bound(buffers, alignment)
+    for name, value in (("capacity", capacity), ("seconds", seconds), ("steps", steps)):
+        if value is not None and not value >= 0:
+            raise MisuseError(f"{name} is {value}. Give a number from 0")
+    instance = Instance.of(buffers, alignment)
+    few = instance.is_exact and instance.count <= FEW
+    effort = Effort(
+        enough=bound if capacity is None else max(bound, capacity),
+        seconds=_SECONDS if seconds is None else seconds,
+        near=0 if few or seconds is not None else bound + bound // _NEAR,
+        polish=_POLISH,
+        most=steps,
+    )
+    begins = instance.size
+    if instance.count:
+        begins = pack(instance, effort, seed, _ROUNDS if few else None)
+        if few:
+            begins = search(instance, begins, effort, seed)
+    height = Size(instance.height(begins))
+    return Plan(
+        offsets=instance.offsets(begins),
+        height=height,
+        lower_bound=bound,
+        solved=height <= (bound if capacity is None else capacity),
+        seconds=effort.elapsed,
+    )

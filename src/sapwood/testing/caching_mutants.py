@@ -1,0 +1,177 @@
+"""Faulty variants of the caching allocator, which `Caching` must catch.
+
+Each is a line or two of the library written wrongly; `Mutant` says how it is put there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Final
+
+from sapwood.memory.caching import expand, relief, retry, stitch, streams
+from sapwood.memory.caching.allocator import Allocator
+from sapwood.memory.caching.pending import Pending
+from sapwood.memory.caching.pools import Pool, Pools
+from sapwood.memory.caching.records.ledger import Ledger
+from sapwood.memory.caching.segments import Segments
+from sapwood.memory.caching.state import State
+from sapwood.memory.caching.waits import Waits
+from sapwood.testing.tree_mutants import Mutant, miswritten
+
+__all__ = ["CACHING_MUTANTS"]
+
+
+def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> Mutant:
+    return Mutant(name, partial(miswritten, function, right, wrong))
+
+
+def _both(name: str, *faults: tuple[Callable[..., Any], str, str]) -> Mutant:
+    """Return a mutant of several lines, each of which makes up for the others."""
+    return Mutant(name, partial(_at_once, faults))
+
+
+@contextmanager
+def _at_once(
+    faults: tuple[tuple[Callable[..., Any], str, str], ...],
+) -> Iterator[None]:
+    with ExitStack() as stack:
+        for fault in faults:
+            stack.enter_context(miswritten(*fault))
+        yield
+
+
+@contextmanager
+def _unlimited() -> Iterator[None]:
+    limit, before = "limit", State.limit
+    setattr(State, limit, property(lambda state: state.total))
+    try:
+        yield
+    finally:
+        setattr(State, limit, before)
+
+
+CACHING_MUTANTS: Final = (
+    _mutant(
+        "no coalescing",
+        Allocator.free,
+        "if after.state is FREE:",
+        "if False:",
+    ),
+    _mutant(
+        "no coalescing the long way",
+        expand.join_free,
+        "if block.prev.state is FREE:",
+        "if False:",
+    ),
+    _mutant(
+        "too small a block",
+        Allocator.malloc,
+        "if more >= 0:",
+        "if (more := max(more, 0)) >= 0:",
+    ),
+    _mutant(
+        "stream ignored",
+        Pool.silo,
+        "silo = silos.get(stream)",
+        "silo = next(iter(silos.values()), None)",
+    ),
+    _mutant(
+        "event ignored",
+        Pending.poll,
+        "while queue and self.driver.query_event(queue[0][0]):",
+        "while queue:",
+    ),
+    _mutant("one event for many", Pending.mark, "while streams:", "if streams:"),
+    _mutant("use forgotten", streams.use, "block.users = ", "users = "),
+    _mutant(
+        "view unprotected",
+        Allocator.record_stream,
+        "if address:",
+        "if address in self._blocks:",
+    ),
+    _mutant(
+        "crossing without wait",
+        Pending.order_streams,
+        "self.driver.wait_event(later, event)",
+        "pass",
+    ),
+    _mutant(
+        "lent block taken for one's own",
+        State.take,
+        "if silo.stream != demand.stream:",
+        "if False:",
+    ),
+    _mutant(
+        "partial unmap",
+        expand.extents_in,
+        "first, key=_end)",
+        "first, key=_start)",
+    ),
+    _mutant(
+        "half withdrawn",
+        Segments.abandon,
+        "release(self.driver.unmap, address, size)",
+        "pass",
+    ),
+    _both(
+        "emptied without wait",
+        (Waits.wait, "driver.synchronize_event(event)", "pass"),
+        (State.finish, "self.driver.synchronize_stream(stream)", "pass"),
+    ),
+    _both(
+        "pages moved under work",
+        (stitch.harvest, "[silo for silo in silos if over[silo.stream]]", "silos"),
+        (State.finish, "self.driver.synchronize_stream(stream)", "pass"),
+    ),
+    _mutant(
+        "undo forgotten",
+        Segments.map,
+        "undo(self.driver.unmap, address, size)",
+        "pass",
+    ),
+    Mutant("fraction ignored", _unlimited),
+    _mutant(
+        "double free accepted",
+        streams.held,
+        "if block is not None and block.state is ALLOCATED:",
+        "if block is not None:",
+    ),
+    _mutant(
+        "heir forgotten",
+        streams.bequeath,
+        "if block.users and not block.users.isdisjoint({stream, heir}):",
+        "if False:",
+    ),
+    _mutant(
+        "pool ignored",
+        Pools.routed,
+        "return route.pool",
+        "return None",
+    ),
+    _mutant(
+        "trim says nothing",
+        relief.trim,
+        "return Size(freed)",
+        "return Size(0)",
+    ),
+    _mutant(
+        "other caches kept before failing",
+        retry.perform,
+        "relief.release_silos(state, relief.freeable(state))",
+        "pass",
+    ),
+    _mutant(
+        "bytes not uncounted",
+        State.retire,
+        "0, -block.requested, -block.size",
+        "0, 0, -block.size",
+    ),
+    _mutant(
+        "counted on the wrong stream",
+        Ledger._scopes,  # noqa: SLF001
+        "self._streams[silo.stream],",
+        "self._streams[0],",
+    ),
+)
