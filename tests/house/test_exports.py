@@ -6,13 +6,22 @@ import importlib
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from types import ModuleType
 
 import sapwood
 
+FRAMEWORKS = {"cuda", "cupy", "numba", "rmm", "torch"}
 
-def _modules(sources) -> list[ModuleType]:
-    return [importlib.import_module(source.module) for source in sources]
+
+def _modules(sources) -> Iterator[ModuleType]:
+    """Yield all modules but those of a framework that is not installed."""
+    for source in sources:
+        try:
+            yield importlib.import_module(source.module)
+        except ModuleNotFoundError as error:
+            if str(error.name).partition(".")[0] not in FRAMEWORKS:
+                raise
 
 
 def _order(name: str) -> tuple[bool, bool, str]:

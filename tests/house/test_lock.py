@@ -8,6 +8,7 @@ import tomllib
 import pytest
 
 LOCKS = ("demo", "dev")
+FRAMEWORKS = ("torch",)
 
 
 def _locked(root, kind) -> set[str]:
@@ -20,7 +21,7 @@ def _names(requirements) -> set[str]:
     return {re.match(r"[\w.-]+", text)[0].lower() for text in texts}
 
 
-@pytest.mark.parametrize("kind", LOCKS)
+@pytest.mark.parametrize("kind", [*LOCKS, *FRAMEWORKS])
 def test_every_requirement_has_a_hash(root, kind):
     """No line of a lock is without a hash, and none names a host."""
     text = (root / f"requirements/{kind}.lock").read_text()
@@ -41,6 +42,8 @@ def test_the_locks_cover_the_project(root):
         )
     )
     assert demo <= _locked(root, "demo")
+    for framework in FRAMEWORKS:
+        assert _names(groups.pop(framework)) <= _locked(root, framework)
     assert demo.union(*map(_names, groups.values())) <= _locked(root, "dev")
 
 

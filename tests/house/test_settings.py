@@ -12,6 +12,7 @@ from sapwood import knobs
 from sapwood.errors import MisuseError
 
 WRONG = {
+    "alloc_conf": "one\nother",
     "device": "gpu",
     "emulated_memory": "8 GB",
     "emulated_schedule": "sometimes",

@@ -76,6 +76,34 @@ def _report(arguments: argparse.Namespace) -> int:
     return report(arguments.snapshot, arguments.output)
 
 
+def _simulate(arguments: argparse.Namespace) -> int:
+    from sapwood.cli.simulate import simulate
+
+    return simulate(
+        arguments.trace,
+        arguments.policy,
+        device=arguments.device,
+        changes=arguments.set,
+        device_memory=arguments.device_memory,
+        repeat=arguments.repeat,
+        as_json=arguments.json,
+    )
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from sapwood.cli.plan import plan
+
+    return plan(
+        arguments.trace,
+        arguments.output,
+        capacity=arguments.capacity,
+        seconds=arguments.seconds,
+        alignment=arguments.alignment,
+        seed=arguments.seed,
+        as_json=arguments.json,
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sapwood",
@@ -102,6 +130,8 @@ def _parser() -> argparse.ArgumentParser:
     _json(show)
     _files(verb("run", _run, "call the function in a file, without its source"))
     _stores(verb("store", _store, "look after recordings that outlive the process"))
+    _simulates(verb("simulate", _simulate, "say how much memory a trace would take"))
+    _plans(verb("plan", _plan, "pack buffers with known lifetimes into one range"))
     report = verb("report", _report, "draw a page from a snapshot in a file")
     report.add_argument("snapshot", metavar="SNAPSHOT.json")
     report.add_argument("--output", metavar="PATH", help="default: beside the snapshot")
@@ -122,6 +152,45 @@ def _stores(store: argparse.ArgumentParser) -> None:
     why.add_argument("other", metavar="OTHER", nargs="?", help="default: the nearest")
 
 
+def _simulates(simulate: argparse.ArgumentParser) -> None:
+    simulate.add_argument("trace", metavar="TRACE", help="lifetimes, log or snapshot")
+    for option, metavar, text in (
+        ("--policy", "NAME", "what serves it, again for another; default: all"),
+        ("--set", "KEY=VALUE", "a setting, as in SAPWOOD_ALLOC_CONF; again for more"),
+    ):
+        simulate.add_argument(
+            option, action="append", default=[], metavar=metavar, help=text
+        )
+    simulate.add_argument(
+        "--device", type=_whole(0), metavar="N", help="which one's of a snapshot"
+    )
+    simulate.add_argument(
+        "--device-memory", metavar="SIZE", help="such as 80GiB; default: enough"
+    )
+    simulate.add_argument(
+        "--repeat", type=_whole(1), default=1, metavar="N", help="times; default: 1"
+    )
+    _json(simulate)
+
+
+def _plans(plan: argparse.ArgumentParser) -> None:
+    plan.add_argument("trace", metavar="TRACE.csv", help="columns id,lower,upper,size")
+    plan.add_argument(
+        "-o", "--output", metavar="OUT.csv", help="the trace with a column offset"
+    )
+    plan.add_argument(
+        "--capacity", metavar="N", help="bytes, or such as 80GiB: end within it"
+    )
+    plan.add_argument(
+        "--seconds", type=_seconds, metavar="S", help="default: 45, or 5 near the bound"
+    )
+    plan.add_argument(
+        "--alignment", type=_whole(1), default=1, metavar="N", help="default: 1"
+    )
+    plan.add_argument("--seed", type=_whole(0), default=0, help="default: 0")
+    _json(plan)
+
+
 def _files(run: argparse.ArgumentParser) -> None:
     run.add_argument("file", metavar="FILE")
     for option, metavar, text in (
@@ -139,6 +208,16 @@ def _files(run: argparse.ArgumentParser) -> None:
 
 def _json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print for machines")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0")
+    return seconds
 
 
 def _whole(least: int) -> Callable[[str], int]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -42,6 +43,8 @@ class Figures:
     epoch with the recordings of this one.
     """
 
+    device: str
+    emulated: bool
     epochs: int
     seed: int
     loss: float
@@ -70,12 +73,22 @@ class Figures:
             f"held-out accuracy is at least {ENOUGH}": self.accuracy >= ENOUGH,
             "most steps are replayed": self.replays > self.recordings + self.warmups,
             "bits are those of the eager program": self.identical_to_eager,
+        }
+        if self.emulated:
+            promises |= self._on_the_same_processor()
+        return [promise for promise, kept in promises.items() if not kept]
+
+    def _on_the_same_processor(self) -> dict[str, bool]:
+        """Return what a GPU does not promise: it adds up in another order than NumPy.
+
+        Its recordings stay in their process in this version.
+        """
+        return {
             "bits are those of plain NumPy": self.identical_to_numpy,
             "a second process restores both recordings": self.second_restored >= 2,
             "a second process records nothing": self.second_recordings == 0,
             "a second process ends with the same bits": self.second_identical,
         }
-        return [promise for promise, kept in promises.items() if not kept]
 
 
 def demo(*, epochs: int, seed: int, as_json: bool) -> int:
@@ -126,6 +139,7 @@ def _measure(
     second, same = _second_process(replayed, epochs, folder)
     times = step_seconds(trainings, rounds=15, steps=20)
     return Figures(
+        **_device(rt),
         epochs=epochs,
         seed=seed,
         loss=results[0][0],
@@ -146,6 +160,11 @@ def _measure(
         second_identical=same,
         seconds=time.perf_counter() - start,
     )
+
+
+def _device(rt: sw.Runtime) -> dict[str, Any]:
+    abilities = rt.abilities
+    return {"device": abilities.name, "emulated": abilities.kind == "emulated"}
 
 
 _STEPS = ("step_ms_replayed", "step_ms_eager", "step_ms_numpy")
@@ -218,14 +237,18 @@ def _table(figures: Figures) -> Table:
 
 
 _AGREED = {True: "identical, bit for bit", False: "DIFFERENT"}
+_ORDERED = "other bits: a GPU adds up in another order"
 
 
 def _first(figures: Figures) -> Iterator[tuple[str, str]]:
     faster = figures.step_ms_eager / figures.step_ms_replayed
     against = figures.step_ms_replayed / figures.step_ms_numpy
+    yield "device", figures.device
     yield "held-out accuracy", f"{figures.accuracy:.3f}"
     yield "weights against the eager program", _AGREED[figures.identical_to_eager]
-    yield "weights against plain NumPy", _AGREED[figures.identical_to_numpy]
+    alike = figures.identical_to_numpy or figures.emulated
+    said = _AGREED[figures.identical_to_numpy] if alike else _ORDERED
+    yield "weights against plain NumPy", said
     yield "warm-ups", str(figures.warmups)
     yield "recordings", str(figures.recordings)
     yield "replays", str(figures.replays)
@@ -234,7 +257,7 @@ def _first(figures: Figures) -> Iterator[tuple[str, str]]:
         "time per step, replayed",
         f"{figures.step_ms_replayed:.3f} ms ({faster:.1f} x faster than eager)",
     )
-    yield "time per step, emulated eager", f"{figures.step_ms_eager:.3f} ms"
+    yield "time per step, eager", f"{figures.step_ms_eager:.3f} ms"
     yield (
         "time per step, plain NumPy",
         f"{figures.step_ms_numpy:.3f} ms (replayed takes {against:.2f} x that)",

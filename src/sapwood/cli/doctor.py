@@ -13,7 +13,7 @@ import numpy as np
 
 import sapwood as sw
 from sapwood import knobs
-from sapwood.errors import InternalError, NoDevice, SapwoodError
+from sapwood.errors import InternalError, SapwoodError
 from sapwood.version import __version__
 
 __all__ = ["doctor", "findings"]
@@ -75,26 +75,28 @@ def _check(rt: sw.Runtime) -> None:
 
 
 def _nvidia() -> dict[str, Any]:
-    note = "none found"
+    note, works = "none found", False
     if _NVIDIA.exists():
-        from sapwood.driver.cuda import Cuda
-
         try:
-            device = Cuda()
-        except NoDevice as error:
+            with sw.Runtime("cuda") as rt:
+                _check(rt)
+                note, works = f"{rt.abilities.name}: recorded and replayed", True
+        except (SapwoodError, ImportError) as error:
             note = str(error)
-        else:
-            note = f"{device.abilities.name}: found, but no arrays run on it yet"
-            device.close()
-    return {"name": "cuda", "works": False, "note": note}
+    return {"name": "cuda", "works": works, "note": note}
+
+
+_RUNS = {
+    "numpy": "functions of sapwood's device arrays: replayed on the emulated device",
+    "cupy": "functions of CuPy arrays: replayed on CUDA",
+    "torch": "functions of CUDA tensors: replayed on CUDA",
+}
 
 
 def _runs(framework: str) -> str:
-    if framework == "numpy":
-        return "functions of sapwood's device arrays: replayed on the emulated device"
     if _version(framework) is None:
         return "not installed"
-    return "as without sapwood: this version does not replay it"
+    return _RUNS.get(framework, "its memory can come from sapwood's allocator")
 
 
 def _changed_settings() -> dict[str, str]:

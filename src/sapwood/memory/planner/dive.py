@@ -40,29 +40,25 @@ class _Node:
 class Dive:
     """A dive in the order of ``ranking``, for a plan that ends at ``capacity``.
 
-    ``monotone`` ones place buffers by rising offsets only. That leaves out whole plans
-    when it goes back, but finds others faster. ``blamed`` counts the conflicts
-    that each buffer took part in.
+    It places buffers by rising offsets. When it goes back it may leave out plans, so
+    not to find one proves nothing. ``blamed`` counts the conflicts that each buffer
+    took part in.
     """
 
     def __init__(
-        self,
-        sections: Sections,
-        ranking: npt.NDArray[np.intp],
-        capacity: int,
-        *,
-        monotone: bool,
+        self, sections: Sections, ranking: npt.NDArray[np.intp], capacity: int
     ) -> None:
         self._ranking, self._capacity = ranking, capacity
-        self._monotone = monotone
         rank = np.empty_like(ranking)
         rank[ranking] = np.arange(len(ranking))
         self._sizes = sections.sizes[ranking]
         self._size: list[int] = self._sizes.tolist()
         self._members = rank[sections.members]
         self._starts = sections.starts
-        self._first: list[int] = sections.first[ranking].tolist()
-        self._last: list[int] = sections.last[ranking].tolist()
+        self._bounds: list[int] = [*sections.starts.tolist(), len(sections.members)]
+        self._firsts, self._lasts = sections.first[ranking], sections.last[ranking]
+        self._first: list[int] = self._firsts.tolist()
+        self._last: list[int] = self._lasts.tolist()
         self._beside = [rank[sections.beside[n]] for n in ranking]
         self._rooms = capacity - sections.loads
         self._begins = [0] * len(ranking)
@@ -77,13 +73,15 @@ class Dive:
         return blamed
 
     def run(self, nodes: int, late: Callable[[], bool]) -> Wholes | None:
-        """Return where each buffer begins, or None: not within ``nodes``, or late."""
+        """Return where each buffer begins, or None: not in so many nodes, or late."""
         count = len(self._ranking)
         root = _Node(np.zeros(count, np.int64), self._rooms, [0] * count)
         path = [root]
         self._choose(root, 0, 0)
-        for tried in range(nodes):
-            if tried % _CHECKED_EVERY == 0 and tried and late():
+        tries = 0
+        while nodes:
+            tries += 1
+            if tries % _CHECKED_EVERY == 0 and late():
                 return None
             while not path[-1].choices:
                 if not self._retreat(path):
@@ -94,6 +92,7 @@ class Dive:
             if child is None:
                 continue
             path.append(child)
+            nodes -= 1
             if len(path) > count:
                 begins = np.empty(count, np.int64)
                 begins[self._ranking] = self._begins
@@ -113,29 +112,22 @@ class Dive:
         return False
 
     def _choose(self, node: _Node, floor: int, last: int) -> None:
-        """Find what can lie lowest: one of these does, in any plan from here."""
+        """Find what can lie lowest, not below what was placed last.
+
+        Nothing need begin where the one that ends lowest could end. What keeps its
+        neighbours from beginning below that takes part in any conflict here.
+        """
         ends = node.lows + self._sizes
         lowest = int(ends.argmin())
         end = int(ends[lowest])
-        if self._monotone:
-            near = np.flatnonzero(node.lows < end)
-            pairs = [
-                (low, n)
-                for n, low in zip(near.tolist(), node.lows[near].tolist(), strict=True)
-                if low > floor or (low == floor and n >= last)
-            ]
-        else:
-            beside = self._beside[lowest]
-            lows = node.lows[beside].tolist()
-            pairs = [(int(node.lows[lowest]), lowest)]
-            node.conflict = node.causes[lowest]
-            for n, low in zip(beside.tolist(), lows, strict=True):
-                if low < end:
-                    pairs.append((low, n))
-                elif low < _PLACED:
-                    node.conflict |= node.causes[n]
-        pairs.sort(reverse=True)
-        node.choices = [n for _, n in pairs]
+        beside = self._beside[lowest]
+        raised = beside[(node.lows[beside] >= end) & (node.lows[beside] < _PLACED)]
+        node.conflict = node.causes[lowest]
+        for n in raised.tolist():
+            node.conflict |= node.causes[n]
+        near = np.flatnonzero((node.lows < end) & (node.lows >= floor))
+        near = near[np.argsort(node.lows[near], kind="stable")]
+        node.choices = near[(node.lows[near] > floor) | (near >= last)][::-1].tolist()
 
     def _place(self, node: _Node, chosen: int) -> _Node | None:
         """Return the node with a buffer placed; None, and why, where that is no use."""
@@ -160,19 +152,43 @@ class Dive:
             causes[n] = above
         rooms = node.rooms.copy()
         rooms[first:last] = own
-        lowest = np.minimum.reduceat(lows[self._members], self._starts)
-        full = lowest > rooms
-        if self._monotone:
-            full |= rooms < begin
-        full &= rooms < self._capacity
-        section = int(full.argmax())
-        if full[section]:
-            conflict = self._blame(section, lows, causes, 0)
-            if lowest[section] <= rooms[section]:
-                conflict |= above
+        child = _Node(lows, rooms, causes)
+        conflict = self._examine(child, chosen, raised)
+        if conflict is not None:
             self._reject(node, chosen, conflict)
             return None
-        return _Node(lows, rooms, causes)
+        return child
+
+    def _examine(
+        self, node: _Node, placed: int, raised: npt.NDArray[np.intp]
+    ) -> int | None:
+        """Return why what is left can no longer fit; None where it may.
+
+        Only sections are looked at whose buffers were ``placed`` or ``raised`` last.
+        """
+        first, last = self._first[placed], self._last[placed]
+        if len(raised):
+            first = min(first, int(self._firsts[raised].min()))
+            last = max(last, int(self._lasts[raised].max()))
+        rooms = node.rooms[first:last]
+        lowest = self._lowest(node.lows, first, last)
+        full = ((lowest > rooms) | (rooms < self._begins[placed])) & (
+            rooms < self._capacity
+        )
+        section = int(full.argmax())
+        if not full[section]:
+            return None
+        conflict = self._blame(first + section, node.lows, node.causes, 0)
+        if lowest[section] <= rooms[section]:
+            conflict |= self._above[placed]
+        return conflict
+
+    def _lowest(self, lows: Wholes, first: int, last: int) -> Wholes:
+        """Return how low any buffer that is left can begin in each of some sections."""
+        start, stop = self._bounds[first], self._bounds[last]
+        return np.minimum.reduceat(
+            lows[self._members[start:stop]], self._starts[first:last] - start
+        )
 
     def _reject(self, node: _Node, chosen: int, conflict: int) -> None:
         """Note why a choice is no use; where it takes no part in that, none is."""
@@ -187,9 +203,7 @@ class Dive:
 
         Those that could begin below ``raised`` are known to be lifted.
         """
-        starts = self._starts
-        stop = starts[section + 1] if section + 1 < len(starts) else None
-        members = self._members[starts[section] : stop]
+        members = self._members[self._bounds[section] : self._bounds[section + 1]]
         conflict = 0
         for n, low in zip(members.tolist(), lows[members].tolist(), strict=True):
             if low == _PLACED:

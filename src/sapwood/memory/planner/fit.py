@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from sapwood.memory.planner.buffers import Buffer, check_alignment, check_buffers
 from sapwood.memory.planner.instance import Instance, Wholes
@@ -46,28 +45,35 @@ def fit(instance: Instance, order: Iterable[int], gap: Gap = "tightest") -> Whol
 
 
 class _Placed:
-    """The buffers that lie already, in the order in which they were placed."""
+    """The buffers that lie already, in the order of where they begin."""
 
     def __init__(self, instance: Instance, gap: Gap) -> None:
-        count = instance.count
+        count, kind = instance.count, instance.size.dtype
         self._instance, self._tightest = instance, gap == "tightest"
         self._lower = np.zeros(count, np.int32)
         self._upper = np.zeros(count, np.int32)
-        self._begin: npt.NDArray[Any] = np.zeros(count, instance.size.dtype)
-        self._end: npt.NDArray[Any] = np.zeros(count, instance.size.dtype)
+        self._begin: Wholes = np.zeros(count, kind)
+        self._end: Wholes = np.zeros(count, kind)
         self._count = 0
-        self.begins: Wholes = np.zeros(count, instance.size.dtype)
+        self.begins: Wholes = np.zeros(count, kind)
 
-    def add(self, number: int) -> int:
-        """Place a buffer; return where it ends."""
+    def add(self, number: int) -> None:
+        """Place a buffer."""
         lower, upper = self._instance.lower[number], self._instance.upper[number]
         size = self._instance.size[number]
         begin = self._find(lower, upper, size)
-        index, self._count = self._count, self._count + 1
-        self._lower[index], self._upper[index] = lower, upper
-        self._begin[index], self._end[index] = begin, begin + size
+        count = self._count
+        at = int(self._begin[:count].searchsorted(begin, "right"))
+        for column, value in (
+            (self._lower, lower),
+            (self._upper, upper),
+            (self._begin, begin),
+            (self._end, begin + size),
+        ):
+            column[at + 1 : count + 1] = column[at:count]
+            column[at] = value
+        self._count = count + 1
         self.begins[number] = begin
-        return int(begin + size)
 
     def _find(self, lower: int, upper: int, size: int) -> int:
         count = self._count
@@ -76,13 +82,11 @@ class _Placed:
         )
         if not len(beside):
             return 0
-        begins = self._begin[beside]
-        rising = np.argsort(begins, kind="stable")
-        begins, ends = begins[rising], np.maximum.accumulate(self._end[beside][rising])
-        floors = np.concatenate(([0], ends[:-1]))
-        gaps = begins - floors
+        begins, ends = self._begin[beside], np.maximum.accumulate(self._end[beside])
+        gaps = begins.copy()
+        gaps[1:] -= ends[:-1]
         fitting = np.flatnonzero(gaps >= size)
         if not len(fitting):
             return int(ends[-1])
-        which = fitting[np.argmin(gaps[fitting])] if self._tightest else fitting[0]
-        return int(floors[which])
+        which = fitting[gaps[fitting].argmin()] if self._tightest else fitting[0]
+        return int(ends[which - 1]) if which else 0

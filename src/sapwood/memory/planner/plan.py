@@ -81,7 +81,7 @@ def plan(
     if instance.count:
         begins = pack(instance, effort, seed, _ROUNDS if few else None)
         if few:
-            begins = search(instance, begins, effort, seed)
+            begins = search(instance, begins, effort)
     height = Size(instance.height(begins))
     return Plan(
         offsets=instance.offsets(begins),

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from sapwood.memory.planner.instance import Instance, Wholes
 
-__all__ = ["Rankings"]
+__all__ = ["Rankings", "crowds"]
 
 _WEIGHTS = (1.0, 1.0, 1.0, 30.0)
 _NOISE = 0.1
@@ -25,13 +25,13 @@ class Rankings:
 
     def __init__(self, instance: Instance, seed: int, lasting: int) -> None:
         lengths = (instance.upper - instance.lower).astype(np.float64)
-        crowds = _crowds(instance).astype(np.float64)
+        crowded = crowds(instance).astype(np.float64)
         self._traits = np.array(
             [
                 instance.log_span,
                 instance.log_size,
                 np.log(lengths),
-                np.log(crowds),
+                np.log(crowded),
             ]
         )
         self._random = np.random.default_rng(seed)
@@ -63,7 +63,7 @@ class Rankings:
         self._blame += counts * (_BLAME / max(1.0, counts.max(initial=0.0)))
 
 
-def _crowds(instance: Instance) -> Wholes:
+def crowds(instance: Instance) -> Wholes:
     """Return the most that is in use at once during each buffer, in grains."""
     lower, upper = instance.lower, instance.upper
     changes = np.zeros(int(upper.max()) + 1, instance.size.dtype)

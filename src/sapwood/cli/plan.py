@@ -1,0 +1,150 @@
+"""``sapwood plan``: offsets for buffers with known lifetimes, from a table of them.
+
+Exit codes: 0 a plan was made, within ``--capacity`` if that was given; 1 no plan within
+``--capacity`` was found, and the best one is told and written all the same; 2 wrong
+usage, or a table that cannot be read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from sapwood import knobs
+from sapwood.cli.lifetimes import OFFSET, Lifetimes, parse_lifetimes
+from sapwood.errors import InternalError, MisuseError
+from sapwood.memory import planner
+from sapwood.memory.planner import Plan
+from sapwood.units import size_text
+
+__all__ = ["plan"]
+
+
+def plan(
+    path: str,
+    output: str | None = None,
+    *,
+    capacity: str | None = None,
+    seconds: float | None = None,
+    alignment: int = 1,
+    seed: int = 0,
+    as_json: bool = False,
+) -> int:
+    """Plan the table at ``path``; write it with offsets to ``output``, at once.
+
+    ``capacity`` is a size as text; the others are as `sapwood.memory.planner.plan`
+    takes them. Returns 1 where the plan is not within the capacity. Raises
+    `MisuseError` for what cannot be read, written or planned.
+    """
+    most = None if capacity is None else knobs.limit("--capacity", capacity)
+    table = parse_lifetimes(path, _read(path))
+    target = None if output is None else _target(path, output, table)
+    made = planner.plan(
+        table.buffers, capacity=most, seconds=seconds, alignment=alignment, seed=seed
+    )
+    wrong = planner.violations(table.buffers, made.offsets, alignment)
+    if wrong:
+        raise InternalError(f"a plan is sound, but {wrong[0].text}")
+    if target is not None:
+        _write(target, table.with_offsets(made.offsets))
+    if as_json:
+        print(json.dumps(_plain(path, table, made, most, alignment)))
+    else:
+        _tell(path, table, made)
+    if most is not None and made.height > most:
+        _complain(made, most)
+        return 1
+    return 0
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise MisuseError(
+            f"{path} cannot be read: {error.strerror}. Name a CSV file of lifetimes"
+        ) from error
+
+
+def _target(path: str, output: str, table: Lifetimes) -> Path:
+    """Return the file to write, once it is sure that it may be written there."""
+    target = Path(output).resolve()
+    if target == Path(path).resolve():
+        raise MisuseError(f"the plan would replace its trace {path}. Name another file")
+    if target.is_dir() or not target.parent.is_dir():
+        raise MisuseError(
+            f"{output} cannot be written: there is "
+            f"{'a' if target.is_dir() else 'no'} folder there. Name a file in a folder "
+            "that exists"
+        )
+    if OFFSET in (name.strip() for name in table.header):
+        raise MisuseError(
+            f"{path} has a column {OFFSET!r} already. Rename or remove it, so that it "
+            "can be told from the new one"
+        )
+    return target
+
+
+def _write(target: Path, text: str) -> None:
+    """Write a file whole, or leave what was there; pipes and devices are written to."""
+    try:
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8", newline="")
+        else:
+            _replace(target, text)
+    except OSError as error:
+        raise MisuseError(
+            f"{target} cannot be written: {error.strerror}. Name another file with -o"
+        ) from error
+
+
+def _replace(target: Path, text: str) -> None:
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with draft.open("x", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _plain(
+    path: str, table: Lifetimes, made: Plan, capacity: int | None, alignment: int
+) -> dict[str, object]:
+    return {
+        "trace": Path(path).stem,
+        "buffers": len(table.buffers),
+        "height": made.height,
+        "lower_bound": made.lower_bound,
+        "ratio": made.ratio,
+        "seconds": made.seconds,
+        "solved": made.solved,
+        "capacity": capacity,
+        "alignment": alignment,
+    }
+
+
+def _tell(path: str, table: Lifetimes, made: Plan) -> None:
+    print(
+        f"{Path(path).stem}: {len(table.buffers):,} buffers in {made.height:,} bytes "
+        f"({size_text(made.height)}), {made.ratio:.4f} of the lower bound of "
+        f"{made.lower_bound:,}, in {made.seconds:.1f} s"
+    )
+
+
+def _complain(made: Plan, capacity: int) -> None:
+    over = made.height - capacity
+    if made.lower_bound > capacity:
+        remedy = f"No plan can do with less than {made.lower_bound:,}: give that much"
+    else:
+        remedy = "There may be a plan within it: give more --seconds, or another --seed"
+    print(
+        f"sapwood: the plan ends {over:,} bytes ({size_text(over)}) above --capacity "
+        f"{capacity:,}. {remedy}",
+        file=sys.stderr,
+    )
