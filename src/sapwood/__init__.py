@@ -19,6 +19,9 @@ from sapwood.errors import (
 from sapwood.version import __version__
 
 if typing.TYPE_CHECKING:
+    from sapwood.memory.caching.allocator import Allocator
+    from sapwood.memory.caching.settings import Settings as AllocatorSettings
+    from sapwood.memory.pinned import PinnedAllocator
     from sapwood.runtime import (
         Runtime,
         default_runtime,
@@ -31,12 +34,15 @@ if typing.TYPE_CHECKING:
     from sapwood.tree.containers import register_container
 
 __all__ = [
+    "Allocator",
+    "AllocatorSettings",
     "CaptureError",
     "DriverError",
     "InternalError",
     "MisuseError",
     "NoDevice",
     "OutOfMemory",
+    "PinnedAllocator",
     "Runtime",
     "SapwoodError",
     "StaleOutput",
@@ -52,6 +58,9 @@ __all__ = [
 ]
 
 _HOMES: typing.Final = {
+    "Allocator": "sapwood.memory.caching.allocator",
+    "AllocatorSettings": "sapwood.memory.caching.settings",
+    "PinnedAllocator": "sapwood.memory.pinned",
     "Runtime": "sapwood.runtime",
     "default_runtime": "sapwood.runtime",
     "disabled": "sapwood.runtime",
@@ -66,12 +75,16 @@ _HOMES: typing.Final = {
 Programs that import this library, and then never call a GPU, do not wait for it.
 """
 
+_THERE: typing.Final = {"AllocatorSettings": "Settings"}
+"""What is called otherwise where it is from."""
+
 
 def __getattr__(name: str) -> typing.Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'sapwood' has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(home), name)
+    module = importlib.import_module(home)
+    found = globals()[name] = getattr(module, _THERE.get(name, name))
     return found
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -129,9 +128,8 @@ def _measure(
     folder: Path,
 ) -> Figures:
     start = time.perf_counter()
-    functions = rt.graph(digits.train_step), rt.graph(digits.evaluate)
-    trainings = [Training(place, data, seed) for place in places(rt, *functions)]
-    replayed, eager, plain = trainings
+    where = places(rt, rt.graph(digits.train_step), rt.graph(digits.evaluate))
+    replayed, eager, plain = trainings = [Training(at, data, seed) for at in where]
     ready = _FirstReplay(rt)
     results = [_train(training, epochs, progress, ready) for training in trainings]
     stats, memory, bits = rt.stats(), rt.memory_stats(), replayed.bits()
@@ -139,7 +137,8 @@ def _measure(
     second, same = _second_process(replayed, epochs, folder)
     times = step_seconds(trainings, rounds=15, steps=20)
     return Figures(
-        **_device(rt),
+        device=rt.abilities.name,
+        emulated=rt.abilities.kind == "emulated",
         epochs=epochs,
         seed=seed,
         loss=results[0][0],
@@ -160,11 +159,6 @@ def _measure(
         second_identical=same,
         seconds=time.perf_counter() - start,
     )
-
-
-def _device(rt: sw.Runtime) -> dict[str, Any]:
-    abilities = rt.abilities
-    return {"device": abilities.name, "emulated": abilities.kind == "emulated"}
 
 
 _STEPS = ("step_ms_replayed", "step_ms_eager", "step_ms_numpy")

@@ -142,7 +142,7 @@ def _complain(made: Plan, capacity: int) -> None:
     if made.lower_bound > capacity:
         remedy = f"No plan can do with less than {made.lower_bound:,}: give that much"
     else:
-        remedy = "There may be a plan within it: give more --seconds, or another --seed"
+        remedy = "There may be a plan within it: give more --seconds"
     print(
         f"sapwood: the plan ends {over:,} bytes ({size_text(over)}) above --capacity "
         f"{capacity:,}. {remedy}",

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sapwood.memory.planner.instance import Instance
-from sapwood.memory.planner.rankings import crowds
-from sapwood.memory.planner.sections import Sections
+from sapwood.memory.planner.instance import Instance, Wholes
 
 __all__ = ["Learner", "learners"]
 
 _ORDERS = ("TAL", "TLA", "LAT", "ALT", "ZTL", "OAT")
 _KEPT = 0.98
+_NOISE = 0.02
 
 
 @dataclass(slots=True, eq=False)
@@ -37,19 +36,24 @@ class Learner:
         self.blame += blamed
 
 
-def learners(instance: Instance, sections: Sections) -> tuple[Learner, ...]:
+def learners(instance: Instance, seed: int) -> tuple[Learner, ...]:
     """Return learners that begin with the highest of some traits, then of others.
 
     The traits are the most that is in use at once during a buffer (T), its area (A),
-    how long it is in use (L), its size (Z), and beside how many others (O).
+    how long it is in use (L), its size (Z), and beside how many others (O). A seed of 0
+    takes them as they are; with any other they are a little off.
     """
     traits = {
-        "T": crowds(instance).astype(np.float64),
+        "T": _crowds(instance).astype(np.float64),
         "A": instance.log_size + instance.log_span,
         "L": instance.log_span,
         "Z": instance.log_size,
-        "O": np.array([len(others) for others in sections.beside], np.float64),
+        "O": _company(instance).astype(np.float64),
     }
+    if seed:
+        random = np.random.default_rng(seed)
+        for trait, values in traits.items():
+            traits[trait] = values * random.normal(1, _NOISE, len(values))
     return tuple(
         Learner(
             np.lexsort([-traits[trait] for trait in reversed(order)]),
@@ -57,3 +61,30 @@ def learners(instance: Instance, sections: Sections) -> tuple[Learner, ...]:
         )
         for order in _ORDERS
     )
+
+
+def _company(instance: Instance) -> npt.NDArray[np.intp]:
+    """Return beside how many each buffer is in use, itself among them."""
+    begun = np.searchsorted(np.sort(instance.lower), instance.upper)
+    ended = np.searchsorted(np.sort(instance.upper), instance.lower, side="right")
+    return begun - ended
+
+
+def _crowds(instance: Instance) -> Wholes:
+    """Return the most that is in use at once during each buffer, in grains."""
+    lower, upper = instance.lower, instance.upper
+    changes = np.zeros(int(upper.max()) + 1, instance.size.dtype)
+    np.add.at(changes, lower, instance.size)
+    np.subtract.at(changes, upper, instance.size)
+    level = np.cumsum(changes)
+    crowds = np.zeros_like(instance.size)
+    lengths = upper - lower
+    longest = int(lengths.max())
+    width = 1
+    while width <= longest:
+        # ``level`` holds the most in each stretch of ``width`` times, by its first.
+        fits = (lengths >= width) & (lengths < 2 * width)
+        crowds[fits] = np.maximum(level[lower[fits]], level[upper[fits] - width])
+        level = np.maximum(level[:-width], level[width:])
+        width *= 2
+    return crowds

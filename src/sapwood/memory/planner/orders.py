@@ -9,12 +9,10 @@ import numpy as np
 from sapwood.memory.planner.effort import Effort
 from sapwood.memory.planner.fit import fit, size_order
 from sapwood.memory.planner.instance import Instance, Wholes
-from sapwood.memory.planner.rankings import Rankings
+from sapwood.memory.planner.learners import learners
 from sapwood.memory.planner.skyline import stack
 
 __all__ = ["pack"]
-
-_LASTING = 8
 
 
 def pack(
@@ -27,15 +25,15 @@ def pack(
     """
     best = fit(instance, size_order(instance))
     height = instance.height(best)
-    rankings = Rankings(instance, seed, _LASTING)
-    for _ in itertools.islice(itertools.count(), rounds):
+    ranked = itertools.cycle(learners(instance, seed))
+    for learner in itertools.islice(ranked, rounds):
         if not effort.step(height):
             break
-        found = stack(instance, rankings.draw(), effort.late)
+        found = stack(instance, learner.ranking(), effort.late)
         if found is None:
             break
         ends = (found + instance.size) * instance.grain
-        rankings.blame((ends > effort.enough).astype(np.float64))
+        learner.learn((ends > effort.enough).astype(np.float64))
         if instance.height(found) < height:
             best, height = found, instance.height(found)
     return best

@@ -9,7 +9,7 @@ from sapwood.errors import MisuseError
 from sapwood.memory.planner.bound import lower_bound
 from sapwood.memory.planner.buffers import Buffer
 from sapwood.memory.planner.effort import Effort
-from sapwood.memory.planner.instance import Instance
+from sapwood.memory.planner.instance import Instance, Wholes
 from sapwood.memory.planner.orders import pack
 from sapwood.memory.planner.search import FEW, search
 from sapwood.units import Size
@@ -56,32 +56,25 @@ def plan(
     """Return the best plan found: no two buffers overlap that are in use at once.
 
     The search ends as soon as the height is within ``capacity`` bytes (None: at the
-    lower bound), or after ``seconds``. None: 45, but 5 once the height is within 1 % of
-    the lower bound. The first packing, the largest buffers first, takes the time it
-    needs. Offsets are multiples of ``alignment``. After a given number of ``steps``
-    the plan depends on nothing but ``seed``.
+    lower bound), or after ``seconds``. None: 45; of more than 1,000 buffers 5 once the
+    height is within 1 % of the lower bound. The first packing, the largest buffers
+    first, takes the time it needs. Offsets are multiples of ``alignment``. After a
+    given number of ``steps`` the plan depends on nothing but ``seed``.
 
     Raises `MisuseError` for impossible buffers, an alignment below 1, and negative
     capacities, seconds or steps.
     """
     bound = lower_bound(buffers, alignment)
-    for name, value in (("capacity", capacity), ("seconds", seconds), ("steps", steps)):
-        if value is not None and not value >= 0:
-            raise MisuseError(f"{name} is {value}. Give a number from 0")
+    _check_limits(capacity=capacity, seconds=seconds, steps=steps)
     instance = Instance.of(buffers, alignment)
-    few = instance.is_exact and instance.count <= FEW
     effort = Effort(
         enough=bound if capacity is None else max(bound, capacity),
         seconds=_SECONDS if seconds is None else seconds,
-        near=0 if few or seconds is not None else bound + bound // _NEAR,
+        near=bound + bound // _NEAR if seconds is None and not _few(instance) else 0,
         polish=_POLISH,
         most=steps,
     )
-    begins = instance.size
-    if instance.count:
-        begins = pack(instance, effort, seed, _ROUNDS if few else None)
-        if few:
-            begins = search(instance, begins, effort)
+    begins = _pack(instance, effort, seed)
     height = Size(instance.height(begins))
     return Plan(
         offsets=instance.offsets(begins),
@@ -90,3 +83,24 @@ def plan(
         solved=height <= (bound if capacity is None else capacity),
         seconds=effort.elapsed,
     )
+
+
+def _check_limits(**limits: float | None) -> None:
+    for name, limit in limits.items():
+        if limit is not None and not limit >= 0:
+            raise MisuseError(f"{name} is {limit}. Give a number from 0")
+
+
+def _few(instance: Instance) -> bool:
+    """Return whether a search is worth its time."""
+    return instance.is_exact and instance.count <= FEW
+
+
+def _pack(instance: Instance, effort: Effort, seed: int) -> Wholes:
+    """Pack in many orders; few buffers in some, to search for better after that."""
+    if not instance.count:
+        return instance.size
+    if not _few(instance):
+        return pack(instance, effort, seed)
+    begins = pack(instance, effort, seed, _ROUNDS)
+    return search(instance, begins, effort, seed)

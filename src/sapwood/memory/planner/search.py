@@ -25,14 +25,14 @@ _SHARES = (0.0, 0.0, 0.9, 0.0, 0.5, 0.75)
 """How far above the goal dives aim, as parts of the way to the best height so far."""
 
 
-def search(instance: Instance, begins: Wholes, effort: Effort) -> Wholes:
+def search(instance: Instance, begins: Wholes, effort: Effort, seed: int) -> Wholes:
     """Return the best plan found, at least as good as ``begins``, in grains.
 
     ``instance`` is exact, and has buffers. A step is a dive.
     """
     sections = Sections.of(instance)
     best, height = begins, instance.height(begins)
-    ranked = learners(instance, sections)
+    ranked = learners(instance, seed)
     for turn in itertools.count():
         if not effort.step(height):
             return best
