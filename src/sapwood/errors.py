@@ -86,7 +86,9 @@ class OutOfMemory(DriverError, MemoryError):
     """The device cannot give the memory that was asked for.
 
     Fields: ``asked``, ``free`` and ``largest`` in bytes (``largest``: the largest
-    single piece that can be had), ``holders``: who holds the rest, in bytes.
+    single piece that can be had), ``holders``: who holds the rest, in bytes, and
+    ``shortage``: where an allocator could say more, a value whose text is the
+    explanation (`sapwood.memory.caching.shortage.explain.Shortage`), else None.
     """
 
     def __init__(
@@ -97,19 +99,21 @@ class OutOfMemory(DriverError, MemoryError):
         free: int,
         largest: int | None = None,
         holders: tuple[tuple[str, int], ...] = (),
+        shortage: object = None,
     ) -> None:
         self.asked, self.free = asked, free
         self.largest = free if largest is None else largest
-        self.holders = holders
-        held = ", ".join(f"{who} {size_text(size)}" for who, size in holders)
-        super().__init__(
-            call,
-            2,
-            "OUT_OF_MEMORY",
-            f"asked for {size_text(asked)}, {size_text(free)} free, largest piece "
-            f"{size_text(self.largest)}{'; held by ' + held if held else ''}. "
+        self.holders, self.shortage = holders, shortage
+        explanation = self._brief() if shortage is None else str(shortage)
+        super().__init__(call, 2, "OUT_OF_MEMORY", explanation)
+
+    def _brief(self) -> str:
+        held = ", ".join(f"{who} {size_text(size)}" for who, size in self.holders)
+        return (
+            f"asked for {size_text(self.asked)}, {size_text(self.free)} free, largest "
+            f"piece {size_text(self.largest)}{'; held by ' + held if held else ''}. "
             "Drop outputs that are kept, lower max_recordings or max_variants, or "
-            "raise memory_limit",
+            "raise memory_limit"
         )
 
 

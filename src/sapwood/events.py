@@ -18,6 +18,7 @@ __all__ = [
     "Escaped",
     "Event",
     "Evicted",
+    "Fallback",
     "Log",
     "Missed",
     "PassedThrough",
@@ -55,6 +56,13 @@ class Restored:
     signature: str
     ops: int
     pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """A runtime that named no device runs on the emulated one, for a reason."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,7 @@ Event = (
     | Restored
     | Missed
     | Evicted
+    | Fallback
     | PassedThrough
     | Escaped
     | StoreTrouble

@@ -106,9 +106,14 @@ def _knob(default: str, kind: Kind, meaning: str) -> Any:
 class Knobs:
     """The value of every setting; wrong ones raise `MisuseError` when it is made."""
 
+    alloc_conf: str = _knob(
+        "",
+        _text(r"[^\0\n]*", "key:value pairs with commas between, or empty"),
+        "Settings of caching allocators, as PyTorch spells them: docs/allocator.md.",
+    )
     device: str = _knob(
         "",
-        _text("|emulated", "empty or emulated"),
+        _text("|emulated|cuda(:[0-9]{1,4})?", "empty, emulated, cuda or cuda:N"),
         "The device of a runtime that names none; empty: the best that is here.",
     )
     emulated_memory: Size = _knob(

@@ -15,9 +15,72 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.testing import VARIANTS, Rig
+from sapwood.testing import CUDA, VARIANTS, Rig
 
 _OUTCOME = pytest.StashKey[bool]()
+
+_UNTRAPPED = "CuPy's uses of arrays are not trapped: nothing ends with a step"
+_AGAIN = "counts captures, and there is a second one, to tell what is an address"
+_UNSEEN = "CuPy launches unseen"
+_SMALL = "counts small pages"
+
+NOT_ON_CUDA = {
+    "test_a_closed_runtime_computes_no_more": "CuPy computes without a runtime",
+    "test_a_donated_array_is_told_from_one_that_a_step_ended": _UNTRAPPED,
+    "test_a_donated_output_is_stale": _UNTRAPPED,
+    "test_a_failed_capture_leaves_the_generator_unmoved": "CuPy's pool gives memory",
+    "test_a_foreign_address_is_refused": f"{_UNSEEN}: no line is known",
+    "test_a_host_read_is_refused_on_call_one[cuda-allclose]": "CuPy's stays there",
+    "test_a_number_that_looks_like_an_address": "it is refused where it looks like one",
+    "test_a_patched_leaf_is_never_copied": _AGAIN,
+    "test_a_revoked_output_is_stale": _UNTRAPPED,
+    "test_a_stale_output_can_be_shown": _UNTRAPPED,
+    "test_a_state_across_steps": _AGAIN,
+    "test_a_state_carried_by_a_slot": _AGAIN,
+    "test_a_step_on_another_thread": _UNTRAPPED,
+    "test_a_thousand_times_itself": _AGAIN,
+    "test_an_exception_beside_live_parts": "live parts need exact addresses",
+    "test_as_many_ops_as_eager": f"{_UNSEEN}: its ops are not counted",
+    "test_bound_outputs_may_be_kept": _UNTRAPPED,
+    "test_copies_are_per_storage": _AGAIN,
+    "test_draws_of_many_kinds": "uniform numbers only",
+    "test_escaped_outputs_are_revoked_too": _UNTRAPPED,
+    "test_every_call_may_fail[cuda-streams]": "entering a stream may fail",
+    "test_every_kind_of_write": "CuPy reads masks on the host",
+    "test_evicted_memory_returns": _SMALL,
+    "test_four_threads": "sums are rounded in another order than NumPy's",
+    "test_held_outputs_are_never_evicted": _SMALL,
+    "test_keep_is_honoured": _UNTRAPPED,
+    "test_live_": "live parts need exact addresses",
+    "test_out_of_memory_while_recording[cuda-limit]": _SMALL,
+    "test_passed_through_outputs_are_revoked_too": _UNTRAPPED,
+    "test_raised_errors_travel": "CuPy computes without a runtime",
+    "test_random_programs_agree[cuda-10]": "CuPy brings lists of indices from the host",
+    "test_random_programs_agree[cuda-7]": "CuPy brings lists of indices from the host",
+    "test_recordings_are_evicted_before_memory_runs_out": _SMALL,
+    "test_registered_containers_go_in_and_out": _AGAIN,
+    "test_steps_": _UNTRAPPED,
+    "test_the_runtime_is_as_before[cuda-allclose]": "CuPy's stays there",
+    "test_the_state_may_be_saved_and_restored": "the test reads NumPy's bit generator",
+    "test_two_runtimes_do_not_mix": _UNSEEN,
+    "test_unaligned_views": "CuPy faults on them, eagerly too",
+    "test_unsupported_calls_pass_through[cuda-allclose]": "CuPy's stays there",
+    "test_unsupported_calls_pass_through[cuda-mask]": "CuPy reads unseen",
+    "test_unsupported_calls_pass_through[cuda-nonzero]": "CuPy reads unseen",
+    "test_what_is_written_and_read_overlaps": "undefined in CuPy; refused by name",
+}
+"""What CuPy's arrays do otherwise, by test or by the beginning of its file's name."""
+
+
+def pytest_collection_modifyitems(items):
+    """Skip on CUDA what CuPy's arrays do otherwise."""
+    for item in items:
+        if not item.get_closest_marker("gpu"):
+            continue
+        names = item.path.name, item.name
+        for name, why in NOT_ON_CUDA.items():
+            if any(each.startswith(name) for each in names):
+                item.add_marker(pytest.mark.skip(reason=f"not on CUDA: {why}"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -34,12 +97,14 @@ def pytest_runtest_makereport(item):
     return report
 
 
-@pytest.fixture(params=VARIANTS)
+@pytest.fixture(params=[*VARIANTS, pytest.param(CUDA, marks=pytest.mark.gpu)])
 def make_rig(request):
     """Return a maker of rigs of one variant, leak-checked when the test is over."""
     rigs = []
 
     def make(**options):
+        if request.param == CUDA and options.keys() & {"total", "page"}:
+            pytest.skip("needs a device of a size of its own")
         rigs[:] = [rig for rig in rigs if not rig.finished]
         rigs.append(Rig(request.param, **options))
         return rigs[-1]
@@ -85,6 +150,7 @@ class World:
 
     def __init__(self, name, rt):
         self.name, self.rt = name, rt
+        self.cuda = rt._driver.abilities.kind == "cuda"
         self.functions = []
         self.rng = np.random.default_rng(7)
 
@@ -108,7 +174,9 @@ class World:
 
     def array(self, host):
         """Return an array of this world with a copy of host values."""
-        return np.array(host, order="K") if self.plain else self.rt.array(host)
+        if not self.plain:
+            return self.rt.array(host)
+        return _of_cupys_pool(host) if self.cuda else np.array(host, order="K")
 
     def values(self, *shape, dtype=np.float64):
         """Return an array of new values: in every world the same, in their order."""
@@ -128,7 +196,7 @@ class World:
         return np.asarray(real).astype(dtype)
 
     def generator(self, seed):
-        if self.plain:
+        if self.plain and not self.cuda:
             return np.random.Generator(np.random.Philox(seed))
         return self.rt.generator(seed)
 
@@ -178,7 +246,7 @@ class Picture:
                 (f.name, self._take(getattr(value, f.name)))
                 for f in dataclasses.fields(value)
             ]
-        if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "storage"):
+        if isinstance(value, (np.ndarray, np.generic)) or _is_device_array(value):
             self.leaves.append(self._array(value))
         elif type(value).__name__ == "Generator":
             self.leaves.append(("generator",))
@@ -218,6 +286,19 @@ def _plain(value):
     if isinstance(value, float):
         return float, struct.pack("<d", value)
     return type(value), value
+
+
+def _of_cupys_pool(host):
+    """Return an array of CuPy's, by its type as a runtime's arrays are."""
+    import cupy
+
+    from sapwood.integrations.cupy import Array
+
+    return cupy.array(host, order="K").view(Array)
+
+
+def _is_device_array(value):
+    return hasattr(value, "storage") or hasattr(value, "__cuda_array_interface__")
 
 
 def _owner(array):

@@ -33,6 +33,9 @@ class Plain:
 class PlainAdapter:
     """The adapter of `Plain` arrays; it refuses bytearrays."""
 
+    def surroundings(self):
+        return ()
+
     def is_array(self, value):
         return type(value) is Plain
 

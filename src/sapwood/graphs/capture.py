@@ -74,13 +74,16 @@ def read_graph(
             if pointer.lo == pointer.hi:
                 continue
             region = table.find(pointer.lo, pointer.hi)
+            if region is None and not pointer.exact:
+                region = table.ending(pointer.lo)
             if region is None:
                 return Foreign(i, pointer)
             (address,) = WORD.unpack_from(op.params, pointer.offset)
             relocations.append(
                 Relocation(i, pointer.offset, region.symbol, address - region.at)
             )
-            lo, hi = pointer.lo - region.at, pointer.hi - region.at
+            used = pointer if pointer.exact else region
+            lo, hi = used.lo - region.at, used.hi - region.at
             touches[Touch(region.symbol, lo, hi, pointer.writes)] = None
     edges = tuple((order[a], order[b]) for a, b in driver.edges(graph))
     return Recording(tuple(ops), edges, tuple(relocations), tuple(touches))
@@ -110,6 +113,11 @@ class _Table:
             return None
         return self._regions[at]
 
+    def ending(self, hi: Addr) -> Region | None:
+        """Return the region that ends there: kernels take ends, too."""
+        at = bisect.bisect_left(self._starts, hi) - 1
+        return self._regions[at] if at >= 0 and self._regions[at].hi == hi else None
+
 
 def _plain(
     driver: Driver, op: Op, kernel: Callable[[FunctionHandle], tuple[bytes, str]]
@@ -125,6 +133,12 @@ def _plain(
                 )
             plain = RecordedOp(Kind.KERNEL, params, image, name, grid, block, shared)
             return plain, pointers
+        case CopyOp(dst, src, size) if dst < src + size and src < dst + size:
+            raise CaptureError(
+                f"{size_text(size)} were copied onto bytes that overlap them, and what "
+                "that gives is undefined",
+                remedy="Copy through another array: x[1:] = x[:-1].copy()",
+            )
         case CopyOp(dst, src, size):
             params = b"".join(map(WORD.pack, (dst, src, size)))
             return RecordedOp(Kind.COPY, params), (
@@ -147,6 +161,8 @@ def _plain(
 def describe_foreign(foreign: Foreign) -> str:
     """Return what a foreign address is, as text."""
     pointer = foreign.pointer
+    if not pointer.exact:
+        return f"op {foreign.op} uses memory at {hex_address(pointer.lo)}"
     verb = "writes" if pointer.writes else "reads"
     return (
         f"op {foreign.op} {verb} {size_text(pointer.hi - pointer.lo)} at "

@@ -7,27 +7,31 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, Unpack
 
 from sapwood import knobs
 from sapwood.driver.api import Abilities, Driver
-from sapwood.driver.emulated import Emulated
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
-from sapwood.errors import MisuseError, NoDevice
+from sapwood.errors import MisuseError
 from sapwood.events import Closed, Event, Log, StoreTrouble
 from sapwood.memory.device import Device
+from sapwood.memory.framework import Framework
 from sapwood.memory.storage import Storage
+from sapwood.runtime.choose import choose
 from sapwood.runtime.files import Loaded, load_from
 from sapwood.runtime.graphed import GraphOptions, graphed
 from sapwood.runtime.snapshot import picture, store_picture
 from sapwood.store import Entries, Store, open_store
 from sapwood.tree import session
 from sapwood.tree.adapter import Adapter, Array
+from sapwood.tree.adopted import record_adopted
 from sapwood.tree.archive.library import Library, Source
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
@@ -38,8 +42,19 @@ from sapwood.version import __version__
 
 __all__ = ["Runtime"]
 
-INTEGRATIONS: Final[Mapping[str, str]] = {"emulated": "sapwood.integrations.numpy"}
-"""Which integration makes the arrays of which kind of device."""
+INTEGRATIONS: Final[Mapping[str, str]] = {
+    "cupy": "sapwood.integrations.cupy",
+    "numpy": "sapwood.integrations.numpy",
+    "torch": "sapwood.integrations.torch",
+}
+"""Which integration knows which framework's arrays."""
+
+KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "cuda": ("torch", "cupy"),
+    "emulated": ("numpy",),
+}
+"""Whose arrays may be on which kind of device: of several, those of the first that the
+program has imported, or else the last's."""
 
 VIEW: Final = "sapwood.view"
 """What draws the pictures of a runtime, from plain data."""
@@ -48,6 +63,7 @@ VIEW: Final = "sapwood.view"
 class Integration(Protocol):
     """What a runtime needs of the module in `INTEGRATIONS`."""
 
+    def framework(self, driver: Driver) -> Framework: ...
     def adapter(self, device: Device) -> Adapter: ...
     def array_from_host(self, device: Device, host: Any) -> Array: ...
     def make_generator(self, device: Device, seed: int) -> Any: ...
@@ -56,11 +72,14 @@ class Integration(Protocol):
 class Runtime:
     """Records functions on one device and replays them.
 
-    ``device``: None (the best there is), ``"emulated"``, or a `Driver`;
+    ``device``: None (the best there is), ``"cuda"``, ``"cuda:1"``, ``"emulated"``, or
+    a `Driver`;
     ``store``: the path of a folder, or a `Store`, that is asked for recordings before
     they are made, and given them; ``memory_limit`` in bytes, or as text such as
-    ``"512MiB"``. A context manager: leaving it closes the runtime. Raises `NoDevice`
-    for a device that is not there, `MisuseError` for what is no device or no limit.
+    ``"512MiB"``; ``arrays`` whose arrays these are, ``"torch"`` or ``"cupy"``, where
+    both are imported: else torch's, if it is imported. A context manager: leaving it
+    closes the runtime. Raises `NoDevice` for a device that is not there, `MisuseError`
+    for what is no device or no limit.
     """
 
     def __init__(
@@ -68,16 +87,18 @@ class Runtime:
         device: str | Driver | None = None,
         store: str | os.PathLike[str] | Store | None = None,
         memory_limit: int | str | None = None,
+        arrays: str | None = None,
     ) -> None:
         settings = knobs.current()
         limit = knobs.limit("memory_limit", memory_limit) or settings.memory_limit
         self._knobs = settings
-        self._driver = _driver(device, settings)
-        self._integration = _integration(self._driver)
         self._events = Log(settings.events)
+        self._driver = choose(device, settings, self._events)
+        self._integration = _integration(self._driver, arrays)
         self._device = Device(
             self._driver,
             limit,
+            framework=self._integration.framework(self._driver),
             owns_driver=self._driver is not device,
         )
         self._forest = Forest(
@@ -87,9 +108,15 @@ class Runtime:
             patch_from=settings.patch_from,
             timeline=settings.timeline,
         )
+        capture = getattr(self._integration, "captor", None)
+        if capture is not None:
+            self._forest.recorder = partial(
+                record_adopted, captor=capture(self._device)
+            )
         self._entries = _entries(store, settings, self._events)
         self._library: Library | None = None
-        if self._entries is not None:
+        # Recordings of a framework's own kernels hold no code that could be kept.
+        if self._entries is not None and self._driver.abilities.exact_addresses:
             self._library = Library(
                 self._entries, self._driver.abilities, self._forest.adapter
             )
@@ -148,7 +175,8 @@ class Runtime:
         """Mark an iteration: on entry, outputs of earlier calls end.
 
         Those in ``keep``, any nest of arrays, are excepted. Using one that has ended
-        raises `StaleOutput`.
+        raises `StaleOutput`. Where that cannot be trapped, as with CuPy's arrays, none
+        ends before it is dropped.
         """
         self._open()
         adapter = self._forest.adapter
@@ -158,7 +186,8 @@ class Runtime:
         }
         with self._device.lock:
             self._device.returns.drain()
-            self._forest.leases.revoke("a later step() began", kept)
+            if self._device.framework.traps:
+                self._forest.leases.revoke("a later step() began", kept)
         yield
 
     # Arrays, streams, generators.
@@ -254,6 +283,11 @@ class Runtime:
             self._device.returns.drain()
             return self._forest.snapshot()
 
+    @property
+    def abilities(self) -> Abilities:
+        """What the device is and can do."""
+        return self._driver.abilities
+
     # The end.
 
     @property
@@ -281,14 +315,22 @@ class Runtime:
         self._device.check_open("this runtime")
 
 
-def _integration(driver: Driver) -> Integration:
+def _integration(driver: Driver, arrays: str | None) -> Integration:
     abilities = driver.abilities
-    if abilities.kind not in INTEGRATIONS:
+    known = KINDS.get(abilities.kind, ())
+    if not known:
         raise MisuseError(
             f"no arrays are known for {abilities.name}, a device of kind "
             f'{abilities.kind}. Use device="emulated"'
         )
-    found: Any = importlib.import_module(INTEGRATIONS[abilities.kind])
+    if arrays is None:
+        arrays = next((name for name in known if name in sys.modules), known[-1])
+    if arrays not in known:
+        raise MisuseError(
+            f"arrays={arrays!r} are not on {abilities.name}. Use "
+            f"{' or '.join(map(repr, known))}"
+        )
+    found: Any = importlib.import_module(INTEGRATIONS[arrays])
     integration: Integration = found
     return integration
 
@@ -305,23 +347,3 @@ def _entries(
     if isinstance(store, (str, os.PathLike)):
         store = open_store(store, settings.store_limit)
     return Entries(store, lambda reason: emit(StoreTrouble(reason)))
-
-
-def _driver(device: str | Driver | None, settings: knobs.Knobs) -> Driver:
-    name = (settings.device or None) if device is None else device
-    if name is None or name == "emulated":
-        return Emulated(
-            total=settings.emulated_memory, schedule=settings.emulated_schedule
-        )
-    if isinstance(name, str):
-        raise NoDevice(
-            "Runtime",
-            100,
-            "NO_DEVICE",
-            f'there is no device {name!r} here. Use device=None or device="emulated"',
-        )
-    if not isinstance(getattr(name, "abilities", None), Abilities):
-        raise MisuseError(
-            f'device={name!r} is no device. Use None, "emulated", or a Driver'
-        )
-    return name

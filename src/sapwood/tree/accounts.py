@@ -37,7 +37,8 @@ def read(
 
     Raises `CaptureError` for an address that is neither in the range nor in a place.
     """
-    regions = _regions(places, stages, range_)
+    exact = device.driver.abilities.exact_addresses
+    regions = _regions(places, stages, range_, exact=exact)
     found = read_graph(device.driver, graph, regions, device.name_of)
     if isinstance(found, Foreign):
         raise CaptureError(
@@ -50,9 +51,16 @@ def read(
 
 
 def _regions(
-    places: Sequence[Place], stages: Mapping[int, Storage], range_: Range
+    places: Sequence[Place],
+    stages: Mapping[int, Storage],
+    range_: Range,
+    *,
+    exact: bool,
 ) -> list[Region]:
-    """Say which addresses belong to what: the range, less its stages, and places."""
+    """Say which addresses belong to what: the range, less its stages, and places.
+
+    Where addresses are not exact, all of a place's storage belongs to it.
+    """
     regions: list[Region] = []
     at = range_.base
     for i, storage in sorted(stages.items(), key=lambda item: item[1].address):
@@ -65,12 +73,16 @@ def _regions(
     # An argument and an ambient array may share a storage: one region, one symbol.
     shared: dict[Storage, list[int]] = {}
     for i, place in enumerate(places):
-        if i not in stages and place.lo < place.hi:
+        if i not in stages and (place.lo < place.hi or not exact):
             shared.setdefault(place.storage, []).append(i)
     for symbols in shared.values():
         first = symbols[0]
         lo = Addr(min(places[i].lo for i in symbols))
         hi = Addr(max(places[i].hi for i in symbols))
+        if not exact:
+            whole = places[first].storage
+            lo = min(lo, whole.address)
+            hi = max(hi, Addr(whole.address + max(whole.size, 1)))
         regions.append(Region(lo, hi, first + 1, places[first].lo))
     return regions
 

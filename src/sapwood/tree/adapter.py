@@ -5,13 +5,13 @@ Only an adapter sees the framework's arrays. Several may serve one call.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Protocol
 
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr
 
-__all__ = ["Adapter", "Array", "Template"]
+__all__ = ["Adapter", "Array", "Marks", "Template"]
 
 Array = Any
 """A framework's array; nobody but its adapter looks inside."""
@@ -20,11 +20,19 @@ Template = Any
 """An adapter's memory of how to make an array like one that it has seen."""
 
 
+Marks = tuple[Sequence[int], Sequence[object]]
+"""Where some arrays are, and what else may change about them."""
+
+
 class Adapter(Protocol):
     """One framework's arrays, as the tree needs them."""
 
     def is_array(self, value: object) -> bool:
         """Return whether ``value`` is a device array of this framework."""
+        ...
+
+    def surroundings(self) -> Iterable[tuple[str, object]]:
+        """Return what every function reads of the framework, by its path."""
         ...
 
     def text(self, array: Array) -> str:
@@ -44,6 +52,13 @@ class Adapter(Protocol):
 
     def storages(self, arrays: Sequence[Array]) -> list[Storage]:
         """Return the storages of arrays. Raises `StaleOutput`."""
+        ...
+
+    def marks(self, arrays: Sequence[Array]) -> Marks | None:
+        """Return what may change about arrays that stay the same objects.
+
+        None where nothing may.
+        """
         ...
 
     def layout(self, array: Array) -> Hashable:

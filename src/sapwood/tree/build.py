@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sapwood.graphs.exec import Exec, Staged, link
@@ -19,7 +19,10 @@ from sapwood.tree.signature import Arrays, Call, Place
 from sapwood.tree.stage import landing
 from sapwood.units import Addr, Mask, Size
 
-__all__ = ["Drawing", "Plan", "build"]
+__all__ = ["Drawing", "Linker", "Plan", "build"]
+
+Linker = Callable[[Recording, Sequence[Addr], Sequence[Staged]], Exec]
+"""Makes a recording launchable, its symbols at these addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Drawing:
 
     ``names`` and ``roles`` are those of ``places``, the call's and behind them those
     of ``ambient_arrays`` and as many new storages as are ``made``; ``stages`` is the
-    room for those that are copied.
+    room for those that are copied. ``link`` stands in for the `link` of ops.
     """
 
     plan: Plan
@@ -58,6 +61,7 @@ class Drawing:
     ambient: Ambient
     ambient_arrays: Arrays
     made: int = 0
+    link: Linker | None = None
 
 
 def build(drawing: Drawing, range_: Range, device: Device) -> Node:
@@ -108,6 +112,8 @@ def _link(
     ]
     addresses = [range_.base, *(place.lo for place in drawing.places)]
     recording = drawing.recording
+    if drawing.link is not None:
+        return drawing.link(recording, addresses, staged)
     return link(device.driver, recording, addresses, staged, device.function)
 
 

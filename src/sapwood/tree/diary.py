@@ -127,6 +127,13 @@ class Diary:
         size = Size(sum(storage.size for storage in storages))
         self.forest.emit(Escaped(self.function, node.label, len(storages), size))
 
+    def chained(self, node: Node) -> None:
+        """Count the replay of a recording with live parts, which has just begun."""
+        self.tally["copied_bytes"] += node.copied_bytes
+        if node.escapes:
+            for part in node.parts():
+                self.escaped(part)
+
     def evicted(self, node: Node, reason: str) -> None:
         """Count a recording that gave way."""
         self.tally["evicted"] += 1

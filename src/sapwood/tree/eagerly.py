@@ -64,6 +64,7 @@ class Eagerly:
                     watched.stays | live.crossing,
                     analyse(watched.result, (), (), forest.adapter).constants(),
                     tuple(watching.breaks),
+                    watching.room,
                 )
                 self.diary.warmed_up(call)
             self._donate(call, watched.result)

@@ -16,7 +16,7 @@ from sapwood.tree.group import Group
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
 from sapwood.tree.roles import History
-from sapwood.tree.signature import Arrays, Call, look
+from sapwood.tree.signature import Arrays, Call
 
 __all__ = ["Families", "Found", "ambient_arrays"]
 
@@ -36,7 +36,7 @@ def ambient_arrays(node: Node, adapter: Adapter) -> Arrays | None:
     found = node.ambient.match()
     if found is None:
         return None
-    return look(found, adapter) if found else _NONE
+    return node.whereabouts.look(found, adapter) if found else _NONE
 
 
 class Families:

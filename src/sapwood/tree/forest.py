@@ -161,8 +161,8 @@ class Forest:
             self._capture_stream = None
 
     def _reclaim(self) -> bool:
-        """Find memory: what the heap does not need, else the oldest recording."""
-        if self.device.heap.trim():
+        """Find memory: what nobody needs just now, else the oldest recording."""
+        if self.device.heap.trim() or self.device.framework.trim():
             return True
         idle = (n for n in self.nodes if n not in self.busy and not n.running)
         node = least_recent(idle)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sapwood.errors import CaptureError
 from sapwood.tree.archive.codec import Archive
+from sapwood.tree.confirm import Sketch, known
 from sapwood.tree.node import Node
 from sapwood.tree.roles import History, Role
 from sapwood.tree.session import Broken
@@ -21,13 +22,14 @@ class Warm:
 
     ``ops`` are digests of the ops, addresses left out; ``stays`` the allocations, by
     their order, that outlived the function or were alive when a live part ran;
-    ``constants`` the plain results; ``breaks`` as in `Session`.
+    ``constants`` the plain results; ``breaks`` and ``room`` as in `Session`.
     """
 
     ops: tuple[bytes, ...]
     stays: frozenset[int]
     constants: Hashable
     breaks: tuple[Broken, ...] = ()
+    room: int = 0
 
 
 class Group:
@@ -35,7 +37,8 @@ class Group:
 
     ``archive`` is the recording of another process that serves its calls; ``asked``
     says that it was looked for. ``misses`` are the clock readings of the last two
-    calls that no recording fitted.
+    calls that no recording fitted. ``sketch`` is the last capture, where only a
+    comparison of two shows what is an address.
     """
 
     def __init__(self, ambient_key: Hashable, max_variants: int) -> None:
@@ -48,6 +51,8 @@ class Group:
         self.places: list[History] = []
         self.ambient: dict[str, History] = {}
         self.misses: tuple[int, ...] = ()
+        self.sketch: Sketch | None = None
+        self._in_vain = False
 
     def saw(
         self,
@@ -65,6 +70,35 @@ class Group:
         seen += [(self.ambient[name], at) for name, at in ambient.items()]
         for history, (address, inherited) in seen:
             history.saw(address, inherited=inherited, max_variants=self.max_variants)
+
+    @property
+    def hopeful(self) -> bool:
+        """Whether the next capture may show what is an address."""
+        return self.sketch is not None
+
+    def sketched(self, sketch: Sketch, node: Node) -> None:
+        """Remember a capture, unless holding it against the one before was in vain."""
+        if self._in_vain:
+            return
+        if self.sketch is not None and known(sketch, self.sketch) is None:
+            self.sketch, self._in_vain = None, True
+            return
+        self.sketch = sketch
+        node.doubtful = node.copied_bytes > 0
+
+    def again(self, node: Node) -> Callable[[], list[Node]]:
+        """Say that a doubtful node's calls are recorded once more.
+
+        Returns what tells the nodes that are of no use afterwards.
+        """
+        node.doubtful, before = False, set(self.nodes)
+
+        def useless() -> list[Node]:
+            # The new one fits wherever the old one did, if it is known what moves.
+            made = [other for other in self.nodes if other not in before]
+            return [node] if self.hopeful else made
+
+        return useless
 
     def missed(self, clock: int) -> None:
         """Note a call that no recording fitted."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import call, is_
 from typing import Any, Final, TypeAlias
 
-from sapwood.tree.adapter import Adapter
+from sapwood.tree.adapter import Adapter, Marks
 from sapwood.tree.containers import Structure, container_of
 from sapwood.tree.signature import Arrays, Call
 from sapwood.units import Addr
@@ -34,6 +34,7 @@ class Memo:
         "key",
         "layouts",
         "lows",
+        "marks",
         "match",
         "positions",
         "references",
@@ -58,6 +59,7 @@ class Memo:
             weakref.ref(array) for array in seen.given.arrays
         ]
         self.match = _match(seen.structure)
+        self.marks = adapter.marks(seen.given.arrays)
 
     @classmethod
     def of(cls, seen: Call, adapter: Adapter) -> Memo | None:
@@ -87,8 +89,9 @@ class Memo:
                     return None
             arrays = [leaves[i] for i in self.positions]
         lows: Sequence[Addr] = self.lows
-        if not all(map(is_, map(call, self.references), arrays)):
-            moved = self._moved(arrays)
+        marks = self.adapter.marks(arrays)
+        if marks != self.marks or not all(map(is_, map(call, self.references), arrays)):
+            moved = self._moved(arrays, marks)
             if moved is None:
                 return None
             lows = moved
@@ -98,19 +101,25 @@ class Memo:
         given = Arrays(arrays, storages, lows, None)
         return Call(self.key, leaves, self.structure, self.positions, given)
 
-    def _moved(self, arrays: Sequence[Any]) -> list[Addr] | None:
+    def _moved(self, arrays: Sequence[Any], marks: Marks | None) -> list[Addr] | None:
         """Return where the arrays are, if those that are others look the same."""
         lows: list[Addr] = list(self.lows)
         look, layouts = self.adapter.look, self.layouts
         for k, (reference, array) in enumerate(
             zip(self.references, arrays, strict=True)
         ):
-            if reference() is not array:
+            if reference() is not array or _mark(self.marks, k) != _mark(marks, k):
                 seen = look(array)
                 if seen is None or seen[0] != layouts[k]:
                     return None
                 lows[k] = seen[2]
         return lows
+
+
+def _mark(marks: Marks | None, number: int) -> object:
+    if marks is None:
+        return None
+    return tuple(each[number] for each in marks if each)
 
 
 def _match(structure: Structure) -> Match:

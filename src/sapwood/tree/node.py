@@ -12,6 +12,7 @@ from sapwood.memory.range import Range
 from sapwood.tree.ambient import Ambient, Slot
 from sapwood.tree.outputs import Outputs
 from sapwood.tree.roles import Role
+from sapwood.tree.signature import Whereabouts
 from sapwood.units import Addr, Mask, Size
 
 __all__ = ["Link", "Live", "Node", "PlaceUse", "Shared"]
@@ -51,6 +52,7 @@ class Node:
     A recording with live parts is a ``chain``, and this node its first part, which
     answers for all: its ``places`` and ``clobbers`` are those of the whole.
     ``running`` counts the calls on their way through it; it stays until they are.
+    One that is ``doubtful`` copies what a second capture may show how to patch.
     The last ``made`` places of an escaping part are not copied out: they are the new
     storages themselves, allocated by every replay.
     """
@@ -82,6 +84,8 @@ class Node:
     made: int = 0
     chain: tuple[Link, ...] = ()
     running: int = 0
+    doubtful: bool = False
+    whereabouts: Whereabouts = field(default_factory=Whereabouts)
     fixed: tuple[tuple[int, Addr], ...] = field(init=False)
     expected: Sequence[Addr] = field(init=False)
     aimed: tuple[int, ...] = field(init=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, DriverError
 from sapwood.graphs.capture import touched
 from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import check_allocations, read
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.ambient import (
@@ -22,26 +23,32 @@ from sapwood.tree.ambient import (
     undo_bound,
 )
 from sapwood.tree.build import Drawing, Plan, build
+from sapwood.tree.confirm import Sketch, confirmed
 from sapwood.tree.containers import flatten, unflatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
 from sapwood.tree.node import Node
 from sapwood.tree.outputs import Outputs, analyse
+from sapwood.tree.repack import repacked
 from sapwood.tree.roles import History, Role, assign
 from sapwood.tree.session import Session
 from sapwood.tree.signature import Arrays, Call, Place, look
-from sapwood.tree.stage import late_stages, stand_ins
+from sapwood.tree.stage import landing, late_stages, stand_ins
 from sapwood.tree.watch import Capture, Captured, Caught
 from sapwood.units import Addr
 
 __all__ = [
     "Order",
     "Recorded",
+    "Taken",
     "ambient_roles",
     "argument_roles",
     "differs",
     "plain_changes",
     "record",
+    "settled",
+    "used_by",
+    "with_leaves",
 ]
 
 
@@ -96,49 +103,86 @@ def record(order: Order, forest: Forest) -> Recorded:
 
 
 def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
-    device, adapter = forest.device, forest.adapter
-    places = order.plan.call.given.places(adapter)
+    device, adapter, given = forest.device, forest.adapter, order.plan.call.given
+    places = given.places(adapter)
     roles = argument_roles(order, places, forest)
-    given = order.plan.call.given
     stages, arrays = stand_ins(given, places, roles, range_, device, adapter)
     taken = _take(order, forest, range_, arrays)
-    captured = taken.captured
+    captured, lines = taken.captured, taken.captured.session.lines
     try:
-        bound, error = _settled(taken)
+        bound, error = settled(taken)
         values = [change.new for change in bound]
         ambient = _ambient(taken, values, forest)
         read_by = look([slot.read() for slot in ambient.arrays], adapter)
         everything = [*places, *read_by.places(adapter)]
-        recording = read(
-            captured.graph, captured.session.lines, everything, stages, range_, device
-        )
+        recording = read(captured.graph, lines, everything, stages, range_, device)
     finally:
         device.driver.destroy_graph(captured.graph)
-    known = [*arrays, *read_by.arrays]
-    outputs = analyse(captured.result, values, known, adapter)
+    outputs = analyse(captured.result, values, [*arrays, *read_by.arrays], adapter)
     names, more = ambient_roles(order, ambient, read_by, forest)
-    roles = (*roles, *more)
+    starts = range_.base, *_starts(everything, stages)
+    sketch = Sketch(recording, (*order.names, *names), starts)
+    roles = _of_what_is_known((*roles, *more), sketch, order, forest)
     stages |= late_stages(everything, roles, stages, range_, device)
     if captured.error is None:
         check_allocations(outputs, stages, range_, device)
+        recording = repacked(recording, captured, starts, range_, device)
     drawing = Drawing(
         plan=order.plan,
         recording=recording,
         outputs=outputs,
         places=everything,
-        names=[*order.names, *names],
+        names=sketch.names,
         roles=roles,
         stages=stages,
         ambient=ambient,
         ambient_arrays=read_by,
     )
     node = build(drawing, range_, device)
+    _sketched(order, sketch, node, forest)
     error = error or differs(order.group.warm, captured.session, outputs)
     return Recorded(node, read_by, tuple(change.slot for change in bound), error)
 
 
+def _starts(places: Sequence[Place], stages: Mapping[int, Storage]) -> Iterator[Addr]:
+    """Yield where the ops find each place."""
+    for i, place in enumerate(places):
+        yield landing(stages[i], place) if i in stages else place.lo
+
+
+def _sketched(order: Order, sketch: Sketch, node: Node, forest: Forest) -> None:
+    """Remember a capture where only another one shows what is an address."""
+    if not _is_exact(forest):
+        order.group.sketched(sketch, node)
+
+
+def _is_exact(forest: Forest) -> bool:
+    return forest.device.driver.abilities.exact_addresses
+
+
+def _of_what_is_known(
+    roles: tuple[Role, ...], sketch: Sketch, order: Order, forest: Forest
+) -> tuple[Role, ...]:
+    """Pin what was to be patched, and of which not every address is known."""
+    if _is_exact(forest):
+        return roles
+    before = order.group.sketch
+    found = None if before is None else confirmed(roles, sketch, before)
+    if found is not None:
+        return found
+    return tuple(Role.PINNED if r is Role.PATCHED else r for r in roles)
+
+
+def _patchable(order: Order, forest: Forest, places: Sequence[Place]) -> list[bool]:
+    """Say which places may be patched, as far as can be said before capture."""
+    if _is_exact(forest):
+        return [place.hi - place.lo >= forest.patch_from for place in places]
+    # A copy is copied back there, too: for all that is known, it is written.
+    return [order.group.hopeful] * len(places)
+
+
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class Taken:
     """A captured call, and what the function read before and after it."""
 
     captured: Captured
@@ -148,9 +192,9 @@ class _Taken:
 
 def _take(
     order: Order, forest: Forest, range_: Range, arrays: Sequence[Array]
-) -> _Taken:
+) -> Taken:
     """Capture the call with other arrays in it; slots are not restored yet."""
-    args, kwargs = _with_leaves(order.plan.call, arrays)
+    args, kwargs = with_leaves(order.plan.call, arrays)
     arguments = order.bind(args, kwargs)
     before = survey(order.fn, arguments, forest.adapter)
     try:
@@ -160,14 +204,14 @@ def _take(
         undo_bound(after.changes_since(before))
         raise
     try:
-        return _Taken(captured, before, survey(order.fn, arguments, forest.adapter))
+        return Taken(captured, before, survey(order.fn, arguments, forest.adapter))
     except BaseException:
         forest.device.driver.destroy_graph(captured.graph)
         raise
 
 
-def _settled(
-    taken: _Taken,
+def settled(
+    taken: Taken,
 ) -> tuple[Sequence[BoundArray], CaptureError | Caught | None]:
     """Unbind what the function bound, and say what went wrong in its Python.
 
@@ -179,10 +223,10 @@ def _settled(
     return bound, _error(taken.captured, changes)
 
 
-def _ambient(taken: _Taken, bound: Sequence[Any], forest: Forest) -> Ambient:
+def _ambient(taken: Taken, bound: Sequence[Any], forest: Forest) -> Ambient:
     captured = taken.captured
     spans = touched(forest.device.driver, captured.graph)
-    used = _used(
+    used = used_by(
         [*spans, *captured.session.spans], (captured.result, bound), forest.adapter
     )
     return taken.before.guards(used)
@@ -198,7 +242,6 @@ def argument_roles(
 
     ``hints`` are those of a recording from elsewhere, for a first call here.
     """
-    exact = forest.device.driver.abilities.exact_addresses
     steady = [hint.fixed for hint in hints or ()]
     roles = assign(
         order.group.places,
@@ -207,7 +250,7 @@ def argument_roles(
             i in order.pinned or (i < len(steady) and steady[i] and history.fresh)
             for i, history in enumerate(order.group.places)
         ],
-        [exact and place.hi - place.lo >= forest.patch_from for place in places],
+        _patchable(order, forest, places),
         anywhere=order.anywhere,
     )
     # A copy of what the function also reads by itself would go its own way.
@@ -217,9 +260,10 @@ def argument_roles(
     )
 
 
-def _with_leaves(
+def with_leaves(
     call: Call, arrays: Sequence[Array]
 ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Return the arguments of a call with other arrays in it."""
     leaves = list(call.leaves)
     for position, array in zip(call.positions, arrays, strict=True):
         leaves[position] = array
@@ -297,7 +341,7 @@ def differs(
     )
 
 
-def _used(
+def used_by(
     spans: Sequence[tuple[Addr, Addr]], left: Any, adapter: Adapter
 ) -> Callable[[Array], bool]:
     """Return a test for arrays that ops use, or that are in what the call leaves."""
@@ -327,7 +371,7 @@ def ambient_roles(
     places = arrays.places(forest.adapter)
     names = [ambient.arrays[place.arrays[0]].path for place in places]
     histories = [order.group.ambient.get(name, History()) for name in names]
-    exact = forest.device.driver.abilities.exact_addresses
+    exact = _is_exact(forest) or order.group.hopeful
     steady = [hint.fixed for hint in hints] if hints else [True] * len(places)
     roles = assign(
         histories,
@@ -337,7 +381,7 @@ def ambient_roles(
             not exact or (history.fresh and fixed)
             for history, fixed in zip(histories, steady, strict=True)
         ],
-        [exact and place.hi - place.lo >= forest.patch_from for place in places],
+        _patchable(order, forest, places),
         anywhere=order.anywhere and exact,
     )
     given = order.plan.call.given.storages

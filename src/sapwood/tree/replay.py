@@ -67,6 +67,8 @@ def prepare(
         storage = storages[i]
         if storage.writer is stream and not (written and storage.readers):
             continue  # it was this stream that used the bytes last
+        if not written and stream in storage.readers:
+            continue  # it is ordered after the last write
         if written:
             storage.order_write(stream)
         else:

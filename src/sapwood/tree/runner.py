@@ -34,8 +34,7 @@ from sapwood.tree.options import Options
 from sapwood.tree.order import place_order
 from sapwood.tree.parameters import Parameters
 from sapwood.tree.preserve import Preserved
-from sapwood.tree.recorder import Order, record
-from sapwood.tree.recorder import Recorded as Made
+from sapwood.tree.recorder import Order, Recorded, record
 from sapwood.tree.replay import replay
 from sapwood.tree.signature import Call, describe
 from sapwood.tree.stats import Stats
@@ -74,15 +73,14 @@ class Runner:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call, however it is best run."""
-        forest = self.forest
-        device = forest.device
+        forest, device = self.forest, self.forest.device
         began = perf_counter_ns()
         call = None if self._memo is None else self._memo.recognise(args, kwargs)
         if call is None:
             call = describe(args, kwargs, forest.adapter)
         with device.lock:
             if device.closed:
-                self._check_open()
+                device.check_open(f"the runtime of {self.options.name}")
             if device.returns:
                 device.returns.drain()
             if forest.before_call is not None:
@@ -90,6 +88,8 @@ class Runner:
             found = self.families.find(call)
             if found is not None and not found.node.chain:
                 verify = self.options.verify
+                if found.node.doubtful:
+                    return self._again(found, call, args, kwargs)
                 if verify and (self.diary.tally["replays"] + 1) % verify == 0:
                     result = self._verified(found, call, args, kwargs)
                 else:
@@ -135,14 +135,8 @@ class Runner:
         arguments = partial(self.parameters.bind, args, kwargs)
         passage = Passage(self.forest, found, call, arguments)
         passage.start()
-        self.diary.tally["copied_bytes"] += found.node.copied_bytes
-        if found.node.escapes:
-            for part in found.node.parts():
-                self.diary.escaped(part)
+        self.diary.chained(found.node)
         return passage
-
-    def _check_open(self) -> None:
-        self.forest.device.check_open(f"the runtime of {self.options.name}")
 
     def __del__(self) -> None:
         # Nobody can call the function any more: its recordings go with it.
@@ -187,7 +181,7 @@ class Runner:
             known = self.families.known(call, before.key)
         asked = self.recall.ask(call, before, known)
         with forest.device.lock:
-            self._check_open()
+            forest.device.check_open(f"the runtime of {self.options.name}")
             # Another thread may have recorded it meanwhile.
             found = self.families.find(call)
             if found is not None and not found.node.chain:
@@ -239,8 +233,8 @@ class Runner:
         if group.warm is not None and group.warm.breaks:
             return self._record_parts(call, args, kwargs, group, step, before)
         try:
-            recorder = self.forest.recorder or record
-            made = recorder(self._order(call, group, step, before), self.forest)
+            order = self._order(call, group, step, before)
+            made = (self.forest.recorder or record)(order, self.forest)
         except CaptureError as error:
             if not self.options.tolerant:
                 raise
@@ -317,7 +311,7 @@ class Runner:
                 victim, "a newer recording of the function takes its place"
             )
 
-    def _plant(self, call: Call, group: Group, made: Made) -> Found:
+    def _plant(self, call: Call, group: Group, made: Recorded) -> Found:
         names, adapter = self.parameters.names(call), self.forest.adapter
         origins = origins_of(made.node, call, made.ambient, names, adapter)
         self.families.plant(call, group, made.node, made.bound, origins)
@@ -342,6 +336,18 @@ class Runner:
             error.reraise()
         self.eagerly.cannot(group, error)
         self.diary.passed_through(call, str(error))
+        return result
+
+    def _again(
+        self, found: Found, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Record a call that is recorded: so every address in it may become known."""
+        group = self.families.nodes[found.node][1]
+        useless = group.again(found.node)
+        step = Step(Deed.RECORD, anywhere=True, escapes=found.node.escapes)
+        before = self._look(args, kwargs)
+        result = self._record(call, args, kwargs, group, step, before)
+        self.forest.fell_all(useless())
         return result
 
     def _order(self, call: Call, group: Group, step: Step, before: Survey) -> Order:
@@ -397,7 +403,7 @@ class Runner:
     def warm(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Warm up and record for such arguments; arrays are left as they are."""
         forest = self.forest
-        self._check_open()
+        forest.device.check_open(f"the runtime of {self.options.name}")
         call = describe(args, kwargs, forest.adapter)
         looked = self._look(args, kwargs)
         storages = reachable(call, looked, forest.adapter)
@@ -406,9 +412,8 @@ class Runner:
             with rehearsal():
                 # A warm-up and a recording; what cannot be recorded never ends.
                 for _ in range(2):
-                    if self._is_warm(call):
-                        break
-                    self.call(args, kwargs)
+                    if not self._is_warm(call):
+                        self.call(args, kwargs)
         finally:
             undo_bound(self._look(args, kwargs).changes_since(looked))
             before.restore()

@@ -6,20 +6,34 @@ could not repeat; the session knows whether that is an error.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from sapwood.errors import CaptureError
-from sapwood.units import Addr
+from sapwood.memory.storage import Storage
+from sapwood.units import Addr, Size
 
-__all__ = ["Broken", "LivePart", "Session", "current", "entered", "user_line"]
+__all__ = [
+    "Broken",
+    "LivePart",
+    "Session",
+    "Use",
+    "current",
+    "entered",
+    "raising_line",
+    "user_line",
+]
 
-_SITE = "/site-packages/"
+_PACKAGES = ("cupy", "cupy_backends", "cupyx", "numpy", "torch", "triton")
+_FRAMEWORKS = tuple(f"-packages/{name}/" for name in _PACKAGES)
+_CONTEXTS = contextlib.__file__
+_COMPILED = tuple(f"{name}/" for name in _PACKAGES)
 _ROOM = f"{Path(__file__).parent.parent}/"
 _session: ContextVar[Session | None] = ContextVar("sapwood_session", default=None)
 
@@ -45,6 +59,13 @@ Broken: TypeAlias = tuple[int, str, str, str]
 Between: TypeAlias = Callable[[LivePart, tuple[Any, ...], dict[str, Any]], Any]
 
 
+class Use(NamedTuple):
+    """How ops use a storage, and the line that the first of them came from."""
+
+    writes: bool
+    where: str | None
+
+
 class Session:
     """One warm-up or capture in progress, on this thread.
 
@@ -53,6 +74,8 @@ class Session:
     runs live parts, where the session has any; ``breaks`` says, for each, after how
     many ops which one ran, on what and with what result. ``lines`` are those of the
     ops that were given to the device, ``spans`` the bytes of those that were not.
+    Where the framework says so itself, ``used`` are the storages that ops use, and
+    ``room`` the bytes of everything that was allocated.
     """
 
     def __init__(self, *, tolerant: bool) -> None:
@@ -61,6 +84,8 @@ class Session:
         self.ops: list[tuple[str, bytes]] = []
         self.lines: list[str | None] = []
         self.spans: list[tuple[Addr, Addr]] = []
+        self.used: dict[Storage, Use] = {}
+        self.room = Size(0)
         self._where: list[str | None] = []
         self.breaks: list[Broken] = []
         self.between: Between | None = None
@@ -82,6 +107,15 @@ class Session:
         self.ops.append((name, constants))
         self._where.append(line)
         return line
+
+    def uses(self, storage: Storage, *, writes: bool) -> None:
+        """Note that the latest op uses a storage."""
+        known = self.used.get(storage)
+        if known is None:
+            self.used[storage] = Use(writes, self._where[-1] if self._where else None)
+            self.spans.append((storage.address, Addr(storage.address + storage.size)))
+        elif writes and not known.writes:
+            self.used[storage] = Use(writes, known.where)
 
     def where(self, op: int) -> str | None:
         """Return the line that an op was noted at."""
@@ -111,9 +145,12 @@ class Session:
         )
         return None
 
-    def refuse(self, what: str, remedy: str) -> None:
-        """Say that the function does something that no replay could repeat."""
-        where = user_line()
+    def refuse(self, what: str, remedy: str, where: str | None = None) -> None:
+        """Say that the function does something that no replay could repeat.
+
+        It does so at ``where``, or else where it is just now.
+        """
+        where = where or user_line()
         if self.unrecordable is None:
             self.unrecordable = CaptureError(what, where=where, remedy=remedy)
         if not self.tolerant:
@@ -144,9 +181,23 @@ def user_line() -> str | None:
     """Return ``file:line`` of the innermost frame that is the user's own code."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - made for this
     while frame is not None:
-        name = frame.f_code.co_filename
-        ours = name.startswith(_ROOM) or f"{_SITE}numpy/" in name
-        if not ours and name[:1] != "<":
-            return f"{name}:{frame.f_lineno}"
+        if _is_users(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return None
+
+
+def raising_line(error: BaseException) -> str | None:
+    """Return ``file:line`` where the user's own code was when it raised an error."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        if _is_users(trace.tb_frame.f_code.co_filename):
+            found = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+def _is_users(file: str) -> bool:
+    if file.startswith((_ROOM, "<", *_COMPILED)) or file == _CONTEXTS:
+        return False
+    return not any(package in file for package in _FRAMEWORKS)

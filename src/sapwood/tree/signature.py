@@ -6,16 +6,18 @@ values by type and bits, layouts, and which arrays share a storage at which offs
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from operator import call, is_
 from typing import Any, NamedTuple
+from weakref import ref
 
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.containers import constant_key, flatten
 from sapwood.units import Addr
 
-__all__ = ["Arrays", "Call", "Place", "describe", "look"]
+__all__ = ["Arrays", "Call", "Place", "Whereabouts", "describe", "look"]
 
 
 class Place(NamedTuple):
@@ -122,6 +124,49 @@ def look(arrays: Sequence[Array], adapter: Adapter) -> Arrays:
         [adapter.storage(array) for array in arrays],
         [adapter.span(array)[0] for array in arrays],
     )
+
+
+class Whereabouts:
+    """Where some arrays are, remembered for as long as they are the same objects.
+
+    They are held weakly, and so are their storages: that of an array which somebody
+    else allocated may go before it. ``others`` is what else than addresses marked
+    them when they were recorded, where that may change.
+    """
+
+    __slots__ = ("_addresses", "_arrays", "_lows", "_sharing", "_storages", "others")
+
+    def __init__(self) -> None:
+        self._arrays: Sequence[Callable[[], Any]] = ()
+        self._storages: Sequence[Callable[[], Any]] = ()
+        self._lows: Sequence[Addr] = ()
+        self._sharing: Any = None
+        self._addresses: Sequence[int] = ()
+        self.others: Sequence[object] = ()
+
+    def look(self, arrays: Sequence[Array], adapter: Adapter) -> Arrays | None:
+        """Return what `look` does; None where an array is otherwise than it was."""
+        known = self._arrays
+        marks = adapter.marks(arrays)
+        if marks is None:
+            same = len(known) == len(arrays)
+            same = same and all(map(is_, map(call, known), arrays))
+        else:
+            addresses, others = marks
+            if others != self.others:
+                return None
+            # Where one storage lies, as long as it lives, lies no other.
+            same = addresses == self._addresses
+            self._addresses = addresses
+        if same:
+            storages = [*map(call, self._storages)]
+            if None not in storages:
+                return Arrays(arrays, storages, self._lows, self._sharing)
+        found = look(arrays, adapter)
+        self._arrays = [ref(array) for array in arrays]
+        self._storages = [ref(storage) for storage in found.storages]
+        self._lows, self._sharing = found.lows, found.sharing
+        return found
 
 
 def _constant(leaf: Any, adapter: Adapter) -> Hashable:

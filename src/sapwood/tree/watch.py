@@ -19,7 +19,8 @@ from sapwood.errors import DriverError, InternalError
 from sapwood.memory.device import Device, routed
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.session import Session, entered, user_line
+from sapwood.tree.layout import Made
+from sapwood.tree.session import Session, current, entered, user_line
 from sapwood.units import Size
 
 __all__ = ["Allocations", "Capture", "Captured", "Caught", "Watched", "warm_up"]
@@ -71,10 +72,14 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Captured(Watched):
-    """The same, with the graph that was captured instead of run."""
+    """The same, with the graph that was captured instead of run.
+
+    ``made`` are its allocations, in order.
+    """
 
     session: Session
     graph: GraphHandle
+    made: tuple[Made, ...]
 
 
 class Allocations:
@@ -118,6 +123,7 @@ class _RangeRoute:
         self.allocations, self.stays = allocations, stays
         self.outside: Callable[[], ExitStack] | None = None
         self.held: list[Storage] = []
+        self.made: list[Made] = []
 
     def allocate(self, size: Size, stream: Stream) -> Storage:
         stays = self.allocations.count() in self.stays
@@ -129,11 +135,13 @@ class _RangeRoute:
             return self.allocations.add(storage)
         line = user_line()
         self.device.returns.drain()
-        return self.allocations.add(
-            self.range.allocate(
-                size, stream, self.device.returns, stays=stays, line=line
-            )
+        storage = self.range.allocate(
+            size, stream, self.device.returns, stays=stays, line=line
         )
+        session = current()
+        if session is not None:
+            self.made.append(Made(len(session.lines), storage.address, size))
+        return self.allocations.add(storage)
 
 
 def warm_up(
@@ -150,7 +158,11 @@ def warm_up(
     filled meanwhile.
     """
     allocations = Allocations() if allocations is None else allocations
-    with routed(_HeapRoute(device, allocations)), entered(session):
+    with (
+        routed(_HeapRoute(device, allocations)),
+        entered(session),
+        device.framework.watched(device.allocate),
+    ):
         result = fn(*args, **kwargs)
     alive = allocations.alive()
     return Watched(result, None, session, tuple(alive.values()), frozenset(alive))
@@ -197,24 +209,37 @@ class Capture:
         try:
             with self.fork, self.stream, routed(self.route):
                 try:
-                    with entered(session):
+                    with (
+                        entered(session),
+                        self.device.framework.watched(self.device.allocate),
+                    ):
                         result = fn(*args, **kwargs)
                 except DriverError:
                     raise
                 except BaseException as raised:  # noqa: BLE001 - raised after a launch
                     error = Caught(raised)
                 self._check()
-                graph = self.pause()
+                graph = self._ended(session)
         except BaseException as failed:
             self.failed = None
             self._abandon(failed)
             raise
-        return Captured(result, error, session, (), frozenset(), graph)
+        made = tuple(self.route.made)
+        return Captured(result, error, session, (), frozenset(), graph, made)
 
     def _check(self) -> None:
         if self.failed is not None:
             # Whatever the function made of it: it is captured no more.
             self.failed.reraise()
+
+    def _ended(self, session: Session) -> GraphHandle:
+        """End the capture; what the function may not do can have invalidated it."""
+        try:
+            return self.pause()
+        except DriverError:
+            if session.unrecordable is not None:
+                raise session.unrecordable.anew() from None
+            raise
 
     def pause(self) -> GraphHandle:
         """End the capture so far, and return its graph."""

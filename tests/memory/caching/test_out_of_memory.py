@@ -312,6 +312,15 @@ def test_what_cannot_fit_says_so():
     assert "Does not fit: 3 MiB are live, the limit is 4 MiB" in text
 
 
+def test_more_than_there_ever_is_is_not_blamed_on_what_is_live():
+    """What exceeds the limit is told so: freeing all that is live would not help."""
+    size = Size(8 * MIB)
+    asked = Request(size, size, size, PAGE, 0, DEFAULT_POOL, "large")
+    text = str(out_of_memory(_full(), asked))
+    assert "Does not fit: no more than 4 MiB may be held. Ask for less" in text
+    assert "Free live memory" not in text
+
+
 def test_without_history_the_text_says_how_to_know_more():
     """Blocks without stacks have no known holder; recording would show them."""
     picture = _full()

@@ -16,6 +16,9 @@ class Array:
 
 
 class Arrays:
+    def surroundings(self):
+        return ()
+
     def is_array(self, value):
         return type(value) is Array
 

@@ -21,6 +21,9 @@ class FakeArray:
 class FakeArrays:
     """The adapter of fake arrays."""
 
+    def surroundings(self):
+        return ()
+
     def is_array(self, value):
         return type(value) is FakeArray
 

@@ -249,6 +249,9 @@ import base64, importlib, json, sys
 from sapwood.tree.ambient import survey
 
 class Arrays:
+    def surroundings(self):
+        return ()
+
     def is_array(self, value):
         return False
 

@@ -29,6 +29,9 @@ NESTS = st.recursive(
 
 
 class NoArrays:
+    def surroundings(self):
+        return ()
+
     def is_array(self, _):
         return False
 

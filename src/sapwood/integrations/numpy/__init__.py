@@ -8,13 +8,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from sapwood.driver.api import Driver
 from sapwood.integrations.numpy.adapter import NumpyAdapter
 from sapwood.integrations.numpy.array import Array
 from sapwood.integrations.numpy.creation import from_host
 from sapwood.integrations.numpy.random import Generator, make_generator
 from sapwood.memory.device import Device
+from sapwood.memory.framework import Plain
 
-__all__ = ["Array", "Generator", "adapter", "array_from_host", "make_generator"]
+__all__ = [
+    "Array",
+    "Generator",
+    "adapter",
+    "array_from_host",
+    "framework",
+    "make_generator",
+]
+
+
+def framework(driver: Driver) -> Plain:
+    """Return how a device sees these arrays: they ask it for everything."""
+    del driver
+    return Plain()
 
 
 def adapter(device: Device) -> NumpyAdapter:

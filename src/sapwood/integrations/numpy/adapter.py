@@ -54,6 +54,10 @@ class NumpyAdapter:
         """Return whether ``value`` is a device array."""
         return type(value) is Array
 
+    def surroundings(self) -> tuple[tuple[str, object], ...]:
+        """Return nothing: what is computed depends on no setting of a thread's."""
+        return ()
+
     def text(self, array: Array) -> str:
         """Return the array's dtype and shape."""
         return f"{array.dtype}{list(array.shape)}"
@@ -90,6 +94,10 @@ class NumpyAdapter:
             if storage.stale is not None:
                 storage.check()
         return storages
+
+    def marks(self, arrays: Sequence[Any]) -> None:
+        """Return None: an array is what it is for as long as it lives."""
+        del arrays
 
     def layout(self, array: Array) -> Hashable:
         """Return shape, strides, dtype and alignment."""

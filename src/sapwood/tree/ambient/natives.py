@@ -68,7 +68,7 @@ _ASKING: Final = frozenset({"isEnabledFor", "getEffectiveLevel", "level", "disab
 
 def is_machinery(cls: type) -> bool:
     """Return whether a standard class only makes things run."""
-    return cls.__module__.partition(".")[0] in _MACHINERY
+    return str(cls.__module__).partition(".")[0] in _MACHINERY
 
 
 _named: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()

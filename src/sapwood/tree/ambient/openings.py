@@ -17,6 +17,7 @@ from weakref import ReferenceType
 
 from sapwood.tree.ambient import standard, views
 from sapwood.tree.ambient.code import names_of
+from sapwood.tree.ambient.frameworks import opening_of
 from sapwood.tree.ambient.natives import (
     LATE,
     NATIVES,
@@ -50,6 +51,9 @@ def openings(value: Any, reach: Reach) -> Openings:
     opened = _by_type.get(cls) or LATE.get((cls.__module__, cls.__qualname__))
     if opened is not None:
         return opened(value, reach)
+    declared = opening_of(cls)
+    if declared is not None:
+        return declared(value, reach)
     if registered(cls) is not None:
         return iter((Opening(views.REGISTERED),))
     if is_random_source(value):

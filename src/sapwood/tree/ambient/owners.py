@@ -47,4 +47,6 @@ def owner_of_module(name: str, module: ModuleType | None = None) -> Owner:
 
 def owner_of_class(cls: type) -> Owner:
     """Return whose module a class says that it is from."""
-    return owner_of_module(cls.__module__)
+    module: object = cls.__module__
+    # A class of C's may give its instances one, and so have none itself.
+    return owner_of_module(module) if isinstance(module, str) else "installed"

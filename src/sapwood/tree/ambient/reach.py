@@ -7,7 +7,7 @@ more names: the walk is repeated until nothing is added.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, MethodType
@@ -44,6 +44,10 @@ _BOOKS = frozenset({"__builtins__", "__loader__", "__spec__", "__warningregistry
 
 class Arrays(Protocol):
     """What the walk asks of a framework."""
+
+    def surroundings(self) -> Iterable[tuple[str, object]]:
+        """Return what every function reads of the framework, by its path."""
+        ...
 
     def is_array(self, value: object) -> bool:
         """Return whether a value is a device array, which is not looked into."""
@@ -262,6 +266,8 @@ def reach(
         for name, value in arguments.items():
             walk.start(name, value, name)
         walk.start("builtins", builtins)
+        for path, value in arrays.surroundings():
+            walk.start(path, value)
         if known.size() == size:
             return walk
 

@@ -23,7 +23,7 @@ def is_random_source(value: object) -> bool:
     return any(
         base.__name__ == "Random"
         if base.__module__ == "random"
-        else base.__module__.startswith("numpy.random")
+        else str(base.__module__).startswith("numpy.random")
         and base.__name__ in {"Generator", "RandomState", "BitGenerator"}
         for base in type(value).__mro__
     )

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sapwood.errors import StoreError
 from sapwood.graphs.codec import decode_recording, encode_recording, expect
 from sapwood.graphs.plain import Json, from_json, from_text, to_json, to_text
-from sapwood.graphs.recording import Recording
+from sapwood.graphs.recording import Kind, Recording
 from sapwood.memory.range import REACH
 from sapwood.tree.adapter import Adapter, Template
 from sapwood.tree.ambient import Slot
@@ -77,6 +77,8 @@ def encode(
     """Return a node as sections, or why it cannot be kept; ``label`` names slots."""
     if node.chain:
         return "it has live parts, whose Python no file holds"
+    if any(op.kind == Kind.KERNEL and not op.image for op in node.recording.ops):
+        return "it has kernels that its framework loaded, whose code no file holds"
     try:
         table = {
             "arguments": node.argument_places,

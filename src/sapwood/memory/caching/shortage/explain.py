@@ -97,6 +97,11 @@ class Shortage:
                 "There was room, but no addresses for it, or a budget or another "
                 "process was before: lower expandable_segments_reserve, or try again"
             )
+        if self.request.growth > self.limit:
+            return (
+                f"Does not fit: no more than {size_text(self.limit)} may be held. Ask "
+                "for less at once"
+            )
         missing = self.request.growth - min(self.free, self.limit - self.reserved)
         return (
             f"Does not fit: {size_text(self.live)} are live, the limit is "

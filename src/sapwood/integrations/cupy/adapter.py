@@ -1,0 +1,182 @@
+"""What the tree asks of a framework, answered for CuPy's arrays.
+
+Arrays of any origin are leaves: those over this library's storages, and those over
+memory of CuPy's pool or of others. A layout says how far an address is aligned, as
+CuPy and the libraries behind it choose kernels by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from sapwood.errors import MisuseError
+from sapwood.integrations.cupy.array import Array
+from sapwood.integrations.cupy.memory import Foreign, Memory, Place, pointer, reach
+from sapwood.integrations.cupy.random import Generator
+from sapwood.memory.device import Device
+from sapwood.memory.storage import Storage
+from sapwood.tree.containers import register_container
+from sapwood.units import Addr
+
+__all__ = ["CupyAdapter"]
+
+# A generator is its state, an array: so a graphed function may be passed one.
+register_container(
+    Generator,
+    lambda generator: ([generator.state], None),
+    lambda _, children: Generator(*children),
+)
+
+_ALIGNED = 512 - 1
+_KINDS: tuple[type, ...] = (Array, cupy.ndarray)
+
+Layout = tuple[tuple[int, ...], tuple[int, ...], str, int, int]
+"""Shape, strides, dtype, alignment, and which of the kinds of array."""
+
+
+class Shape(NamedTuple):
+    """What an array looks like."""
+
+    layout: Layout
+    dtype: Any
+
+
+class CupyAdapter:
+    """The adapter of CuPy's arrays on one GPU."""
+
+    def __init__(self, device: Device, place: Place) -> None:
+        self.device, self.place = device, place
+        self._foreign = Foreign()
+
+    def is_array(self, value: object) -> bool:
+        """Return whether ``value`` is an array of CuPy's."""
+        return type(value) in _KINDS
+
+    def surroundings(self) -> tuple[tuple[str, object], ...]:
+        """Return nothing: what is computed depends on no setting of a thread's."""
+        return ()
+
+    def text(self, array: Any) -> str:
+        """Return the array's dtype and shape."""
+        return f"{array.dtype}{list(array.shape)}"
+
+    def refusal(self, value: object) -> str | None:
+        """Refuse host arrays, and subclasses that nobody knows how to make."""
+        if isinstance(value, np.ndarray):
+            return (
+                f"a host array of {value.dtype}{list(value.shape)} is an argument of a "
+                "graphed function. Bring it to the device with rt.array(...) first"
+            )
+        if isinstance(value, cupy.ndarray):
+            return (
+                f"an array of {type(value).__name__}, a subclass of cupy.ndarray, is "
+                "an argument of a graphed function. Pass x.view(cupy.ndarray)"
+            )
+        return None
+
+    def look(self, value: Any) -> tuple[Hashable, Storage, Addr] | None:
+        """Return layout, storage and first byte of an array."""
+        if type(value) not in _KINDS:
+            return None
+        storage = self.storage(value)
+        if storage.stale is not None:
+            storage.check()
+        return _layout(value), storage, Addr(value.data.ptr + _extent(value)[0])
+
+    def storages(self, arrays: Sequence[Any]) -> list[Storage]:
+        """Return the storages that arrays view."""
+        found = [self.storage(array) for array in arrays]
+        for storage in found:
+            if storage.stale is not None:
+                storage.check()
+        return found
+
+    def marks(self, arrays: Sequence[Any]) -> None:
+        """Return None: an array is what it is for as long as it lives."""
+        del arrays
+
+    def layout(self, array: Any) -> Hashable:
+        """Return shape, strides, dtype, alignment and kind."""
+        self.storage(array).check()
+        return _layout(array)
+
+    def address(self, array: Any) -> Addr:
+        """Return where the first element lies."""
+        return Addr(array.data.ptr)
+
+    def span(self, array: Any) -> tuple[Addr, Addr]:
+        """Return the bytes that the elements lie in."""
+        at = array.data.ptr
+        low, high = _extent(array)
+        return Addr(at + low), Addr(at + high)
+
+    def storage(self, array: Any) -> Storage:
+        """Return the storage that the array views."""
+        memory = array.data.mem
+        if type(memory) is Memory:
+            storage: Storage = memory.storage
+            if storage.dropped is not self.device.returns:
+                raise MisuseError(
+                    f"an array of another runtime, {self.text(array)}, is used with "
+                    "this one. Bring it over with rt.array(x)"
+                )
+            return storage
+        if memory.size and memory.device_id != self.place.ordinal:
+            raise MisuseError(
+                f"an array of GPU {memory.device_id}, {self.text(array)}, meets a "
+                f"runtime of GPU {self.place.ordinal}. Copy it over with rt.array(x)"
+            )
+        return self._foreign.storage(memory, self.device.returns)
+
+    def bits(self, array: Any) -> bytes:
+        """Return the bytes of all elements in C order."""
+        return bytes(cupy.ndarray.get(array.view(cupy.ndarray)).tobytes())
+
+    def template(self, array: Any) -> Shape:
+        """Return the array's layout and dtype."""
+        return Shape(_layout(array), array.dtype)
+
+    def make(self, template: Shape, storage: Storage, address: Addr) -> Any:
+        """Return an array like the template's."""
+        shape, strides, _, _, kind = template.layout
+        at = pointer(storage, address, self.place)
+        return _KINDS[kind](shape, template.dtype, at, strides)
+
+    def settle(self, template: Shape, address: Addr) -> Shape:
+        """Return the template: it serves for any address."""
+        del address
+        return template
+
+    def dump(self, template: Shape) -> tuple[Any, ...]:
+        """Return a template as plain values, for messages."""
+        return template.layout
+
+    def load(self, plain: Any) -> Shape:  # noqa: ARG002
+        """Refuse: recordings of CuPy's kernels are not kept."""
+        raise ValueError("this describes no array of CuPy's: none is kept in files")
+
+    def check_op(self, name: str, params: bytes) -> None:  # noqa: ARG002
+        """Refuse: recordings of CuPy's kernels are not kept."""
+        raise ValueError(f"{name} is a kernel of CuPy's: none is kept in files")
+
+    def extent(self, template: Shape) -> tuple[int, int]:
+        """Return the bytes that the elements lie in, from the first element."""
+        shape, strides, *_ = template.layout
+        return reach(shape, strides, template.dtype.itemsize)
+
+
+def _layout(array: Any) -> Layout:
+    at = array.data.ptr
+    aligned = at & -at if at & _ALIGNED else _ALIGNED + 1
+    kind = 0 if type(array) is Array else 1
+    return array.shape, array.strides, array.dtype.str, aligned, kind
+
+
+def _extent(array: Any) -> tuple[int, int]:
+    if array.flags.c_contiguous:
+        return 0, array.nbytes
+    return reach(array.shape, array.strides, array.itemsize)

@@ -1,0 +1,72 @@
+"""Torch's tensors on a GPU.
+
+Functions of tensors and modules are captured by torch itself, whole training steps
+among them, and replayed as they were captured.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from sapwood.driver.api import Driver
+from sapwood.errors import MisuseError, NoDevice
+from sapwood.integrations.torch import openings as openings
+from sapwood.integrations.torch.adapter import TorchAdapter
+from sapwood.integrations.torch.capture import TorchCaptor
+from sapwood.integrations.torch.streams import TorchFramework
+from sapwood.memory.device import Device
+from sapwood.tree import session
+
+__all__ = ["adapter", "array_from_host", "captor", "framework", "make_generator"]
+
+
+def framework(driver: Driver) -> TorchFramework:
+    """Return torch as a device sees it. Raises `NoDevice` where it is without CUDA."""
+    if torch.version.cuda is None:
+        raise NoDevice(
+            "import torch",
+            100,
+            "NO_DEVICE",
+            f"torch {torch.__version__} is built without CUDA: install one with it",
+        )
+    torch.cuda.init()
+    return TorchFramework(torch.device("cuda", driver.abilities.ordinal))
+
+
+def adapter(device: Device) -> TorchAdapter:
+    """Return what the tree asks of this integration."""
+    place = torch.device("cuda", device.driver.abilities.ordinal)
+    made = TorchAdapter(device, place)
+    if isinstance(device.framework, TorchFramework):
+        device.framework.storages = made.storages_of
+    return made
+
+
+def captor(device: Device) -> TorchCaptor:
+    """Return what has torch capture functions."""
+    if not isinstance(device.framework, TorchFramework):
+        raise MisuseError("this device is not of torch's tensors: make a new runtime")
+    return TorchCaptor(device.framework)
+
+
+def array_from_host(device: Device, host: Any) -> Any:
+    """Return a tensor with the values and dtype of ``host``.
+
+    Raises `CaptureError` for host values inside a warm-up or capture.
+    """
+    watching = session.current()
+    if watching is not None:
+        watching.refuse(
+            "host data enters the device (rt.array), and replays would see the old "
+            "data",
+            "Make the tensor outside the graphed function and pass it in",
+        )
+    return torch.tensor(host, device=f"cuda:{device.driver.abilities.ordinal}")
+
+
+def make_generator(device: Device, seed: int) -> Any:
+    """Return a generator of torch's, seeded."""
+    place = torch.device("cuda", device.driver.abilities.ordinal)
+    return torch.Generator(place).manual_seed(seed)

@@ -1,0 +1,181 @@
+"""What the tree asks of a framework, answered for torch's tensors.
+
+Tensors of any origin are leaves: those that torch allocated, parameters among them,
+and those that replays return, which lie over this library's storages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+
+from sapwood.integrations.torch.layout import (
+    CONJUGATE,
+    KINDS,
+    LEAF,
+    NEGATIVE,
+    REQUIRES_GRAD,
+    Template,
+    flags_of,
+    layout_of,
+    reach,
+    refusal_of,
+    text,
+)
+from sapwood.integrations.torch.modes import MODES
+from sapwood.integrations.torch.storages import Storages
+from sapwood.memory.device import Device
+from sapwood.memory.storage import Storage
+from sapwood.tree.adapter import Marks
+from sapwood.units import Addr
+
+__all__ = ["TorchAdapter"]
+
+_kinds = frozenset(KINDS)
+_cuda_tensor: Any = getattr(
+    torch._C, "_construct_CUDA_Tensor_From_Storage_And_Metadata", None
+)
+_grad_enabled = torch.is_grad_enabled
+_where = torch.Tensor.data_ptr
+_wants = torch.Tensor.requires_grad.__get__
+
+
+class TorchAdapter:
+    """The adapter of the tensors of one device, ``cuda:0`` or the like."""
+
+    def __init__(self, device: Device, place: torch.device) -> None:
+        self.device, self.place = device, place
+        self.storages_of = Storages(place, device.returns)
+        self._on_cuda = place.type == "cuda"
+        self._is_here = attrgetter(f"is_{place.type}")
+
+    def surroundings(self) -> Iterator[tuple[str, object]]:
+        """Yield what every function reads, by its path."""
+        yield "torch", MODES
+
+    def is_array(self, value: object) -> bool:
+        """Return whether ``value`` is a tensor on a device of this kind."""
+        return type(value) in _kinds and bool(self._is_here(value))
+
+    def text(self, array: Any) -> str:
+        """Return the tensor's dtype and shape."""
+        return text(array)
+
+    def refusal(self, value: object) -> str | None:
+        """Refuse host arrays, CPU tensors, and what is no plain tensor."""
+        return refusal_of(value, self.place.type)
+
+    def look(self, value: Any) -> tuple[Hashable, Storage, Addr] | None:
+        """Return layout, storage and first byte of a tensor."""
+        if type(value) not in _kinds or not self._is_here(value):
+            return None
+        self._check(value)
+        return layout_of(value), self.storage(value), Addr(value.data_ptr())
+
+    def _check(self, tensor: Any) -> None:
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            raise TypeError(refusal_of(tensor, self.place.type))
+        if tensor.requires_grad and not tensor.is_leaf and torch.is_grad_enabled():
+            raise TypeError(
+                f"a tensor {text(tensor)} that requires grad, and was computed, is an "
+                "argument of a graphed function: no replay could send a gradient back "
+                "through it. Pass x.detach(), or call under torch.no_grad()"
+            )
+
+    def storages(self, arrays: Sequence[Any]) -> list[Storage]:
+        """Return the storages of tensors."""
+        return [*map(self.storages_of.of, arrays)]
+
+    def marks(self, arrays: Sequence[Any]) -> Marks:
+        """Return where tensors are, and where it matters, whether they require grad."""
+        wanted = _grad_enabled()
+        return [*map(_where, arrays)], [*map(_wants, arrays)] if wanted else ()
+
+    def layout(self, array: Any) -> Hashable:
+        """Return shape, strides, dtype, alignment, flags and class."""
+        return layout_of(array)
+
+    def address(self, array: Any) -> Addr:
+        """Return where the first element lies."""
+        return Addr(array.data_ptr())
+
+    def span(self, array: Any) -> tuple[Addr, Addr]:
+        """Return the bytes that the elements lie in."""
+        low = array.data_ptr()
+        return Addr(low), Addr(low + reach(array))
+
+    def storage(self, array: Any) -> Storage:
+        """Return the storage that the tensor views."""
+        return self.storages_of.of(array)
+
+    def bits(self, array: Any) -> bytes:
+        """Return the bytes of all elements in C order."""
+        flat = array.detach().resolve_conj().resolve_neg().contiguous().cpu()
+        return bytes(flat.reshape(-1).view(torch.uint8).numpy().tobytes())
+
+    def template(self, array: Any) -> Template:
+        """Return what the tensor looks like."""
+        look = {
+            "size": tuple(array.shape),
+            "stride": tuple(array.stride()),
+            "dtype": array.dtype,
+        }
+        return Template(look, flags_of(array), KINDS.index(type(array)))
+
+    def make(self, template: Template, storage: Storage, address: Addr) -> Any:
+        """Return a tensor like the template's, which requires grad if it is a leaf."""
+        look, flags, kind = template
+        offset = (address - storage.address) // look["dtype"].itemsize
+        theirs = self.storages_of.made(storage)
+        if self._on_cuda:
+            look["storage_offset"] = offset
+            tensor = _cuda_tensor(look, theirs)
+        else:
+            empty = torch.empty(0, dtype=look["dtype"], device=theirs.device)
+            tensor = empty.set_(theirs, offset, look["size"], look["stride"])
+        if flags & ~LEAF or kind:
+            return _finished(tensor, flags, KINDS[kind])
+        return tensor
+
+    def settle(self, template: Template, address: Addr) -> Template:
+        """Return the template: it serves for any address."""
+        del address
+        return template
+
+    def dump(self, template: Template) -> Any:
+        """Refuse: recordings of torch's kernels are not kept."""
+        raise ValueError(f"{template} describes a tensor: none is kept in files")
+
+    def load(self, plain: Any) -> Template:  # noqa: ARG002
+        """Refuse: recordings of torch's kernels are not kept."""
+        raise ValueError("this describes no tensor: none is kept in files")
+
+    def check_op(self, name: str, params: bytes) -> None:  # noqa: ARG002
+        """Refuse: recordings of torch's kernels are not kept."""
+        raise ValueError(f"{name} is a kernel of torch's: none is kept in files")
+
+    def extent(self, template: Template) -> tuple[int, int]:
+        """Return the bytes that the elements lie in, from the first element."""
+        shape, strides = template.look["size"], template.look["stride"]
+        if 0 in shape:
+            return 0, 0
+        last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+        return 0, template.look["dtype"].itemsize * (last + 1)
+
+
+def _finished(tensor: Any, flags: int, kind: type) -> Any:
+    """Return the tensor with what its storage does not say."""
+    with torch.no_grad():
+        if flags & CONJUGATE:
+            tensor = torch._conj(tensor)
+        if flags & NEGATIVE:
+            tensor = torch._neg_view(tensor)
+    wants = flags & REQUIRES_GRAD and flags & LEAF
+    if kind is torch.nn.Parameter:
+        return torch.nn.Parameter(tensor, requires_grad=bool(wants))
+    if kind is torch.nn.Buffer:
+        return torch.nn.Buffer(tensor)
+    return tensor.requires_grad_() if wants else tensor

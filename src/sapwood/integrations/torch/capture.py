@@ -1,0 +1,233 @@
+"""A capture by torch: its own graph object, its own allocator, over our addresses.
+
+Torch asks for segments under its allocator's lock; C serves them, from addresses that
+were backed before. What is captured never runs at that time.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+
+from sapwood.driver.streams import Stream
+from sapwood.errors import CaptureError, DriverError, MisuseError
+from sapwood.integrations.torch.layout import text
+from sapwood.integrations.torch.streams import TorchFramework, TorchStream
+from sapwood.memory.native import Segments, open_segments
+from sapwood.memory.range import Range
+from sapwood.tree.containers import flatten
+from sapwood.units import Addr, Size
+
+__all__ = ["TorchCaptor", "TorchOwner"]
+
+_C: Any = torch._C
+
+
+class TorchCaptor:
+    """Has torch capture functions."""
+
+    def __init__(self, framework: TorchFramework) -> None:
+        self._framework = framework
+
+    def stream(self) -> Stream:
+        """Return the stream that torch captures on."""
+        return self._framework.aside()
+
+    def owner(self, range_: Range, room: Size, stream: Stream) -> TorchOwner:
+        """Return a capture on ``stream`` that allocates from ``room`` of a range."""
+        return TorchOwner(self._framework, range_, room, stream)
+
+
+class TorchOwner:
+    """One capture, and its graph."""
+
+    def __init__(
+        self, framework: TorchFramework, range_: Range, room: Size, stream: Stream
+    ) -> None:
+        if not isinstance(stream, TorchStream):
+            raise MisuseError(f"{stream!r} is not one of torch's: make a new runtime")
+        place = framework.place
+        self._framework = framework
+        self._place, self._stream = place, stream
+        base, size = range_.lend(room)
+        page = range_.pages.page
+        self._segments = open_segments(base, size, device=place.index, page=page)
+        functions = torch.cuda.memory.CUDAPluggableAllocator(*self._segments.symbols)
+        self._functions = functions
+        self._pool: Any = torch.cuda.MemPool(functions.allocator())
+        self._graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
+        self._generator = torch.cuda.default_generators[place.index]
+        self._known = self._closed = False
+        self.launches = True
+        range_.outsiders = self._holds
+
+    def begin(self) -> None:
+        """Begin to capture on the stream, and to allocate from the range."""
+        self._framework.prime()
+        self._framework.turn.acquire()
+        # A workspace that is kept would be baked in, and freed by the next clearing.
+        _C._cuda_clearCublasWorkspaces()
+        try:
+            with self._on_stream():
+                self._graph.capture_begin(
+                    pool=self._pool.id, capture_error_mode="thread_local"
+                )
+        except BaseException:
+            self._framework.turn.release()
+            raise
+
+    def end(self) -> int:
+        """End the capture; return the address of its graph."""
+        try:
+            with self._ending(), warnings.catch_warnings():
+                # That there is nothing in it, is no reason to warn.
+                warnings.filterwarnings("ignore", message=".*CUDA Graph is empty")
+                self._graph.capture_end()
+        except RuntimeError as error:
+            says = str(error).partition("\n")[0]
+            raise DriverError(
+                "capture_end", 901, "STREAM_CAPTURE_INVALIDATED", says
+            ) from None
+        raw: int = self._graph.raw_cuda_graph()
+        return raw
+
+    def abandon(self) -> None:
+        """End a capture that nobody wants."""
+        with suppress(RuntimeError), self._ending():
+            self._graph.capture_end()
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Leave the capture, however it ends, and everything as it was before."""
+        try:
+            with self._on_stream():
+                yield
+        except RuntimeError:
+            self._spoilt()
+            raise
+        finally:
+            _C._cuda_clearCublasWorkspaces()
+            self._framework.turn.release()
+
+    def _spoilt(self) -> None:
+        """Have torch's allocator and generator forget a capture that CUDA ended."""
+        at, pool = self._place.index, self._pool.id
+        with suppress(RuntimeError):
+            _C._cuda_endAllocateToPool(at, pool)
+            # What the end of the capture would have made the graph do at its own.
+            _C._cuda_releasePool(at, pool)
+        with suppress(RuntimeError):
+            self._graph.reset()
+        again = torch.cuda.CUDAGraph()
+        with warnings.catch_warnings(), suppress(RuntimeError):
+            warnings.simplefilter("ignore")
+            with self._on_stream():
+                again.capture_begin(capture_error_mode="thread_local")
+                again.capture_end()
+
+    @contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        with torch.cuda.stream(self._stream.torch):
+            yield
+
+    def spans(self) -> list[tuple[Addr, Addr]]:
+        """Return the addresses that were served to torch's allocator."""
+        return [
+            (each.address, Addr(each.address + each.size))
+            for each in self._segments.log()
+            if each.what == "served"
+        ]
+
+    def survivors(self) -> list[tuple[Addr, Size]]:
+        """Return the allocations of the capture that are alive."""
+        found: list[tuple[Addr, Size]] = []
+        for segment in torch.cuda.memory_snapshot(self._pool.id):
+            found += [
+                (Addr(block["address"]), Size(block["size"]))
+                for block in segment["blocks"]
+                if block["state"] == "active_allocated"
+            ]
+        return found
+
+    def refusal(self, result: Any, arrays: Sequence[Any]) -> CaptureError | None:
+        """Return what is wrong with what the function leaves to autograd."""
+        for tensor in arrays:
+            if tensor.is_leaf and tensor.grad is not None and self._is_new(tensor.grad):
+                tensor.grad = None
+                return CaptureError(
+                    f"backward() leaves a gradient on an argument, {text(tensor)}",
+                    remedy="Return what torch.autograd.grad(...) gives, or keep the "
+                    "tensor in a module or optimizer that the function names",
+                )
+        leaves, _ = flatten(result, torch.is_tensor)
+        if self._framework.went_back:
+            return None
+        for leaf in leaves:
+            if torch.is_tensor(leaf) and leaf.requires_grad and not leaf.is_leaf:
+                return CaptureError(
+                    f"the function returns a tensor {text(leaf)} that requires grad, "
+                    "and no replay could send a gradient back through it",
+                    remedy="Call it under torch.no_grad(), return x.detach(), or call "
+                    "backward() inside the graphed function",
+                )
+        return None
+
+    def _is_new(self, tensor: Any) -> bool:
+        at = tensor.data_ptr()
+        return any(lo <= at < hi for lo, hi in self.spans())
+
+    def instantiate(self) -> int:
+        """Make the graph launchable; return the address of that."""
+        self._graph.instantiate()
+        raw: int = self._graph.raw_cuda_graph_exec()
+        return raw
+
+    def launch(self) -> None:
+        """Launch on torch's current stream, after what random numbers need."""
+        before = self._generator.get_offset()
+        self._graph.replay()
+        if not self._known:
+            # Only a graph that drew random numbers moves the generator.
+            self._known = True
+            self.launches = self._generator.get_offset() != before
+
+    def close(self) -> None:
+        """Let go of the graph and of torch's pool, once nothing is allocated there."""
+        self._closed = True
+        self._holds()
+
+    def _holds(self) -> bool:
+        """Return whether torch may still free what it has in the range.
+
+        It knows its allocations by their addresses, which must not be anybody else's
+        before.
+        """
+        if self._pool is None:
+            return False
+        if self.survivors():
+            return True
+        if self._closed:
+            # The graph goes first: the pool gives back what no graph can use.
+            self._graph = None
+            self._pool = None
+            _close(self._segments, self._functions)
+        return False
+
+
+_out: list[tuple[Segments, Any]] = []
+
+
+def _close(segments: Segments, functions: Any) -> None:
+    """Close segments, and those that torch had not given back before.
+
+    Until it has, it calls their functions, and must find them.
+    """
+    _out.append((segments, functions))
+    for each in list(_out):
+        if not each[0].counters().held:
+            _out.remove(each)
+            each[0].close()

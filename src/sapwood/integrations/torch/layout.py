@@ -1,0 +1,103 @@
+"""What tells two tensors apart but their addresses, and which are not taken."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+__all__ = ["KINDS", "Template", "flags_of", "layout_of", "reach", "refusal_of", "text"]
+
+KINDS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+"""The classes of tensors that are arrays; others say what happens to them themselves.
+
+A layout names one by its place here.
+"""
+
+REQUIRES_GRAD, LEAF, CONJUGATE, NEGATIVE, INFERENCE = 1, 2, 4, 8, 16
+ALIGNED = 16
+
+Layout = tuple[tuple[int, ...], tuple[int, ...], Any, int, int, int]
+"""Shape, strides, dtype, alignment, flags, and the class."""
+
+
+class Template(NamedTuple):
+    """What a tensor looks like: ``look`` as torch's own constructor takes it."""
+
+    look: dict[str, Any]
+    flags: int
+    kind: int
+
+
+def flags_of(tensor: Any) -> int:
+    """Return what autograd and lazy views make of a tensor, as bits."""
+    flags: int = (
+        REQUIRES_GRAD * tensor.requires_grad
+        | LEAF * tensor.is_leaf
+        | CONJUGATE * tensor.is_conj()
+        | NEGATIVE * tensor.is_neg()
+        | INFERENCE * tensor.is_inference()
+    )
+    return flags
+
+
+def layout_of(tensor: Any) -> Layout:
+    """Return all that tells a tensor from others, but its address."""
+    at = tensor.data_ptr()
+    return (
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        at & -at if at & (ALIGNED - 1) else ALIGNED,
+        flags_of(tensor),
+        KINDS.index(type(tensor)),
+    )
+
+
+def reach(tensor: Any) -> int:
+    """Return the number of bytes that the elements lie in, from the first."""
+    if not tensor.numel():
+        return 0
+    last = sum(
+        (n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return int(tensor.element_size() * (last + 1))
+
+
+def text(tensor: Any) -> str:
+    """Return a tensor's dtype and shape."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def refusal_of(value: object, kind: str) -> str | None:
+    """Say why a value may not be an argument; ``kind`` of device tensors are taken."""
+    if not isinstance(value, torch.Tensor):
+        cls = type(value)
+        if (cls.__module__, cls.__qualname__) == ("numpy", "ndarray"):
+            return (
+                "a NumPy array is an argument of a graphed function. Bring it to the "
+                "device with rt.array(...) first"
+            )
+        return None
+    what = f"a tensor {text(value)}" if value.layout is torch.strided else "a tensor"
+    if type(value) not in KINDS:
+        return (
+            f"{what} of {type(value).__qualname__}, a subclass of torch.Tensor, is an "
+            "argument of a graphed function. Pass x.as_subclass(torch.Tensor)"
+        )
+    if value.layout is not torch.strided:
+        return (
+            f"{what} of layout {value.layout} is an argument of a graphed function. "
+            "Pass x.to_dense(), or its parts"
+        )
+    if value.is_quantized:
+        return (
+            f"{what} is quantized, and an argument of a graphed function. Pass "
+            "x.dequantize(), or x.int_repr()"
+        )
+    if value.device.type != kind:
+        return (
+            f"{what} on {value.device} is an argument of a graphed function. Move it "
+            f'to the device first, x.to("{kind}"), or pass a number, x.item()'
+        )
+    return None

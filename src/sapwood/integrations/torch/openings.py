@@ -1,0 +1,209 @@
+"""How modules and optimizers are looked into: what decides what they compute.
+
+A module's parameters, buffers and submodules, and the attributes that code names; an
+optimizer's groups and its state. Gradients are slots: replays bind them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import torch
+
+from sapwood.tree.ambient import views
+from sapwood.tree.ambient.code import names_of
+from sapwood.tree.ambient.frameworks import declare_opening
+from sapwood.tree.ambient.owners import owner_of_class
+from sapwood.tree.ambient.scope import Opening, Openings, Reach
+from sapwood.tree.ambient.views import EMPTY, View
+
+__all__: list[str] = []
+
+_BOOKS: Final = frozenset(vars(torch.nn.Module())) - {"training"}
+"""What a module keeps for itself, and views of its own look into."""
+
+_NOT_RUN: Final = frozenset(
+    {"__init__", "__repr__", "__setstate__", "__getstate__", "extra_repr"}
+    | {"reset_parameters", "_reset_parameters", "_load_from_state_dict"}
+)
+_HOOKS: Final = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+)
+
+
+def _held(name: str) -> Any:
+    return lambda module: module.__dict__[name]
+
+
+def _named(path: str, _: Any, key: Any) -> str:
+    return f"{path}.{key}"
+
+
+def _store(name: str) -> Any:
+    def store(module: Any, key: Any, value: Any) -> None:
+        module.__dict__[name][key] = None if value is EMPTY else value
+
+    return store
+
+
+def _gradients(module: Any) -> Mapping[str, Any]:
+    return {
+        name: each.grad for name, each in module._parameters.items() if each is not None
+    }
+
+
+def _gradient_path(path: str, _: Any, key: Any) -> str:
+    return f"{path}.{key}.grad"
+
+
+def _store_gradient(module: Any, key: Any, value: Any) -> None:
+    module._parameters[key].grad = None if value is EMPTY else value
+
+
+def _hooks(module: Any) -> Sequence[Any]:
+    return [hook for name in _HOOKS for hook in getattr(module, name, {}).values()]
+
+
+PARAMETERS: Final = View(
+    "parameters", _held("_parameters"), _named, _store("_parameters"), "length"
+)
+BUFFERS: Final = View(
+    "buffers", _held("_buffers"), _named, _store("_buffers"), "length"
+)
+MODULES: Final = View("modules", _held("_modules"), _named, None, "length")
+GRADIENTS: Final = View("gradients", _gradients, _gradient_path, _store_gradient)
+HOOKS: Final = View(
+    "hooks", _hooks, lambda path, _, key: f"hook {key} of {path}", None, "length"
+)
+
+_named_by: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
+
+
+def _names_of_class(cls: type) -> frozenset[str]:
+    """Return the names in the code of a module's class that is not the user's."""
+    if cls not in _named_by:
+        _named_by[cls] = frozenset().union(
+            *(
+                names_of(member.__code__).attributes
+                for base in cls.__mro__
+                if base not in (torch.nn.Module, object)
+                for name, member in vars(base).items()
+                if name not in _NOT_RUN and hasattr(member, "__code__")
+            )
+        )
+    return _named_by[cls]
+
+
+def _module(value: Any, reach: Reach) -> Openings:
+    cls, inside = type(value), vars(value)
+    reach.names.add("forward")
+    if any(inside.get(name) for name in _HOOKS):
+        yield Opening(HOOKS)
+    users = owner_of_class(cls) == "user"
+    if users:
+        yield Opening(views.TYPE)
+        wanted = reach.attributes()
+        if wanted is None:
+            wanted = frozenset(inside)
+        yield Opening(views.ATTRIBUTES, wanted - _BOOKS)
+    else:
+        names = _names_of_class(cls) | reach.names | {"forward"}
+        present = frozenset(names & inside.keys() - _BOOKS)
+        if present:
+            yield Opening(views.ATTRIBUTES, present)
+    if users or inside["_parameters"]:
+        yield Opening(PARAMETERS)
+        if torch.is_grad_enabled() or reach.dynamic or "grad" in reach.names:
+            yield Opening(GRADIENTS)
+    if users or inside["_buffers"]:
+        yield Opening(BUFFERS)
+    if users or inside["_modules"]:
+        yield Opening(MODULES)
+
+
+def _parameters_of(optimizer: Any) -> list[Any]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def _state(optimizer: Any) -> Mapping[Any, Any]:
+    state = optimizer.state
+    return {
+        (i, name): value
+        for i, each in enumerate(_parameters_of(optimizer))
+        if each in state
+        for name, value in state[each].items()
+        if not _is_elsewhere(value, each)
+    }
+
+
+def _is_elsewhere(value: Any, parameter: Any) -> bool:
+    """Return whether it is a tensor that no recording has: that is told of its use."""
+    return isinstance(value, torch.Tensor) and value.device != parameter.device
+
+
+def _state_path(path: str, _: Any, key: Any) -> str:
+    return f"{path}.state[parameter {key[0]}][{key[1]!r}]"
+
+
+def _store_state(optimizer: Any, key: Any, value: Any) -> None:
+    number, name = key
+    state = optimizer.state[_parameters_of(optimizer)[number]]
+    if value is EMPTY:
+        del state[name]
+    else:
+        state[name] = value
+
+
+def _optimizer_gradients(optimizer: Any) -> Mapping[int, Any]:
+    return {i: each.grad for i, each in enumerate(_parameters_of(optimizer))}
+
+
+def _store_optimizer_gradient(optimizer: Any, key: Any, value: Any) -> None:
+    _parameters_of(optimizer)[key].grad = None if value is EMPTY else value
+
+
+GROUPS: Final = View(
+    "parameter groups",
+    lambda optimizer: (optimizer.param_groups,),
+    lambda path, _, __: f"{path}.param_groups",
+)
+STATE: Final = View("optimizer state", _state, _state_path, _store_state)
+STEPPED: Final = View(
+    "optimizer gradients",
+    _optimizer_gradients,
+    lambda path, _, key: f"the gradient of parameter {key} of {path}",
+    _store_optimizer_gradient,
+)
+
+
+def _optimizer(value: Any, reach: Reach) -> Openings:
+    if owner_of_class(type(value)) == "user":
+        yield Opening(views.TYPE)
+        wanted = reach.attributes()
+        if wanted is not None:
+            yield Opening(views.ATTRIBUTES, wanted - {"param_groups", "state"})
+    yield Opening(GROUPS)
+    yield Opening(STATE)
+    yield Opening(STEPPED)
+
+
+def _nothing(_: Any, __: Reach) -> Openings:
+    return iter(())
+
+
+for _plain in (
+    torch.Tensor,
+    torch.Generator,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+):
+    declare_opening(_plain, _nothing)
+declare_opening(torch.nn.Module, _module)
+declare_opening(torch.optim.Optimizer, _optimizer)

@@ -1,0 +1,98 @@
+"""Torch's storages and this library's: which stands for which, while either lives.
+
+Torch frees a storage when no tensor views it any more, those that autograd has saved
+among them; a weak reference to it tells when.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from sapwood.driver.streams import Queue, Stream
+from sapwood.errors import MisuseError
+from sapwood.integrations.torch.layout import text
+from sapwood.memory.storage import Storage
+from sapwood.units import Addr, Size
+
+__all__ = ["Storages"]
+
+
+class _Theirs:
+    """The token of bytes that torch gives back, in the order of its streams."""
+
+    def ended(self, streams: tuple[Stream, ...]) -> None:
+        del streams
+
+
+class _Reference(weakref.ref[Any]):
+    """A weak reference to a storage of torch's, by whose number it is known."""
+
+    __slots__ = ("number", "storage")
+
+    number: int
+    storage: Storage
+
+
+class Storages:
+    """Finds the one for the other; ``place`` is where the tensors are."""
+
+    def __init__(self, place: torch.device, dropped: Queue) -> None:
+        self.place, self._dropped = place, dropped
+        self._known: dict[int, _Reference] = {}
+        self._made: dict[int, _Reference] = {}
+        self._forget = _forgetting(self._known, self._made)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, tensor: Any) -> Storage:
+        """Return the storage of a tensor's bytes, whoever allocated them.
+
+        Raises `MisuseError` for a tensor of another device.
+        """
+        theirs = tensor.untyped_storage()
+        found = self._known.get(theirs._cdata)
+        if found is not None:
+            return found.storage
+        if self.place.index is not None and theirs.device != self.place:
+            raise MisuseError(
+                f"a tensor {text(tensor)} on {theirs.device} meets a runtime of "
+                f"{self.place}. Move it over with x.to({str(self.place)!r})"
+            )
+        ours = Storage(
+            Addr(theirs.data_ptr()), Size(theirs.nbytes()), _Theirs(), self._dropped
+        )
+        self._remember(theirs, ours)
+        return ours
+
+    def made(self, storage: Storage) -> Any:
+        """Return torch's storage of these bytes, which it does not own."""
+        known = self._made.get(id(storage))
+        theirs = None if known is None else known()
+        if theirs is None:
+            theirs = torch._C._construct_storage_from_data_pointer(
+                storage.address, self.place, storage.size
+            )
+            self._remember(theirs, storage)
+        return theirs
+
+    def _remember(self, theirs: Any, ours: Storage) -> None:
+        reference = _Reference(theirs, self._forget)
+        reference.number, reference.storage = theirs._cdata, ours
+        self._known[reference.number] = self._made[id(ours)] = reference
+
+
+def _forgetting(
+    known: dict[int, _Reference], made: dict[int, _Reference]
+) -> Callable[[Any], None]:
+    """Return what is called, anywhere, when torch has freed a storage."""
+
+    def forget(reference: _Reference) -> None:
+        del made[id(reference.storage)]
+        del known[reference.number]
+
+    return forget

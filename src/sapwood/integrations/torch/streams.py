@@ -1,0 +1,253 @@
+"""Torch's current stream and the device's: one and the same.
+
+Torch launches by itself, so nobody sees which tensor a stream uses. Therefore what is
+inside ``with stream:`` runs after all that was given before to the stream around it,
+and what comes behind runs after it. Other streams of torch's are ordered by hand, as
+they are without this library.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any, Self
+from weakref import WeakValueDictionary
+
+import torch
+
+from sapwood.driver.api import CaptureStatus, Driver, StreamHandle
+from sapwood.driver.streams import Queue, Stream
+from sapwood.errors import DriverError, MisuseError
+from sapwood.integrations.torch.storages import Storages
+from sapwood.integrations.torch.watching import Watcher
+from sapwood.memory.framework import Allocate
+from sapwood.tree import session
+from sapwood.tree.session import Session, raising_line
+from sapwood.units import Size
+
+__all__ = ["TorchFramework", "TorchStream"]
+
+_CAPTURE = (
+    "Call it outside the graphed function, or once before, so that what it prepares "
+    'is there; or use on_unsupported="eager"'
+)
+
+
+_BEFORE = "previous error during capture"
+_asides: dict[int, Any] = {}
+
+
+class TorchStream(Stream):
+    """A stream; ``with stream:`` makes it torch's current one."""
+
+    __slots__ = ("_aside", "_entered", "framework", "torch")
+
+    def __init__(
+        self,
+        framework: TorchFramework,
+        driver: Driver,
+        handle: StreamHandle,
+        name: str,
+        dropped: Queue,
+        heir: Stream | None = None,
+    ) -> None:
+        super().__init__(driver, handle, name, dropped, heir)
+        self.framework = framework
+        raw = driver.raw_stream(handle)
+        self.torch = torch.cuda.ExternalStream(raw, device=framework.place)
+        self._entered: list[Any] = []
+        self._aside = False
+
+    def __enter__(self) -> Self:
+        around = self.framework.current(self.driver, self.dropped)
+        # What is captured does not run, and is no work to wait for.
+        self._aside = self.fork is not None and self.fork.origin is self
+        super().__enter__()
+        try:
+            if around is not self and not self._aside:
+                self.wait(around)
+        except DriverError:
+            super().__exit__()
+            raise
+        inside = torch.cuda.stream(self.torch)
+        inside.__enter__()
+        self._entered.append(inside)
+        self.framework.made[self.torch.cuda_stream] = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._entered.pop().__exit__(*error)
+        around = self.framework.current(self.driver, self.dropped)
+        if around is not self and not self._aside:
+            try:
+                around.wait(self)
+            except DriverError:
+                # What comes next is after this all the same.
+                self.synchronize()
+                raise
+
+
+class TorchFramework:
+    """Torch's tensors on one GPU; ``storages`` are those of its adapter.
+
+    ``turn`` is had by whoever uses the stream aside; ``went_back`` says whether the
+    function that was watched last ran backward through autograd's graph.
+    """
+
+    traps = False
+
+    def __init__(self, place: torch.device) -> None:
+        self.place = place
+        self.storages: Storages | None = None
+        self.went_back = False
+        self.turn = threading.RLock()
+        self._primed = threading.local()
+        self.made: WeakValueDictionary[int, Stream] = WeakValueDictionary()
+        self._adopted: dict[int, Stream] = {}
+        self._aside: Stream | None = None
+        self._make_aside: Callable[[], Stream] | None = None
+
+    def default(self, driver: Driver, dropped: Queue) -> Stream:
+        """Return torch's default stream."""
+        raw = torch.cuda.default_stream(self.place).cuda_stream
+        self._make_aside = partial(self._new_aside, driver, dropped)
+        return self._adopt(raw, "default", driver, dropped)
+
+    def aside(self) -> Stream:
+        """Return the stream of all warm-ups and captures.
+
+        Autograd remembers on which stream a parameter was first used, and a capture
+        may have to do with no other.
+        """
+        if self._aside is None:
+            if self._make_aside is None:
+                raise MisuseError("torch has no stream here: make a new runtime")
+            self._aside = self._make_aside()
+        return self._aside
+
+    def _new_aside(self, driver: Driver, dropped: Queue) -> Stream:
+        # Torch never forgets a stream that it has allocated for: it must be torch's.
+        raw = _asides.setdefault(self.place.index, torch.cuda.Stream(self.place))
+        handle = driver.adopt_stream(raw.cuda_stream)
+        return self.stream(driver, handle, "capture", dropped)
+
+    def stream(
+        self,
+        driver: Driver,
+        handle: StreamHandle,
+        name: str,
+        dropped: Queue,
+        heir: Stream | None = None,
+    ) -> Stream:
+        """Return a stream over a handle."""
+        return TorchStream(self, driver, handle, name, dropped, heir)
+
+    def current(self, driver: Driver, dropped: Queue) -> Stream:
+        """Return this thread's current stream, whoever made it."""
+        raw = torch._C._cuda_getCurrentRawStream(self.place.index)
+        found = self._adopted.get(raw) or self.made.get(raw)
+        # Torch's own streams are of a pool that it never gives back.
+        return found or self._adopt(raw, f"torch's {raw:#x}", driver, dropped)
+
+    def _adopt(self, raw: int, name: str, driver: Driver, dropped: Queue) -> Stream:
+        stream = self.stream(driver, driver.adopt_stream(raw), name, dropped)
+        self._adopted[raw] = stream
+        return stream
+
+    def trim(self) -> Size:
+        """Have torch give back what it keeps; not while this thread captures."""
+        if torch.cuda.is_current_stream_capturing():
+            return Size(0)
+        before = torch.cuda.memory_reserved(self.place)
+        torch.cuda.empty_cache()
+        return Size(before - torch.cuda.memory_reserved(self.place))
+
+    def close(self) -> None:
+        """Let go of all streams."""
+        self._adopted.clear()
+        self.made.clear()
+        self._aside = self._make_aside = None
+
+    @contextmanager
+    def watched(self, allocate: Allocate) -> Iterator[None]:
+        """Tell the session in progress what torch does, and refuse what it must."""
+        del allocate
+        watching = session.current()
+        if watching is None or self.storages is None:
+            yield
+            return
+        before = self._allocated()
+        watcher = Watcher(watching, self.storages)
+        try:
+            with self.turn, self._apart(), _uncached(), watcher:
+                yield
+        except RuntimeError as error:
+            if watching.unrecordable is None and self._is_spoilt():
+                _told(watching, error)
+            raise
+        finally:
+            self.went_back = watcher.went_back
+            watching.room = Size(self._allocated() - before)
+
+    def _apart(self) -> AbstractContextManager[object]:
+        """Return a context in which work is captured, or else on the stream aside."""
+        if torch.cuda.is_current_stream_capturing():
+            return nullcontext()
+        aside = self.aside()
+        # What torch has from that stream may have been used on any other.
+        for other in [*self._adopted.values(), *self.made.values()]:
+            if other is not aside:
+                aside.wait(other)
+        return aside
+
+    def _is_spoilt(self) -> bool:
+        """Return whether a capture has gone wrong on the stream aside."""
+        aside = self.aside()
+        status = aside.driver.capture_status(aside.handle)
+        return status is CaptureStatus.INVALIDATED
+
+    def prime(self) -> None:
+        """Have torch make what it needs once for each thread, and cannot in a capture.
+
+        Those are the handles of cuBLAS and cuDNN.
+        """
+        if getattr(self._primed, "done", False):
+            return
+        with torch.no_grad(), torch.autocast("cuda", enabled=False):
+            # A thread that has not used the device has no context for a handle yet.
+            image = torch.zeros(1, 1, 4, 4, device=self.place)
+            torch.cuda.current_blas_handle()
+            if torch.backends.cudnn.is_available():
+                torch.nn.functional.conv2d(image, image)
+        self._primed.done = True
+
+    def _allocated(self) -> int:
+        """Return the bytes that were ever allocated."""
+        found = torch.cuda.memory_stats_as_nested_dict(self.place)
+        count: int = found["allocated_bytes"]["all"]["allocated"] if found else 0
+        return count
+
+
+@contextmanager
+def _uncached() -> Iterator[None]:
+    """Have autocast keep no tensors of the function's beyond its end."""
+    before = torch.is_autocast_cache_enabled()
+    outside = torch.is_autocast_enabled("cuda")
+    if outside:
+        torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        if outside:
+            torch.set_autocast_cache_enabled(before)
+
+
+def _told(watching: Session, error: RuntimeError) -> None:
+    """Tell the session of the error by which the function has spoilt its capture."""
+    first = str(error).partition("\n")[0]
+    # Where somebody else has, before, it is not the function's.
+    if _BEFORE not in first:
+        watching.refuse(f"torch says: {first}", _CAPTURE, raising_line(error))

@@ -1,0 +1,229 @@
+"""What torch's dispatcher tells while a function is watched.
+
+Every operation is seen with its tensors, autograd's among them, on whatever thread it
+runs: what it uses and writes, and whether a replay could repeat it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+from weakref import WeakSet
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sapwood.integrations.torch.layout import text
+from sapwood.integrations.torch.storages import Storages
+from sapwood.tree.session import Session
+
+__all__ = ["Watcher"]
+
+_HOST: Final = (
+    "Return the tensor, or compute it outside the graphed function, or use "
+    'on_unsupported="eager"'
+)
+_DATA: Final = (
+    "Make the tensor outside the graphed function and pass it in, or use "
+    'on_unsupported="eager"'
+)
+_CPU: Final = (
+    "Keep it on the device: optimizers do with capturable=True; make other tensors "
+    'with device="cuda"'
+)
+_aten: Final[Any] = torch.ops.aten
+_WAITS: Final = frozenset(
+    {
+        _aten._local_scalar_dense,
+        _aten._unique2,
+        _aten.equal,
+        _aten.is_nonzero,
+        _aten.item,
+        _aten.masked_select,
+        _aten.nonzero,
+        _aten.unique_consecutive,
+        _aten.unique_dim,
+    }
+)
+"""Operations whose result is needed on the host, or tells how large another is."""
+
+_ENTERS: Final = frozenset({_aten.lift_fresh, _aten.lift_fresh_copy, _aten.lift})
+
+
+class _Argument(NamedTuple):
+    """Where an operation takes tensors, and whether it writes them."""
+
+    place: int
+    name: str
+    writes: bool
+
+
+_arguments: dict[Any, tuple[_Argument, ...]] = {}
+
+
+def _arguments_of(op: Any) -> tuple[_Argument, ...]:
+    found = _arguments.get(op)
+    if found is None:
+        found = _arguments[op] = tuple(
+            _Argument(
+                place,
+                each.name,
+                each.alias_info is not None and each.alias_info.is_write,
+            )
+            for place, each in enumerate(op._schema.arguments)
+        )
+    return found
+
+
+class Watcher(TorchDispatchMode):  # type: ignore[misc]
+    """Tells a session of all operations on the tensors of one device."""
+
+    def __init__(self, session: Session, storages: Storages) -> None:
+        super().__init__()
+        self.session, self._storages = session, storages
+        self._kind = storages.place.type
+        self._made: WeakSet[Any] = WeakSet()
+        self.went_back = False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Note one operation, and run it."""
+        del types
+        given = kwargs or {}
+        tensors = list(_tensors(func, args, given))
+        here = [each for each in tensors if each[0].device.type == self._kind]
+        self._refuse(func, args, given, tensors, here)
+        if torch._C._current_graph_task_id() >= 0:
+            self.went_back = True
+        if here or _makes(given, self._kind):
+            self.session.op(str(func), _constants(func, args, given))
+        for tensor, writes in here:
+            self.session.uses(self._storages.of(tensor), writes=writes)
+        result = func(*args, **given)
+        if not here:
+            self._made_here(func.overloadpacket, tensors, result)
+        return result
+
+    def _refuse(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        given: Mapping[str, Any],
+        tensors: list[tuple[Any, bool]],
+        here: list[tuple[Any, bool]],
+    ) -> None:
+        """Say what no replay could repeat, before it is done."""
+        packet = func.overloadpacket
+        if here and (packet in _WAITS or _indexes_by_mask(packet, args)):
+            self.session.refuse(
+                f"a value is needed on the host ({packet.__name__})", _HOST
+            )
+        elif here and packet in _ENTERS:
+            self.session.refuse("host data enters the device (torch.tensor)", _DATA)
+        elif packet in (_aten._to_copy, _aten.copy_):
+            self._refuse_copy(packet, args, given)
+        generator = given.get("generator")
+        if generator is not None and generator.device.type == self._kind:
+            self.session.refuse(
+                "it draws from a generator of its own, and replays would draw the "
+                "same again",
+                "Draw from torch's default generator of the device",
+            )
+        self._refuse_cpu(packet, tensors, here)
+
+    def _refuse_copy(
+        self, packet: Any, args: tuple[Any, ...], given: Mapping[str, Any]
+    ) -> None:
+        if packet is _aten.copy_:
+            target, source = args[0].device.type, args[1].device.type
+        else:
+            source = args[0].device.type
+            wanted = given.get("device")
+            target = source if wanted is None else torch.device(wanted).type
+        if source == target or self._kind not in (source, target):
+            return
+        if target == self._kind:
+            self.session.refuse(
+                f"host data enters the device (a tensor {text(args[-1])})", _DATA
+            )
+        else:
+            self.session.refuse("a value is needed on the host (a copy)", _HOST)
+
+    def _refuse_cpu(
+        self,
+        packet: Any,
+        tensors: list[tuple[Any, bool]],
+        here: list[tuple[Any, bool]],
+    ) -> None:
+        if self._kind == "cpu" or packet in (_aten._to_copy, _aten.copy_):
+            return
+        for tensor, writes in tensors:
+            if tensor.device.type != "cpu" or tensor.untyped_storage() in self._made:
+                continue
+            if writes or here:
+                does = "is written" if writes else "is used on the device"
+                self.session.refuse(
+                    f"a CPU tensor {text(tensor)} {does}, which no replay would repeat",
+                    _CPU if writes else _DATA,
+                )
+
+    def _made_here(
+        self, packet: Any, tensors: list[tuple[Any, bool]], result: Any
+    ) -> None:
+        """Remember CPU tensors that come from nothing but the function itself."""
+        if packet in _ENTERS or all(
+            each.untyped_storage() in self._made for each, _ in tensors
+        ):
+            for made in _flat(result):
+                if made.device.type == "cpu":
+                    self._made.add(made.untyped_storage())
+
+
+def _tensors(
+    func: Any, args: tuple[Any, ...], given: Mapping[str, Any]
+) -> Iterator[tuple[Any, bool]]:
+    for place, name, writes in _arguments_of(func):
+        value = args[place] if place < len(args) else given.get(name)
+        for tensor in _flat(value):
+            yield tensor, writes
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _flat(each)
+
+
+def _makes(given: Mapping[str, Any], kind: str) -> bool:
+    device = given.get("device")
+    return device is not None and torch.device(device).type == kind
+
+
+def _indexes_by_mask(packet: Any, args: tuple[Any, ...]) -> bool:
+    if packet not in (_aten.index, _aten.index_put_, _aten.index_put):
+        return False
+    masks = (torch.bool, torch.uint8)
+    return any(each.dtype in masks for each in _flat(args[1]))
+
+
+def _constants(func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> bytes:
+    """Return what tells an operation from others, addresses left out."""
+    del func
+    return repr((_plain(args), _plain(tuple(given.items())))).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return f"{text(value)}{list(value.stride())}"
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, torch.Generator):
+        return "generator"
+    return value

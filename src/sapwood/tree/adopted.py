@@ -1,0 +1,283 @@
+"""One call recorded by a framework that captures by itself, and says what it uses.
+
+Everything but the capture is as in `recorder`: which places there are, and their roles,
+what the function may not do, and what its replays bind.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+from sapwood.driver.api import GraphHandle
+from sapwood.driver.release import Release
+from sapwood.driver.results import Result
+from sapwood.driver.streams import Stream
+from sapwood.errors import CaptureError, DriverError
+from sapwood.graphs.adopt import Owner, adopt
+from sapwood.graphs.recording import RANGE, Kind, RecordedOp, Recording, Touch
+from sapwood.memory.device import Device
+from sapwood.memory.range import RESERVE, Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.accounts import outliving, stray
+from sapwood.tree.adapter import Array
+from sapwood.tree.ambient import Ambient, survey, undo_bound
+from sapwood.tree.build import Drawing, build
+from sapwood.tree.forest import Forest
+from sapwood.tree.outputs import Outputs, analyse
+from sapwood.tree.recorder import (
+    Order,
+    Recorded,
+    Taken,
+    ambient_roles,
+    argument_roles,
+    differs,
+    settled,
+    used_by,
+    with_leaves,
+)
+from sapwood.tree.roles import Role
+from sapwood.tree.session import Session
+from sapwood.tree.signature import Arrays, Place, look
+from sapwood.tree.stage import stand_ins
+from sapwood.tree.watch import Capture, Captured
+from sapwood.units import Size, size_text
+
+__all__ = ["Captor", "record_adopted"]
+
+ROOM: Final = Size(512 << 20)
+"""What there is to allocate from beyond twice what the warm-up has allocated: what it
+found ready, such as the workspaces of libraries, is made anew in a capture."""
+
+
+TRIES: Final = 4
+"""How often a function is captured before what spoils it is taken to be its own."""
+
+
+class Captor(Protocol):
+    """A framework that captures by itself."""
+
+    def stream(self) -> Stream:
+        """Return the stream that captures are made on."""
+        ...
+
+    def owner(self, range_: Range, room: Size, stream: Stream) -> Owner:
+        """Return a capture on ``stream`` that allocates from ``room`` of a range."""
+        ...
+
+
+def record_adopted(order: Order, forest: Forest, captor: Captor) -> Recorded:
+    """Have a call captured and build a node; nothing of it has run.
+
+    Whatever waits for the whole device, on any thread, spoils a capture: then the
+    function, of which nothing has run, is captured again. Raises `CaptureError`,
+    `DriverError` or `OutOfMemory`, and then no trace is left but what the function's
+    own Python did to plain values.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return _record(order, forest, captor)
+        except DriverError as error:
+            if error.name != Result.STREAM_CAPTURE_INVALIDATED.name:
+                raise
+    return _record(order, forest, captor)
+
+
+def _record(order: Order, forest: Forest, captor: Captor) -> Recorded:
+    range_ = Range.reserve(forest.device.pages)
+    try:
+        warm = order.group.warm
+        room = Size(ROOM + (2 * warm.room if warm else 0))
+        owner = captor.owner(range_, room, captor.stream())
+    except BaseException:
+        range_.close()
+        raise
+    try:
+        return _record_into(range_, order, forest, captor, owner)
+    except BaseException:
+        # What the function made is garbage by now, or lives in its exception.
+        gc.collect()
+        with Release() as release:
+            release(owner.close)
+            release(range_.close)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """A call, its places, and what stands in for them while it is captured."""
+
+    order: Order
+    forest: Forest
+    range: Range
+    owner: Owner
+    places: Sequence[Place]
+    roles: tuple[Role, ...]
+    stages: dict[int, Storage]
+    arrays: Sequence[Array]
+
+
+def _record_into(
+    range_: Range, order: Order, forest: Forest, captor: Captor, owner: Owner
+) -> Recorded:
+    device, adapter, given = forest.device, forest.adapter, order.plan.call.given
+    places = given.places(adapter)
+    roles = argument_roles(order, places, forest)
+    stages, arrays = stand_ins(given, places, roles, range_, device, adapter)
+    scene = _Scene(order, forest, range_, owner, places, roles, stages, arrays)
+    capture = _Adopting(device, captor.stream(), range_, owner)
+    taken = _take(order, forest, capture, arrays)
+    try:
+        return _built(scene, taken)
+    finally:
+        # It stays the owner's, and is known for as long as what was made of it.
+        device.driver.destroy_graph(taken.captured.graph)
+
+
+def _built(scene: _Scene, taken: Taken) -> Recorded:
+    order, owner, adapter = scene.order, scene.owner, scene.forest.adapter
+    captured, session = taken.captured, taken.captured.session
+    bound, error = settled(taken)
+    values = [change.new for change in bound]
+    used = used_by(session.spans, (captured.result, values), adapter)
+    ambient = taken.before.guards(used)
+    read_by = look([slot.read() for slot in ambient.arrays], adapter)
+    known = [*scene.arrays, *read_by.arrays]
+    outputs = analyse(captured.result, values, known, adapter)
+    drawing = _drawn(scene, captured, outputs, ambient, read_by)
+    if error is None:
+        _check(owner.refusal(captured.result, scene.arrays), outputs, scene)
+    scene.range.keep(owner.spans())
+    node = build(drawing, scene.range, scene.forest.device)
+    marks = adapter.marks(read_by.arrays)
+    node.whereabouts.others = () if marks is None else marks[1]
+    error = error or differs(order.group.warm, session, outputs)
+    return Recorded(node, read_by, tuple(change.slot for change in bound), error)
+
+
+def _drawn(
+    scene: _Scene,
+    captured: Captured,
+    outputs: Outputs,
+    ambient: Ambient,
+    read_by: Arrays,
+) -> Drawing:
+    order, forest = scene.order, scene.forest
+    places = [*scene.places, *read_by.places(forest.adapter)]
+    names, roles = ambient_roles(order, ambient, read_by, forest)
+    linked = partial(adopt, forest.device.driver, captured.graph, owner=scene.owner)
+    return Drawing(
+        plan=order.plan,
+        recording=_recording(captured.session, places, scene.stages, scene.range),
+        outputs=outputs,
+        places=places,
+        names=[*order.names, *names],
+        roles=(*scene.roles, *roles),
+        stages=scene.stages,
+        ambient=ambient,
+        ambient_arrays=read_by,
+        link=linked,
+    )
+
+
+class _Adopting(Capture):
+    """A capture that its owner makes."""
+
+    def __init__(
+        self, device: Device, stream: Stream, range_: Range, owner: Owner
+    ) -> None:
+        super().__init__(device, stream, range_, frozenset())
+        self.owner = owner
+
+    def pause(self) -> GraphHandle:
+        """End the capture, and return its graph."""
+        self.fork.join()
+        self._open = False
+        raw = self.owner.end()
+        self.fork.leave()
+        return self.device.driver.adopt_graph(raw)
+
+    def _begin(self) -> None:
+        self.owner.begin()
+        self._open = True
+
+    def _abandon(self, failed: BaseException) -> None:
+        del failed
+        if self._open:
+            self.owner.abandon()
+
+
+def _take(
+    order: Order, forest: Forest, capture: Capture, arrays: Sequence[Array]
+) -> Taken:
+    """Have the call captured with other arrays in it; slots are not restored yet."""
+    args, kwargs = with_leaves(order.plan.call, arrays)
+    arguments = order.bind(args, kwargs)
+    before = survey(order.fn, arguments, forest.adapter)
+    try:
+        captured = capture.run(order.fn, args, kwargs, Session(tolerant=False))
+    except BaseException:
+        after = survey(order.fn, arguments, forest.adapter)
+        undo_bound(after.changes_since(before))
+        raise
+    try:
+        return Taken(captured, before, survey(order.fn, arguments, forest.adapter))
+    except BaseException:
+        forest.device.driver.destroy_graph(captured.graph)
+        raise
+
+
+def _recording(
+    session: Session,
+    places: Sequence[Place],
+    stages: Mapping[int, Storage],
+    range_: Range,
+) -> Recording:
+    """Return what the session was told, as a recording whose ops have only names.
+
+    Raises `CaptureError` for a storage that is neither in the range nor in a place.
+    """
+    symbols: dict[int, int] = {}
+    for i, place in enumerate(places):
+        symbols.setdefault(id(stages.get(i, place.storage)), i + 1)
+    touches: list[Touch] = []
+    for storage, use in session.used.items():
+        inside = range_.base <= storage.address < range_.base + RESERVE
+        symbol = symbols.get(id(storage), RANGE if inside else None)
+        if symbol is None and storage.size:
+            raise CaptureError(
+                f"an array of {size_text(storage.size)} is used that is neither an "
+                "argument nor reachable from what the function's code names",
+                where=use.where,
+                remedy="Pass it as an argument, or keep it in a variable, attribute or "
+                "container that the function itself names",
+            )
+        if symbol:
+            touches.append(Touch(symbol, 0, storage.size, use.writes))
+    ops = tuple(RecordedOp(Kind.KERNEL, b"", name=name) for name, _ in session.ops)
+    return Recording(ops, (), (), tuple(touches))
+
+
+def _check(refusal: CaptureError | None, outputs: Outputs, scene: _Scene) -> None:
+    """Raise where something outlives the function that no replay could give."""
+    range_, owner = scene.range, scene.owner
+    if refusal is not None:
+        raise refusal
+    for storage in outputs.storages:
+        inside = range_.base <= storage.address < range_.base + RESERVE
+        if storage.size and not inside:
+            raise stray(storage)
+    named = {storage.address for storage in outputs.storages}
+    lost = _lost(owner, named)
+    if lost:
+        gc.collect()
+        lost = _lost(owner, named)
+    if lost:
+        raise outliving([(address, size, None) for address, size in lost])
+
+
+def _lost(owner: Owner, named: set[Any]) -> list[tuple[Any, Size]]:
+    return [each for each in owner.survivors() if each[0] not in named]

@@ -1,0 +1,247 @@
+"""Functions of CuPy's arrays on a GPU: what the laws, on our own arrays, leave out."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+from sapwood.testing import CUDA, Rig
+
+pytestmark = pytest.mark.gpu
+
+SHAPES = [
+    ((3, 4), (4, 5)),
+    ((4,), (4, 5)),
+    ((3, 4), (4,)),
+    ((4,), (4,)),
+    ((2, 3, 4), (4, 5)),
+    ((2, 3, 4), (2, 4, 5)),
+    ((7, 1, 3, 4), (2, 4, 5)),
+    ((3, 0), (0, 5)),
+    ((1, 4), (4, 1)),
+    ((5, 1), (1, 6)),
+]
+VIEWS = {
+    "as it is": lambda x: x,
+    "column-major": lambda x: x.T.copy().T,
+    "every second": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+    "reversed": lambda x: x[..., ::-1],
+}
+DOUBLE = r"""
+extern "C" __global__ void twice(const float* a, float* out, int n) {
+  int i = threadIdx.x;
+  if (i < n) out[i] = 2 * a[i];
+}
+"""
+
+
+@pytest.fixture
+def cp():
+    """Return CuPy."""
+    return pytest.importorskip("cupy")
+
+
+@pytest.fixture
+def rt():
+    """Return a runtime on the GPU, leak-checked at the end."""
+    rig = Rig(CUDA)
+    yield rig.runtime
+    rig.finish()
+
+
+def _same(found, expected):
+    assert np.asarray(found).tobytes() == np.asarray(expected).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["e", "f", "d", "F", "D", "i", "?"])
+@pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
+def test_products_are_numpys(rt, dtype, left, right):
+    """Shapes and dtypes are NumPy's, values as near as the dtype allows."""
+    rng, near = np.random.default_rng(1), 2e-2 if dtype == "e" else 1e-5
+    a, b = (rng.integers(-4, 5, shape).astype(dtype) for shape in (left, right))
+    for view in VIEWS.values():
+        found = view(rt.array(a)) @ view(rt.array(b))
+        expected = view(a) @ view(b)
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_allclose(np.asarray(found), expected, rtol=near)
+
+
+def test_products_are_recorded(rt):
+    """A layer of a network, replayed, equals itself run eagerly, bit for bit."""
+    rng = np.random.default_rng(2)
+    w, b = (rt.array(rng.random(s, dtype=np.float32)) for s in ((64, 32), (32,)))
+    layer = lambda x: np.maximum(x @ w + b, 0)  # noqa: E731
+    f = rt.graph(layer)
+    for _ in range(6):
+        x = rt.array(rng.random((16, 64), dtype=np.float32))
+        _same(f(x), layer(x))
+    assert f.stats().replays >= 3
+
+
+def test_arrays_of_cupys_own(rt, cp):
+    """Leaves may be CuPy's; results are what they are without a runtime."""
+    f = rt.graph(lambda x, y: (x - 1, x[1:], y))
+    for i in range(8):
+        x, y = cp.full(6, float(i)), rt.array(np.ones(2))
+        less, part, same = f(x, y)
+        assert type(less) is cp.ndarray
+        assert same is y
+        assert part.data.mem is x.data.mem
+        del x
+        assert less.get().tolist() == [i - 1.0] * 6
+        assert part.get().tolist() == [float(i)] * 5
+
+
+def test_arrays_that_others_export(rt, cp):
+    """DLPack and ``__cuda_array_interface__`` come in by CuPy, or as a copy."""
+
+    class Exported:
+        def __init__(self, array):
+            self.__cuda_array_interface__ = array.__cuda_array_interface__
+
+    f, x = rt.graph(lambda x: x * 2), cp.arange(4.0)
+    for _ in range(4):
+        assert f(cp.from_dlpack(x)).get().tolist() == [0, 2, 4, 6]
+        copied = rt.array(Exported(x))
+        x += 1
+        _same(copied, x.get() - 1)
+        x -= 1
+
+
+def test_what_moves_is_patched(rt):
+    """A second capture shows what an address is: from then on nothing is copied."""
+    f = rt.graph(lambda x, y: (x * 2 + y, (x * y).sum(0)))
+    kept = []
+    for i in range(10):
+        x, y = rt.array(np.full((8, 8), float(i))), rt.array(np.ones((8, 8)))
+        kept.append((x, y))
+        a, b = f(x, y)
+        _same(a, x * 2 + y)
+        _same(b, (x * y).sum(0))
+        if i == 3:
+            copied = f.stats().copied_bytes
+    assert f.stats().copied_bytes == copied
+    assert f.stats().replays >= 6
+
+
+def test_a_users_kernel(rt, cp):
+    """A `RawKernel` is recorded; what it may write is taken to be written."""
+    kernel = cp.RawKernel(DOUBLE, "twice")
+
+    def fn(x):
+        out = np.empty_like(x)
+        kernel((1,), (32,), (x, out, np.int32(x.size)))
+        return out
+
+    f = rt.graph(fn)
+    for i in range(6):
+        x = rt.array(np.full(10, i, np.float32))
+        _same(f(x), np.full(10, 2 * i, np.float32))
+        _same(x, np.full(10, i, np.float32))
+    assert f.stats().replays >= 3
+
+
+def test_random_numbers_are_numpys(rt):
+    """Every word of NumPy's Philox is drawn, in its order, eagerly and replayed."""
+    ours, numpys = rt.generator(3), np.random.Generator(np.random.Philox(3))
+    draw = random.Random(1)
+    for _ in range(60):
+        size, dtype = draw.randrange(40), draw.choice([np.float32, np.float64])
+        _same(ours.random(size, dtype), numpys.random(size, dtype))
+    _same(ours.uniform(-2.0, 3.0, 9), numpys.uniform(-2.0, 3.0, 9))
+    f, x = rt.graph(lambda x, rng: x * (rng.random(x.shape) > 0.5)), rt.array([1.0] * 9)
+    for _ in range(6):
+        _same(f(x, ours), np.ones(9) * (numpys.random(9) > 0.5))
+    with pytest.raises(sw.MisuseError, match="uniform"):
+        ours.standard_normal(3)
+
+
+def test_what_cupy_cannot_capture_is_refused(rt, cp):
+    """By the line, with the remedy; the process goes on."""
+    x = rt.array(np.array([1.0, 2.0, 3.0, 5.0]))
+    programs = {
+        "host": lambda x: x * float(x.sum()),
+        "on the host": lambda x: x[x > 0],
+        "cuBLAS": lambda x: cp.ones((2, 2)) @ cp.ones((2, 2)) * x[0],
+        "cuSOLVER": lambda x: cp.linalg.solve(x.reshape(2, 2), x[:2]),
+    }
+    other = rt.graph(lambda x: x + 2)
+    for word, program in programs.items():
+        f = rt.graph(program)
+        with pytest.raises(sw.CaptureError, match=word) as caught:
+            for _ in range(3):
+                f(x)
+        assert caught.value.where.startswith(__file__)
+        assert caught.value.remedy
+        for _ in range(4):
+            _same(other(x), x + 2)
+
+
+def test_an_array_that_nothing_names_is_refused(rt):
+    """An address in an op that no name leads to is found, whoever launched it."""
+    secret = itertools.repeat(rt.array(np.ones(4)))
+    f, x = rt.graph(lambda x: x * next(secret)), rt.array(np.ones(4))
+    with pytest.raises(sw.CaptureError, match="neither an argument nor reachable"):
+        for _ in range(3):
+            f(x)
+
+
+def test_streams_of_cupys_own(rt, cp):
+    """A replay runs on the stream that is CuPy's current one, whoever made it."""
+    f, x = rt.graph(lambda x: x + 1), rt.array(np.zeros(1 << 16))
+    stream = cp.cuda.Stream(non_blocking=True)
+    with stream:
+        for _ in range(6):
+            y = f(x)
+            z = y * 2
+            x += 1
+            del y
+        stream.synchronize()
+    _same(z, np.full(1 << 16, 12.0))
+    ours = rt.stream()
+    with ours:
+        assert cp.cuda.get_current_stream().ptr == ours.cupy.ptr
+    assert cp.cuda.Stream.from_external(ours).ptr == ours.cupy.ptr
+
+
+def test_device_memory_does_not_grow(rt, cp):
+    """10,000 replays, of which some results are kept for a while at random."""
+    f, g = rt.graph(lambda x: (x + 1, x * 2)), rt.graph(lambda x, y: x - y)
+    x, kept, draw = rt.array(np.ones(1 << 10)), [], random.Random(7)
+    for i in range(10_000):
+        a, b = f(x)
+        kept.append((g(a, b), a))
+        del kept[: draw.choice([0, 0, 1, 1, 1, len(kept) if i % 97 == 0 else 1])]
+        del kept[:-20]
+        if i == 1_000:
+            cp.cuda.Device().synchronize()
+            before = cp.cuda.Device().mem_info[0]
+    for less, more in kept:
+        _same(less, np.zeros(1 << 10))
+        _same(more, np.full(1 << 10, 2.0))
+    assert before - cp.cuda.Device().mem_info[0] <= 4 << 20
+    assert rt.stats().recordings <= 16
+
+
+def test_files_hold_no_kernels_of_cupys(rt, tmp_path):
+    """They are code that this library never saw: saving is refused by name."""
+    f, x = rt.graph(lambda x: x + 1), rt.array(np.ones(3))
+    for _ in range(4):
+        f(x)
+    with pytest.raises(sw.StoreError, match="framework"):
+        sw.save(f, tmp_path / "f.sapwood")
+
+
+def test_memory_of_cupys_pool_is_asked_for(rt, cp):
+    """Where memory is short, what CuPy's pool keeps is given back first."""
+    kept = cp.empty(64 << 20, np.uint8)
+    del kept
+    gc.collect()
+    assert cp.get_default_memory_pool().total_bytes() >= 64 << 20
+    assert rt._device.framework.trim() >= 64 << 20
+    assert cp.get_default_memory_pool().free_bytes() == 0

@@ -1,0 +1,621 @@
+"""Functions of tensors: replayed, they are what they are eagerly, bit for bit."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+
+import pytest
+
+import sapwood as sw
+from sapwood.testing import Rig
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def rig():
+    """Return a runtime behind all layers, leak-checked when the test is over."""
+    made = Rig("cuda", arrays="torch")
+    yield made
+    made.finish()
+
+
+@pytest.fixture
+def rt(rig):
+    """Return a runtime of torch's tensors."""
+    torch.manual_seed(7)
+    return rig.runtime
+
+
+def randn(*shape, **options):
+    return torch.randn(*shape, device="cuda", **options)
+
+
+def same(found, expected):
+    """Assert that two nests of tensors are bit for bit the same."""
+    if isinstance(expected, torch.Tensor):
+        assert found.shape == expected.shape
+        assert found.dtype == expected.dtype
+        assert found.stride() == expected.stride()
+        assert torch.equal(found, expected)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            same(found[key], expected[key])
+    elif isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected)
+        for pair in zip(found, expected, strict=True):
+            same(*pair)
+    else:
+        assert found == expected
+
+
+def agree(rt, fn, make, calls=4, **options):
+    """Assert that calls agree, with lasting and with new arguments; return stats."""
+    for fresh in (False, True):
+        f = rt.graph(fn, **options)
+        args = make()
+        for _ in range(calls + fresh):
+            args = make() if fresh else args
+            same(f(*args), fn(*args))
+        assert f.stats().replays >= calls - 2
+    return f.stats()
+
+
+def mlp(*widths):
+    layers = []
+    for width, after in itertools.pairwise(widths):
+        layers += [nn.Linear(width, after), nn.GELU()]
+    return nn.Sequential(*layers).cuda()
+
+
+# What is passed in and comes out.
+
+
+def test_arithmetic_agrees(rt):
+    """Results are eager's, with lasting arguments and with new ones."""
+    agree(rt, lambda x, y: (x * 2 + y, (x * y).sum(0)), lambda: (randn(8, 8),) * 2)
+    agree(
+        rt, lambda x, y: {"a": [x @ y], "b": (x, 3)}, lambda: (randn(9, 9), randn(9, 9))
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: randn(6, 1).expand(6, 5),
+        lambda: randn(33)[1:],
+        lambda: randn(4, 6).t(),
+        lambda: randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last),
+        lambda: randn(0, 3),
+        lambda: torch.zeros((), device="cuda"),
+        lambda: randn(5, dtype=torch.complex64).conj(),
+        lambda: randn(9).half(),
+        lambda: torch.arange(9, device="cuda"),
+    ],
+    ids=[
+        "expanded",
+        "unaligned",
+        "transposed",
+        "channels",
+        "empty",
+        "scalar",
+        "conj",
+        "half",
+        "int",
+    ],
+)
+def test_layouts_agree(rt, make):
+    """Whatever an argument looks like, results look and are the same."""
+    agree(rt, lambda x: (x + x, x * 1), lambda: (make(),))
+
+
+def test_outputs_that_are_kept_stay(rt):
+    """No replay overwrites what an earlier call has returned."""
+    f = rt.graph(lambda x: (x * 2).relu())
+    kept = []
+    for _ in range(12):
+        x = randn(1000)
+        kept.append((f(x), (x * 2).relu()))
+    for found, expected in kept:
+        same(found, expected)
+
+
+def test_a_result_may_be_the_next_argument(rt):
+    """Feeding a function its own result needs no copy by hand."""
+    f = rt.graph(lambda x: torch.sin(x) + x)
+    x = y = randn(1000)
+    for _ in range(10):
+        x, y = f(x), torch.sin(y) + y
+        same(x, y)
+
+
+def test_writes_views_and_aliases(rt):
+    """Arguments are written in place; results that view them are views of them."""
+
+    def step(x, cache):
+        cache.add_(x)
+        return cache * 2, cache[1:], x
+
+    f, one, two = rt.graph(step), torch.zeros(64, device="cuda"), randn(64) * 0
+    for _ in range(8):
+        x = randn(64)
+        found, expected = f(x, one), step(x, two)
+        same(found, expected)
+        same(one, two)
+        assert found[2] is x
+        found[1].zero_()
+        expected[1].zero_()
+        same(one, two)
+
+
+def test_views_among_outputs_share(rt):
+    """Results that share memory still do."""
+
+    def split(x):
+        y = x * 2
+        return y, y[1:], y.t()
+
+    f = rt.graph(split)
+    for _ in range(5):
+        y, rest, turned = f(randn(4, 4))
+        y.fill_(3)
+        assert bool((rest == 3).all())
+        assert bool((turned == 3).all())
+
+
+def test_overlapping_arguments_keep_their_overlap(rt):
+    """A write through one argument shows in another that shares its memory."""
+
+    def write(a, b):
+        a.mul_(2)
+        return b + 1
+
+    def make():
+        base = randn(16)
+        return base[:12], base[4:]
+
+    f = rt.graph(write)
+    for _ in range(6):
+        torch.manual_seed(3)
+        mine = make()
+        torch.manual_seed(3)
+        theirs = make()
+        same(f(*mine), write(*theirs))
+        same(mine, theirs)
+
+
+# What the function reads besides.
+
+
+def test_modules_are_functions(rt):
+    """A module is recorded like a function, and its parameters are read anew."""
+    module = mlp(64, 64, 64)
+    f = rt.graph(module)
+    with torch.no_grad():
+        x = randn(8, 64)
+        for _ in range(4):
+            same(f(x), module(x))
+        module[0].weight.mul_(2)
+        same(f(x), module(x))
+        module[2].weight = nn.Parameter(randn(64, 64))
+        for _ in range(4):
+            same(f(x), module(x))
+        module[2].weight.data = randn(64, 64)
+        for _ in range(4):
+            same(f(x), module(x))
+        module[0].register_forward_hook(lambda _, __, y: y + 1)
+        for _ in range(4):
+            same(f(x), module(x))
+        module.append(nn.Tanh())
+        for _ in range(4):
+            same(f(x), module(x))
+
+
+def test_buffers_training_and_eval(rt):
+    """Batch norm updates its buffers; `eval` and `train` are noticed."""
+    torch.manual_seed(1)
+    mine = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).cuda()
+    torch.manual_seed(1)
+    theirs = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).cuda()
+    f = rt.graph(mine)
+    with torch.no_grad():
+        for training in (True, False, True):
+            mine.train(training)
+            theirs.train(training)
+            for _ in range(4):
+                x = randn(2, 3, 8, 8)
+                same(f(x), theirs(x))
+                same(list(mine.buffers()), list(theirs.buffers()))
+
+
+def test_modes_are_noticed(rt):
+    """Autocast, inference mode and TF32 are read on every call."""
+    module, x = mlp(64, 64), randn(8, 64)
+    f = rt.graph(module)
+    contexts = [
+        torch.no_grad,
+        torch.inference_mode,
+        lambda: torch.autocast("cuda", torch.bfloat16),
+        lambda: torch.autocast("cuda", torch.float16),
+    ]
+    for _ in range(4):
+        for context in contexts:
+            with torch.no_grad(), context():
+                same(f(x), module(x))
+    before = torch.backends.cuda.matmul.allow_tf32
+    try:
+        for allow in (True, False, True, False, True, False):
+            torch.backends.cuda.matmul.allow_tf32 = allow
+            with torch.no_grad():
+                same(f(x), module(x))
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def test_dropout_goes_on_as_eagers_does(rt):
+    """For one seed the draws of every call are eager's."""
+    module, x = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)).cuda(), randn(32, 64)
+    f = rt.graph(module)
+    with torch.no_grad():
+        torch.manual_seed(5)
+        found = [(f(x), torch.rand(3, device="cuda")) for _ in range(6)]
+        torch.manual_seed(5)
+        expected = [(module(x), torch.rand(3, device="cuda")) for _ in range(6)]
+        same(found, expected)
+        assert not torch.equal(found[3][0], found[4][0])
+        module.eval()
+        for _ in range(4):
+            same(f(x), module(x))
+
+
+# Training.
+
+
+def training(optimizer, **options):
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).cuda()
+    made = optimizer(module.parameters(), **options)
+
+    def step(x, y):
+        made.zero_grad(set_to_none=True)
+        loss = nn.functional.cross_entropy(module(x), y)
+        loss.backward()
+        made.step()
+        return loss
+
+    return module, made, step
+
+
+def batch():
+    return randn(8, 16), torch.randint(0, 4, (8,), device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        ("AdamW", {"lr": 1e-2, "capturable": True}),
+        ("AdamW", {"lr": 1e-2, "fused": True, "capturable": True}),
+        ("SGD", {"lr": 1e-1, "momentum": 0.9}),
+        ("SGD", {"lr": 1e-1, "foreach": False}),
+    ],
+)
+def test_a_training_step_is_eagers(rt, optimizer, options):
+    """Losses, gradients and parameters, of this call and of earlier ones, are eager's.
+
+    So they are when the learning rate is changed.
+    """
+    kind = getattr(torch.optim, optimizer)
+    mine, one, step = training(kind, **options)
+    theirs, two, eagerly = training(kind, **options)
+    f, kept = rt.graph(step), []
+    for i in range(10):
+        if i == 7:
+            for each in (one, two):
+                each.param_groups[0]["lr"] = 5e-3
+        x, y = batch()
+        found, expected = f(x, y).detach(), eagerly(x, y).detach()
+        same(found, expected)
+        same(list(mine.parameters()), list(theirs.parameters()))
+        grads = [[p.grad for p in m.parameters()] for m in (mine, theirs)]
+        same(*grads)
+        if i > 3:
+            kept.append((found, expected, *grads))
+    for found, expected, ours, others in kept:
+        same((found, ours), (expected, others))
+    assert f.stats().recordings
+
+
+def test_gradients_may_be_accumulated(rt):
+    """Without zeroing, every call adds to the gradients that are there."""
+    mine, _, _ = training(torch.optim.SGD)
+    theirs, _, _ = training(torch.optim.SGD)
+
+    def back(module, x):
+        module(x).square().sum().backward()
+
+    f = rt.graph(lambda x: back(mine, x))
+    for i in range(9):
+        x = randn(8, 16)
+        f(x)
+        back(theirs, x)
+        same([p.grad for p in mine.parameters()], [p.grad for p in theirs.parameters()])
+        if i == 5:
+            for module in (mine, theirs):
+                module.zero_grad(set_to_none=False)
+
+
+def test_gradients_by_name(rt):
+    """`torch.autograd.grad` inside a function is recorded with it."""
+    module = mlp(16, 16)
+    names = dict(module.named_parameters())
+
+    def gradients(x):
+        loss = torch.func.functional_call(module, names, (x,)).square().sum()
+        return torch.autograd.grad(loss, list(names.values()))
+
+    agree(rt, gradients, lambda: (randn(4, 16),))
+
+
+def test_frozen_parameters_are_noticed(rt):
+    """`requires_grad_(False)` on a parameter changes what the step does."""
+    mine, _, step = training(torch.optim.SGD, lr=0.1)
+    theirs, _, eagerly = training(torch.optim.SGD, lr=0.1)
+    f = rt.graph(step)
+    for i in range(9):
+        if i == 4:
+            for module in (mine, theirs):
+                module[0].requires_grad_(requires_grad=False)
+                module.zero_grad(set_to_none=True)
+        x, y = batch()
+        same(f(x, y).detach(), eagerly(x, y).detach())
+        same(list(mine.parameters()), list(theirs.parameters()))
+
+
+# What cannot be recorded.
+
+
+def fails(rt, fn, *args, match, calls=3):
+    f = rt.graph(fn)
+    with pytest.raises((sw.CaptureError, TypeError), match=match):
+        for _ in range(calls):
+            f(*args)
+
+
+def test_host_reads_are_refused_by_line(rt):
+    """Whatever needs a value on the host is refused on call one, and names the line."""
+    x = randn(16)
+    for fn in (
+        lambda x: x * x.sum().item(),
+        lambda x: x[x > 0],
+        lambda x: x.cpu(),
+        lambda x: x * 2 if x.sum() > 0 else x,
+        lambda x: x.nonzero(),
+        lambda x: x.tolist(),
+    ):
+        fails(rt, fn, x, match=r"on the host.*test_gpu\.py:\d+", calls=1)
+    same(torch.ones(3, device="cuda").sum().cpu(), torch.tensor(3.0))
+
+
+def test_host_data_is_refused_by_line(rt):
+    """A tensor made of host values inside would be the same for ever."""
+    x, host = randn(16), torch.ones(16)
+    for fn in (
+        lambda x: x + torch.tensor([1.0] * 16, device="cuda"),
+        lambda x: x + host.cuda(),
+        lambda x: x + host[0],
+    ):
+        fails(rt, fn, x, match=r"test_gpu\.py:\d+", calls=1)
+
+
+def test_other_refusals(rt):
+    """CPU tensors, autograd's results and lazy optimizers are refused with a remedy."""
+    x, w = randn(16), randn(16, requires_grad=True)
+    fails(rt, lambda x: x + 1, x.cpu(), match="Move it")
+    fails(rt, lambda x: x * w, x, match="requires grad")
+    fails(rt, lambda x: x + 1, x * w, match="detach")
+    _, _, step = training(torch.optim.AdamW, lr=1e-2, foreach=True)
+    fails(rt, step, *batch(), match="capturable")
+    fails(rt, lambda w: (w * 2).sum().backward(), w, match="an argument")
+    with torch.no_grad():
+        f = rt.graph(lambda x: x * w)
+        for _ in range(4):
+            same(f(x), x * w)
+
+
+def test_a_sync_in_the_capture_alone(rt):
+    """What only the capture does wrong is an error there, and the process goes on."""
+
+    def waits(x):
+        if torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize()
+        return x + 1
+
+    def draws(x):
+        if torch.cuda.is_current_stream_capturing():
+            x.sum().item()
+        return nn.functional.dropout(x)
+
+    for fn in (waits, draws):
+        fails(rt, fn, randn(16), match=r"test_gpu\.py:\d+")
+    x = randn(16)
+    assert nn.functional.dropout(x, 0.0).equal(x)
+    torch.rand(3, device="cuda")
+    torch.cuda.empty_cache()
+    agree(rt, lambda x: x * 3, lambda: (randn(16),))
+
+
+def test_exceptions_are_the_users(rt):
+    """A function that raises raises, recorded or not; what it did before is done."""
+
+    def raises(x, fail):
+        x.add_(1)
+        if fail:
+            raise ValueError("mine")
+        return x * 2
+
+    f, x, y = rt.graph(raises), randn(4), torch.zeros(4, device="cuda")
+    y.copy_(x)
+    for fail in (False, True, False, True, True, False):
+        for each, fn in ((x, f), (y, raises)):
+            try:
+                fn(each, fail)
+            except ValueError as error:
+                assert str(error) == "mine"  # noqa: PT017 - both raise it, or neither
+        same(x, y)
+
+
+def test_memory_runs_out_in_a_capture(rt):
+    """An allocation that no memory is there for is torch's own error."""
+
+    def greedy(x):
+        if torch.cuda.is_current_stream_capturing():
+            torch.empty(1 << 45, device="cuda")
+        return x + 1
+
+    f = rt.graph(greedy)
+    f(randn(4))
+    with pytest.raises(torch.OutOfMemoryError):
+        f(randn(4))
+    gc.collect()
+    agree(rt, lambda x: x * 3, lambda: (randn(16),))
+
+
+# Beside other work.
+
+
+def test_recordings_among_eager_work(rt):
+    """Three recordings and eager work that allocates and frees do not disturb."""
+    modules = [mlp(64, 128, 64) for _ in range(3)]
+    functions = [rt.graph(module) for module in modules]
+    kept = []
+    with torch.no_grad():
+        for i in range(150):
+            x = randn((i % 3) * 4 + 4, 64)
+            junk = [randn(1000 * (i % 7 + 1)) for _ in range(5)]
+            kept.append((functions[i % 3](x), modules[i % 3](x)))
+            del junk
+            for pair in kept[-4:]:
+                same(*pair)
+            if i % 5 == 0:
+                kept = kept[-3:]
+
+
+def test_decoding_with_a_cache(rt):
+    """A cache that is written in place at a growing position is as eager leaves it."""
+    weight = randn(32, 96) / 8
+
+    def decode(token, keys, values, position):
+        q, k, v = (token @ weight).split(32, dim=-1)
+        keys.index_copy_(0, position, k)
+        values.index_copy_(0, position, v)
+        places = torch.arange(len(keys), device="cuda")
+        scores = (q @ keys.t()).masked_fill(places > position, -torch.inf)
+        position.add_(1)
+        return scores.softmax(-1) @ values
+
+    def state():
+        return *(torch.zeros(64, 32, device="cuda") for _ in range(2)), position()
+
+    def position():
+        return torch.zeros(1, dtype=torch.long, device="cuda")
+
+    f, mine, theirs = rt.graph(decode), state(), state()
+    x = y = randn(1, 32)
+    for _ in range(30):
+        x, y = f(x, *mine), decode(y, *theirs)
+        same(x, y)
+        same(mine, theirs)
+
+
+def test_streams_of_the_users(rt):
+    """A replay runs on the caller's stream, and is ordered after what was before."""
+    f, stream = rt.graph(lambda x: x.sin().outer(x)), torch.cuda.Stream()
+    for i in range(12):
+        x = randn(1 << 12)
+        if i % 2:
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                y = f(x)
+            torch.cuda.current_stream().wait_stream(stream)
+        else:
+            y = f(x)
+        same(y, x.sin().outer(x))
+
+
+def test_threads(rt):
+    """Several threads call one function, each with its own arguments."""
+    module, wrong = mlp(64, 64), []
+    f = rt.graph(module)
+
+    def work():
+        with torch.no_grad():
+            for _ in range(25):
+                x = randn(8, 64)
+                if not torch.equal(f(x), module(x)):
+                    wrong.append(x)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not wrong
+
+
+def test_a_thread_may_record_what_another_has_warmed_up(rt):
+    """A thread that captures first of all needs nothing that cannot be made then."""
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 3)).cuda()
+    f, x, found = rt.graph(module), randn(4, 1, 8, 8), []
+
+    def call():
+        with torch.no_grad():
+            found.append(f(x).clone())
+
+    for _ in range(4):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+    with torch.no_grad():
+        for each in found:
+            same(each, module(x))
+    assert f.stats().recordings == 1
+
+
+def test_nothing_grows(rt):
+    """Thousands of replays, outputs kept and dropped, need no more memory."""
+    f, x, kept = rt.graph(lambda x: (x * 2, x + 1)), randn(1000), []
+    torch.manual_seed(0)
+    for i in range(3000):
+        kept.append(f(x))
+        if i % 3:
+            kept.pop(int(i * 7919 % len(kept)))
+        if len(kept) > 4:
+            kept = kept[-2:]
+        if i == 500:
+            torch.cuda.synchronize()
+            free = torch.cuda.mem_get_info()[0]
+    assert torch.cuda.mem_get_info()[0] >= free
+
+
+@pytest.mark.filterwarnings("ignore")  # what torch's compiler says of itself
+def test_compiled_functions(rt):
+    """A function that torch compiles is recorded like any other."""
+    module = mlp(64, 64)
+    compiled = torch.compile(module)
+    f = rt.graph(lambda x: compiled(x))
+    with torch.no_grad():
+        for _ in range(5):
+            x = randn(8, 64)
+            torch.testing.assert_close(f(x), module(x))
+        module[0].weight.mul_(2)
+        torch.testing.assert_close(f(x), module(x))
+        module[0].weight = nn.Parameter(randn(64, 64))
+        for _ in range(4):
+            torch.testing.assert_close(f(x), module(x))
+    assert f.stats().replays

@@ -1,0 +1,203 @@
+"""What functions read of torch's objects, and what of it is guarded or bound."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from sapwood.tree.ambient import BoundArray, survey
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def nn():
+    return torch.nn
+
+
+@pytest.fixture
+def look(adapter):
+    """Return what surveys a function without arguments."""
+
+    def look(fn):
+        return survey(fn, {}, adapter)
+
+    return look
+
+
+@pytest.fixture
+def model(nn):
+    return nn.Sequential(
+        nn.Linear(4, 4), nn.ReLU(), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2)
+    )
+
+
+def slots(looked):
+    return set(looked.array_slots())
+
+
+def test_parameters_and_buffers_are_found(look, model):
+    """Parameters and buffers of nested modules are slots, by what one would write."""
+    found = slots(look(model))
+    expected = {name for name, _ in model.named_parameters()}
+    expected |= {name for name, _ in model.named_buffers()}
+    assert {path.removeprefix("self.") for path in found} == expected
+    assert slots(look(lambda: model(1))) == {
+        path.replace("self.", "model.") for path in found
+    }
+
+
+def test_a_module_of_the_users_is_read_by_name(look, nn):
+    """Attributes that `forward` names are guarded, others are not."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+            self.scale, self.calls = 2.0, 0
+
+        def forward(self, x):
+            return x * self.weight * self.scale
+
+    module = Scaled()
+    guards = look(module).guards(lambda _: True)
+    assert guards.match() == [module.weight]
+    module.calls += 1
+    assert guards.match() == [module.weight]
+    module.scale = 3.0
+    assert guards.match() is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.eval(),
+        lambda m: setattr(m[3], "p", 0.1),
+        lambda m: m.append(torch.nn.ReLU()),
+        lambda m: m.__setitem__(1, torch.nn.GELU()),
+        lambda m: setattr(m[2], "momentum", 0.3),
+        lambda m: m[0].register_parameter("more", torch.nn.Parameter()),
+        lambda m: m[0].register_forward_hook(lambda *_: None),
+        lambda m: m[1].register_forward_pre_hook(lambda *_: None),
+        lambda m: setattr(m[0], "forward", lambda x: x),
+        lambda m: setattr(m[0], "bias", None),
+    ],
+    ids=[
+        "eval",
+        "rate",
+        "longer",
+        "other",
+        "momentum",
+        "parameter",
+        "hook",
+        "pre-hook",
+        "forward",
+        "bias",
+    ],
+)
+def test_changes_of_a_module_are_noticed(look, model, change):
+    """What a module computes differently after is no longer as it was."""
+    looked = look(model)
+    guards = looked.guards(lambda _: True)
+    for _ in range(12):
+        assert guards.match() is not None
+    change(model)
+    assert guards.match() is None or look(model).key != looked.key
+
+
+def test_another_parameter_in_its_place_is_found(look, model):
+    """A parameter that is replaced by one that looks the same is used instead."""
+    guards = look(model).guards(lambda _: True)
+    new = torch.nn.Parameter(torch.zeros(4, 4))
+    model[0].weight = new
+    assert any(each is new for each in guards.match())
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        lambda: torch.no_grad(),
+        lambda: torch.inference_mode(),
+        lambda: torch.autocast("cuda", torch.bfloat16),
+        lambda: torch.backends.cudnn.flags(benchmark=True),
+        lambda: _set(torch.set_default_dtype, torch.float64, torch.get_default_dtype()),
+        lambda: _set(torch.use_deterministic_algorithms, True, False),
+    ],
+    ids=["no_grad", "inference", "autocast", "cudnn", "dtype", "deterministic"],
+)
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+def test_modes_are_guarded(look, mode):
+    """A function is another one under another mode, and the mode is named."""
+    guards = look(abs).guards(lambda _: True)
+    assert guards.match() is not None
+    with mode():
+        assert guards.match() is None
+        assert "torch." in guards.miss()
+    assert guards.match() is not None
+
+
+@contextlib.contextmanager
+def _set(change, now, before):
+    change(now)
+    try:
+        yield
+    finally:
+        change(before)
+
+
+def test_gradients_are_bound_slots(look, model):
+    """What backward leaves on parameters is bound, and can be bound again."""
+
+    def step():
+        model(torch.ones(3, 4)).sum().backward()
+
+    before = look(step)
+    step()
+    changes = [c for c in look(step).changes_since(before) if c.path.endswith("grad")]
+    assert len(changes) == len(list(model.parameters()))
+    assert all(isinstance(each, BoundArray) for each in changes)
+    new = torch.ones(4, 4)
+    weight = next(each for each in changes if each.path == "model.0.weight.grad")
+    weight.write(new, {})
+    assert model[0].weight.grad is new
+    weight.undo()
+    assert model[0].weight.grad is None
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
+def test_optimizers_are_looked_into(look, model, name):
+    """Learning rates are guarded; state that comes is bound, and then is the same."""
+    options = {"momentum": 0.9} if name == "SGD" else {}
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, **options)
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+
+    before = look(step)
+    step()
+    changes = look(step).changes_since(before)
+    assert changes
+    assert all(isinstance(each, BoundArray) for each in changes)
+    looked = look(step)
+    assert any("optimizer.state" in path for path in slots(looked))
+    guards = looked.guards(lambda _: False)
+    assert guards.match() is not None
+    optimizer.param_groups[0]["lr"] = 0.2
+    assert guards.match() is None
+    assert "lr" in guards.miss()
+
+
+def test_types_of_torchs_are_no_riddle(look):
+    """Dtypes, devices and layouts that a function names are values like others."""
+    dtype, device = torch.float32, torch.device("cpu")
+
+    def fn():
+        return torch.zeros(3, dtype=dtype, device=device)
+
+    guards = look(fn).guards(lambda _: True)
+    assert guards.match() is not None
+    dtype = torch.float64
+    assert guards.match() is None

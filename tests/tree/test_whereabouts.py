@@ -1,0 +1,76 @@
+"""Where arrays are is remembered while they are the same objects, and no longer."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import pytest
+
+from sapwood.tree.signature import Whereabouts, look
+
+
+class _Thing:
+    """An array or a storage, that can be held weakly."""
+
+    def __init__(self, at=0, storage=None):
+        self.at, self.storage = at, storage
+
+
+class _Adapter:
+    """Arrays of which some have storages that nobody keeps."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def storage(self, array):
+        self.asked += 1
+        return array.storage or _Thing()
+
+    def marks(self, _):
+        return None
+
+    def span(self, array):
+        return array.at, array.at + 8
+
+
+def _seen(found):
+    return list(found.arrays), list(found.lows), found.sharing
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_tells_what_looking_tells(seed):
+    """Whatever arrays come and go, and share storages or not."""
+    draw, adapter, where = random.Random(seed), _Adapter(), Whereabouts()
+    storages = [_Thing() for _ in range(3)]
+    pool = [_Thing(8 * i, draw.choice(storages)) for i in range(6)]
+    for _ in range(200):
+        arrays = draw.sample(pool, draw.randrange(4)) if draw.random() < 0.5 else pool
+        for _ in range(2):
+            found, expected = where.look(arrays, adapter), look(arrays, adapter)
+            assert _seen(found) == _seen(expected)
+            assert list(found.storages) == list(expected.storages)
+        pool[draw.randrange(6)] = _Thing(draw.randrange(64), draw.choice(storages))
+
+
+def test_arrays_that_are_known_are_not_asked_about():
+    """Nor is their memory, or anybody, kept alive."""
+    adapter, where = _Adapter(), Whereabouts()
+    arrays = [_Thing(storage=_Thing()), _Thing(storage=_Thing())]
+    where.look(arrays, adapter)
+    asked = adapter.asked
+    where.look(list(arrays), adapter)
+    assert adapter.asked == asked
+    arrays[0] = _Thing(storage=_Thing())
+    gc.collect()
+    assert where.look(arrays, adapter).storages[0] is arrays[0].storage
+
+
+def test_a_storage_may_go_before_its_array():
+    """One that stands for somebody else's memory is asked for anew."""
+    adapter, where = _Adapter(), Whereabouts()
+    arrays = [_Thing(16)]
+    for _ in range(3):
+        found = where.look(arrays, adapter)
+        assert found.storages[0] is not None
+        del found
