@@ -21,13 +21,15 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 def _run(*argv, env=None, cwd=None):
     """Run a program; return what it printed, as JSON."""
+    path = os.pathsep.join(sys.path)
+    here = os.environ | {"PYTHONPATH": path, "SAPWOOD_DEVICE": "emulated"}
     done = subprocess.run(
         [sys.executable, "-W", "error", *map(str, argv)],
         capture_output=True,
         text=True,
         check=False,
         cwd=cwd,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), **(env or {})},
+        env=here | (env or {}),
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert not done.stderr, done.stderr[-4000:]

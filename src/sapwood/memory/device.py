@@ -14,6 +14,7 @@ from sapwood.driver.api import Driver, FunctionHandle, ModuleHandle
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.errors import MisuseError
+from sapwood.memory.caching.settings import DEFAULT, Settings
 from sapwood.memory.framework import Framework, Plain
 from sapwood.memory.heap import Heap
 from sapwood.memory.pages import Pages
@@ -53,7 +54,8 @@ class Device:
     """A driver with memory management on top; made and closed by the runtime.
 
     ``lock`` guards pages, heap and everything that decides by them. ``framework`` is
-    that of the arrays. A device that ``owns_driver`` closes it at the end.
+    that of the arrays, ``settings`` are the heap's. A device that ``owns_driver``
+    closes it at the end.
     """
 
     def __init__(
@@ -63,13 +65,14 @@ class Device:
         *,
         framework: Framework | None = None,
         owns_driver: bool = False,
+        settings: Settings = DEFAULT,
     ) -> None:
         self.driver, self._owns_driver = driver, owns_driver
         self.framework: Framework = framework or Plain()
         self.lock = threading.RLock()
         self.returns = Returns(self.lock)
         self.pages = Pages(driver, memory_limit)
-        self.heap = Heap(driver, self.pages, self.returns)
+        self.heap = Heap(driver, self.pages, self.returns, settings)
         self.closed = False
         self.finished = False
         self._names = itertools.count(1)

@@ -17,6 +17,7 @@ from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError, OutOfMemory
 from sapwood.memory.caching.allocator import Allocator
 from sapwood.memory.caching.picture import Picture
+from sapwood.memory.caching.settings import DEFAULT, Settings
 from sapwood.memory.caching.sizes import GRAIN
 from sapwood.memory.pages import Pages, finish
 from sapwood.memory.returns import Returns
@@ -54,7 +55,8 @@ class Everybody(Layer):
     def query_stream(self, stream: StreamHandle) -> bool:
         """Return whether nobody works on free bytes."""
         del stream
-        idle = all(user.query() for user in self.uses.streams())
+        # When a process ends, a stream may go before what was made on it: wait then.
+        idle = all(not user.ended and user.query() for user in self.uses.streams())
         if idle:
             self.uses.clear()
         return idle
@@ -106,11 +108,18 @@ class _Budget:
 class Heap:
     """The allocator of eager arrays; called under the device's lock."""
 
-    def __init__(self, driver: Driver, pages: Pages, returns: Returns) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        pages: Pages,
+        returns: Returns,
+        settings: Settings = DEFAULT,
+    ) -> None:
         self.pages, self.returns = pages, returns
         self.uses = Uses()
         self._budget = _Budget(pages)
-        self.allocator = Allocator(Everybody(driver, self.uses), source=self._budget)
+        everybody = Everybody(driver, self.uses)
+        self.allocator = Allocator(everybody, settings, source=self._budget)
 
     def allocate(self, size: Size, stream: Stream) -> Storage:
         """Return fresh bytes for use on ``stream``; raises `OutOfMemory`."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 from sapwood.driver.cuda import Cuda
 from sapwood.errors import MisuseError
 from sapwood.memory.caching.allocator import Allocator
+from sapwood.memory.caching.settings import Settings
 from sapwood.memory.lending import Lender
 
 __all__ = ["allocator_for", "lender", "torch_pool"]
@@ -36,15 +37,17 @@ _lenders: dict[int, Lender] = {}
 def lender(device: int = 0) -> Lender:
     """Return this process's lender of GPU number ``device``, made when first asked for.
 
-    Raises `NoDevice` where there is no such GPU.
+    Its settings are those of ``SAPWOOD_ALLOC_CONF`` at that time. Raises `NoDevice`
+    where there is no such GPU.
     """
     found = _lenders.get(device)
     if found is not None:
         return found
     with _lock:
         if device not in _lenders:
+            settings = Settings.from_env()
             driver = Cuda(device)
-            allocator = Allocator(driver, index=device)
+            allocator = Allocator(driver, settings, index=device)
             _lenders[device] = Lender(allocator, driver, device)
         return _lenders[device]
 

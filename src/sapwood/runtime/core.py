@@ -21,6 +21,7 @@ from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.errors import MisuseError
 from sapwood.events import Closed, Event, Log, StoreTrouble
+from sapwood.memory.caching.settings import Settings
 from sapwood.memory.device import Device
 from sapwood.memory.framework import Framework
 from sapwood.memory.storage import Storage
@@ -89,9 +90,9 @@ class Runtime:
         memory_limit: int | str | None = None,
         arrays: str | None = None,
     ) -> None:
-        settings = knobs.current()
+        self._knobs = settings = knobs.current()
         limit = knobs.limit("memory_limit", memory_limit) or settings.memory_limit
-        self._knobs = settings
+        heap = Settings.from_env()
         self._events = Log(settings.events)
         self._driver = choose(device, settings, self._events)
         self._integration = _integration(self._driver, arrays)
@@ -100,6 +101,7 @@ class Runtime:
             limit,
             framework=self._integration.framework(self._driver),
             owns_driver=self._driver is not device,
+            settings=heap,
         )
         self._forest = Forest(
             self._device,
@@ -110,9 +112,8 @@ class Runtime:
         )
         capture = getattr(self._integration, "captor", None)
         if capture is not None:
-            self._forest.recorder = partial(
-                record_adopted, captor=capture(self._device)
-            )
+            record = partial(record_adopted, captor=capture(self._device))
+            self._forest.recorder = record
         self._entries = _entries(store, settings, self._events)
         self._library: Library | None = None
         # Recordings of a framework's own kernels hold no code that could be kept.

@@ -60,6 +60,18 @@ def test_a_gpu_has_one_lender(gpus):
     assert sorted(gpus) == [0, 1]
 
 
+def test_the_environment_sets_a_lender(gpus, monkeypatch):
+    """SAPWOOD_ALLOC_CONF is what a lender begins with; a wrong one opens no GPU."""
+    monkeypatch.setenv("SAPWOOD_ALLOC_CONF", "max_split_size_mb:1")
+    with pytest.raises(MisuseError, match="SAPWOOD_ALLOC_CONF: max_split_size: 1 MiB"):
+        allocators.lender()
+    assert gpus == {}
+    text = "expandable_segments:False,per_process_memory_fraction:0.5"
+    monkeypatch.setenv("SAPWOOD_ALLOC_CONF", text)
+    chosen = allocators.lender().allocator.settings
+    assert (chosen.expandable_segments, chosen.per_process_memory_fraction) == (0, 0.5)
+
+
 @pytest.mark.usefixtures("adapted", "gpus")
 def test_every_library_is_handed_a_lender():
     """Those that ask for all GPUs the function, the others one GPU's."""

@@ -157,6 +157,20 @@ def test_an_unknown_action_cannot_be_skipped(rig):
     assert rig.allocator.history() == ()
 
 
+def test_a_picture_is_an_event_of_the_next(rig):
+    """It says how many bytes were active, and where it was asked for."""
+    allocator, stream = rig.allocator, rig.stream()
+    allocator.record_history()
+    allocator.malloc(MIB, stream)
+    first = allocator.picture()
+    actions = [entry.action for entry in first.history]
+    assert actions[-1] == "alloc"
+    assert "snapshot" not in actions
+    event = allocator.picture().history[len(actions)]
+    assert (event.action, event.address, event.size) == ("snapshot", 0, MIB)
+    assert event.frames[0].name == "test_a_picture_is_an_event_of_the_next"
+
+
 def test_a_pictured_allocator_is_plain_data(rig):
     """E test_memory_profiler_viz: pictures become JSON; stacks iff context is on."""
     from dataclasses import asdict

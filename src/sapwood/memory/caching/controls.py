@@ -219,10 +219,12 @@ class Controls(Gate):
             return (state.history or state.past).entries()
 
     def picture(self) -> Picture:
-        """Return everything as plain values."""
+        """Return everything as plain values; a history remembers that it was made."""
         free = self._state.driver.memory_info().free
         with self._entered() as state:
-            return portray(state, self.index, free)
+            drawn = portray(state, self.index, free)
+            state.note_picture()
+            return drawn
 
     def on_out_of_memory(self, observer: Observer) -> Callable[[], None]:
         """Tell of shortages before they are raised; returns what ends that."""

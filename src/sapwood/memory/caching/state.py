@@ -111,6 +111,17 @@ class State:
                 action, Addr(address), Size(size), silo.stream, silo.pool.id, stack
             )
 
+    def note_picture(self) -> None:
+        """Tell the history that a picture was made, and how much was active then."""
+        if self.history is None:
+            return
+        wants = self.history.wants_stack("snapshot")
+        stack = outside(gather()) if wants else NO_STACK
+        active = self.ledger.read().total.active_bytes.current
+        self.history.record(
+            "snapshot", Addr(0), Size(active), StreamHandle(0), stack=stack
+        )
+
     def is_captured(self, stream: StreamHandle) -> bool:
         """Whether a stream is recording instead of running."""
         return self.driver.capture_status(stream) is not CaptureStatus.NONE

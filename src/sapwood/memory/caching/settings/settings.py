@@ -98,8 +98,8 @@ class Settings:
     release_lock_on_cudamalloc: bool = field(
         default=False,
         metadata=SWITCH.means(
-            "Accepted, without effect: of the driver's calls only growth runs under "
-            "the lock, and other threads need what it makes."
+            "Accepted, without effect: waits run without the lock anyway, and what "
+            "growing makes, other threads need."
         ),
     )
     graph_capture_record_stream_reuse: bool = field(
