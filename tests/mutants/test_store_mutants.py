@@ -28,7 +28,7 @@ SETTINGS = settings(
 )
 
 
-def _steps_until_caught(number, examples=60):
+def _steps_until_caught(number, examples=240):
     """Run the machine under one seed; return the steps until a law broke, or None."""
 
     class Seeded(Puts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 import pytest
 
@@ -28,7 +29,11 @@ def _none(ordinal):
 
 @pytest.fixture
 def chosen(monkeypatch):
-    """Return what chooses, with a maker of GPUs, and the events it gave."""
+    """Return what chooses, with a maker of GPUs, and the events it gave.
+
+    Nobody has imported torch, whichever tests ran before.
+    """
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
 
     def chosen(name, gpu, *, cupy=True):
         events = []

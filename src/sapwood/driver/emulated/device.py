@@ -403,7 +403,6 @@ class Emulated:
         raise _nobody_else(raw)
 
 
-
 def _no_room(error: OSError) -> Refusal:
     return Refusal(
         Result.OUT_OF_MEMORY,

@@ -41,7 +41,7 @@ class Allocator(Controls):
     back have done their work even then.
     """
 
-    __slots__ = ("_blocks", "_large", "_small", "_uses")
+    __slots__ = ("_blocks", "_large", "_small", "_spare", "_uses")
 
     def __init__(
         self,
@@ -54,6 +54,8 @@ class Allocator(Controls):
         state = State(driver, source or DriverSource(driver), settings)
         super().__init__(state, index)
         self._blocks, self._uses = state.blocks, state.ledger.uses
+        # Blocks that were merged into others: a new one costs more than its memory.
+        self._spare: list[Block] = []
         self._small, self._large = state.pools.default.small, state.pools.default.large
 
     # The short way. `_mode` is busy while blocks are changing hands, as a finaliser
@@ -78,8 +80,11 @@ class Allocator(Controls):
                         if more >= 0:
                             del keys[at]
                             if more:
-                                start = block.address + need
-                                rest = Block(start, more, block.segment)
+                                start, home = block.address + need, block.segment
+                                spare = self._spare
+                                rest = spare.pop() if spare else Block(0, 0, home)
+                                rest.size, rest.segment = more, home
+                                rest.address = start  # type: ignore[assignment]
                                 after = rest.next = block.next
                                 rest.prev = block
                                 after.prev = block.next = blocks[start] = rest
@@ -116,16 +121,17 @@ class Allocator(Controls):
                     if after.state is FREE:
                         del keys[bisect_left(keys, after.key)], blocks[after.address]
                         size += after.size
+                        self._spare.append(after)
                         after = block.next = after.next
                         after.prev = block
                     before = block.prev
+                    block.state, block.requested, block.stack = FREE, 0, NO_STACK
                     if before.state is FREE:
                         del keys[bisect_left(keys, before.key)], blocks[address]
                         size += before.size
                         before.next, after.prev = after, before
+                        self._spare.append(block)
                         block = before
-                    else:
-                        block.state, block.requested = FREE, 0
                     block.size = size
                     if after.state is UNMAPPED:
                         size += after.size
