@@ -103,8 +103,7 @@ class Allocator(Controls):
     def free(self, address: Addr) -> None:
         """Give back what `malloc` returned, or 0; also inside finalisers."""
         with self._lock:
-            blocks = self._blocks
-            block = blocks.get(address)
+            block = (blocks := self._blocks).get(address)
             if (
                 block is not None
                 and block.state is ALLOCATED
@@ -115,22 +114,22 @@ class Allocator(Controls):
             ):
                 self._mode = BUSY
                 try:
-                    keys, size = silo.keys, block.size
+                    keys, size, spare = silo.keys, block.size, self._spare
                     self._uses.append((silo, -size, -block.requested, -size))
                     after = block.next
                     if after.state is FREE:
                         del keys[bisect_left(keys, after.key)], blocks[after.address]
                         size += after.size
-                        self._spare.append(after)
+                        spare.append(after)
                         after = block.next = after.next
                         after.prev = block
-                    before = block.prev
                     block.state, block.requested, block.stack = FREE, 0, NO_STACK
+                    before = block.prev
                     if before.state is FREE:
                         del keys[bisect_left(keys, before.key)], blocks[address]
                         size += before.size
                         before.next, after.prev = after, before
-                        self._spare.append(block)
+                        spare.append(block)
                         block = before
                     block.size = size
                     if after.state is UNMAPPED:
