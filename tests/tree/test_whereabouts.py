@@ -74,3 +74,39 @@ def test_a_storage_may_go_before_its_array():
         found = where.look(arrays, adapter)
         assert found.storages[0] is not None
         del found
+
+
+class _Marked(_Adapter):
+    """Arrays that are known by their addresses, and by something else."""
+
+    def __init__(self):
+        super().__init__()
+        self.others = ["plain"]
+
+    def marks(self, arrays):
+        return [array.at for array in arrays], self.others
+
+
+def test_marks_stand_for_the_arrays():
+    """New objects at the same addresses are known; at others they are asked about."""
+    adapter, where, storage = _Marked(), Whereabouts(), _Thing()
+    where.others = ["plain"]
+    where.look([_Thing(8, storage)], adapter)
+    asked = adapter.asked
+    again = [_Thing(8, storage)]
+    found = where.look(again, adapter)
+    assert adapter.asked == asked
+    assert _seen(found) == ([*again], [8], None)
+    assert found.storages == [storage]
+    moved = [_Thing(16, storage)]
+    assert _seen(where.look(moved, adapter)) == _seen(look(moved, adapter))
+
+
+def test_other_marks_are_another_recording_s():
+    """Where anything but an address differs, nothing is told."""
+    adapter, where = _Marked(), Whereabouts()
+    assert where.look([_Thing(8, _Thing())], adapter) is None
+    where.others = ["plain"]
+    assert where.look([_Thing(8, _Thing())], adapter) is not None
+    adapter.others = ["frozen"]
+    assert where.look([_Thing(8, _Thing())], adapter) is None
