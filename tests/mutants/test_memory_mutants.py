@@ -5,25 +5,12 @@ from __future__ import annotations
 import sys
 
 import pytest
-from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
-from hypothesis.errors import Flaky
-from hypothesis.stateful import run_state_machine_as_test
 
-from sapwood.errors import SapwoodError
 from sapwood.testing.memory import Allocations, small_device
 from sapwood.testing.mutants import MEMORY_MUTANTS
+from sapwood.testing.seeded import steps_under, steps_until_caught
 
 SEEDS = (1, 2, 3, 4, 5)
-SETTINGS = settings(
-    max_examples=200,
-    stateful_step_count=30,
-    deadline=None,
-    database=None,
-    derandomize=False,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-    verbosity=Verbosity.quiet,
-)
 
 
 def _latest(_schedule, pages):
@@ -31,36 +18,22 @@ def _latest(_schedule, pages):
     return small_device("latest", pages)
 
 
-def _steps_until_caught(number):
-    """Run the machine under one seed; return the steps until a law broke, or None."""
-
-    class Seeded(Allocations):
-        driver = staticmethod(_latest)
-        steps, caught = 0, None
-
-    try:
-        run_state_machine_as_test(seed(number)(Seeded), settings=SETTINGS)
-    except (SapwoodError, Flaky):  # what no wait orders may differ when run again
-        if Seeded.caught is None:
-            raise
-    return Seeded.caught
+def _run(number):
+    return steps_until_caught(
+        Allocations, number, examples=200, driver=staticmethod(_latest)
+    )
 
 
 @pytest.mark.parametrize("number", SEEDS)
 def test_nothing_is_caught_where_nothing_is_wrong(number):
     """The machine passes on the library as it is, under the same seeds."""
-    assert _steps_until_caught(number) is None
+    assert _run(number) is None
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("mutant", MEMORY_MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_mutant_is_caught(mutant, capsys):
     """Under every seed; the steps to detection are printed."""
-    steps = []
-    for number in SEEDS:
-        with mutant.patch():
-            found = _steps_until_caught(number)
-        assert found is not None, f"{mutant.name} lives under seed {number}"
-        steps.append(found)
+    steps = steps_under(mutant.name, mutant.patch, SEEDS, _run)
     with capsys.disabled():
         sys.stdout.write(f"\n{mutant.name}: caught after {steps} steps")

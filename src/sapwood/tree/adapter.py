@@ -117,3 +117,11 @@ class Adapter(Protocol):
     def extent(self, template: Template) -> tuple[int, int]:
         """Return the bytes that the elements lie in, from the first element's."""
         ...
+
+
+def host_array(described: str) -> str:
+    """Say why a host array may not be an argument: a copy of it would go unseen."""
+    return (
+        f"a host array of {described} is an argument of a graphed function. Bring it "
+        "to the device with rt.array(...) first"
+    )

@@ -24,7 +24,7 @@ from sapwood.memory.range import RESERVE, Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, stray
 from sapwood.tree.adapter import Array
-from sapwood.tree.ambient import Ambient, survey, undo_bound
+from sapwood.tree.ambient import Ambient
 from sapwood.tree.build import Drawing, build
 from sapwood.tree.forest import Forest
 from sapwood.tree.outputs import Outputs, analyse
@@ -36,8 +36,8 @@ from sapwood.tree.recorder import (
     argument_roles,
     differs,
     settled,
+    take,
     used_by,
-    with_leaves,
 )
 from sapwood.tree.roles import Role
 from sapwood.tree.session import Session
@@ -129,7 +129,7 @@ def _record_into(
     stages, arrays = stand_ins(given, places, roles, range_, device, adapter)
     scene = _Scene(order, forest, range_, owner, places, roles, stages, arrays)
     capture = _Adopting(device, captor.stream(), range_, owner)
-    taken = _take(order, forest, capture, arrays)
+    taken = take(order, forest, capture, arrays)
     try:
         return _built(scene, taken)
     finally:
@@ -208,26 +208,6 @@ class _Adopting(Capture):
         del failed
         if self._open:
             self.owner.abandon()
-
-
-def _take(
-    order: Order, forest: Forest, capture: Capture, arrays: Sequence[Array]
-) -> Taken:
-    """Have the call captured with other arrays in it; slots are not restored yet."""
-    args, kwargs = with_leaves(order.plan.call, arrays)
-    arguments = order.bind(args, kwargs)
-    before = survey(order.fn, arguments, forest.adapter)
-    try:
-        captured = capture.run(order.fn, args, kwargs, Session(tolerant=False))
-    except BaseException:
-        after = survey(order.fn, arguments, forest.adapter)
-        undo_bound(after.changes_since(before))
-        raise
-    try:
-        return Taken(captured, before, survey(order.fn, arguments, forest.adapter))
-    except BaseException:
-        forest.device.driver.destroy_graph(captured.graph)
-        raise
 
 
 def _recording(

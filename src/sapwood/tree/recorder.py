@@ -47,8 +47,8 @@ __all__ = [
     "plain_changes",
     "record",
     "settled",
+    "take",
     "used_by",
-    "with_leaves",
 ]
 
 
@@ -190,15 +190,15 @@ class Taken:
     after: Survey
 
 
-def _take(
-    order: Order, forest: Forest, range_: Range, arrays: Sequence[Array]
+def take(
+    order: Order, forest: Forest, capture: Capture, arrays: Sequence[Array]
 ) -> Taken:
-    """Capture the call with other arrays in it; slots are not restored yet."""
-    args, kwargs = with_leaves(order.plan.call, arrays)
+    """Have a call captured with other arrays in it; slots are not restored yet."""
+    args, kwargs = _with_leaves(order.plan.call, arrays)
     arguments = order.bind(args, kwargs)
     before = survey(order.fn, arguments, forest.adapter)
     try:
-        captured = _capture(order, forest, range_, args, kwargs)
+        captured = capture.run(order.fn, args, kwargs, Session(tolerant=False))
     except BaseException:
         after = survey(order.fn, arguments, forest.adapter)
         undo_bound(after.changes_since(before))
@@ -260,7 +260,7 @@ def argument_roles(
     )
 
 
-def with_leaves(
+def _with_leaves(
     call: Call, arrays: Sequence[Array]
 ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """Return the arguments of a call with other arrays in it."""
@@ -271,18 +271,14 @@ def with_leaves(
     return args, kwargs
 
 
-def _capture(
-    order: Order,
-    forest: Forest,
-    range_: Range,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> Captured:
+def _take(
+    order: Order, forest: Forest, range_: Range, arrays: Sequence[Array]
+) -> Taken:
     warm = order.group.warm
     stays = frozenset() if warm is None else warm.stays
     capture = Capture(forest.device, forest.capture_stream(), range_, stays)
     try:
-        return capture.run(order.fn, args, kwargs, Session(tolerant=False))
+        return take(order, forest, capture, arrays)
     except DriverError:
         forest.renew_capture_stream()
         raise

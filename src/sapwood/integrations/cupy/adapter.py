@@ -19,6 +19,7 @@ from sapwood.integrations.cupy.memory import Foreign, Memory, Place, pointer, re
 from sapwood.integrations.cupy.random import Generator
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
+from sapwood.tree.adapter import host_array
 from sapwood.tree.containers import register_container
 from sapwood.units import Addr
 
@@ -67,10 +68,7 @@ class CupyAdapter:
     def refusal(self, value: object) -> str | None:
         """Refuse host arrays, and subclasses that nobody knows how to make."""
         if isinstance(value, np.ndarray):
-            return (
-                f"a host array of {value.dtype}{list(value.shape)} is an argument of a "
-                "graphed function. Bring it to the device with rt.array(...) first"
-            )
+            return host_array(f"{value.dtype}{list(value.shape)}")
         if isinstance(value, cupy.ndarray):
             return (
                 f"an array of {type(value).__name__}, a subclass of cupy.ndarray, is "

@@ -14,6 +14,7 @@ from sapwood.integrations.numpy.layout import Layout, array_at, check_dtype, ext
 from sapwood.integrations.numpy.random import Generator
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
+from sapwood.tree.adapter import host_array
 from sapwood.tree.containers import register_container
 from sapwood.units import Addr
 
@@ -65,10 +66,7 @@ class NumpyAdapter:
     def refusal(self, value: object) -> str | None:
         """Refuse host arrays: a copy of one would go unseen, and cost every call."""
         if isinstance(value, np.ndarray):
-            return (
-                f"a host array of {value.dtype}{list(value.shape)} is an argument of a "
-                "graphed function. Bring it to the device with rt.array(...) first"
-            )
+            return host_array(f"{value.dtype}{list(value.shape)}")
         return None
 
     def look(self, value: object) -> tuple[Hashable, Storage, Addr] | None:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, compress
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from sapwood.driver.api import StreamHandle
 from sapwood.memory.caching.picture import PoolId, SizeClass
@@ -37,17 +37,7 @@ Family = Literal[
     "requested_bytes",
 ]
 
-_FAMILIES: Final[tuple[Family, ...]] = (
-    "allocation",
-    "segment",
-    "active",
-    "inactive_split",
-    "allocated_bytes",
-    "reserved_bytes",
-    "active_bytes",
-    "inactive_split_bytes",
-    "requested_bytes",
-)
+_FAMILIES: Final[tuple[Family, ...]] = get_args(Family)
 
 
 class Count:
