@@ -32,7 +32,7 @@ def main() -> None:
     """Measure each trace and print a table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("traces", nargs="+", type=Path)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     figures = [measure(path, chosen.rounds) for path in chosen.traces]

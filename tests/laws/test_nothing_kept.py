@@ -127,6 +127,7 @@ def test_memory_that_ran_out(make_rig, storages):
                 x = rt.array(np.ones(pages * PAGE // 8))
                 f(x)
             x = None
+            rt.synchronize()
             assert storages() == 0, pages
     assert f.stats().evicted or f.stats().passed_through
 

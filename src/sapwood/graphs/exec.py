@@ -49,7 +49,10 @@ class Copies(NamedTuple):
 
 
 class Exec:
-    """An instantiated graph, owned; made by `link`."""
+    """An instantiated graph, owned; made by `link`.
+
+    ``aims`` counts how often it was aimed anew.
+    """
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class Exec:
         self._addresses, self._nodes, self._functions = addresses, nodes, functions
         self._copies = {copy.staged.symbol: copy for copy in copies}
         self._aimed: dict[int, Addr | None] = {}
+        self.aims = 0
 
     def aim(self, symbol: int, address: Addr) -> None:
         """Make further launches find a staged or patched place at ``address``."""
@@ -72,6 +76,7 @@ class Exec:
             return
         # Half aimed is not aimed: forgotten first, remembered when all is done.
         self._aimed[symbol] = None
+        self.aims += 1
         if symbol in self._copies:
             self._aim_copies(symbol, address)
         else:

@@ -34,17 +34,25 @@ class Returns:
         self.append: Callable[[Item], None] = self._queue.append
         self._after: Callable[[], object] = bool
         self._draining = False
+        self.let_go: Callable[[], object] = bool
 
     def __bool__(self) -> bool:
         return bool(self._queue)
 
     def drain(self) -> None:
-        """Give everything back; called under the lock.
+        """Give everything back, what is kept for nobody too; called under the lock.
 
         A driver error is raised when all is done: what reports it has let go.
         """
         if self._draining:
             return  # a finaliser that ran inside: its items are next all the same
+        self.let_go()
+        self.drain_dropped()
+
+    def drain_dropped(self) -> None:
+        """Give back what finalisers have put here, and that alone."""
+        if self._draining:
+            return
         self._draining = True
         try:
             while self._queue:

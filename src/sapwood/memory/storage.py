@@ -5,13 +5,36 @@ A finaliser may run anywhere, inside any lock: it only appends to a queue.
 
 from __future__ import annotations
 
-from typing import Protocol
+from itertools import count
+from typing import Final, Protocol
 
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import StaleOutput
 from sapwood.units import Addr, Size
 
-__all__ = ["Storage", "Token"]
+__all__ = ["CHANGES", "Changes", "Storage", "Token"]
+
+
+class Changes:
+    """How things stand between streams: `latest` differs where that has changed.
+
+    While one stream alone uses some bytes nothing does: whoever has ordered that
+    stream once need not look again.
+    """
+
+    __slots__ = ("_numbers", "latest")
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self.latest = 0
+
+    def note(self) -> None:
+        """Note that bytes are used by another stream too, or may not be any more."""
+        # Threads may pass each other here: no number comes back, so all see it.
+        self.latest = next(self._numbers)
+
+
+CHANGES: Final = Changes()
 
 
 class Token(Protocol):
@@ -104,6 +127,8 @@ class Storage:
         self, stream: Stream, writer: Stream | None, readers: tuple[Stream, ...]
     ) -> None:
         if stream.fork is None or self.captured:
+            if any(other is not stream for other in self.users()):
+                CHANGES.note()
             self.writer, self.readers = writer, readers
         else:
             stream.fork.uses[id(self)] = (writer, readers)

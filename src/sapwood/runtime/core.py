@@ -209,7 +209,7 @@ class Runtime:
         return self._device.new_stream()
 
     def synchronize(self) -> None:
-        """Wait for all work of the device."""
+        """Wait for all work of the device; what nobody holds is given back."""
         self._open()
         watching = session.current()
         if watching is not None:
@@ -218,6 +218,8 @@ class Runtime:
                 "Synchronize before or after the graphed function",
             )
         self._driver.synchronize()
+        with self._device.lock:
+            self._device.returns.drain()
 
     # What happened, and who holds what.
 

@@ -16,6 +16,7 @@ from sapwood.memory.caching.pending import Pending
 from sapwood.memory.caching.pools import Pool, Pools
 from sapwood.memory.caching.records.ledger import Ledger
 from sapwood.memory.caching.segments import Segments
+from sapwood.memory.caching.silo import Silo
 from sapwood.memory.caching.state import State
 from sapwood.memory.caching.waits import Waits
 from sapwood.testing.tree_mutants import Mutant, miswritten
@@ -55,7 +56,7 @@ def _unlimited() -> Iterator[None]:
 CACHING_MUTANTS: Final = (
     _mutant(
         "no coalescing",
-        Allocator.free,
+        Silo.join,
         "if after.state is FREE:",
         "if False:",
     ),
@@ -67,9 +68,9 @@ CACHING_MUTANTS: Final = (
     ),
     _mutant(
         "too small a block",
-        Allocator.malloc,
-        "if more >= 0:",
-        "if (more := max(more, 0)) >= 0:",
+        Silo.cut,
+        "if more < 0:",
+        "if (more := max(more, 0)) < 0:",
     ),
     _mutant(
         "stream ignored",

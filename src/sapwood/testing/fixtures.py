@@ -23,7 +23,7 @@ from sapwood.testing.inexact import Inexact
 from sapwood.testing.relink import relink
 from sapwood.units import Addr, Size
 
-__all__ = ["CUDA", "INEXACT", "VARIANTS", "Rig", "poison_idle"]
+__all__ = ["CUDA", "INEXACT", "VARIANTS", "Rig", "encores_at_once", "poison_idle"]
 
 R = TypeVar("R")
 
@@ -92,6 +92,8 @@ class Rig:
         )
         if variant == "poisoned":
             poison_idle(self.runtime, self.checked)
+        if variant != "restored":
+            encores_at_once(self.runtime)
         self.relinked = relink(self.runtime) if variant == "restored" else Counter()
 
     def finish(self) -> None:
@@ -133,6 +135,11 @@ class Rig:
                 f"after close everything is given back, but these are held: {held}",
                 {"device": held, "checked": self.checked.leaks()},
             )
+
+
+def encores_at_once(runtime: Runtime) -> None:
+    """Have recordings replayed as encores from their first replay on."""
+    runtime._forest.encore_from = 1  # noqa: SLF001 - so in tests, which call seldom
 
 
 def poison_idle(runtime: Runtime, checked: Checked) -> None:

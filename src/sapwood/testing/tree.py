@@ -32,7 +32,7 @@ from sapwood.driver.layers import Checked, Recorded
 from sapwood.errors import InternalError, OutOfMemory, StaleOutput
 from sapwood.memory.pages import page_numbers
 from sapwood.runtime import Runtime
-from sapwood.testing.fixtures import poison_idle
+from sapwood.testing.fixtures import encores_at_once, poison_idle
 from sapwood.testing.machine import Machine
 from sapwood.units import Mask, Size
 
@@ -142,6 +142,8 @@ class Calls(Machine):
         self.begun()
         with knobs.scope(patch_from=patch_from):
             self.runtime = Runtime(device=self.checked)
+        if variant != "random:3":
+            encores_at_once(self.runtime)
         if self.eager_check:
             poison_idle(self.runtime, self.checked)
         self.forest = self.runtime._forest  # noqa: SLF001 - its laws are checked here

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Protocol
 
 from sapwood.memory.storage import Storage
+from sapwood.tree.kept import Kept, Made
 from sapwood.units import Addr
 
 __all__ = ["Adapter", "Array", "Marks", "Template"]
@@ -90,6 +91,10 @@ class Adapter(Protocol):
 
     def make(self, template: Template, storage: Storage, address: Addr) -> Array:
         """Return a fresh array like the template's, at ``address`` in ``storage``."""
+        ...
+
+    def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
+        """Return new storages kept, to make these arrays over them again and again."""
         ...
 
     def dump(self, template: Template) -> Any:

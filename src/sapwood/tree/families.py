@@ -16,7 +16,7 @@ from sapwood.tree.group import Group
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
 from sapwood.tree.roles import History
-from sapwood.tree.signature import Arrays, Call
+from sapwood.tree.signature import NONE, Arrays, Call
 
 __all__ = ["Families", "Found", "ambient_arrays"]
 
@@ -28,15 +28,12 @@ class Found(NamedTuple):
     ambient: Arrays
 
 
-_NONE = Arrays([], [], [], None)
-
-
 def ambient_arrays(node: Node, adapter: Adapter) -> Arrays | None:
     """Return the ambient arrays that a recording uses; None where a guard fails."""
     found = node.ambient.match()
     if found is None:
         return None
-    return node.whereabouts.look(found, adapter) if found else _NONE
+    return node.whereabouts.look(found, adapter) if found else NONE
 
 
 class Families:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
@@ -26,10 +26,18 @@ __all__ = ["Forest"]
 Forget = Callable[[Node, str | None], None]
 
 
+class Keeper(Protocol):
+    """Who keeps storages of outputs that may be nobody's."""
+
+    def let_go(self) -> None: ...
+
+
 class Forest:
     """What the runners of one runtime share; guarded by the device's lock.
 
-    ``emit`` takes event records; ``last`` is the recording that was replayed last.
+    ``emit`` takes event records; ``last`` is the recording that was replayed last;
+    ``kept`` are those who keep storages of outputs for the next replay. A recording
+    gets an encore after ``encore_from`` replays.
     """
 
     def __init__(
@@ -53,6 +61,9 @@ class Forest:
         self.before_call: Callable[[], None] | None = None
         self.recorder: Callable[[Any, Forest], Any] | None = None
         self._capture_stream: Stream | None = None
+        self.kept: dict[Keeper, None] = {}
+        self.encore_from = 4
+        device.returns.let_go = self._let_go
         device.pages.reclaim = self._reclaim
         device.pages.holders = self._holders
 
@@ -76,6 +87,7 @@ class Forest:
         With a ``reason`` it counts as evicted. Pages with a live lease stay until
         that ends.
         """
+        self._let_go()
         forget = self.nodes.pop(node)()
         if forget is not None:
             forget(node, reason)
@@ -160,8 +172,18 @@ class Forest:
                 release(self.fell, node, None)
             self._capture_stream = None
 
+    def _let_go(self) -> None:
+        """Have nobody keep storages of outputs beyond the last array."""
+        while self.kept:
+            keeper, _ = self.kept.popitem()
+            keeper.let_go()
+
     def _reclaim(self) -> bool:
         """Find memory: what nobody needs just now, else the oldest recording."""
+        if self.kept:
+            self._let_go()
+            self.device.returns.drain()
+            return True
         if self.device.heap.trim() or self.device.framework.trim():
             return True
         idle = (n for n in self.nodes if n not in self.busy and not n.running)

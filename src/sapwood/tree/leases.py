@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from sapwood.driver.streams import Stream
 from sapwood.memory.pages import Pages
 from sapwood.memory.range import Range
-from sapwood.memory.storage import Storage
+from sapwood.memory.storage import CHANGES, Storage
 from sapwood.units import Addr, Mask
 
 __all__ = ["Lease", "Leases", "rehearsal"]
@@ -120,6 +120,7 @@ class Leases:
     def revoke_one(self, storage: Storage, why: str) -> None:
         """End the lease on one storage: using it raises `StaleOutput` from now on."""
         storage.stale = why
+        CHANGES.note()
         self._loose.discard(storage)
         if isinstance(storage.token, Lease):
             self.end(storage.token, storage.users())

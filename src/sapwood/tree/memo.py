@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import call, is_
 from typing import Any, Final, TypeAlias
 
-from sapwood.tree.adapter import Adapter, Marks
+from sapwood.tree.adapter import Adapter
 from sapwood.tree.containers import Structure, container_of
 from sapwood.tree.signature import Arrays, Call
 from sapwood.units import Addr
@@ -31,6 +31,7 @@ class Memo:
     __slots__ = (
         "adapter",
         "constants",
+        "flat",
         "key",
         "layouts",
         "lows",
@@ -59,6 +60,8 @@ class Memo:
             weakref.ref(array) for array in seen.given.arrays
         ]
         self.match = _match(seen.structure)
+        # All that is passed is arrays, by position.
+        self.flat = _is_flat(seen.structure) and not constants
         self.marks = adapter.marks(seen.given.arrays)
 
     @classmethod
@@ -79,47 +82,85 @@ class Memo:
 
         Raises `StaleOutput` for an array that was revoked.
         """
+        leaves = self.leaves(args, kwargs)
+        if leaves is None:
+            return None
+        arrays = self.arrays(leaves)
+        lows = self.whereabouts(arrays)
+        if lows is None:
+            return None
+        given = self.given(arrays, lows)
+        if given is None:
+            return None
+        return Call(self.key, leaves, self.structure, self.positions, given)
+
+    def leaves(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Sequence[Any] | None:
+        """Return a call's leaves; None where its nest or a plain value is another."""
+        if self.flat and not kwargs and len(args) == len(self.positions):
+            return args
         leaves: list[Any] = []
         if not self.match((args, kwargs), leaves):
             return None
-        arrays = leaves
-        if self.constants:
-            for i, value in self.constants:
-                if leaves[i] is not value:
-                    return None
-            arrays = [leaves[i] for i in self.positions]
-        lows: Sequence[Addr] = self.lows
-        marks = self.adapter.marks(arrays)
-        if marks != self.marks or not all(map(is_, map(call, self.references), arrays)):
-            moved = self._moved(arrays, marks)
-            if moved is None:
+        for i, value in self.constants:
+            if leaves[i] is not value:
                 return None
-            lows = moved
+        return leaves
+
+    def arrays(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """Return the arrays among a call's leaves."""
+        if self.constants:
+            return [leaves[i] for i in self.positions]
+        return leaves
+
+    def whereabouts(self, arrays: Sequence[Any]) -> Sequence[Addr] | None:
+        """Return where arrays are, `lows` for the same ones; None if not alike."""
+        if all(map(is_, map(call, self.references), arrays)):
+            marks = self.adapter.marks(arrays)
+            if marks == self.marks:
+                return self.lows
+        return self._moved(arrays)
+
+    def given(self, arrays: Sequence[Any], lows: Sequence[Addr]) -> Arrays | None:
+        """Return arrays with their storages; None where two of them share one.
+
+        Raises `StaleOutput` for an array that was revoked.
+        """
         storages = self.adapter.storages(arrays)
         if lows is not self.lows and len(set(storages)) < len(storages):
             return None
-        given = Arrays(arrays, storages, lows, None)
-        return Call(self.key, leaves, self.structure, self.positions, given)
+        return Arrays(arrays, storages, lows, None)
 
-    def _moved(self, arrays: Sequence[Any], marks: Marks | None) -> list[Addr] | None:
+    def _moved(self, arrays: Sequence[Any]) -> list[Addr] | None:
         """Return where the arrays are, if those that are others look the same."""
         lows: list[Addr] = list(self.lows)
         look, layouts = self.adapter.look, self.layouts
         for k, (reference, array) in enumerate(
             zip(self.references, arrays, strict=True)
         ):
-            if reference() is not array or _mark(self.marks, k) != _mark(marks, k):
+            if reference() is not array or not self._is_marked(k, array):
                 seen = look(array)
                 if seen is None or seen[0] != layouts[k]:
                     return None
                 lows[k] = seen[2]
         return lows
 
+    def _is_marked(self, number: int, array: Any) -> bool:
+        """Return whether an array that is the same object is as it was."""
+        marks, now = self.marks, self.adapter.marks([array])
+        if marks is None or now is None:
+            return marks is now
+        return all(
+            not (was or new) or (was and new and was[number] == new[0])
+            for was, new in zip(marks, now, strict=True)
+        )
 
-def _mark(marks: Marks | None, number: int) -> object:
-    if marks is None:
-        return None
-    return tuple(each[number] for each in marks if each)
+
+def _is_flat(structure: Structure) -> bool:
+    parts: Any = structure
+    args, kwargs = parts[2]
+    return not any(args[2]) and not kwargs[2]
 
 
 def _match(structure: Structure) -> Match:

@@ -46,7 +46,8 @@ class Node:
     says that new storages are copied out after every replay; ``clobbers`` are the
     pages that a replay overwrites; ``took`` and ``spent`` are the nanoseconds of host
     time of the call that made it, and of ``timed`` replays; ``revokes`` the places
-    whose leases it ends. ``expected`` are the addresses of all arguments, where all
+    whose leases it ends; of the places ``used`` the first ``used_arguments`` are
+    arguments'. ``expected`` are the addresses of all arguments, where all
     of them are fixed.
 
     A recording with live parts is a ``chain``, and this node its first part, which
@@ -90,6 +91,7 @@ class Node:
     expected: Sequence[Addr] = field(init=False)
     aimed: tuple[int, ...] = field(init=False)
     used: tuple[tuple[int, bool], ...] = field(init=False)
+    used_arguments: int = field(init=False)
     copied_bytes: Size = field(init=False)
 
     def __post_init__(self) -> None:
@@ -112,6 +114,7 @@ class Node:
             for i, place in enumerate(self.places[: len(self.places) - self.made])
             if place.used
         )
+        self.used_arguments = sum(i < self.argument_places for i, _ in self.used)
         self.copied_bytes = Size(
             sum(
                 place.size * (1 + (place.written and not place.donated))

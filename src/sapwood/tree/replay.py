@@ -16,7 +16,7 @@ from sapwood.tree.node import Node
 from sapwood.tree.signature import Arrays
 from sapwood.units import Addr
 
-__all__ = ["Done", "launch", "prepare", "replay"]
+__all__ = ["Done", "launch", "lease_outputs", "order", "prepare", "replay"]
 
 
 class Done(NamedTuple):
@@ -63,7 +63,15 @@ def prepare(
     lows: Sequence[Addr] = given.lows
     if ambient.arrays:
         storages, lows = [*storages, *ambient.storages], [*lows, *ambient.lows]
-    for i, written in node.used:
+    order(node.used, storages, stream)
+    return lows
+
+
+def order(
+    used: Sequence[tuple[int, bool]], storages: Sequence[Storage], stream: Stream
+) -> None:
+    """Order a stream after the uses of storages that it is to use, or write."""
+    for i, written in used:
         storage = storages[i]
         if storage.writer is stream and not (written and storage.readers):
             continue  # it was this stream that used the bytes last
@@ -73,7 +81,6 @@ def prepare(
             storage.order_write(stream)
         else:
             storage.order_read(stream)
-    return lows
 
 
 def launch(node: Node, lows: Sequence[Addr], stream: Stream) -> None:
@@ -103,7 +110,7 @@ def _commit(
     escaped: list[Storage] | None,
     carried: Sequence[Storage],
 ) -> Done:
-    storages = _leased(forest, node) if escaped is None else escaped
+    storages = lease_outputs(forest, node) if escaped is None else escaped
     for storage in storages:
         storage.writer = stream
         if escaped is not None:
@@ -119,7 +126,8 @@ def _commit(
     return Done(result, values, storages)
 
 
-def _leased(forest: Forest, node: Node) -> list[Storage]:
+def lease_outputs(forest: Forest, node: Node) -> list[Storage]:
+    """Return new storages of a node's outputs, which hold their pages."""
     leases, returns = forest.leases, forest.device.returns
     storages: list[Storage] = []
     for new, mask in zip(node.outputs.storages, node.output_masks, strict=True):

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import call, is_
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from weakref import ref
 
 from sapwood.memory.storage import Storage
-from sapwood.tree.adapter import Adapter, Array
+from sapwood.tree.adapter import Adapter, Array, Marks
 from sapwood.tree.containers import constant_key, flatten
 from sapwood.units import Addr
 
-__all__ = ["Arrays", "Call", "Place", "Whereabouts", "describe", "look"]
+__all__ = ["NONE", "Arrays", "Call", "Place", "Whereabouts", "describe", "look"]
 
 
 class Place(NamedTuple):
@@ -72,6 +72,10 @@ class Arrays(NamedTuple):
                 self.storages, self.lows, self.groups(), strict=True
             )
         ]
+
+
+NONE: Final = Arrays([], [], [], None)
+"""No arrays."""
 
 
 class Call(NamedTuple):
@@ -143,6 +147,11 @@ class Whereabouts:
         self._sharing: Any = None
         self._addresses: Sequence[int] = ()
         self.others: Sequence[object] = ()
+
+    @property
+    def marks(self) -> Marks:
+        """What was found when the arrays were looked at last."""
+        return self._addresses, self.others
 
     def look(self, arrays: Sequence[Array], adapter: Adapter) -> Arrays | None:
         """Return what `look` does; None where an array is otherwise than it was."""

@@ -67,6 +67,39 @@ def test_folding_late_is_counting_at_once(uses, every):
         assert asked == account.requested_bytes
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(0, 3))))
+def test_what_waits_is_counted_in_order(steps):
+    """Peaks are exact where blocks are freed first, and over later."""
+    silos, ledger = _silos(), Ledger()
+    slow = {name: Slow() for name in ("allocation", "active", "asked")}
+    held, waiting = [], []
+    for wanted, asked, choice in steps:
+        if choice == 0 and waiting:
+            silo, size = waiting.pop(0)
+            entry = (silo, 0, -size, -size * 512)
+            deltas = {"active": -1, "asked": -size}
+        elif choice == 1 and held:
+            silo, size = held.pop()
+            waiting.append((silo, size))
+            entry, deltas = (silo, -size * 512, 0, 0), {"allocation": -1}
+        elif choice == 2 and held:
+            silo, size = held.pop(0)
+            entry = (silo, -size * 512, -size, -size * 512)
+            deltas = {"allocation": -1, "active": -1, "asked": -size}
+        else:
+            silo, size = silos[wanted], asked
+            held.append((silo, size))
+            entry = (silo, size * 512, size, size * 512)
+            deltas = {"allocation": 1, "active": 1, "asked": size}
+        ledger.uses.append(entry)
+        for name, delta in deltas.items():
+            slow[name].add(delta)
+    total = ledger.read().total
+    assert slow["allocation"] == total.allocation
+    assert slow["active"] == total.active
+    assert slow["asked"] == total.requested_bytes
+
+
 def test_a_block_that_waits_is_active_and_not_allocated():
     """It leaves one counter when it is freed, and the other when it is done."""
     (home, *_), ledger = _silos(), Ledger()

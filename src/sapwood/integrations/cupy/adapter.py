@@ -21,6 +21,7 @@ from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import host_array
 from sapwood.tree.containers import register_container
+from sapwood.tree.kept import Kept, Made, keep
 from sapwood.units import Addr
 
 __all__ = ["CupyAdapter"]
@@ -148,6 +149,10 @@ class CupyAdapter:
         """Return the template: it serves for any address."""
         del address
         return template
+
+    def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
+        """Return storages kept: arrays have them for as long as they live."""
+        return keep(self, storages, arrays)
 
     def dump(self, template: Shape) -> tuple[Any, ...]:
         """Return a template as plain values, for messages."""

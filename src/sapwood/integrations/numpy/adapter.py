@@ -16,6 +16,7 @@ from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import host_array
 from sapwood.tree.containers import register_container
+from sapwood.tree.kept import Kept, Made, keep
 from sapwood.units import Addr
 
 __all__ = ["NumpyAdapter"]
@@ -134,6 +135,10 @@ class NumpyAdapter:
         face = array_at(address, template.layout)
         face.flags.writeable = template.writeable
         return Shape(face, template.layout, address, template.writeable)
+
+    def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
+        """Return storages kept: arrays have them for as long as they live."""
+        return keep(self, storages, arrays)
 
     def dump(self, template: Shape) -> tuple[Any, ...]:
         """Return a template as plain values."""

@@ -7,6 +7,7 @@ and those that replays return, which lie over this library's storages.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -30,6 +31,7 @@ from sapwood.integrations.torch.storages import Storages
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Marks
+from sapwood.tree.kept import Kept, Made
 from sapwood.units import Addr
 
 __all__ = ["TorchAdapter"]
@@ -39,6 +41,7 @@ _cuda_tensor: Any = getattr(
     torch._C, "_construct_CUDA_Tensor_From_Storage_And_Metadata", None
 )
 _grad_enabled = torch.is_grad_enabled
+_users_of = torch._C._storage_Use_Count
 _where = torch.Tensor.data_ptr
 _wants = torch.Tensor.requires_grad.__get__
 
@@ -127,9 +130,12 @@ class TorchAdapter:
 
     def make(self, template: Template, storage: Storage, address: Addr) -> Any:
         """Return a tensor like the template's, which requires grad if it is a leaf."""
+        offset = (address - storage.address) // template.look["dtype"].itemsize
+        return self._over(template, self.storages_of.made(storage), offset)
+
+    def _over(self, template: Template, theirs: Any, offset: int) -> Any:
+        """Return a tensor over a storage of torch's, so many elements on."""
         look, flags, kind = template
-        offset = (address - storage.address) // look["dtype"].itemsize
-        theirs = self.storages_of.made(storage)
         if self._on_cuda:
             look["storage_offset"] = offset
             tensor = _cuda_tensor(look, theirs)
@@ -139,6 +145,24 @@ class TorchAdapter:
         if flags & ~LEAF or kind:
             return _finished(tensor, flags, KINDS[kind])
         return tensor
+
+    def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
+        """Return storages kept, by those of torch's that stand for them."""
+        theirs = [*map(self.storages_of.made, storages)]
+        makers = [
+            self._maker(template, theirs[k], address - storages[k].address)
+            for k, template, address in arrays
+        ]
+        uses = [sum(k == number for k, *_ in arrays) for number in range(len(theirs))]
+        numbers = [each._cdata for each in theirs]
+        return Kept(storages, theirs, makers, uses, lambda: [*map(_users_of, numbers)])
+
+    def _maker(self, template: Template, theirs: Any, offset: int) -> Any:
+        look, flags, kind = template
+        offset //= look["dtype"].itemsize
+        if self._on_cuda and not flags & ~LEAF and not kind:
+            return partial(_cuda_tensor, {**look, "storage_offset": offset}, theirs)
+        return partial(self._over, template, theirs, offset)
 
     def settle(self, template: Template, address: Addr) -> Template:
         """Return the template: it serves for any address."""

@@ -59,16 +59,17 @@ class Block:
     """Bytes ``[address, address + size)`` of a segment.
 
     ``requested`` is what the holder asked for. ``users`` are streams, other than the
-    segment's, that may be using it. ``key`` orders it among free blocks. ``guest``:
-    the segment's own stream has not used it, as it was lent to another.
+    segment's, that may be using it. ``reach`` is the size it counts as among free
+    blocks. ``guest``: the segment's own stream has not used it, as it was lent to
+    another.
     """
 
     __slots__ = (
         "address",
         "guest",
-        "key",
         "next",
         "prev",
+        "reach",
         "requested",
         "segment",
         "size",
@@ -87,7 +88,7 @@ class Block:
         self.size, self.segment = size, segment
         self.state = FREE
         self.users: set[StreamHandle] | None = None
-        self.key = self.requested = 0
+        self.reach = self.requested = 0
         self.guest = False
         self.stack = NO_STACK
 
@@ -95,6 +96,10 @@ class Block:
     def end(self) -> int:
         """The first address behind it."""
         return self.address + self.size
+
+    def __lt__(self, other: Block) -> bool:
+        """Order free blocks: which of two to take first."""
+        return (self.reach, self.address) < (other.reach, other.address)
 
 
 Blocks = dict[int, Block]

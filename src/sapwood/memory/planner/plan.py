@@ -10,6 +10,7 @@ from sapwood.memory.planner.bound import lower_bound
 from sapwood.memory.planner.buffers import Buffer
 from sapwood.memory.planner.effort import Effort
 from sapwood.memory.planner.instance import Instance, Wholes
+from sapwood.memory.planner.mend import mend
 from sapwood.memory.planner.orders import pack
 from sapwood.memory.planner.search import FEW, search
 from sapwood.units import Size
@@ -20,6 +21,7 @@ _SECONDS = 45.0
 _POLISH = 5.0
 _NEAR = 100
 _ROUNDS = 20
+_ROUNDS_OF_MANY = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ def _pack(instance: Instance, effort: Effort, seed: int) -> Wholes:
     """Pack in many orders; few buffers in some, to search for better after that."""
     if not instance.count:
         return instance.size
-    if not _few(instance):
+    if not instance.is_exact:
         return pack(instance, effort, seed)
-    begins = pack(instance, effort, seed, _ROUNDS)
-    return search(instance, begins, effort, seed)
+    few = _few(instance)
+    begins = pack(instance, effort, seed, _ROUNDS if few else _ROUNDS_OF_MANY)
+    return (search if few else mend)(instance, begins, effort, seed)

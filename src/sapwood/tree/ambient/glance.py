@@ -27,7 +27,7 @@ __all__ = ["Glance"]
 
 PATIENCE: Final = 8
 """Matches before the code is written: most recordings that are used, are used more."""
-LINES: Final = 400
+LINES: Final = 20_000
 """More than these are not worth compiling."""
 
 
@@ -62,6 +62,11 @@ class Glance:
     def _wait(self) -> None:
         self._left -= 1
         if self._left <= 0:
+            self.write()
+
+    def write(self) -> None:
+        """Write the code now, unless it is."""
+        if self.look == self._wait:
             self.look = _Writer().written(self._roots, self._checks) or _nothing
 
 

@@ -1,0 +1,282 @@
+"""A replay like the one before it: what was decided then is not decided again.
+
+A recording fits a call by three kinds of conditions. What may change unseen is looked
+at by every call: which objects are passed, what slots hold, where the arrays lie, who
+has the outputs. What only this library changes is looked at when it has. All else is
+the recording's own, and stays. Whatever is not plainly as it was is no encore's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from operator import itemgetter, or_
+from typing import Any, Final
+from weakref import ref
+
+from sapwood.driver.streams import Stream
+from sapwood.memory.storage import CHANGES
+from sapwood.tree.containers import Structure, unflatten
+from sapwood.tree.families import Found
+from sapwood.tree.forest import Forest
+from sapwood.tree.kept import Kept, Made
+from sapwood.tree.memo import Memo
+from sapwood.tree.node import Node
+from sapwood.tree.outputs import Alias, Constant, Fresh
+from sapwood.tree.replay import lease_outputs, order, prepare
+from sapwood.tree.signature import NONE, Arrays, Call
+from sapwood.units import Addr, Mask
+
+__all__ = ["Encore", "Encores"]
+
+_MANY: Final = 4
+"""Encores of one function: each call may look at all of them."""
+
+
+class Encore:
+    """One recording on one stream, and calls that look like the one of ``memo``.
+
+    Used under the device's lock.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_aims",
+        "_ambient_lows",
+        "_changes",
+        "_forest",
+        "_kept",
+        "_marks",
+        "_own",
+        "_program",
+        "_stream",
+        "memo",
+        "node",
+    )
+
+    def __init__(self, forest: Forest, node: Node, ambient: Arrays, memo: Memo) -> None:
+        self.memo, self.node, self._forest = memo, node, forest
+        node.ambient.glance.write()
+        self._stream = ref(forest.device.stream())
+        self._marks, self._ambient_lows = node.whereabouts.marks, ambient.lows
+        self._changes = self._aims = -1
+        self._kept: Kept | None = None
+        self._own = Mask(reduce(or_, node.output_masks, 0))
+        self._program = _Program.of(node)
+
+    @classmethod
+    def of(
+        cls, forest: Forest, node: Node, ambient: Arrays, memo: Memo
+    ) -> Encore | None:
+        """Return what replays a node again; None where every replay must be decided."""
+        outputs = (*node.outputs.leaves, *node.outputs.bound)
+        plain = all(isinstance(each, Fresh | Alias | Constant) for each in outputs)
+        if not plain or node.escapes or node.chain or node.doubtful or node.revokes:
+            return None
+        return cls(forest, node, ambient, memo)
+
+    def let_go(self) -> None:
+        """Keep no storages any more: those that arrays have stay as long as these."""
+        self._kept = None
+
+    def play(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, Sequence[Any]] | None:
+        """Return the result of a replay and the values to bind; None if it is none.
+
+        Raises what a replay raises, and then nothing of it counts as done.
+        """
+        memo, node, forest = self.memo, self.node, self._forest
+        leaves = memo.leaves(args, kwargs)
+        if leaves is None:
+            return None
+        arrays = memo.arrays(leaves)
+        lows = memo.whereabouts(arrays)
+        same = lows is memo.lows
+        if lows is None or not (same or self._fits(lows)):
+            return None
+        stream = forest.device.stream()
+        if stream is not self._stream():
+            return None
+        found = node.ambient.glance.look()
+        if found is None or (found and forest.adapter.marks(found) != self._marks):
+            return None
+        if not (same and CHANGES.latest == self._changes):
+            given = memo.given(arrays, lows)
+            if given is None or not self._order(given, found, stream):
+                return None
+        if not self._is_free():
+            return None
+        forest.device.pages.claim(stream, node.clobbers)
+        self._aim(lows, same=same)
+        node.exec.launch(stream.handle)
+        kept = self._kept or self._keep(stream)
+        node.hits += 1
+        node.last_used = forest.tick()
+        forest.last = node
+        return self._program.run(kept, arrays, found)
+
+    def _fits(self, lows: Sequence[Addr]) -> bool:
+        """Return whether the arguments may be at these other addresses."""
+        node = self.node
+        return not node.watches_overlap and all(
+            lows[i] == address for i, address in node.fixed
+        )
+
+    def _order(self, given: Arrays, found: list[Any], stream: Stream) -> bool:
+        """Order the stream after all uses of what the node uses; false if it is moot."""
+        node, changes = self.node, CHANGES.latest
+        if changes == self._changes:
+            order(node.used[: node.used_arguments], given.storages, stream)
+            return True
+        kept, forest = self._kept, self._forest
+        if kept is not None and not kept.is_only(stream):
+            # Their lease ends as any, and the pages are claimed.
+            self.let_go()
+            forest.device.returns.drain_dropped()
+        ambient = node.whereabouts.look(found, forest.adapter) if found else NONE
+        if ambient is None or ambient.sharing != node.ambient_sharing:
+            return False
+        prepare(node, given, ambient, stream)
+        self._changes = changes
+        return True
+
+    def _is_free(self) -> bool:
+        """Return whether no page that the replay clobbers is live for others."""
+        kept, live = self._kept, self._forest.device.pages.live & self.node.clobbers
+        if kept is None or not self._own:
+            return not live
+        return not live & ~self._own and kept.is_idle()
+
+    def _aim(self, lows: Sequence[Addr], *, same: bool) -> None:
+        node, exec_ = self.node, self.node.exec
+        if not node.aimed or (same and exec_.aims == self._aims):
+            return
+        places = [*lows, *self._ambient_lows]
+        for i in node.aimed:
+            exec_.aim(i + 1, places[i])
+        self._aims = exec_.aims if same else -1
+
+    def _keep(self, stream: Stream) -> Kept:
+        forest, node = self._forest, self.node
+        storages = lease_outputs(forest, node)
+        for storage in storages:
+            storage.writer = stream
+        kept = forest.adapter.keep(storages, self._program.made)
+        if storages:
+            forest.kept[self], self._kept = None, kept
+        return kept
+
+
+class Encores:
+    """The encores of one function, that of the latest recording first."""
+
+    __slots__ = ("_forest", "ready")
+
+    def __init__(self, forest: Forest) -> None:
+        self._forest = forest
+        self.ready: tuple[Encore, ...] = ()
+
+    def play(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Node, Any, Sequence[Any]] | None:
+        """Return what was replayed, its result and the values to bind, or None."""
+        device, before = self._forest.device, self._forest.before_call
+        if device.closed:
+            return None
+        if device.returns:
+            device.returns.drain_dropped()
+        if before is not None:
+            before()
+        for encore in self.ready:
+            again = encore.play(args, kwargs)
+            if again is not None:
+                return encore.node, *again
+        return None
+
+    def learn(self, call: Call, found: Found, memo: Memo | None) -> None:
+        """Have an encore of a recording that is replayed more and more often.
+
+        Each time it was replayed as often again, a new one.
+        """
+        node = found.node
+        # Now and then: what an encore remembers of a call may be long out of date.
+        if node.hits < self._forest.encore_from or node.hits & (node.hits - 1):
+            return
+        if memo is None or memo.key is not call.key:
+            memo = Memo.of(call, self._forest.adapter)
+        if memo is not None:
+            self.forget(node)
+            new = Encore.of(self._forest, node, found.ambient, memo)
+            self.ready = (*filter(None, [new]), *self.ready)[:_MANY]
+
+    def forget(self, node: Node) -> None:
+        """Have no encore of a recording any more."""
+        self.ready = tuple(each for each in self.ready if each.node is not node)
+
+
+class _Program:
+    """How the result is put together of what a replay makes and what it was given.
+
+    ``made`` are the arrays over new storages. Result and values to bind are picked from
+    these, the plain values, and the arrays of the call and of the slots.
+    """
+
+    __slots__ = ("_bound", "_constants", "_pick", "_shape", "made")
+
+    def __init__(
+        self,
+        made: tuple[Made, ...],
+        constants: tuple[Any, ...],
+        picks: Sequence[int],
+        structure: Structure,
+        bound: int,
+    ) -> None:
+        self.made, self._constants, self._bound = made, constants, bound
+        all_made = [*picks] == [*range(len(made))]
+        self._pick = None if all_made else picks
+        self._shape = _shape(structure)
+
+    @classmethod
+    def of(cls, node: Node) -> _Program:
+        """Return the program of a node's outputs."""
+        made: list[Made] = []
+        constants: list[Any] = []
+        marks: list[tuple[int, int]] = []
+        for output in (*node.outputs.leaves, *node.outputs.bound):
+            match output:
+                case Fresh(k, template, address):
+                    marks.append((0, len(made)))
+                    made.append((k, template, address))
+                case Constant(value):
+                    marks.append((1, len(constants)))
+                    constants.append(value)
+                case Alias(k):
+                    marks.append((2, k))
+        starts = 0, len(made), len(made) + len(constants)
+        picks = [starts[kind] + k for kind, k in marks]
+        bound = len(node.outputs.bound)
+        return cls(tuple(made), tuple(constants), picks, node.outputs.structure, bound)
+
+    def run(
+        self, kept: Kept, arrays: Sequence[Any], found: Sequence[Any]
+    ) -> tuple[Any, Sequence[Any]]:
+        """Return a fresh result, and the values to bind."""
+        values = [make() for make in kept.makers]
+        if self._pick is not None:
+            pool = [*values, *self._constants, *arrays, *found]
+            values = [pool[k] for k in self._pick]
+        if not self._bound:
+            return self._shape(values), ()
+        return self._shape(values[: -self._bound]), values[-self._bound :]
+
+
+def _shape(structure: Structure) -> Callable[[list[Any]], Any]:
+    """Return what puts leaves together to a fresh nest."""
+    if structure is None:
+        return itemgetter(0)
+    parts: Any = structure
+    cls, _, folded = parts
+    if cls in (list, tuple) and not any(folded):
+        return cls  # type: ignore[no-any-return]
+    return partial(unflatten, structure)

@@ -1,0 +1,82 @@
+"""Storages of outputs that stay after their arrays, for the next replay's.
+
+To end a lease and begin another, and to make storages anew, costs more than to launch.
+So the storages of one replay are kept for the next, as long as nobody else has one:
+how many references there are tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from sys import getrefcount
+from typing import Any, Final, Protocol
+
+from sapwood.driver.streams import Stream
+from sapwood.memory.storage import Storage
+from sapwood.units import Addr
+
+__all__ = ["Kept", "Made", "Makes", "keep"]
+
+Made = tuple[int, Any, Addr]
+"""An array to be made: over which of the storages, its template, and where."""
+
+
+class Makes(Protocol):
+    """The part of an adapter that makes arrays."""
+
+    def make(self, template: Any, storage: Storage, address: Addr) -> Any: ...
+
+
+class Kept:
+    """Storages that are kept, and what makes arrays over them.
+
+    ``held`` are the objects that arrays refer to while they live: the storages, or
+    what a framework has in their place. Another ``count`` of theirs may be watched.
+    """
+
+    __slots__ = ("_count", "_counts", "held", "makers", "storages")
+
+    def __init__(
+        self,
+        storages: Sequence[Storage],
+        held: Sequence[Any],
+        makers: Sequence[Callable[[], Any]],
+        uses: Sequence[int],
+        count: Callable[[], list[int]] = list,
+    ) -> None:
+        self.storages, self.held, self.makers = storages, held, makers
+        self._count = count
+        # What they come to while no array lives: by how they are held, not as read,
+        # for a reference that nobody knows of may end later.
+        self._counts = [_HELD_ONCE + number for number in uses], count()
+
+    def is_only(self, stream: Stream) -> bool:
+        """Return whether this stream alone has used the storages, and all are valid."""
+        return all(
+            storage.writer is stream and not storage.readers and storage.stale is None
+            for storage in self.storages
+        )
+
+    def is_idle(self) -> bool:
+        """Return whether nobody else has any of the storages."""
+        counts, others = self._counts
+        return [*map(getrefcount, self.held)] == counts and self._count() == others
+
+
+def _held_once() -> int:
+    probe = [object()]
+    return [*map(getrefcount, probe)][0]
+
+
+_HELD_ONCE: Final = _held_once()
+
+
+def keep(adapter: Makes, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
+    """Keep storages whose arrays refer to them; ``arrays`` are made by every replay."""
+    makers = [
+        partial(adapter.make, template, storages[k], address)
+        for k, template, address in arrays
+    ]
+    uses = [sum(k == number for k, *_ in arrays) for number in range(len(storages))]
+    return Kept(storages, storages, makers, uses)
