@@ -58,6 +58,14 @@ class Diary:
             for name, array in zip(names, call.given.arrays, strict=True)
         )
 
+    def replayed(self, began: int, node: Node) -> None:
+        """Note a replay that has ended now."""
+        self.tally["replays"] += 1
+        took = perf_counter_ns() - began
+        node.spent += took
+        node.timed += 1
+        self.forest.timeline.add(began, took, Ran.REPLAY, self.number, node.number, 0)
+
     def missed(
         self, call: Call, found: Mapping[Node, Miss], absent: tuple[Miss, ...]
     ) -> None:

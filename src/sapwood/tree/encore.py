@@ -16,21 +16,20 @@ from weakref import ref
 
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import CHANGES
+from sapwood.tree.ambient import Slot
 from sapwood.tree.containers import Structure, unflatten
-from sapwood.tree.families import Found
 from sapwood.tree.forest import Forest
 from sapwood.tree.kept import Kept, Made
 from sapwood.tree.memo import Memo
 from sapwood.tree.node import Node
-from sapwood.tree.outputs import Alias, Constant, Fresh
+from sapwood.tree.outputs import Alias, Constant, Fresh, Same
 from sapwood.tree.replay import lease_outputs, order, prepare
-from sapwood.tree.signature import NONE, Arrays, Call
+from sapwood.tree.signature import NONE, Arrays
 from sapwood.units import Addr, Mask
 
-__all__ = ["Encore", "Encores"]
+__all__ = ["Encore"]
 
-_MANY: Final = 4
-"""Encores of one function: each call may look at all of them."""
+_PLAIN: Final = Alias | Constant | Fresh | Same
 
 
 class Encore:
@@ -49,6 +48,7 @@ class Encore:
         "_marks",
         "_own",
         "_program",
+        "_renewed",
         "_stream",
         "memo",
         "node",
@@ -63,6 +63,7 @@ class Encore:
         self._kept: Kept | None = None
         self._own = Mask(reduce(or_, node.output_masks, 0))
         self._program = _Program.of(node)
+        self._renewed: list[tuple[int, int]] | None = None
 
     @classmethod
     def of(
@@ -70,7 +71,7 @@ class Encore:
     ) -> Encore | None:
         """Return what replays a node again; None where every replay must be decided."""
         outputs = (*node.outputs.leaves, *node.outputs.bound)
-        plain = all(isinstance(each, Fresh | Alias | Constant) for each in outputs)
+        plain = all(isinstance(each, _PLAIN) for each in outputs)
         if not plain or node.escapes or node.chain or node.doubtful or node.revokes:
             return None
         return cls(forest, node, ambient, memo)
@@ -116,6 +117,17 @@ class Encore:
         forest.last = node
         return self._program.run(kept, arrays, found)
 
+    def bound(self, slots: Sequence[Slot], values: Sequence[Any]) -> None:
+        """Have the guards expect what was bound to slots."""
+        glance = self.node.ambient.glance
+        if self._renewed is None:
+            self._renewed = []
+            for number, slot in enumerate(slots):
+                places = glance.places(slot.path, values[number])
+                self._renewed += [(number, place) for place in places]
+        for number, place in self._renewed:
+            glance.latest[place] = ref(values[number])
+
     def _fits(self, lows: Sequence[Addr]) -> bool:
         """Return whether the arguments may be at these other addresses."""
         node = self.node
@@ -124,7 +136,7 @@ class Encore:
         )
 
     def _order(self, given: Arrays, found: list[Any], stream: Stream) -> bool:
-        """Order the stream after all uses of what the node uses; false if it is moot."""
+        """Order the stream after all uses of what the node uses, if that can be."""
         node, changes = self.node, CHANGES.latest
         if changes == self._changes:
             order(node.used[: node.used_arguments], given.storages, stream)
@@ -168,53 +180,6 @@ class Encore:
         return kept
 
 
-class Encores:
-    """The encores of one function, that of the latest recording first."""
-
-    __slots__ = ("_forest", "ready")
-
-    def __init__(self, forest: Forest) -> None:
-        self._forest = forest
-        self.ready: tuple[Encore, ...] = ()
-
-    def play(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Node, Any, Sequence[Any]] | None:
-        """Return what was replayed, its result and the values to bind, or None."""
-        device, before = self._forest.device, self._forest.before_call
-        if device.closed:
-            return None
-        if device.returns:
-            device.returns.drain_dropped()
-        if before is not None:
-            before()
-        for encore in self.ready:
-            again = encore.play(args, kwargs)
-            if again is not None:
-                return encore.node, *again
-        return None
-
-    def learn(self, call: Call, found: Found, memo: Memo | None) -> None:
-        """Have an encore of a recording that is replayed more and more often.
-
-        Each time it was replayed as often again, a new one.
-        """
-        node = found.node
-        # Now and then: what an encore remembers of a call may be long out of date.
-        if node.hits < self._forest.encore_from or node.hits & (node.hits - 1):
-            return
-        if memo is None or memo.key is not call.key:
-            memo = Memo.of(call, self._forest.adapter)
-        if memo is not None:
-            self.forget(node)
-            new = Encore.of(self._forest, node, found.ambient, memo)
-            self.ready = (*filter(None, [new]), *self.ready)[:_MANY]
-
-    def forget(self, node: Node) -> None:
-        """Have no encore of a recording any more."""
-        self.ready = tuple(each for each in self.ready if each.node is not node)
-
-
 class _Program:
     """How the result is put together of what a replay makes and what it was given.
 
@@ -253,6 +218,8 @@ class _Program:
                     constants.append(value)
                 case Alias(k):
                     marks.append((2, k))
+                case Same(k):
+                    marks.append(marks[k])
         starts = 0, len(made), len(made) + len(constants)
         picks = [starts[kind] + k for kind, k in marks]
         bound = len(node.outputs.bound)

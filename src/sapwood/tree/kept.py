@@ -66,7 +66,7 @@ class Kept:
 
 def _held_once() -> int:
     probe = [object()]
-    return [*map(getrefcount, probe)][0]
+    return next(map(getrefcount, probe))
 
 
 _HELD_ONCE: Final = _held_once()

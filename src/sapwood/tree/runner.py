@@ -6,7 +6,7 @@ otherwise is decided in `decide`, and recording is done in `recorder`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
@@ -17,10 +17,11 @@ from sapwood.tree.archive.library import Source
 from sapwood.tree.archive.recall import Recall
 from sapwood.tree.archive.restore import restore
 from sapwood.tree.archive.saving import origins_of, pack
+from sapwood.tree.binding import arguments_of, bind
 from sapwood.tree.decide import Deed, Step, next_step
 from sapwood.tree.diary import Diary
 from sapwood.tree.eagerly import Eagerly
-from sapwood.tree.encore import Encores
+from sapwood.tree.encores import Encores
 from sapwood.tree.explain import explain_function
 from sapwood.tree.families import Families, Found
 from sapwood.tree.forest import Forest
@@ -28,7 +29,6 @@ from sapwood.tree.group import Group
 from sapwood.tree.leases import rehearsal
 from sapwood.tree.live.chain import Passage
 from sapwood.tree.live.parts import record_parts
-from sapwood.tree.memo import Memo
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
 from sapwood.tree.options import Options
@@ -39,7 +39,6 @@ from sapwood.tree.recorder import Order, Recorded, record
 from sapwood.tree.replay import replay
 from sapwood.tree.signature import Call, describe
 from sapwood.tree.stats import Stats
-from sapwood.tree.timeline import Ran
 from sapwood.tree.verify import reachable, verified
 from sapwood.tree.watch import Caught, warm_up
 
@@ -67,81 +66,63 @@ class Runner:
             forest.device.pages,
             limit=max(1024, 4 * options.max_recordings),
         )
-        self._memo: Memo | None = None
-        self._latest: Group | None = None
-        self.encores = Encores(forest)
+        self.encores = Encores(forest, self.families, self.diary, self.parameters)
         self.recall = Recall(options.name, source, forest.adapter)
         self.eagerly = Eagerly(target, options, self.parameters, self.diary, forest)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call, however it is best run."""
-        forest, device = self.forest, self.forest.device
         began = perf_counter_ns()
-        if self.encores.ready and (again := self._once_more(began, args, kwargs)):
+        again = self.encores.play(began, args, kwargs)
+        if again is not None:
             return again[0]
-        call = None if self._memo is None else self._memo.recognise(args, kwargs)
+        call = self.encores.recognise(args, kwargs)
         if call is None:
-            call = describe(args, kwargs, forest.adapter)
-        with device.lock:
-            if device.closed:
-                device.check_open(f"the runtime of {self.options.name}")
-            if device.returns or forest.kept:
-                device.returns.drain()
-            if forest.before_call is not None:
-                forest.before_call()
+            call = describe(args, kwargs, self.forest.adapter)
+        with self.forest.device.lock:
+            self._begin()
             found = self.families.find(call)
             if found is not None and not found.node.chain:
-                verify = self.options.verify
-                if found.node.doubtful:
-                    return self._again(found, call, args, kwargs)
-                if verify and (self.diary.tally["replays"] + 1) % verify == 0:
-                    result = self._verified(found, call, args, kwargs)
-                else:
-                    result = self._replay(found, call, args, kwargs)
-                self._replayed(began, found.node)
-                if self._memo is None or call.key is not self._memo.key:
-                    self._remember(call, found.node)
-                if not verify:
-                    self.encores.learn(call, found, self._memo)
-                return result
+                return self._found(began, found, call, args, kwargs)
             passage = self._started(found, call, args, kwargs)
         if passage is None or found is None:
             result = self._missed(call, args, kwargs)
             self.diary.ended(began)
             return result
         result = passage.finish()
-        with device.lock:
-            self._replayed(began, found.node)
+        with self.forest.device.lock:
+            self.diary.replayed(began, found.node)
         return result
 
-    def _once_more(
-        self, began: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any] | None:
-        """Return the result of an encore, alone; None where none fits."""
-        with self.forest.device.lock:
-            again = self.encores.play(args, kwargs)
-            if again is None:
-                return None
-            node, result, values = again
-            self.diary.tally["copied_bytes"] += node.copied_bytes
-            if values:
-                self._bind(node, values, args, kwargs)
-            self._replayed(began, node)
-            return (result,)
+    def _begin(self) -> None:
+        forest, device = self.forest, self.forest.device
+        if device.closed:
+            device.check_open(f"the runtime of {self.options.name}")
+        if device.returns or forest.kept:
+            device.returns.drain()
+        if forest.before_call is not None:
+            forest.before_call()
 
-    def _remember(self, call: Call, node: Node) -> None:
-        """Make a memo of a call, if the one before had the same signature."""
-        _, group = self.families.nodes[node]
-        again, self._latest = group is self._latest, group
-        self._memo = Memo.of(call, self.forest.adapter) if again else None
-
-    def _replayed(self, began: int, node: Node) -> None:
-        self.diary.tally["replays"] += 1
-        took = perf_counter_ns() - began
-        node.spent += took
-        node.timed += 1
-        number = self.diary.number
-        self.forest.timeline.add(began, took, Ran.REPLAY, number, node.number, 0)
+    def _found(
+        self,
+        began: int,
+        found: Found,
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Replay a recording without live parts."""
+        verify = self.options.verify
+        if found.node.doubtful:
+            return self._again(found, call, args, kwargs)
+        if verify and (self.diary.tally["replays"] + 1) % verify == 0:
+            result = self._verified(found, call, args, kwargs)
+        else:
+            result = self._replay(found, call, args, kwargs)
+        self.diary.replayed(began, found.node)
+        if not verify:
+            self.encores.learn(call, found)
+        return result
 
     def _started(
         self,
@@ -179,19 +160,9 @@ class Runner:
         if node.escapes:
             self.diary.escaped(node)
         if values:
-            self._bind(node, values, args, kwargs)
+            slots = self.families.bound[node]
+            bind(slots, values, arguments_of(slots, self.parameters, args, kwargs))
         return result
-
-    def _bind(
-        self,
-        node: Node,
-        values: Sequence[Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> None:
-        arguments = self.parameters.bind(args, kwargs)
-        for slot, value in zip(self.families.bound[node], values, strict=True):
-            slot.write(value, arguments)
 
     # Everything else.
 

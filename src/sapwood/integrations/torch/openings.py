@@ -131,19 +131,19 @@ def _parameters_of(optimizer: Any) -> list[Any]:
 
 
 def _state(optimizer: Any) -> Mapping[Any, Any]:
+    """Return the state by parameter and name, without tensors that are elsewhere.
+
+    No recording has those: it is told of their use.
+    """
+    found: dict[Any, Any] = {}
     state = optimizer.state
-    return {
-        (i, name): value
-        for i, each in enumerate(_parameters_of(optimizer))
-        if each in state
-        for name, value in state[each].items()
-        if not _is_elsewhere(value, each)
-    }
-
-
-def _is_elsewhere(value: Any, parameter: Any) -> bool:
-    """Return whether it is a tensor that no recording has: that is told of its use."""
-    return isinstance(value, torch.Tensor) and value.device != parameter.device
+    for i, each in enumerate(_parameters_of(optimizer)):
+        if each in state:
+            place = each.device
+            for name, value in state[each].items():
+                if not isinstance(value, torch.Tensor) or value.device == place:
+                    found[i, name] = value
+    return found
 
 
 def _state_path(path: str, _: Any, key: Any) -> str:

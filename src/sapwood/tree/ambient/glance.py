@@ -48,15 +48,21 @@ class Checks(Protocol):
 
 
 class Glance:
-    """``look()`` returns the used arrays, or None: it cannot be told at a glance."""
+    """``look()`` returns the used arrays, or None: it cannot be told at a glance.
 
-    __slots__ = ("_checks", "_left", "_roots", "look")
+    ``latest`` are references to the idle arrays that were seen last. Whoever binds
+    another one where one of them was, and of the same looks, puts it in there.
+    """
+
+    __slots__ = ("_checks", "_left", "_places", "_roots", "latest", "look")
 
     def __init__(
         self, roots: Sequence[Callable[[], object]], checks: Sequence[Checks]
     ) -> None:
         self._roots, self._checks = roots, checks
         self._left = PATIENCE
+        self.latest: list[Callable[[], object]] = []
+        self._places: list[tuple[ArrayTest, int]] = []
         self.look: Callable[[], list[Any] | None] = self._wait
 
     def _wait(self) -> None:
@@ -67,7 +73,16 @@ class Glance:
     def write(self) -> None:
         """Write the code now, unless it is."""
         if self.look == self._wait:
-            self.look = _Writer().written(self._roots, self._checks) or _nothing
+            writer = _Writer(self.latest, self._places)
+            self.look = writer.written(self._roots, self._checks) or _nothing
+
+    def places(self, path: str, array: Any) -> list[int]:
+        """Return which of the `latest` are for this slot and arrays that look so."""
+        return [
+            place
+            for place, (test, number) in enumerate(self._places)
+            if test.guards[number].path == path and test.same(number, array, [])
+        ]
 
 
 def _nothing() -> None:
@@ -77,8 +92,13 @@ def _nothing() -> None:
 class _Writer:
     """Writes the code; whatever it is about has a name, and none of it is text."""
 
-    def __init__(self) -> None:
-        self.names: dict[str, Any] = dict(_NAMES)
+    def __init__(
+        self,
+        latest: list[Callable[[], object]],
+        places: list[tuple[ArrayTest, int]],
+    ) -> None:
+        self.latest, self.places = latest, places
+        self.names: dict[str, Any] = {**_NAMES, "latest": latest}
         self.lines: list[str] = []
         self.found: list[str] = []
         self.things = 0
@@ -159,14 +179,22 @@ class _Writer:
             self._same(thing, target)
 
     def _same(self, value: str, reference: Callable[[], object]) -> None:
+        self._refers(value, self._name(reference))
+
+    def _refers(self, value: str, reference: str) -> None:
         # What is gone is None, which may be just what is there now.
-        self._unless(f"{value} is not None and {self._name(reference)}() is {value}")
+        self._unless(f"{value} is not None and {reference}() is {value}")
 
     def _objects(self, test: OpaqueTest | ArrayTest) -> None:
         used = isinstance(test, ArrayTest) and test.used
-        for guard, reference in zip(test.guards, test.first, strict=True):
+        for number, guard in enumerate(test.guards):
             value = f"f{len(self.found)}" if used else "v"
             self.lines.append(f"{value} = s[{self._name(guard.key)}]")
-            self._same(value, reference)
             if used:
                 self.found.append(value)
+            if isinstance(test, OpaqueTest) or used:
+                self._same(value, test.first[number])
+            else:
+                self._refers(value, f"latest[{len(self.latest)}]")
+                self.latest.append(test.first[number])
+                self.places.append((test, number))

@@ -1,0 +1,101 @@
+"""What is known of a function's latest calls, to replay one like them at once.
+
+A memo of the call before knows one like it at a glance. Recordings that are replayed
+more and more often get an encore, which decides nothing anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sapwood.tree.binding import arguments_of, bind
+from sapwood.tree.diary import Diary
+from sapwood.tree.encore import Encore
+from sapwood.tree.families import Families, Found
+from sapwood.tree.forest import Forest
+from sapwood.tree.group import Group
+from sapwood.tree.memo import Memo
+from sapwood.tree.node import Node
+from sapwood.tree.parameters import Parameters
+from sapwood.tree.signature import Call
+
+__all__ = ["Encores"]
+
+_MANY: Final = 4
+"""Encores of one function: each call may look at all of them."""
+
+
+class Encores:
+    """The memo and the encores of one function, that of the newest first."""
+
+    def __init__(
+        self, forest: Forest, families: Families, diary: Diary, parameters: Parameters
+    ) -> None:
+        self._forest, self._families = forest, families
+        self._diary, self._parameters = diary, parameters
+        self._memo: Memo | None = None
+        self._latest: Group | None = None
+        self._ready: tuple[Encore, ...] = ()
+
+    def play(
+        self, began: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any] | None:
+        """Return the result of an encore, alone; None where none fits.
+
+        Raises what a replay raises.
+        """
+        forest = self._forest
+        device = forest.device
+        if not self._ready or device.closed:
+            return None
+        with device.lock:
+            if device.returns:
+                device.returns.drain_dropped()
+            if forest.before_call is not None:
+                forest.before_call()
+            for encore in self._ready:
+                again = encore.play(args, kwargs)
+                if again is not None:
+                    break
+            else:
+                return None
+            result, values = again
+            node = encore.node
+            if values:
+                slots = self._families.bound[node]
+                bind(slots, values, arguments_of(slots, self._parameters, args, kwargs))
+                encore.bound(slots, values)
+            self._diary.tally["copied_bytes"] += node.copied_bytes
+            self._diary.replayed(began, node)
+            return (result,)
+
+    def recognise(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Call | None:
+        """Return a call that is like the one before, or None.
+
+        Raises `StaleOutput` for an array that was revoked.
+        """
+        return None if self._memo is None else self._memo.recognise(args, kwargs)
+
+    def learn(self, call: Call, found: Found) -> None:
+        """Remember a call that was replayed."""
+        memo, adapter, node = self._memo, self._forest.adapter, found.node
+        if memo is None or call.key is not memo.key:
+            # Of a call alone, as of the first of many, nothing is remembered.
+            _, group = self._families.nodes[node]
+            again, self._latest = group is self._latest, group
+            self._memo = memo = Memo.of(call, adapter) if again else None
+        # Each time it was replayed as often again: what an encore remembers of a call
+        # may be long out of date.
+        if node.hits >= self._forest.encore_from and not node.hits & (node.hits - 1):
+            memo = memo or Memo.of(call, adapter)
+            if memo is not None:
+                self.forget(node)
+                new = Encore.of(self._forest, node, found.ambient, memo)
+                self._ready = (*filter(None, [new]), *self._ready)[:_MANY]
+
+    def forget(self, node: Node) -> None:
+        """Have no encore of a recording any more."""
+        self._ready = tuple(each for each in self._ready if each.node is not node)
