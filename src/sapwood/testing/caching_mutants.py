@@ -10,12 +10,17 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final
 
-from sapwood.memory.caching import expand, relief, retry, stitch, streams
+from sapwood.memory.caching import events, expand, grow, retry, streams
 from sapwood.memory.caching.allocator import Allocator
+from sapwood.memory.caching.gate import Gate
+from sapwood.memory.caching.leaving import Removal
+from sapwood.memory.caching.marking import Polling
 from sapwood.memory.caching.pending import Pending
 from sapwood.memory.caching.pools import Pool, Pools
 from sapwood.memory.caching.records.ledger import Ledger
+from sapwood.memory.caching.rounds import Rounds
 from sapwood.memory.caching.segments import Segments
+from sapwood.memory.caching.serving import Serving
 from sapwood.memory.caching.silo import Silo
 from sapwood.memory.caching.state import State
 from sapwood.memory.caching.waits import Waits
@@ -80,11 +85,16 @@ CACHING_MUTANTS: Final = (
     ),
     _mutant(
         "event ignored",
-        Pending.poll,
-        "while queue and self.driver.query_event(queue[0][0]):",
-        "while queue:",
+        Polling.perform,
+        "if not driver.query_event(mark.event):",
+        "if False:",
     ),
-    _mutant("one event for many", Pending.mark, "while streams:", "if streams:"),
+    _mutant(
+        "one event for many",
+        Pending.unmarked_uses,
+        "if s >= 0]",
+        "if s >= 0][:1]",
+    ),
     _mutant("use forgotten", streams.use, "block.users = ", "users = "),
     _mutant(
         "view unprotected",
@@ -94,8 +104,8 @@ CACHING_MUTANTS: Final = (
     ),
     _mutant(
         "crossing without wait",
-        Pending.order_streams,
-        "self.driver.wait_event(later, event)",
+        events.order,
+        "driver.wait_event(later, event)",
         "pass",
     ),
     _mutant(
@@ -112,25 +122,37 @@ CACHING_MUTANTS: Final = (
     ),
     _mutant(
         "half withdrawn",
-        Segments.abandon,
+        Segments.unmap,
         "release(self.driver.unmap, address, size)",
         "pass",
     ),
     _both(
         "emptied without wait",
         (Waits.wait, "driver.synchronize_event(event)", "pass"),
-        (State.finish, "self.driver.synchronize_stream(stream)", "pass"),
+        (Removal._remove, "if not driver.query_stream(stream):", "if False:"),  # noqa: SLF001
     ),
     _both(
         "pages moved under work",
-        (stitch.harvest, "[silo for silo in silos if over[silo.stream]]", "silos"),
-        (State.finish, "self.driver.synchronize_stream(stream)", "pass"),
+        (Serving._moved, "if last or silo.stream in over]", "]"),  # noqa: SLF001
+        (Removal._remove, "if not driver.query_stream(stream):", "if False:"),  # noqa: SLF001
     ),
     _mutant(
         "undo forgotten",
         Segments.map,
         "undo(self.driver.unmap, address, size)",
         "pass",
+    ),
+    _mutant(
+        "errands under the lock",
+        Gate._see_through,  # noqa: SLF001
+        "release(errand.perform, self._state.driver)",
+        "self._lock.acquire(), release(errand.perform, self._state.driver)",
+    ),
+    _mutant(
+        "asked under the lock",
+        Serving._shortage,  # noqa: SLF001
+        "free = ",
+        "free = self._lock.acquire() and ",
     ),
     Mutant("fraction ignored", _unlimited),
     _mutant(
@@ -153,15 +175,14 @@ CACHING_MUTANTS: Final = (
     ),
     _mutant(
         "trim says nothing",
-        relief.trim,
-        "return Size(freed)",
+        Rounds._give_back,  # noqa: SLF001
+        "return going.freed",
         "return Size(0)",
     ),
-    _mutant(
+    _both(
         "other caches kept before failing",
-        retry.perform,
-        "relief.release_silos(state, relief.freeable(state))",
-        "pass",
+        (retry.given_up, "relief.cached(state, relief.freeable(state))", "{}"),
+        (grow.donors, "return donating(state, demand)", "return []"),
     ),
     _mutant(
         "bytes not uncounted",

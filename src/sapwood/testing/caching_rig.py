@@ -27,6 +27,7 @@ from sapwood.memory.caching.records.counters import Account, Counters
 from sapwood.memory.caching.settings import DEFAULT, Settings
 from sapwood.memory.caching.validate import validate
 from sapwood.testing.atlas import Atlas
+from sapwood.testing.witness import Witness
 from sapwood.units import Addr, Size
 
 __all__ = ["CachingRig", "allocated", "fixed_bytes", "recount"]
@@ -37,8 +38,8 @@ _LIVE: Final = frozenset({"allocated", "pending"})
 class CachingRig:
     """An allocator on a driver that it has to itself, of at most ``total`` bytes.
 
-    From the allocator down: ``recorded``, ``faulty``, ``atlas``, ``checked``, the
-    driver. ``streams`` are those that `stream` made.
+    From the allocator down: ``witness``, ``recorded``, ``faulty``, ``atlas``,
+    ``checked``, the driver. ``streams`` are those that `stream` made.
     """
 
     def __init__(
@@ -49,7 +50,9 @@ class CachingRig:
         self.atlas = Atlas(self.checked, total)
         self.faulty = Faulty(self.atlas)
         self.recorded = Recorded(self.faulty)
-        self.allocator = Allocator(self.recorded, settings)
+        self.witness = Witness(self.recorded)
+        self.allocator = Allocator(self.witness, settings)
+        self.witness.inside = self.allocator._is_inside  # noqa: SLF001  no user asks
         self.streams: list[StreamHandle] = []
         self.finished = False
 

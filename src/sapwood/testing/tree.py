@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -254,6 +254,38 @@ class Calls(Machine):
                 return
             with self.side:
                 self._keep(Twin(result.device * 3.0, result.host * 3.0))
+            del result  # so that the next call may overwrite it
+
+    @rule(
+        source=_place,
+        name=st.sampled_from(["scaled", "joined"]),
+        turns=st.lists(
+            st.sets(st.sampled_from(["keep", "view", "read", "aside", "write"])),
+            min_size=3,
+            max_size=8,
+        ),
+    )
+    def call_again(self, source: int, name: str, turns: list[set[str]]) -> None:
+        """Call with the same arguments again and again; keep and read some results."""
+        twin = self._any(source)
+        other = self._like(twin, source + 1)
+        arguments = (twin, other) if name == "joined" else (twin,)
+        for number, turn in enumerate(turns):
+            if "write" in turn:
+                self.write(number)
+            with self.side if "aside" in turn else nullcontext():
+                result = self._call(name, *arguments)
+            if result is None:
+                return
+            if name == "joined":
+                result = result["whole"]
+            if "read" in turn:
+                with self.side:
+                    self._keep(Twin(result.device * 3.0, result.host * 3.0))
+            if "view" in turn:
+                self._keep(Twin(result.device[1:], result.host[1:]))
+            if "keep" in turn:
+                self._keep(result)
             del result  # so that the next call may overwrite it
 
     # Between calls.

@@ -1,4 +1,4 @@
-"""Faulty variants of the tree's decisions, which `Calls` must catch.
+"""Faulty variants of the tree's decisions, which `Calls` and `repeats` must catch.
 
 A test that has not been seen to fail is no evidence. Each mutant is one line of the
 library written wrongly, and is a context manager: inside it the fault is real.
@@ -20,10 +20,12 @@ from sapwood.memory.range import Range
 from sapwood.tree.admit import rejects
 from sapwood.tree.ambient import Ambient
 from sapwood.tree.build import build
+from sapwood.tree.encore import Encore
+from sapwood.tree.kept import Kept
 from sapwood.tree.leases import Leases
 from sapwood.tree.replay import replay
 
-__all__ = ["TREE_MUTANTS", "Mutant", "miswritten"]
+__all__ = ["ENCORE_MUTANTS", "TREE_MUTANTS", "Mutant", "miswritten"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,5 +96,32 @@ TREE_MUTANTS: Final = (
         Range.close,
         "release(self.pages.settle, self.mask)",
         "pass",
+    ),
+)
+
+ENCORE_MUTANTS: Final = (
+    _mutant(
+        "kept outputs taken from their holders",
+        Kept.is_idle,
+        "return [*map(getrefcount, self.held)] == counts",
+        "return True",
+    ),
+    _mutant(
+        "encore beside another stream",
+        Encore.play,
+        "if stream is not self._stream():",
+        "if False:",
+    ),
+    _mutant(
+        "encore over live pages",
+        Encore._is_free,  # noqa: SLF001
+        "return not live\n",
+        "return True\n",
+    ),
+    _mutant(
+        "changes of order unseen",
+        Encore.play,
+        "CHANGES.latest == self._changes",
+        "self._changes >= 0",
     ),
 )

@@ -48,6 +48,7 @@ class Encore:
         "_marks",
         "_own",
         "_program",
+        "_renewals",
         "_renewed",
         "_stream",
         "memo",
@@ -59,6 +60,7 @@ class Encore:
         node.ambient.glance.write()
         self._stream = ref(forest.device.stream())
         self._marks, self._ambient_lows = node.whereabouts.marks, ambient.lows
+        self._renewals = node.ambient.glance.renewals
         self._changes = self._aims = -1
         self._kept: Kept | None = None
         self._own = Mask(reduce(or_, node.output_masks, 0))
@@ -100,7 +102,7 @@ class Encore:
         if stream is not self._stream():
             return None
         found = node.ambient.glance.look()
-        if found is None or (found and forest.adapter.marks(found) != self._marks):
+        if found is None or not self._is_there(found):
             return None
         if not (same and CHANGES.latest == self._changes):
             given = memo.given(arrays, lows)
@@ -134,6 +136,21 @@ class Encore:
         return not node.watches_overlap and all(
             lows[i] == address for i, address in node.fixed
         )
+
+    def _is_there(self, found: list[Any]) -> bool:
+        """Return whether the arrays that the function reads are where they were."""
+        if not found:
+            return True
+        node, adapter = self.node, self._forest.adapter
+        if node.ambient.glance.renewals == self._renewals:
+            return adapter.marks(found) == self._marks
+        # They are others: looked at once, and from then on by what marks them.
+        ambient = node.whereabouts.look(found, adapter)
+        if ambient is None or [*ambient.lows] != [*self._ambient_lows]:
+            return False
+        self._marks, self._changes = node.whereabouts.marks, -1
+        self._renewals = node.ambient.glance.renewals
+        return True
 
     def _order(self, given: Arrays, found: list[Any], stream: Stream) -> bool:
         """Order the stream after all uses of what the node uses, if that can be."""

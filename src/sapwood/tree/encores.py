@@ -86,11 +86,12 @@ class Encores:
             # Of a call alone, as of the first of many, nothing is remembered.
             _, group = self._families.nodes[node]
             again, self._latest = group is self._latest, group
-            self._memo = memo = Memo.of(call, adapter) if again else None
+            self._memo = Memo.of(call, adapter) if again else None
         # Each time it was replayed as often again: what an encore remembers of a call
         # may be long out of date.
         if node.hits >= self._forest.encore_from and not node.hits & (node.hits - 1):
-            memo = memo or Memo.of(call, adapter)
+            # Not the one before, whose arrays may lie where this recording has none.
+            memo = Memo.of(call, adapter)
             if memo is not None:
                 self.forget(node)
                 new = Encore.of(self._forest, node, found.ambient, memo)

@@ -135,10 +135,19 @@ class Whereabouts:
 
     They are held weakly, and so are their storages: that of an array which somebody
     else allocated may go before it. ``others`` is what else than addresses marked
-    them when they were recorded, where that may change.
+    them when they were recorded, where that may change; ``marks`` is all that marked
+    them when they were looked at last.
     """
 
-    __slots__ = ("_addresses", "_arrays", "_lows", "_sharing", "_storages", "others")
+    __slots__ = (
+        "_addresses",
+        "_arrays",
+        "_lows",
+        "_sharing",
+        "_storages",
+        "marks",
+        "others",
+    )
 
     def __init__(self) -> None:
         self._arrays: Sequence[Callable[[], Any]] = ()
@@ -147,16 +156,12 @@ class Whereabouts:
         self._sharing: Any = None
         self._addresses: Sequence[int] = ()
         self.others: Sequence[object] = ()
-
-    @property
-    def marks(self) -> Marks:
-        """What was found when the arrays were looked at last."""
-        return self._addresses, self.others
+        self.marks: Marks | None = None
 
     def look(self, arrays: Sequence[Array], adapter: Adapter) -> Arrays | None:
         """Return what `look` does; None where an array is otherwise than it was."""
         known = self._arrays
-        marks = adapter.marks(arrays)
+        self.marks = marks = adapter.marks(arrays)
         if marks is None:
             same = len(known) == len(arrays)
             same = same and all(map(is_, map(call, known), arrays))

@@ -1,57 +1,25 @@
-"""The compiled part of this library: found beside its source, or compiled once.
-
-Compiled code is kept in the user's cache folder under a digest of all that it is made
-from, and loaded only from a folder and a file that nobody else may write.
-"""
+"""The compiled library of segments."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import os
-import platform
-import secrets
-import shutil
-import stat
-import subprocess
 from pathlib import Path
 from typing import Final
 
-from sapwood.errors import MisuseError
+from sapwood import native
 
-__all__ = [
-    "FLAGS",
-    "SOURCE",
-    "cache_folder",
-    "compiled",
-    "native_library",
-    "native_path",
-]
+__all__ = ["SOURCE", "native_library", "native_path"]
 
 SOURCE: Final = Path(__file__).with_name("segments.c")
 
-FLAGS: Final = (
-    "-std=c11",
-    "-O1",
-    "-fPIC",
-    "-shared",
-    "-fvisibility=hidden",
-    "-pthread",
-)
 
-_COMPILERS: Final = ("cc", "gcc", "clang")
-_SECONDS: Final = 120
-
-
-@functools.cache
 def native_path() -> Path:
-    """Return where the compiled library is, compiling it now if it never was.
+    """Return where the library is, compiling it now if it never was.
 
     Raises `MisuseError` where it is not compiled and cannot be.
     """
-    built = SOURCE.with_suffix(".so")  # what a wheel for this platform brings
-    return built if built.exists() else compiled(cache_folder())
+    return native.native_path(SOURCE)
 
 
 @functools.cache
@@ -61,83 +29,3 @@ def native_library() -> ctypes.CDLL:
     Raises as `native_path` does.
     """
     return ctypes.CDLL(str(native_path()))
-
-
-def cache_folder() -> Path:
-    """Return where compiled code of this user is kept."""
-    return Path("~/.cache/sapwood/native").expanduser()
-
-
-def compiled(folder: Path) -> Path:
-    """Return the path of the library in ``folder``, compiling it where it is missing.
-
-    Raises `MisuseError` that says what is in the way: no compiler, one that fails, or
-    a folder that others can write or this user cannot.
-    """
-    path = folder / f"segments-{_digest()}.so"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _trust(folder)
-        if not path.exists():
-            _compile(_compiler(), path)
-        _trust(path)
-    except OSError as error:
-        raise MisuseError(
-            f"compiled code cannot be kept in {folder} ({error}). Make that a folder "
-            "of your own that can be written, or set HOME to one"
-        ) from error
-    return path
-
-
-def _digest() -> str:
-    made_from = (platform.machine(), platform.libc_ver()[0], *FLAGS)
-    digest = hashlib.sha256(SOURCE.read_bytes())
-    digest.update("\0".join(made_from).encode())
-    return digest.hexdigest()[:32]
-
-
-def _trust(path: Path) -> None:
-    facts = path.stat()
-    if facts.st_uid != os.geteuid() or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise MisuseError(
-            f"{path} belongs to another user or may be written by others, and code "
-            "would be loaded from it. Take their right (chown, chmod go-w) or remove it"
-        )
-
-
-def _compiler() -> str:
-    for name in _COMPILERS:
-        found = shutil.which(name)
-        if found is not None:
-            return found
-    raise MisuseError(
-        f"{SOURCE.name} has to be compiled once, and there is no C compiler here "
-        f"({', '.join(_COMPILERS)}). Install gcc or clang"
-    )
-
-
-def _compile(compiler: str, path: Path) -> None:
-    # Written aside and renamed: others who load it see all of it or nothing.
-    aside = path.with_name(f"{secrets.token_hex(8)}.tmp")
-    try:
-        done = subprocess.run(  # noqa: S603 - the user's own compiler, no shell
-            [compiler, *FLAGS, str(SOURCE), "-o", str(aside)],
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            raise MisuseError(
-                f"{compiler} cannot compile {SOURCE.name}: {done.stderr.strip()}. Put "
-                "another compiler first on PATH"
-            )
-        aside.chmod(0o700)
-        aside.replace(path)
-    except subprocess.TimeoutExpired as error:
-        raise MisuseError(
-            f"{compiler} did not compile {SOURCE.name} within {_SECONDS} s. Put "
-            "another compiler first on PATH"
-        ) from error
-    finally:
-        aside.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ from sapwood.tree.ambient.checks import (
 from sapwood.tree.ambient.glance import Glance
 from sapwood.tree.ambient.reach import Inside, Row, Walk
 from sapwood.tree.ambient.slots import Slot
-from sapwood.tree.ambient.views import GLOBALS, TYPE, Space
+from sapwood.tree.ambient.views import GLOBALS, TYPE, Space, Way
 from sapwood.tree.containers import Identity
 
 __all__ = ["Ambient", "guard"]
@@ -37,11 +37,13 @@ class Check:
     """The tests inside one thing; ``thing`` is its place among those come by.
 
     ``cls``: what its class has to be, where that was looked into for another thing.
+    ``open`` and ``way`` are the view's.
     """
 
     thing: int
     cls: type | None
     open: Callable[[Any], Space]
+    way: Way | None
     tests: tuple[Test, ...]
 
 
@@ -66,7 +68,11 @@ class Ambient:
     def match(self) -> list[Any] | None:
         """Return what the slots in ``arrays`` hold now; None where a guard fails."""
         found = self.glance.look()
-        return self._tested() if found is None else found
+        if found is None:
+            found = self._tested()
+            if found:
+                self.glance.renew(found)
+        return found
 
     def _tested(self) -> list[Any] | None:
         things: list[Any] = []
@@ -153,7 +159,7 @@ def _check(
         cls, kinds = type(walk.nodes[inside.node].value), {}
     tests = (*_extents(walk, inside), *_tests(walk, inside, kinds, places))
     if tests or cls is not None:
-        yield Check(thing, cls, view.open, tests)
+        yield Check(thing, cls, view.open, view.way, tests)
 
 
 def _extents(walk: Walk, inside: Inside) -> Iterator[Test]:

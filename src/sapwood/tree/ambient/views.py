@@ -46,6 +46,7 @@ __all__ = [
     "WRAPPED",
     "Space",
     "View",
+    "Way",
     "imported",
     "member_names",
     "value_text",
@@ -65,6 +66,20 @@ class _Empty:
 EMPTY = _Empty()
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What a view opens, where that can be told without calling it.
+
+    That is an ``attribute`` of the thing, or the ``item`` of that; no attribute: it is
+    the thing itself, where this is a plain list, tuple or dict. Slots hold what is in
+    there, or the attribute ``each`` of it.
+    """
+
+    attribute: str = ""
+    item: str = ""
+    each: str = ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
     """One way of naming what is inside a thing.
@@ -73,6 +88,7 @@ class View:
     value)`` binds a slot, where that can be done, and unbinds it for `EMPTY`.
     ``extent`` says what besides single slots may change: nothing, the length, the
     keys, or which names are there.
+    ``way`` says the same as ``open``, where it can.
     ``guarded``: a change between calls is a miss; always, a change during one is seen.
     ``portable``: another process may well see the same.
     """
@@ -84,6 +100,7 @@ class View:
     extent: Literal["fixed", "length", "keys", "names"] = "fixed"
     guarded: bool = True
     portable: bool = True
+    way: Way | None = None
 
 
 def value_text(value: object) -> str:
@@ -227,6 +244,7 @@ GLOBALS = View(
     lambda _, __, key: str(key),
     _store_global,
     "names",
+    way=Way("__globals__"),
 )
 CELLS = View(
     "cells",
@@ -236,15 +254,35 @@ CELLS = View(
 )
 IMPORTS = View("imports", _imports, lambda _, __, key: str(key))
 ATTRIBUTES = View(
-    "attributes", attrgetter("__dict__"), _dotted, _store_attribute, "names"
+    "attributes",
+    attrgetter("__dict__"),
+    _dotted,
+    _store_attribute,
+    "names",
+    way=Way("__dict__"),
 )
 FIELDS = View("fields", _fields, _dotted, _store_field, "names")
-VARIABLES = View("variables", attrgetter("__dict__"), _dotted, _store_variable, "names")
-MODULE = View("module", attrgetter("__dict__"), _dotted, _store_attribute, "names")
+VARIABLES = View(
+    "variables",
+    attrgetter("__dict__"),
+    _dotted,
+    _store_variable,
+    "names",
+    way=Way("__dict__"),
+)
+MODULE = View(
+    "module",
+    attrgetter("__dict__"),
+    _dotted,
+    _store_attribute,
+    "names",
+    way=Way("__dict__"),
+)
 BASES = View(
     "bases",
     attrgetter("__bases__"),
     lambda _, thing, key: str(thing.__bases__[key].__name__),
+    way=Way("__bases__"),
 )
 TYPE = View(
     "type", lambda thing: (type(thing),), lambda _, thing, __: type(thing).__name__
@@ -262,13 +300,19 @@ PARTIAL = View(
     _named("func", "args", "keywords"),
 )
 PROPERTY = View("property", attrgetter("fget", "fset", "fdel"), _same)
-TUPLE = View("tuple", lambda thing: tuple.__getitem__(thing, slice(None)), _subscript)
+TUPLE = View(
+    "tuple",
+    lambda thing: tuple.__getitem__(thing, slice(None)),
+    _subscript,
+    way=Way(),
+)
 LIST = View(
     "list",
     lambda thing: thing if type(thing) in _OWN_ITEMS else list.copy(thing),
     _subscript,
     _bind,
     "length",
+    way=Way(),
 )
 SET = View("set", tuple, _subscript, None, "length")
 DICT = View(
@@ -277,8 +321,9 @@ DICT = View(
     _subscript,
     _bind,
     "keys",
+    way=Way(),
 )
-LOADED = View("loaded", lambda thing: thing, _subscript, None, "names")
+LOADED = View("loaded", lambda thing: thing, _subscript, None, "names", way=Way())
 REGISTERED = View("registered", _children, _subscript)
 
 BY_NAME: Final[Mapping[str, View]] = {
