@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sapwood.memory.planner import Buffer, largest_first, lower_bound, plan
 from sapwood.memory.simulate import Trace, read_trace
+from sapwood.testing.lifetimes import KINDS, make_lifetimes
 from sapwood.testing.traces import FAMILIES, make_trace
 
 TESTS = Path(__file__).resolve().parent.parent / "tests/memory"
@@ -25,21 +26,32 @@ def measure() -> dict[str, float]:
     figures: dict[str, float] = {}
     for name in HARD:
         trace = read_trace(TESTS / "planner/traces" / f"{name}.csv")
-        figures |= _figures(trace, CAPACITY, 1.0, 60.0)
+        figures |= _figures(name, _buffers(trace), CAPACITY, 1.0, 60.0)
     for name in EASY:
         trace = read_trace(TESTS / "simulate/traces" / f"{name}.csv")
-        figures |= _figures(trace, None, 1.02, 10.0)
-    for family in FAMILIES:
-        for count in LONG:
-            figures |= _figures(make_trace(family, 0, count), None, 1.02, 60.0)
+        figures |= _figures(name, _buffers(trace), None, 1.02, 10.0)
+    for count in LONG:
+        for family in FAMILIES:
+            buffers = _buffers(make_trace(family, 0, count))
+            figures |= _figures(family, buffers, None, 1.02, 60.0)
+        for kind in KINDS:
+            buffers = make_lifetimes(kind, 0, count)
+            figures |= _figures(kind, buffers, None, 1.02, 60.0)
     return figures
 
 
+def _buffers(trace: Trace) -> tuple[Buffer, ...]:
+    return tuple(Buffer(b.lower, b.upper, b.size) for b in trace.buffers)
+
+
 def _figures(
-    trace: Trace, capacity: int | None, ratio: float, seconds: float
+    name: str,
+    buffers: tuple[Buffer, ...],
+    capacity: int | None,
+    ratio: float,
+    seconds: float,
 ) -> dict[str, float]:
-    buffers = [Buffer(b.lower, b.upper, b.size) for b in trace.buffers]
-    name = f"{trace.name}, {len(buffers):,} buffers"
+    name = f"{name}, {len(buffers):,} buffers"
     least = capacity or lower_bound(buffers)
     offsets = largest_first(buffers)
     ends = (at + b.size for at, b in zip(offsets, buffers, strict=True))

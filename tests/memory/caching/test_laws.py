@@ -294,7 +294,7 @@ def test_garbage_is_collected_above_the_threshold(classic):
 
 
 def test_a_split_limit_keeps_large_blocks_whole(classic):
-    """Blocks from the limit on serve requests from the limit on, and are not split."""
+    """Blocks above the limit serve requests above the limit, and are not split."""
     allocator, stream = classic.allocator, classic.stream()
     allocator.configure("expandable_segments:False,max_split_size_mb:20")
     large = allocator.malloc(40 * MIB, stream)
@@ -303,6 +303,18 @@ def test_a_split_limit_keeps_large_blocks_whole(classic):
     assert not large <= small < large + 40 * MIB
     assert allocator.malloc(30 * MIB, stream) == large
     assert allocator.usable_size(large) == 40 * MIB
+
+
+@pytest.mark.parametrize("limit", [20, 24, 64])
+@pytest.mark.parametrize("made", [MIB + 1, 9 * MIB, 20 * MIB])
+def test_an_ordinary_segment_serves_again(classic, limit, made):
+    """However low the split limit: one that is whole again serves small requests."""
+    allocator, stream = classic.allocator, classic.stream()
+    allocator.configure(f"expandable_segments:False,max_split_size_mb:{limit}")
+    for size in (made, 2 * MIB, 15 * MIB):
+        allocator.free(allocator.malloc(size, stream))
+        assert classic.atlas.used() == 20 * MIB
+    assert allocator.counters().oversize_segments.current == 0
 
 
 def test_a_new_segment_serves_who_asked_for_it(classic):

@@ -95,6 +95,6 @@ def test_hard_instances_are_solved(name):
             Buffer(int(row["lower"]), int(row["upper"]), int(row["size"]))
             for row in csv.DictReader(file)
         ]
-    made = plan(buffers, capacity=CAPACITY, steps=120, seconds=110)
+    made = plan(buffers, capacity=CAPACITY, steps=240, seconds=110)
     assert made.solved
     assert not violations(buffers, made.offsets)

@@ -11,18 +11,17 @@ from contextlib import suppress
 from typing import Final
 
 from sapwood.driver.api import Driver, StreamHandle
-from sapwood.errors import OutOfMemory
-from sapwood.memory.caching import asking, retry, streams, upkeep
+from sapwood.memory.caching import asking, streams, upkeep
 from sapwood.memory.caching.block import ALLOCATED, FREE, Block
-from sapwood.memory.caching.controls import Controls
 from sapwood.memory.caching.gate import BUSY
-from sapwood.memory.caching.growth import Attempt
+from sapwood.memory.caching.marking import marking
 from sapwood.memory.caching.records.ledger import JOURNAL_LIMIT
 from sapwood.memory.caching.records.stacks import NO_STACK, gather
+from sapwood.memory.caching.serving import Serving
 from sapwood.memory.caching.settings import DEFAULT, Settings
 from sapwood.memory.caching.sizes import GRAIN, LARGEST_SMALL
 from sapwood.memory.caching.source import DriverSource, Source
-from sapwood.memory.caching.state import Demand, State, outside
+from sapwood.memory.caching.state import State, outside
 from sapwood.units import Addr, Size
 
 __all__ = ["Allocator"]
@@ -30,7 +29,7 @@ __all__ = ["Allocator"]
 _GRAIN_MASK: Final = GRAIN - 1
 
 
-class Allocator(Controls):
+class Allocator(Serving):
     """A caching allocator over one device; thread-safe.
 
     ``index`` is the device's number in pictures; physical memory comes from
@@ -91,6 +90,7 @@ class Allocator(Controls):
                     self._mode = self._calm
         except BaseException:
             self._let_go()
+            asking.check_request(size, stream)
             raise
         self._release()
         return self._malloc(size, stream) if block is None else block.address
@@ -119,6 +119,7 @@ class Allocator(Controls):
                     self._mode = self._calm
         except BaseException:
             self._let_go()
+            asking.check_address(address)
             raise
         self._release()
         if not size:
@@ -132,55 +133,52 @@ class Allocator(Controls):
     # The long way.
 
     def _malloc(self, size: int, stream: StreamHandle) -> Addr:
+        asking.check_request(size, stream)
+        size = asking.checked_size(size)
         if size == 0:
             return Addr(0)
-        asking.check_size(size)
         history = self._state.history
         wants = history is not None and history.wants_stack("alloc")
         stack = outside(gather()) if wants else NO_STACK
-        with self._entered() as state:
-            upkeep.check_open(state)
-            demand = asking.demand_of(state, size, stream, stack)
-            streams.attend(state)
-            first, further = asking.order_of(state, demand)
-            address = _serve(state, demand, first)
-        if address is None and further:
-            # Whoever is asked for memory here may call the allocator.
-            asked = [reclaim(demand.need) for reclaim in tuple(self._reclaimers)]
-            address = self._serve_further(demand, further[0 if any(asked) else 1 :])
-        if address is None:
-            raise self._shortage(demand)
+        try:
+            self._attend()
+            with self._entered(quiet=self._look(stream)) as state:
+                upkeep.check_open(state)
+                demand = asking.demand_of(state, size, stream, stack)
+                first, further = asking.order_of(state, demand)
+                block = state.fit(demand.silo, demand.need)
+                if block is not None:
+                    return state.take(block, demand)
+            address = self._serve(demand, first[1:])
+            if address is None and further:
+                # Whoever is asked for memory here may call the allocator.
+                asked = [reclaim(demand.need) for reclaim in tuple(self._reclaimers)]
+                address = self._serve(demand, further[0 if any(asked) else 1 :])
+            if address is None:
+                raise self._shortage(demand)
+        finally:
+            self._tidy()
         return address
 
-    def _serve_further(self, demand: Demand, attempts: asking.Order) -> Addr | None:
-        for attempt in attempts:
-            with self._entered() as state:
-                waits = retry.waits(state, attempt, demand)
-            self._wait(waits)
-            with self._entered() as state:
-                address = _serve(state, demand, (attempt,))
-            if address is not None:
-                return address
-        return None
-
-    def _shortage(self, demand: Demand) -> OutOfMemory:
-        with self._entered() as state:
-            error, free = asking.refusal(state, demand, self.index)
-            limit = state.limit
-        for observer in tuple(self._observers):
-            observer(self.index, demand.size, limit, free)
-        return error
-
     def _free(self, address: Addr) -> None:
+        asking.check_address(address)
         if address == 0:
             return
-        with self._lock:
-            block = streams.held(self._state, address)
-            if self._mode != BUSY:
-                with self._entered() as state:
-                    streams.give(state, block)
-            elif not self._put_off(block):
+        if self._is_inside():
+            if not self._put_off(streams.held(self._state, address)):
                 raise streams.freed_twice(address)
+            return
+        try:
+            errand = None
+            with self._entered(quiet=self._look()) as state:
+                block = streams.held(state, address)
+                state.give(block)
+                if block in streams.unmarked(state):
+                    errand = self._launched(marking(state, [block]))
+            if errand is not None:
+                self._see_through(errand)
+        finally:
+            self._tidy()
 
     def record_stream(self, address: Addr, stream: StreamHandle) -> None:
         """Say that work on ``stream``, given to it until the free, uses a block.
@@ -188,24 +186,20 @@ class Allocator(Controls):
         ``address`` may lie inside the block: a view protects all of it. On the
         block's own stream, and for 0, nothing happens.
         """
+        asking.check_address(address)
+        asking.check_stream(stream)
         if address:
-            with self._entered() as state:
+            with self._entered(quiet=self._look(stream)) as state:
                 streams.use(state, streams.block_around(state, address), stream)
 
     def forget_stream(self, stream: StreamHandle, heir: StreamHandle) -> None:
         """Hand a destroyed stream's blocks on to ``heir``, ordered after it."""
-        with self._entered() as state:
+        for each in (stream, heir):
+            asking.check_stream(each)
+        with self._entered(alone=True) as state:
             streams.bequeath(state, stream, heir)
 
     def usable_size(self, address: Addr) -> Size:
         """Return how large the block at an address is, at least what was asked for."""
         with self._entered() as state:
             return Size(streams.held(state, address).size)
-
-
-def _serve(state: State, demand: Demand, attempts: tuple[Attempt, ...]) -> Addr | None:
-    for attempt in attempts:
-        block = retry.perform(state, attempt, demand)
-        if block is not None:
-            return state.take(block, demand)
-    return None

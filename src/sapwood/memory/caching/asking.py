@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import threading
+from typing import SupportsIndex
 
 from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError, OutOfMemory
@@ -16,18 +18,66 @@ from sapwood.memory.caching.sizes import IMPOSSIBLE, class_of, rounded
 from sapwood.memory.caching.state import Demand, State
 from sapwood.units import Size
 
-__all__ = ["Order", "check_size", "demand_of", "order_of", "refusal"]
+__all__ = [
+    "Order",
+    "check_address",
+    "check_request",
+    "check_stream",
+    "checked_size",
+    "demand_of",
+    "order_of",
+    "refusal",
+]
 
 
-def check_size(size: int) -> None:
-    """Raise `MisuseError` for what nobody can want: below 0, or from 1 EiB."""
-    if size < 0:
-        raise MisuseError(f"cannot allocate {size} bytes: ask for 0 or more")
-    if size >= IMPOSSIBLE:
-        raise MisuseError(
-            f"cannot allocate {size} bytes: 1 EiB and more is a mistake, not a shortage"
-            ". Look at how the size was computed"
+def check_request(size: object, stream: object) -> None:
+    """Raise TypeError for what is no size, or no stream."""
+    if not _is_whole(size):
+        raise TypeError(
+            f"a size is a whole number of bytes, not {type(size).__name__} {size!r}: "
+            "round it, as with int() or math.ceil()"
         )
+    check_stream(stream)
+
+
+def checked_size(size: SupportsIndex) -> int:
+    """Return a size as an int; `MisuseError` for what nobody can want.
+
+    That is below 0, and from 1 EiB.
+    """
+    whole = operator.index(size)
+    if whole < 0:
+        raise MisuseError(f"cannot allocate {whole} bytes: ask for 0 or more")
+    if whole >= IMPOSSIBLE:
+        raise MisuseError(
+            f"cannot allocate {whole} bytes: 1 EiB and more is a mistake, not a "
+            "shortage. Look at how the size was computed"
+        )
+    return whole
+
+
+def check_address(address: object) -> None:
+    """Raise TypeError for what is no address."""
+    if not _is_whole(address):
+        raise TypeError(
+            f"an address is an int, not {type(address).__name__} {address!r}: pass "
+            "what malloc returned"
+        )
+
+
+def check_stream(stream: object) -> None:
+    """Raise TypeError for what is no handle of a stream."""
+    if not _is_whole(stream):
+        raise TypeError(
+            f"a stream is the int that names it, not {type(stream).__name__} "
+            f"{stream!r}: pass what create_stream or adopt_stream of the driver "
+            "returned"
+        )
+
+
+def _is_whole(number: object) -> bool:
+    # To ask whether it is a SupportsIndex takes longer than to allocate.
+    return hasattr(number, "__index__")
 
 
 def demand_of(state: State, size: int, stream: StreamHandle, stack: Stack) -> Demand:
@@ -63,13 +113,15 @@ def _is_rejected(state: State, demand: Demand) -> bool:
     return state.ledger.allocated() + growth_size(state, demand) > state.limit
 
 
-def refusal(state: State, demand: Demand, index: int) -> tuple[OutOfMemory, Size]:
-    """Return the error of a demand that nothing serves, and the device's free bytes."""
+def refusal(state: State, demand: Demand, index: int, free: Size) -> OutOfMemory:
+    """Return the error of a demand that nothing serves.
+
+    ``free`` is the device's free memory, in bytes.
+    """
     if _is_rejected(state, demand):
         state.ledger.rejections += 1
     else:
         state.ledger.ooms += 1
-    free = state.driver.memory_info().free
     state.note("oom", free, demand.need, demand.silo, demand.stack)
     silo = demand.silo
     request = Request(
@@ -84,4 +136,4 @@ def refusal(state: State, demand: Demand, index: int) -> tuple[OutOfMemory, Size
         capturing=state.capturing(),
     )
     picture = portray(state, index, free, history=False)
-    return out_of_memory(picture, request), free
+    return out_of_memory(picture, request)

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from sapwood.driver.api import StreamHandle
+from sapwood.driver.release import Release
 from sapwood.memory.caching import relief, upkeep
 from sapwood.memory.caching.export.portrait import portray
-from sapwood.memory.caching.gate import Gate
 from sapwood.memory.caching.picture import Entry, Picture, PoolId
 from sapwood.memory.caching.pools import SegmentSource
 from sapwood.memory.caching.records.counters import Counters
@@ -19,6 +19,7 @@ from sapwood.memory.caching.records.history import (
     Enabled,
     HistoryOptions,
 )
+from sapwood.memory.caching.rounds import Rounds
 from sapwood.memory.caching.settings import Settings
 from sapwood.memory.caching.state import State
 from sapwood.units import Addr, Size
@@ -34,7 +35,7 @@ Reclaimer = Callable[[Size], bool]
 T = TypeVar("T")
 
 
-class Controls(Gate):
+class Controls(Rounds):
     """All of an allocator but allocating; ``index`` is its device's in pictures."""
 
     __slots__ = ("_observers", "_reclaimers", "index")
@@ -107,7 +108,12 @@ class Controls(Gate):
         Blocks that somebody holds stay valid.
         """
         with self._entered() as state:
-            upkeep.release_pool(state, pool)
+            released = upkeep.release_pool(state, pool)
+        try:
+            if released.use_count == 0:
+                self._give_back(lambda state: relief.cached(state, released.silos()))
+        finally:
+            self._tidy()
 
     # Giving memory back.
 
@@ -117,27 +123,36 @@ class Controls(Gate):
         Waits for events and streams. Does nothing where this thread is routed to a
         pool, or anything is captured.
         """
-        with self._entered() as state:
-            waits = upkeep.waits(state, pool)
-        self._wait(waits)
-        with self._entered() as state:
-            upkeep.empty_cache(state, pool)
+        with self._entered(quiet=self._look()) as state:
+            silos = upkeep.emptied(state, pool)
+            settled = None if pool is None else state.pools.named(pool)
+        if not silos:
+            return
+        try:
+            self._settle(settled)
+            self._give_back(lambda state: relief.cached(state, silos))
+        finally:
+            self._tidy()
 
     def trim(self, keep: int = 0) -> Size:
         """Give back free memory until at most ``keep`` bytes of it are left.
 
         Returns how many bytes. Waits for streams, not for events.
         """
-        with self._entered() as state:
-            waits = relief.waits_for_cache(state, upkeep.emptied(state, None))
-        self._wait(waits)
-        with self._entered() as state:
-            return upkeep.trim(state, keep)
+        kept = upkeep.checked_kept(keep)
+        try:
+            return self._give_back(lambda state: relief.trimmed(state, kept))
+        finally:
+            self._tidy()
 
     def close(self) -> None:
         """Give everything back; what is still held goes when it is freed."""
         with self._entered() as state:
-            upkeep.close(state)
+            state.closed = True
+            state.pools.routes.clear()
+        with Release() as release:
+            release(self._settle)
+            release(self._tidy)
 
     # Settings.
 
@@ -151,7 +166,7 @@ class Controls(Gate):
 
         Raises `MisuseError` with nothing changed.
         """
-        new = settings if isinstance(settings, Settings) else Settings.parse(settings)
+        new = upkeep.settings_of(settings)
         with self._entered() as state:
             upkeep.configure(state, new)
 

@@ -18,7 +18,15 @@ from sapwood.memory.caching.block import (
 from sapwood.memory.caching.growth import Piece
 from sapwood.units import Addr
 
-__all__ = ["extents_in", "idle_extents", "join_free", "mapped", "unmapped"]
+__all__ = [
+    "blocks_of",
+    "extents_in",
+    "idle_extents",
+    "join_free",
+    "mapped",
+    "remapped",
+    "unmapped",
+]
 
 
 def join_free(blocks: Blocks, block: Block) -> Block:
@@ -71,6 +79,30 @@ def idle_extents(segment: Segment) -> list[Extent]:
     return [extent for block in free for extent in extents_in(block)]
 
 
+def blocks_of(segment: Segment) -> dict[Extent, Block]:
+    """Return the idle extents with the blocks that they lie in."""
+    free = (block for block in segment.blocks() if block.state is FREE)
+    return {extent: block for block in free for extent in extents_in(block)}
+
+
+def remapped(blocks: Blocks, segment: Segment, extents: Iterable[Extent]) -> None:
+    """Let addresses that `unmapped` was told of be free again."""
+    for extent in extents:
+        at = extent.address
+        hole = next(hole for hole in segment.holes if hole.address <= at < hole.end)
+        if hole.address < at:
+            segment.holes[split(blocks, hole, at - hole.address)] = None
+            _reindex(hole.prev)
+        mapped(blocks, segment, [Piece(at, extent.size)])
+
+
+def _reindex(block: Block) -> None:
+    """Index a block anew, if it is free: it counts as large as it could grow."""
+    if block.state is FREE:
+        block.segment.silo.remove(block)
+        block.segment.silo.add(block)
+
+
 def unmapped(blocks: Blocks, gone: Mapping[Extent, Block]) -> None:
     """Let the addresses of extents be unmapped.
 
@@ -105,7 +137,5 @@ def _cut(blocks: Blocks, block: Block, extent: Extent) -> None:
         merge_next(blocks, block)
     if before.state is FREE:
         silo.add(before)
-    elif block.prev.state is FREE:
-        # It counts as large as it could grow, which has changed.
-        silo.remove(block.prev)
-        silo.add(block.prev)
+    else:
+        _reindex(block.prev)

@@ -7,7 +7,7 @@ other error is raised. Either way everything is then as it was before.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -16,22 +16,21 @@ from sapwood.driver.results import Result
 from sapwood.errors import DriverError
 from sapwood.memory.caching import expand
 from sapwood.memory.caching.block import Block, Extent, Segment
-from sapwood.memory.caching.growth import Piece, Window, supply, window
+from sapwood.memory.caching.growth import Donor, Piece, Window, supply, window
+from sapwood.memory.caching.silo import Silo
 from sapwood.memory.caching.sizes import segment_size
 from sapwood.memory.caching.state import Demand, State
-from sapwood.memory.caching.stitch import Donors, harvest, open_to_moves, stitch
-from sapwood.units import Size, align_down, align_up
+from sapwood.memory.caching.stitch import donating, harvested, place
+from sapwood.units import Addr, Size, align_down, align_up
 
-__all__ = ["grow", "growth_size", "timed"]
+__all__ = ["donors", "grow", "growth_size"]
 
 _EXTENT_SHARE = 16384
 _SMALL_RESERVE = 1 << 30
 
-Choice = Callable[[State, Demand, Window], Donors]
-
 
 @contextmanager
-def timed(state: State) -> Iterator[None]:
+def _timed(state: State) -> Iterator[None]:
     """Count the time as the driver's."""
     start = time.perf_counter()
     try:
@@ -54,23 +53,34 @@ def _expands(state: State, demand: Demand) -> bool:
     return plain and state.settings.expandable_segments
 
 
-def grow(state: State, demand: Demand, *, last: bool = False) -> Block | None:
-    """Return a new free block for a demand, made of new memory.
+def donors(state: State, demand: Demand, *, last: bool) -> list[Silo]:
+    """Return whose free pages are to be moved before memory is created; maybe none.
 
-    Before memory is created that would not have been needed, free pages of streams
-    whose work is over are used. As the ``last`` attempt, free pages of any segment
-    are, and where segments are classic, too.
+    As the ``last`` attempt those of any segment, else harvested ones.
     """
+    pool = demand.silo.pool
+    if last and pool.source is None and not pool.no_split:
+        return donating(state, demand)
+    return harvested(state, demand) if _expands(state, demand) else []
+
+
+def grow(
+    state: State, demand: Demand, loose: list[Donor], *, last: bool = False
+) -> Block | None:
+    """Return a new free block for a demand, made of loose and of new memory.
+
+    ``loose`` are extents that are mapped nowhere; those that are used go from it. As
+    the ``last`` attempt, the segment is expandable also where they are classic.
+    """
+    pool = demand.silo.pool
     attempt: Callable[[], Block | None]
-    if demand.silo.pool.source is not None:
+    if pool.source is not None:
         attempt = partial(_fetch, state, demand)
-    elif last and not demand.silo.pool.no_split:
-        attempt = partial(_expand, state, demand, stitch)
-    elif _expands(state, demand):
-        attempt = partial(_expand, state, demand, harvest)
+    elif _expands(state, demand) or (last and not pool.no_split):
+        attempt = partial(_expand, state, demand, loose, last=last)
     else:
         attempt = partial(_open_classic, state, demand)
-    with timed(state):
+    with _timed(state):
         return _granted(attempt)
 
 
@@ -105,11 +115,14 @@ def _open_classic(state: State, demand: Demand) -> Block | None:
     created: list[Extent] = []
     with Release() as undo:
         try:
-            created = _created(state, supply(whole, max(largest, state.page)).created)
+            created = _created(
+                state, supply(whole.pieces, max(largest, state.page)).created
+            )
             state.segments.map(created)
         except BaseException:
             undo(state.segments.discard, created)
-            undo(state.segments.close, segment)
+            state.segments.unlist(segment)
+            undo(state.segments.surrender, segment)
             raise
     state.segments.supply(segment, created)
     expand.mapped(state.blocks, segment, whole.pieces)
@@ -128,22 +141,38 @@ def _commit_classic(state: State, demand: Demand, segment: Segment) -> Block:
 # Expandable segments.
 
 
-def _expand(state: State, demand: Demand, choose: Choice) -> Block | None:
-    found = window(demand.silo.segments, demand.need, state.page)
+def _expand(
+    state: State, demand: Demand, loose: list[Donor], *, last: bool
+) -> Block | None:
+    found = place(state, demand)
     if found is not None:
-        return _fill(state, demand, found, choose(state, demand, found))
-    if demand.need > state.limit:
+        return _fill(state, demand, found, loose)
+    if not _may_open(state, demand, loose, last=last):
         return None
     opened = _open_expandable(state, demand)
-    block = None
     with Release() as undo:
         try:
             found = window([opened], demand.need, state.page)
-            if found is not None:
-                block = _fill(state, demand, found, choose(state, demand, found))
+            return None if found is None else _fill(state, demand, found, loose)
         finally:
-            undo(_close_if_empty, state, opened)
-    return block
+            if not opened.extents:
+                state.segments.unlist(opened)
+                state.note_closed(opened)
+                undo(state.segments.surrender, opened)
+
+
+def _may_open(state: State, demand: Demand, loose: list[Donor], *, last: bool) -> bool:
+    """Whether there is room for a new segment's pages, and no way in an old one.
+
+    What leaves an old one now has left it soon; then there may be.
+    """
+    if demand.need > state.limit:
+        return False
+    leaving = state.segments.leaving
+    if not last and any(s.expandable and s in leaving for s in demand.silo.segments):
+        return False
+    new = Piece(Addr(0), Size(align_up(demand.need, state.page)))
+    return supply([new], new.size, loose).new <= state.room
 
 
 def _open_expandable(state: State, demand: Demand) -> Segment:
@@ -167,32 +196,25 @@ def _largest_extent(state: State) -> Size:
     return Size(max(min(wish, most), state.page))
 
 
-def _fill(state: State, demand: Demand, found: Window, donors: Donors) -> Block | None:
-    """Map a window with what donors have, and new memory for the rest."""
-    plan = supply(found, _largest_extent(state), donors)
+def _fill(
+    state: State, demand: Demand, found: Window, loose: list[Donor]
+) -> Block | None:
+    """Map a window with what is loose, and new memory for the rest."""
+    plan = supply(found.pieces, _largest_extent(state), loose)
     if plan.new > state.room:
         return None
     created = _created(state, plan.created)
     moved = [Extent(m.to, m.extent.size, m.extent.handle) for m in plan.moves]
-    old: dict[Segment, dict[Extent, Block]] = {}
-    for move in plan.moves:
-        old.setdefault(move.block.segment, {})[move.extent] = move.block
     with Release() as undo:
         try:
-            # Over already, or waited for without the lock: but never unmapped early.
-            for stream in {donor.silo.stream: None for donor in old}:
-                state.finish(stream)
             state.segments.map([*created, *moved])
         except BaseException:
             undo(state.segments.discard, created)
             raise
     _commit_window(state, demand, found, [*created, *moved])
-    try:
-        _give_up(state, old)
-    except DriverError:
-        # Done all the same; but a request that raises keeps no memory.
-        _retract(state, found, [*created, *moved])
-        raise
+    state.segments.away -= sum(extent.size for extent in moved)
+    for move in plan.moves:
+        loose.remove((move.segment, move.extent))
     return state.blocks[found.address]
 
 
@@ -205,40 +227,6 @@ def _commit_window(
     state.count_memory(silo, found.missing, len(extents))
     for piece in found.pieces:
         state.note("segment_map", piece.address, piece.size, silo, demand.stack)
-
-
-def _give_up(state: State, old: Mapping[Segment, Mapping[Extent, Block]]) -> None:
-    """Let segments go on without extents that are mapped elsewhere now."""
-    with Release() as release:
-        for donor, extents in old.items():
-            open_to_moves(state, donor)
-            expand.unmapped(state.blocks, extents)
-            size = sum(extent.size for extent in extents)
-            state.segments.moved += size
-            state.count_memory(donor.silo, -size, len(extents))
-            for extent in extents:
-                state.note("segment_unmap", extent.address, extent.size, donor.silo)
-            release(state.segments.abandon, donor, list(extents))
-            release(_close_if_empty, state, donor)
-
-
-def _retract(state: State, found: Window, extents: Sequence[Extent]) -> None:
-    """Give back what was mapped for a window; errors of that are of the same kind."""
-    block, segment = state.blocks[found.address], found.segment
-    expand.unmapped(state.blocks, dict.fromkeys(extents, block))
-    state.count_memory(segment.silo, -found.missing, len(extents))
-    for extent in extents:
-        state.note("segment_unmap", extent.address, extent.size, segment.silo)
-    with Release() as release:
-        release(state.segments.withdraw, segment, extents)
-        release(_close_if_empty, state, segment)
-
-
-def _close_if_empty(state: State, segment: Segment) -> None:
-    if not segment.extents and segment in segment.silo.segments:
-        with Release() as release:
-            release(state.segments.close, segment)
-            state.note_closed(segment)
 
 
 # Physical memory.

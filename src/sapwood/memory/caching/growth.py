@@ -16,6 +16,7 @@ from sapwood.units import Addr, Size, align_up
 
 __all__ = [
     "Attempt",
+    "Donor",
     "Move",
     "Piece",
     "Supply",
@@ -115,11 +116,15 @@ def _window_at(hole: Block, need: int, page: int) -> Window | None:
     return Window(hole.segment, Addr(address), Size(need), tuple(pieces))
 
 
+Donor = tuple[Segment, Extent]
+"""An extent whose memory may serve elsewhere, with the segment that has or had it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
-    """An extent in a free block whose memory is mapped elsewhere instead."""
+    """An extent of a segment whose memory is mapped elsewhere instead."""
 
-    block: Block
+    segment: Segment
     extent: Extent
     to: Addr
 
@@ -137,19 +142,17 @@ class Supply:
         return Size(sum(piece.size for piece in self.created))
 
 
-def supply(
-    found: Window, most: int, donors: Iterable[tuple[Block, Extent]] = ()
-) -> Supply:
-    """Return how to fill a window: with extents of donors, as far as they fit.
+def supply(pieces: Iterable[Piece], most: int, donors: Iterable[Donor] = ()) -> Supply:
+    """Return how to fill a window's pieces: with extents of donors that fit.
 
     The rest is created, in extents of at most ``most`` bytes.
     """
     moves: list[Move] = []
-    left = {piece.address: piece.size for piece in found.pieces}
-    for block, extent in donors:
+    left = {piece.address: piece.size for piece in pieces}
+    for segment, extent in donors:
         at = next((at for at, size in left.items() if size >= extent.size), None)
         if at is not None:
-            moves.append(Move(block, extent, at))
+            moves.append(Move(segment, extent, at))
             rest = Size(left.pop(at) - extent.size)
             if rest:
                 left[Addr(at + extent.size)] = rest

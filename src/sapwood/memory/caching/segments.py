@@ -1,7 +1,8 @@
 """What is reserved and mapped: the only place that changes the device's memory.
 
 Every call that makes something either makes all of it or leaves everything as it
-was. Calls that give back do it all, and raise the first error at the end.
+was. Calls that give back do it all, and raise the first error at the end; they need
+no lock, and are about what no book knows any more.
 """
 
 from __future__ import annotations
@@ -32,13 +33,16 @@ _FEWER = 16
 class Segments:
     """The segments of one allocator, and the memory mapped in them.
 
-    In bytes, ``held`` is the memory, ``addresses`` what is reserved for it, ``moved``
-    all that was ever mapped elsewhere.
+    In bytes, ``held`` is the memory, ``addresses`` what is reserved for it, ``away``
+    memory that has left the books but not the device, ``moved`` all that was ever
+    mapped elsewhere. ``leaving`` are segments that somebody is taking memory from
+    just now: how many do. ``departures`` counts how often memory went.
     """
 
     def __init__(self, driver: Driver, source: Source, blocks: Blocks) -> None:
         self.driver, self.source, self.blocks = driver, source, blocks
-        self.held = self.addresses = self.moved = 0
+        self.held = self.addresses = self.away = self.moved = self.departures = 0
+        self.leaving: dict[Segment, int] = {}
         self._starts: list[int] = []
         self._by_start: dict[int, Segment] = {}
 
@@ -113,20 +117,25 @@ class Segments:
         self._by_start[segment.address] = segment
         segment.silo.segments[segment] = None
 
-    def close(self, segment: Segment) -> None:
-        """Give the addresses of a segment back, or the segment to its source."""
+    def unlist(self, segment: Segment) -> None:
+        """Forget a segment, of which nothing is used or mapped any more."""
         block = segment.whole()
         if block is None or (segment.extents and segment.source is None):
             raise InternalError("a segment goes when nothing of it is used or mapped")
         del self.blocks[segment.address], self._by_start[segment.address]
         self._starts.remove(segment.address)
         del segment.silo.segments[segment]
-        if segment.source is not None:
-            self.held -= segment.size
-            segment.source.free(segment.address, segment.size, segment.silo.stream)
-        else:
+        if segment.source is None:
             self.addresses -= segment.size
+        else:
+            self.held -= segment.size
+
+    def surrender(self, segment: Segment) -> None:
+        """Give the addresses of a segment back, or the segment to its source."""
+        if segment.source is None:
             self.driver.unreserve(segment.address, segment.size)
+        else:
+            segment.source.free(segment.address, segment.size, segment.silo.stream)
 
     # Memory.
 
@@ -171,20 +180,24 @@ class Segments:
             insort(segment.extents, extent)
         self.held += sum(extent.size for extent in extents)
 
-    def withdraw(self, segment: Segment, extents: Sequence[Extent]) -> None:
-        """Unmap extents and give their memory back."""
-        with Release() as release:
-            release(self.abandon, segment, extents)
-            release(self.discard, extents)
-
-    def abandon(self, segment: Segment, extents: Sequence[Extent]) -> None:
-        """Unmap extents whose memory is mapped elsewhere."""
-        for extent in extents:
-            del segment.extents[bisect_left(segment.extents, extent)]
-        self.held -= sum(extent.size for extent in extents)
+    def unmap(self, extents: Sequence[Extent]) -> None:
+        """Unmap extents; they keep their memory."""
         with Release() as release:
             for address, size in _intervals(extents):
                 release(self.driver.unmap, address, size)
+
+    def take_out(self, segment: Segment, extents: Sequence[Extent]) -> None:
+        """Let extents be in the segment no more, though they are mapped still."""
+        for extent in extents:
+            del segment.extents[bisect_left(segment.extents, extent)]
+        size = sum(extent.size for extent in extents)
+        self.held -= size
+        self.away += size
+
+    def put_back(self, segment: Segment, extents: Sequence[Extent]) -> None:
+        """Let extents be in the segment again: they were mapped all the time."""
+        self.supply(segment, extents)
+        self.away -= sum(extent.size for extent in extents)
 
 
 def _intervals(extents: Sequence[Extent]) -> list[tuple[Addr, Size]]:

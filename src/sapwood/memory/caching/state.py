@@ -6,11 +6,12 @@ and *retired* when nobody can be using it any more.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
 
-from sapwood.driver.api import CaptureStatus, Driver, StreamHandle
+from sapwood.driver.api import Driver, StreamHandle
 from sapwood.memory.caching.block import (
     ALLOCATED,
     FREE,
@@ -62,7 +63,9 @@ class Demand:
 class State:
     """Blocks, pools, segments, counters and history of one allocator.
 
-    ``history`` is None while nothing is recorded; ``past`` has then what was.
+    ``total`` is the device's memory, in bytes. ``history`` is None while nothing is
+    recorded; ``past`` has then what was. ``quiet`` are streams that were seen not to
+    be recording, by whoever holds the lock.
     """
 
     def __init__(self, driver: Driver, source: Source, settings: Settings) -> None:
@@ -71,19 +74,13 @@ class State:
         self.blocks: Blocks = {}
         self.pools = Pools()
         self.segments = Segments(driver, source, self.blocks)
-        self.pending = Pending(driver)
+        self.pending = Pending()
         self.ledger = Ledger()
         self.history: History | None = None
         self.past = History(HistoryOptions())
         self.closed = False
-        self._total: Size | None = None
-
-    @property
-    def total(self) -> Size:
-        """The device's memory, in bytes."""
-        if self._total is None:
-            self._total = self.driver.memory_info().total
-        return self._total
+        self.quiet: Collection[StreamHandle] = ()
+        self.total = driver.memory_info().total
 
     @property
     def limit(self) -> Size:
@@ -93,7 +90,7 @@ class State:
     @property
     def room(self) -> int:
         """What it may still get; nothing is below 0."""
-        return max(self.limit - self.segments.held, 0)
+        return max(self.limit - self.segments.held - self.segments.away, 0)
 
     def note(
         self,
@@ -122,28 +119,26 @@ class State:
             "snapshot", Addr(0), Size(active), StreamHandle(0), stack=stack
         )
 
-    def is_captured(self, stream: StreamHandle) -> bool:
-        """Whether a stream is recording instead of running."""
-        return self.driver.capture_status(stream) is not CaptureStatus.NONE
+    def capturable(self) -> list[StreamHandle]:
+        """Return the streams whose memory may be a capture's."""
+        return [stream for known in self._captured() for stream in known]
 
     def capturing(self) -> bool:
         """Whether a capture is under way whose memory comes from here.
 
         That is: a stream that is routed to a capture's pool, or has memory of it, is
-        recording; or nothing is known of that pool's streams yet.
+        recording, for all that is known; or nothing is known of that pool's streams.
         """
-        for route in self.pools.routes:
-            if route.pool.capture:
-                known = {silo.stream for silo in route.pool.silos()}
-                streams = known if route.stream is None else {route.stream}
-                if not streams or any(map(self.is_captured, streams)):
-                    return True
-        return False
+        return any(not known or known - {*self.quiet} for known in self._captured())
 
-    def finish(self, stream: StreamHandle) -> None:
-        """Wait for a stream's work, before memory that it may use is unmapped."""
-        if not self.driver.query_stream(stream):
-            self.driver.synchronize_stream(stream)
+    def _captured(self) -> list[set[StreamHandle]]:
+        return [
+            {silo.stream for silo in route.pool.silos()}
+            if route.stream is None
+            else {route.stream}
+            for route in self.pools.routes
+            if route.pool.capture
+        ]
 
     # Settings decide what may be split.
 
@@ -161,7 +156,7 @@ class State:
             return None
         if self.settings.expandable_segments or silo.size_class == "small":
             return GRAIN
-        if most is not None and need >= most:
+        if most is not None and need > most:
             return None
         return (1 << 20) + 1
 
@@ -174,9 +169,9 @@ class State:
                 continue
             if most is None or block.segment.expandable:
                 return block
-            if need < most <= block.size:
+            if need <= most < block.size:
                 continue
-            if need >= most and block.size >= (
+            if need > most and block.size >= (
                 need + self.settings.max_non_split_rounding
             ):
                 continue
@@ -217,6 +212,11 @@ class State:
             self._count_use(silo, -block.size, -block.requested, -block.size)
             self._free(block)
 
+    def retire_ready(self) -> None:
+        """Let the pending blocks be free that wait for nothing any more."""
+        for block in self.pending.collected():
+            self.retire(block)
+
     def retire(self, block: Block) -> None:
         """Let a pending block be free."""
         self._count_use(block.segment.silo, 0, -block.requested, -block.size)
@@ -251,7 +251,7 @@ class State:
 
     def _count_oversize(self, block: Block, sign: int) -> None:
         most = self.settings.max_split_size
-        if most is not None and block.size >= most:
+        if most is not None and block.size > most:
             self.ledger.oversize_allocations.add(sign)
 
     def note_opened(self, segment: Segment) -> None:
@@ -269,7 +269,7 @@ class State:
     def _count_segment(self, segment: Segment, sign: int) -> None:
         self.ledger.change(segment.silo, "segment", sign)
         most = self.settings.max_split_size
-        if most is not None and segment.size >= most:
+        if most is not None and segment.size > most:
             self.ledger.oversize_segments.add(sign)
 
     def count_memory(self, silo: Silo, size: int, calls: int) -> None:

@@ -3,8 +3,7 @@
 *Harvested* are those of streams whose work is over, before memory is created that
 would exceed what was ever needed at once. *Stitched*, as the last attempt, are free
 pages of all segments that the request may have memory of, after their streams were
-waited for. Pages of a capture's pool
-in use stay where they are.
+waited for. Pages of a capture's pool in use stay where they are.
 """
 
 from __future__ import annotations
@@ -12,22 +11,40 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sapwood.memory.caching import expand
-from sapwood.memory.caching.block import FREE, Block, Extent, Segment
-from sapwood.memory.caching.growth import Window
+from sapwood.memory.caching.block import FREE, Extent, Segment
+from sapwood.memory.caching.growth import Donor, Piece, Window, supply, window
 from sapwood.memory.caching.silo import Silo
 from sapwood.memory.caching.state import Demand, State
+from sapwood.units import Addr, Size, align_up
 
-__all__ = ["Donors", "donating", "harvest", "open_to_moves", "spare_extents", "stitch"]
+__all__ = [
+    "chosen",
+    "close_to_moves",
+    "donating",
+    "harvested",
+    "open_to_moves",
+    "place",
+]
 
 _PEAK_SHARE = 64
 _MOVED_SHARE = 64
 
-Donors = Iterator[tuple[Block, Extent]]
-"""Idle extents, each with the free block that it lies in."""
+
+def place(state: State, demand: Demand) -> Window | None:
+    """Return where the demand would be mapped, in a segment that is there."""
+    leaving = state.segments.leaving
+    still = (segment for segment in demand.silo.segments if segment not in leaving)
+    return window(still, demand.need, state.page)
 
 
-def harvest(state: State, demand: Demand, found: Window) -> Donors:
-    """Return idle extents of the demand's pool that may be moved now.
+def _pieces(state: State, demand: Demand, found: Window | None) -> tuple[Piece, ...]:
+    # Where there is no room, a new segment has it, at addresses not known yet.
+    new = Piece(Addr(0), Size(align_up(demand.need, state.page)))
+    return (new,) if found is None else found.pieces
+
+
+def harvested(state: State, demand: Demand) -> list[Silo]:
+    """Return the demand's pool's silos that pages may be moved from now, once over.
 
     None while what is held stays within a share of the most that was ever allocated,
     and of all that was moved: a program that repeats itself comes to rest.
@@ -36,16 +53,32 @@ def harvest(state: State, demand: Demand, found: Window) -> Donors:
     peak = state.ledger.peak_allocated(demand.need)
     slack = max(peak // _PEAK_SHARE, state.page * (len(silos) + 1))
     slack += state.segments.moved // _MOVED_SHARE
-    if state.segments.held + found.missing <= peak + slack or state.capturing():
-        return iter(())
-    over = {s: state.driver.query_stream(s) for s in {silo.stream for silo in silos}}
-    idle = [silo for silo in silos if over[silo.stream]]
-    return spare_extents(state, idle, found, classic=False)
+    pieces = _pieces(state, demand, place(state, demand))
+    missing = sum(piece.size for piece in pieces)
+    if state.segments.held + missing <= peak + slack or state.capturing():
+        return []
+    return silos
 
 
-def stitch(state: State, demand: Demand, found: Window) -> Donors:
-    """Return all extents that may be moved once their streams were waited for."""
-    return spare_extents(state, donating(state, demand), found, classic=True)
+def chosen(
+    state: State, demand: Demand, silos: Iterable[Silo], *, classic: bool
+) -> dict[Segment, list[Extent]]:
+    """Return the extents to move for a demand; none where it would not fit anyhow.
+
+    None while anything is captured, either. Segments that are not expandable give
+    pages only where ``classic``.
+    """
+    if demand.need > state.limit or state.capturing():
+        return {}
+    found = place(state, demand)
+    pieces = _pieces(state, demand, found)
+    spare = _spare_extents(state, silos, found, classic=classic)
+    plan = supply(pieces, align_up(demand.need, state.page), spare)
+    moved: dict[Segment, list[Extent]] = {}
+    if plan.new <= state.room:
+        for move in plan.moves:
+            moved.setdefault(move.segment, []).append(move.extent)
+    return moved
 
 
 def donating(state: State, demand: Demand) -> list[Silo]:
@@ -68,17 +101,17 @@ def _may_go(silo: Silo) -> bool:
     return bool(silo.keys) and pool.source is None and not in_place
 
 
-def spare_extents(
-    state: State, silos: Iterable[Silo], found: Window, *, classic: bool
-) -> Donors:
+def _spare_extents(
+    state: State, silos: Iterable[Silo], found: Window | None, *, classic: bool
+) -> Iterator[Donor]:
     """Yield idle extents outside of a window, those of the largest blocks first."""
     free = [b for silo in silos for b in silo.large_blocks(state.blocks, state.page)]
     free.sort(key=lambda block: (-block.size, block.address))
     for block in free:
         if classic or block.segment.expandable:
             for extent in expand.extents_in(block):
-                if block.segment is not found.segment or not _is_in(extent, found):
-                    yield block, extent
+                if found is None or not _is_in(extent, found):
+                    yield block.segment, extent
 
 
 def _is_in(extent: Extent, found: Window) -> bool:
@@ -97,3 +130,12 @@ def open_to_moves(state: State, segment: Segment) -> None:
             state.count_split(block, -1)
     segment.expandable = True
     state.refresh(segment.silo)
+
+
+def close_to_moves(state: State, segment: Segment) -> None:
+    """Let a segment be classic again, as nothing was moved out of it."""
+    segment.expandable = False
+    for block in segment.blocks():
+        if block.state is FREE:
+            state.count_split(block, 1)
+    state.note_opened(segment)

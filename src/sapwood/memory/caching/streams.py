@@ -6,12 +6,11 @@ from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
 from sapwood.memory.caching.block import ALLOCATED, PENDING, Block
 from sapwood.memory.caching.pending import captured
-from sapwood.memory.caching.relief import give_back_rest
 from sapwood.memory.caching.silo import Silo
 from sapwood.memory.caching.state import State
 from sapwood.units import hex_address
 
-__all__ = ["attend", "bequeath", "block_around", "freed_twice", "give", "held", "use"]
+__all__ = ["bequeath", "block_around", "freed_twice", "held", "unmarked", "use"]
 
 
 def held(state: State, address: int) -> Block:
@@ -66,38 +65,20 @@ def use(state: State, block: Block, stream: StreamHandle) -> None:
     silo = block.segment.silo
     if stream == silo.stream and not block.guest:
         return
-    if state.capturing() and state.is_captured(stream):
+    if state.capturing() and stream not in state.quiet:
         stream = captured(stream)
     block.users = {*(block.users or ()), stream}
 
 
-def give(state: State, block: Block) -> None:
-    """Let a held block go; what other streams may use waits for their events.
+def unmarked(state: State) -> list[Block]:
+    """Return the freed blocks whose uses are to be marked now.
 
-    The block is given back even where an event cannot be recorded; then the error is
-    raised, and the block waits to be asked about again.
+    Events mean nothing while anything is captured; and where blocks of other streams
+    are reused, the waits are made when they are.
     """
-    state.give(block)
-    if block.state is PENDING and not _defers(state):
-        state.pending.mark(block)
-    if state.closed:
-        give_back_rest(state)
-
-
-def _defers(state: State) -> bool:
-    # Events mean nothing while anything is captured; and where blocks of other
-    # streams are reused, the waits are made when they are.
-    return state.settings.cross_stream_reuse or state.capturing()
-
-
-def attend(state: State) -> None:
-    """Free the pending blocks that wait for nothing any more; waits for nobody."""
-    if not state.pending or state.capturing():
-        return
-    if not state.settings.cross_stream_reuse:
-        state.pending.mark_all()
-    for block in state.pending.poll():
-        state.retire(block)
+    if state.settings.cross_stream_reuse or not state.pending.unmarked:
+        return []
+    return [] if state.capturing() else list(state.pending.unmarked)
 
 
 def bequeath(state: State, stream: StreamHandle, heir: StreamHandle) -> None:

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
+import operator
 import threading
+from typing import SupportsIndex
 
 from sapwood.driver.api import StreamHandle
-from sapwood.driver.release import Release
 from sapwood.errors import MisuseError
 from sapwood.memory.caching import relief
 from sapwood.memory.caching.block import ALLOCATED
 from sapwood.memory.caching.picture import PoolId
-from sapwood.memory.caching.pools import Route
+from sapwood.memory.caching.pools import Pool, Route
 from sapwood.memory.caching.records.history import History, HistoryOptions
 from sapwood.memory.caching.settings import Settings
 from sapwood.memory.caching.silo import Silo
 from sapwood.memory.caching.state import State
-from sapwood.memory.caching.waits import Waits
-from sapwood.units import Size
 
 __all__ = [
     "begin",
     "check_fraction",
     "check_open",
-    "close",
+    "checked_kept",
     "configure",
     "emptied",
-    "empty_cache",
     "end",
     "record_history",
     "release_pool",
-    "trim",
-    "waits",
+    "settings_of",
 ]
 
 
@@ -52,16 +49,15 @@ def end(state: State, id_: PoolId) -> None:
     """End a route; where a capture ended with it, so did the uses inside it."""
     state.pools.end(state.pools.named(id_), threading.get_ident())
     if not any(route.pool.capture for route in state.pools.routes):
-        for block in state.pending.end_capture():
-            state.retire(block)
+        state.pending.unmarked_uses(state.pending.captured_only())
+        state.retire_ready()
 
 
-def release_pool(state: State, id_: PoolId) -> None:
-    """Let go of a pool once; after the last time what is free of it goes back."""
+def release_pool(state: State, id_: PoolId) -> Pool:
+    """Let go of a pool once; return it."""
     pool = state.pools.used(id_)
     pool.use_count -= 1
-    if pool.use_count == 0 and not state.capturing():
-        relief.release_silos(state, pool.silos())
+    return pool
 
 
 def emptied(state: State, id_: PoolId | None) -> list[Silo]:
@@ -80,29 +76,16 @@ def emptied(state: State, id_: PoolId | None) -> list[Silo]:
     return [] if routed else relief.freeable(state)
 
 
-def waits(state: State, id_: PoolId | None) -> Waits:
-    """Return what to wait for before caches go."""
-    silos = emptied(state, id_)
-    if not silos:
-        return Waits()
-    pool = None if id_ is None else state.pools.named(id_)
-    events = relief.waits_for_pending(state, pool).events
-    return Waits(events, relief.waits_for_cache(state, silos).lent)
-
-
-def empty_cache(state: State, id_: PoolId | None) -> None:
-    """Give back what is free of freeable pools, or of one, after what uses it."""
-    silos = emptied(state, id_)
-    if silos:
-        relief.settle(state, None if id_ is None else state.pools.named(id_))
-        relief.release_silos(state, silos)
-
-
-def trim(state: State, keep: int) -> Size:
-    """Give back free memory until at most ``keep`` bytes are cached."""
-    if keep < 0:
-        raise MisuseError(f"cannot keep {keep} bytes: keep 0 or more")
-    return Size(0) if state.capturing() else relief.trim(state, keep)
+def settings_of(settings: object) -> Settings:
+    """Return settings from a value or text; TypeError for anything else."""
+    if isinstance(settings, Settings):
+        return settings
+    if isinstance(settings, str):
+        return Settings.parse(settings)
+    raise TypeError(
+        f"settings are text or a Settings, not {type(settings).__name__}: write "
+        "configure('expandable_segments:True'), or configure(settings.replace(...))"
+    )
 
 
 def configure(state: State, settings: Settings) -> None:
@@ -117,8 +100,8 @@ def configure(state: State, settings: Settings) -> None:
     most = settings.max_split_size
     blocks = [b for b in state.blocks.values() if b.state is ALLOCATED]
     segments = [s for silo in silos for s in silo.segments if not s.expandable]
-    large = sum(most is not None and block.size >= most for block in blocks)
-    opened = sum(most is not None and segment.size >= most for segment in segments)
+    large = sum(most is not None and block.size > most for block in blocks)
+    opened = sum(most is not None and segment.size > most for segment in segments)
     ledger = state.ledger
     ledger.oversize_allocations.add(large - ledger.oversize_allocations.current)
     ledger.oversize_segments.add(opened - ledger.oversize_segments.current)
@@ -137,6 +120,19 @@ def check_fraction(fraction: object) -> None:
         )
 
 
+def checked_kept(keep: object) -> int:
+    """Return how much to keep; TypeError if no whole number, `MisuseError` below 0."""
+    if not isinstance(keep, SupportsIndex):
+        raise TypeError(
+            f"what trim keeps is a whole number of bytes, not {type(keep).__name__}: "
+            "write trim(0), or round it"
+        )
+    whole = operator.index(keep)
+    if whole < 0:
+        raise MisuseError(f"cannot keep {whole} bytes: keep 0 or more")
+    return whole
+
+
 def record_history(
     state: State, options: HistoryOptions | None, *, clear: bool
 ) -> None:
@@ -148,12 +144,3 @@ def record_history(
         state.past, state.history = past, None
     else:
         state.history = past.revised(options)
-
-
-def close(state: State) -> None:
-    """Give back what can be, and from now on what is freed, at once."""
-    state.closed = True
-    state.pools.routes.clear()
-    with Release() as release:
-        release(relief.settle, state)
-        release(relief.give_back_rest, state)

@@ -52,8 +52,8 @@ class Settings:
     max_split_size: Size | None = field(
         default=None,
         metadata=kinds.optional_size(1).means(
-            "Blocks from this size on are not split and serve only requests from this "
-            "size on; None: all are split. At least large_segment_size."
+            "Blocks above this size are not split and serve only requests above it; "
+            "None: all are split. At least large_segment_size."
         ),
     )
     large_segment_size: Size = field(

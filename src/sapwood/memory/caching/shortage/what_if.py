@@ -106,10 +106,10 @@ def _may_serve(segment: SegmentPicture, block: BlockPicture, request: Request) -
     size, most = block.size, request.settings.max_split_size
     if size < request.rounded:
         return False
-    if most is None or size < most or segment.expandable:
+    if most is None or size <= most or segment.expandable:
         return True
     allowed = request.rounded + request.settings.max_non_split_rounding
-    return request.rounded >= most and size < allowed
+    return request.rounded > most and size < allowed
 
 
 def completed(
