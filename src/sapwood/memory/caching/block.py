@@ -97,10 +97,6 @@ class Block:
         """The first address behind it."""
         return self.address + self.size
 
-    def __lt__(self, other: Block) -> bool:
-        """Order free blocks: which of two to take first."""
-        return (self.reach, self.address) < (other.reach, other.address)
-
 
 Blocks = dict[int, Block]
 """All blocks but guards, by address."""

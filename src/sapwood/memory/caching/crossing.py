@@ -101,7 +101,8 @@ def others(demand: Demand) -> list[Silo]:
     """Return the silos of other streams that a demand may borrow from."""
     pool = demand.silo.pool
     silos = pool.small if demand.silo.size_class == "small" else pool.large
-    return [silo for silo in silos.values() if silo is not demand.silo and silo.keys]
+    others = [silo for silo in silos.values() if silo is not demand.silo]
+    return [silo for silo in others if not silo.is_empty()]
 
 
 def lending(state: State, demand: Demand, over: Collection[StreamHandle]) -> Lending:

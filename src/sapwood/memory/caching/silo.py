@@ -9,7 +9,7 @@ taken last, and found by whoever asks for more than is mapped.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Silo"]
 
 _BEYOND: Final = 1 << 62
+_EDGES: Final = 0, _BEYOND
 
 _address: Final = attrgetter("address")
 
@@ -51,21 +52,18 @@ class Silo:
     def __init__(self, pool: Pool, stream: StreamHandle, size_class: SizeClass) -> None:
         self.pool, self.stream, self.size_class = pool, stream, size_class
         edge = Segment(Addr(0), Size(0), self, expandable=True).guard
-        self.free, self.sizes = [edge, edge], [0, _BEYOND]
+        self.free, self.sizes = [edge, edge], [*_EDGES]
         self.segments: dict[Segment, None] = {}
         self.searches = 0
         self.plain = True
 
-    @property
-    def keys(self) -> list[Block]:
-        """The free blocks in their order."""
+    def blocks(self) -> list[Block]:
+        """Return the free blocks in their order."""
         return self.free[1:-1]
 
-    @keys.setter
-    def keys(self, blocks: Iterable[Block]) -> None:
-        """Index these free blocks, in their order, and no others."""
-        self.free[1:-1] = blocks
-        self.sizes[1:-1] = [block.reach for block in self.free[1:-1]]
+    def is_empty(self) -> bool:
+        """Return whether no block is free."""
+        return len(self.free) == len(_EDGES)
 
     def add(self, block: Block) -> None:
         """Index a free block."""
@@ -91,14 +89,14 @@ class Silo:
         last = bisect_right(self.sizes, block.reach, first)
         return bisect_left(self.free, block.address, first, last, key=_address)
 
-    def fits(self, blocks: Blocks, need: int) -> Iterator[Block]:  # noqa: ARG002
+    def fits(self, need: int) -> Iterator[Block]:
         """Yield the free blocks of at least ``need`` bytes, the best first."""
         for at in range(bisect_left(self.sizes, need), len(self.free) - 1):
             block = self.free[at]
             if block.size >= need:
                 yield block
 
-    def large_blocks(self, blocks: Blocks, least: int) -> Iterator[Block]:  # noqa: ARG002
+    def large_blocks(self, least: int) -> Iterator[Block]:
         """Yield the free blocks of at least ``least`` bytes, the largest first."""
         yield from reversed(self.free[bisect_left(self.sizes, least) : -1])
 

@@ -164,7 +164,7 @@ class State:
         """Return the best free block, if there is one that may serve."""
         silo.searches += 1
         most = self.settings.max_split_size
-        for block in silo.fits(self.blocks, need):
+        for block in silo.fits(need):
             if silo.pool.no_split and block.segment.whole() is None:
                 continue
             if most is None or block.segment.expandable:

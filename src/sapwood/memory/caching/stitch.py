@@ -98,14 +98,14 @@ def donating(state: State, demand: Demand) -> list[Silo]:
 def _may_go(silo: Silo) -> bool:
     pool = silo.pool
     in_place = pool.capture and pool.use_count > 0
-    return bool(silo.keys) and pool.source is None and not in_place
+    return not silo.is_empty() and pool.source is None and not in_place
 
 
 def _spare_extents(
     state: State, silos: Iterable[Silo], found: Window | None, *, classic: bool
 ) -> Iterator[Donor]:
     """Yield idle extents outside of a window, those of the largest blocks first."""
-    free = [b for silo in silos for b in silo.large_blocks(state.blocks, state.page)]
+    free = [b for silo in silos for b in silo.large_blocks(state.page)]
     free.sort(key=lambda block: (-block.size, block.address))
     for block in free:
         if classic or block.segment.expandable:

@@ -124,5 +124,6 @@ def _join(
     for segment in silo.segments:
         segment.silo = into
         into.segments[segment] = None
-    into.keys = sorted([*into.keys, *silo.keys])
+    for block in silo.blocks():
+        into.add(block)
     state.refresh(into)
