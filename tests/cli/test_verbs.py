@@ -79,8 +79,11 @@ def test_doctor_says_what_is_here(capsys, monkeypatch):
     }
     assert found["frameworks"].keys() == found["runs"].keys()
     assert found["settings"] == {"SAPWOOD_MAX_VARIANTS": "3"}
+    assert found["guards"] in {"C", "Python"}
     assert main(["doctor"]) == 0
-    assert "SAPWOOD_MAX_VARIANTS is set: 3" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "SAPWOOD_MAX_VARIANTS is set: 3" in said
+    assert f"guards are looked at in {found['guards']}" in said
 
 
 def test_doctor_fails_where_nothing_works(capsys, monkeypatch):

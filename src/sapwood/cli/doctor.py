@@ -14,6 +14,7 @@ import numpy as np
 import sapwood as sw
 from sapwood import knobs
 from sapwood.errors import InternalError, SapwoodError
+from sapwood.tree.ambient.steps_in_c import maker
 from sapwood.version import __version__
 
 __all__ = ["doctor", "findings"]
@@ -41,6 +42,7 @@ def findings() -> dict[str, Any]:
         "frameworks": {name: _version(name) for name in FRAMEWORKS},
         "devices": [_emulated(), _nvidia()],
         "runs": {name: _runs(name) for name in FRAMEWORKS},
+        "guards": "Python" if maker() is None else "C",
         "settings": _changed_settings(),
     }
 
@@ -127,5 +129,6 @@ def _show(found: dict[str, Any]) -> None:
     for name, here in found["frameworks"].items():
         frameworks.add_row(name, here or "-", found["runs"][name])
     console.print(frameworks)
+    console.print(f"guards are looked at in {found['guards']}")
     for variable, value in found["settings"].items():
         console.print(f"{variable} is set: {value}")

@@ -109,8 +109,8 @@ ENCORE_MUTANTS: Final = (
     _mutant(
         "encore beside another stream",
         Encore.play,
-        "if stream is not self._stream():",
-        "if False:",
+        "stream is not self._stream()",
+        "False",
     ),
     _mutant(
         "encore over live pages",

@@ -4,30 +4,112 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from weakref import ref
 
 from sapwood.tree.ambient import Slot
+from sapwood.tree.node import Node
 from sapwood.tree.parameters import Parameters
 
-__all__ = ["arguments_of", "bind"]
+__all__ = ["Bindings", "bind", "expect"]
 
 _NONE: Final[Mapping[str, object]] = {}
 
 
-def arguments_of(
+def bind(
+    node: Node,
     slots: Sequence[Slot],
+    values: Sequence[Any],
     parameters: Parameters,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-) -> Mapping[str, object]:
-    """Return the arguments by parameter; none where no slot is found through one."""
-    if any(type(slot.root) is str for slot in slots):
-        return parameters.bind(args, kwargs)
-    return _NONE
-
-
-def bind(
-    slots: Sequence[Slot], values: Sequence[Any], arguments: Mapping[str, object]
 ) -> None:
     """Bind each slot to its value; raises `MisuseError` where the way is gone."""
+    _write(slots, values, parameters, args, kwargs)
+    expect(node, slots, values)
+
+
+def _write(
+    slots: Sequence[Slot],
+    values: Sequence[Any],
+    parameters: Parameters,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> None:
+    arguments = _NONE
+    if any(type(slot.root) is str for slot in slots):
+        arguments = parameters.bind(args, kwargs)
     for slot, value in zip(slots, values, strict=True):
         slot.write(value, arguments)
+
+
+def expect(node: Node, slots: Sequence[Slot], values: Sequence[Any]) -> None:
+    """Have the guards of a node expect what was bound to slots."""
+    glance = node.ambient.glance
+    if not glance.latest:
+        return
+    if node.expects is None:
+        node.expects = tuple(
+            (number, place)
+            for number, slot in enumerate(slots)
+            for place in glance.places(slot.path, values[number])
+        )
+    for number, place in node.expects:
+        glance.latest[place] = ref(values[number])
+
+
+class Bindings:
+    """How the values of one node are bound while it reads the same objects.
+
+    Most slots are an attribute of an array that it reads: a gradient of a parameter,
+    however many ways lead there.
+    """
+
+    __slots__ = ("_direct", "_node", "_others", "_renewals")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._renewals = -1
+        self._direct: tuple[tuple[int, str, int], ...] = ()
+        self._others: tuple[int, ...] = ()
+
+    def bind(
+        self,
+        slots: Sequence[Slot],
+        values: Sequence[Any],
+        found: Sequence[Any],
+        parameters: Parameters,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        """Bind each slot to its value; ``found`` are the arrays that the node reads.
+
+        Raises `MisuseError` where the way is gone.
+        """
+        renewals = self._node.ambient.glance.renewals
+        if renewals != self._renewals:
+            self._plan(slots, values, found)
+            self._renewals = renewals
+        for k, attribute, number in self._direct:
+            setattr(found[k], attribute, values[number])
+        if self._others:
+            others = [slots[number] for number in self._others]
+            rest = [values[number] for number in self._others]
+            _write(others, rest, parameters, args, kwargs)
+        expect(self._node, slots, values)
+
+    def _plan(
+        self, slots: Sequence[Slot], values: Sequence[Any], found: Sequence[Any]
+    ) -> None:
+        places = {id(array): k for k, array in enumerate(found)}
+        direct: dict[tuple[int, str], int] = {}
+        others = []
+        for number, slot in enumerate(slots):
+            k = places.get(id(slot.bearer()))
+            if k is None:
+                others.append(number)
+            elif direct.setdefault((k, slot.attribute), number) != number:
+                first = direct[k, slot.attribute]
+                if values[first] is not values[number]:
+                    others.append(number)
+        self._direct = tuple((k, name, number) for (k, name), number in direct.items())
+        self._others = tuple(others)

@@ -16,7 +16,7 @@ from weakref import ref
 
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import CHANGES
-from sapwood.tree.ambient import Slot
+from sapwood.tree.binding import Bindings
 from sapwood.tree.containers import Structure, unflatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.kept import Kept, Made
@@ -49,8 +49,8 @@ class Encore:
         "_own",
         "_program",
         "_renewals",
-        "_renewed",
         "_stream",
+        "bindings",
         "memo",
         "node",
     )
@@ -65,7 +65,7 @@ class Encore:
         self._kept: Kept | None = None
         self._own = Mask(reduce(or_, node.output_masks, 0))
         self._program = _Program.of(node)
-        self._renewed: list[tuple[int, int]] | None = None
+        self.bindings = Bindings(node)
 
     @classmethod
     def of(
@@ -84,22 +84,20 @@ class Encore:
 
     def play(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Any, Sequence[Any]] | None:
-        """Return the result of a replay and the values to bind; None if it is none.
+    ) -> tuple[Any, Sequence[Any], Sequence[Any]] | None:
+        """Return the result of a replay, the values to bind, and the arrays it read.
 
-        Raises what a replay raises, and then nothing of it counts as done.
+        None where it is no encore. Raises what a replay raises, and then nothing of it
+        counts as done.
         """
         memo, node, forest = self.memo, self.node, self._forest
-        leaves = memo.leaves(args, kwargs)
-        if leaves is None:
-            return None
-        arrays = memo.arrays(leaves)
-        lows = memo.whereabouts(arrays)
+        arrays = memo.arguments(args, kwargs)
+        lows = None if arrays is None else memo.whereabouts(arrays)
         same = lows is memo.lows
-        if lows is None or not (same or self._fits(lows)):
+        if arrays is None or lows is None or not (same or self._fits(lows)):
             return None
         stream = forest.device.stream()
-        if stream is not self._stream():
+        if stream is not self._stream() or not self._is_free():
             return None
         found = node.ambient.glance.look()
         if found is None or not self._is_there(found):
@@ -108,8 +106,6 @@ class Encore:
             given = memo.given(arrays, lows)
             if given is None or not self._order(given, found, stream):
                 return None
-        if not self._is_free():
-            return None
         forest.device.pages.claim(stream, node.clobbers)
         self._aim(lows, same=same)
         node.exec.launch(stream.handle)
@@ -117,18 +113,7 @@ class Encore:
         node.hits += 1
         node.last_used = forest.tick()
         forest.last = node
-        return self._program.run(kept, arrays, found)
-
-    def bound(self, slots: Sequence[Slot], values: Sequence[Any]) -> None:
-        """Have the guards expect what was bound to slots."""
-        glance = self.node.ambient.glance
-        if self._renewed is None:
-            self._renewed = []
-            for number, slot in enumerate(slots):
-                places = glance.places(slot.path, values[number])
-                self._renewed += [(number, place) for place in places]
-        for number, place in self._renewed:
-            glance.latest[place] = ref(values[number])
+        return *self._program.run(kept, arrays, found), found
 
     def _fits(self, lows: Sequence[Addr]) -> bool:
         """Return whether the arguments may be at these other addresses."""
@@ -165,6 +150,8 @@ class Encore:
             forest.device.returns.drain_dropped()
         ambient = node.whereabouts.look(found, forest.adapter) if found else NONE
         if ambient is None or ambient.sharing != node.ambient_sharing:
+            return False
+        if not self._is_free():
             return False
         prepare(node, given, ambient, stream)
         self._changes = changes

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sapwood.tree.binding import arguments_of, bind
 from sapwood.tree.diary import Diary
 from sapwood.tree.encore import Encore
 from sapwood.tree.families import Families, Found
@@ -60,12 +59,13 @@ class Encores:
                     break
             else:
                 return None
-            result, values = again
+            result, values, found = again
             node = encore.node
             if values:
                 slots = self._families.bound[node]
-                bind(slots, values, arguments_of(slots, self._parameters, args, kwargs))
-                encore.bound(slots, values)
+                encore.bindings.bind(
+                    slots, values, found, self._parameters, args, kwargs
+                )
             self._diary.tally["copied_bytes"] += node.copied_bytes
             self._diary.replayed(began, node)
             return (result,)

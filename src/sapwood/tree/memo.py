@@ -108,6 +108,13 @@ class Memo:
                 return None
         return leaves
 
+    def arguments(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Sequence[Any] | None:
+        """Return a call's arrays; None where its nest or a plain value is another."""
+        leaves = self.leaves(args, kwargs)
+        return None if leaves is None else self.arrays(leaves)
+
     def arrays(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """Return the arrays among a call's leaves."""
         if self.constants:

@@ -53,7 +53,9 @@ class Node:
     A recording with live parts is a ``chain``, and this node its first part, which
     answers for all: its ``places`` and ``clobbers`` are those of the whole.
     ``running`` counts the calls on their way through it; it stays until they are.
-    One that is ``doubtful`` copies what a second capture may show how to patch.
+    ``expects``: which of the values to bind its guards expect, and where, once that
+    was found out. One that is ``doubtful`` copies what a second capture may show how
+    to patch.
     The last ``made`` places of an escaping part are not copied out: they are the new
     storages themselves, allocated by every replay.
     """
@@ -86,6 +88,7 @@ class Node:
     chain: tuple[Link, ...] = ()
     running: int = 0
     doubtful: bool = False
+    expects: tuple[tuple[int, int], ...] | None = None
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
     fixed: tuple[tuple[int, Addr], ...] = field(init=False)
     expected: Sequence[Addr] = field(init=False)

@@ -17,7 +17,7 @@ from sapwood.tree.archive.library import Source
 from sapwood.tree.archive.recall import Recall
 from sapwood.tree.archive.restore import restore
 from sapwood.tree.archive.saving import origins_of, pack
-from sapwood.tree.binding import arguments_of, bind
+from sapwood.tree.binding import bind
 from sapwood.tree.decide import Deed, Step, next_step
 from sapwood.tree.diary import Diary
 from sapwood.tree.eagerly import Eagerly
@@ -161,7 +161,7 @@ class Runner:
             self.diary.escaped(node)
         if values:
             slots = self.families.bound[node]
-            bind(slots, values, arguments_of(slots, self.parameters, args, kwargs))
+            bind(node, slots, values, self.parameters, args, kwargs)
         return result
 
     # Everything else.

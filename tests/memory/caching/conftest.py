@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import pytest
 
@@ -23,12 +24,15 @@ class Busy:
     def __init__(self, rig):
         self.rig, self.gates = rig, {}
 
-    def keep(self, stream):
-        """Give a stream work that ends when it is let go, or waited for."""
+    def keep(self, stream, seconds=None):
+        """Give a stream work that ends when it is let go, or waited for.
+
+        On a GPU, where the wait is real, it can be waited for after some ``seconds``.
+        """
         gate = threading.Event()
         emulated = self.rig.checked.abilities.kind == "emulated"
         # The emulated device that runs work latest leaves it until somebody waits.
-        call = (lambda: None) if emulated else gate.wait
+        call = (lambda: None) if emulated else partial(gate.wait, seconds)
         self.rig.checked.call_host(call, stream)
         self.gates.setdefault(stream, []).append(gate)
 

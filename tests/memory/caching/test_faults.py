@@ -41,7 +41,7 @@ class Scene:
         """Free a block, perhaps while another stream still uses it."""
         if user is not None:
             self.allocator.record_stream(address, user)
-            self.rig.busy.keep(user)
+            self.rig.busy.keep(user, seconds=0.3)
         self.allocator.free(address)
         del self.held[address]
 
@@ -210,7 +210,7 @@ def test_a_failed_free_has_done_its_work(open_rig, kind):
     def prepare(scene):
         block = scene.have(9 * MIB)
         scene.allocator.record_stream(block, scene.other)
-        scene.rig.busy.keep(scene.other)
+        scene.rig.busy.keep(scene.other, seconds=0.3)
         return lambda: scene.allocator.free(block)
 
     def check(scene, request):

@@ -50,7 +50,7 @@ class Bench:
         """Return a block that another stream works on."""
         address = self.have(size)
         self.allocator.record_stream(address, self.other)
-        self.rig.busy.keep(self.other)
+        self.rig.busy.keep(self.other, seconds=0.3)
         return address
 
     def cache(self, *sizes, stream=None):
@@ -88,7 +88,7 @@ def _emptying_after_work(bench):
     address = bench.used()
     bench.cache(MIB, stream=bench.other)
     bench.allocator.free(address)
-    bench.rig.busy.keep(bench.own)
+    bench.rig.busy.keep(bench.own, seconds=0.3)
     waits = {"record_event", "synchronize_event"}
     return bench.allocator.empty_cache, set(), REMOVAL | waits
 
@@ -121,7 +121,7 @@ def _moving_pages(bench):
 
 def _borrowing(bench):
     bench.cache(3 * MIB, stream=bench.other)
-    bench.rig.busy.keep(bench.other)
+    bench.rig.busy.keep(bench.other, seconds=0.3)
     return bench.have, set(), {"query_stream", "wait_event", *EVENTS}
 
 
@@ -346,7 +346,7 @@ def test_a_mark_is_ended_once(rig):
     one.perform(rig.checked)
     two.perform(rig.checked)
     one.commit(state)
-    rig.busy.keep(bench.other)
+    rig.busy.keep(bench.other, seconds=0.3)
     address = bench.have()
     bench.allocator.record_stream(address, bench.other)
     bench.allocator.free(address)

@@ -62,7 +62,7 @@ class Stocks:
         self.live = self._held(SHARE + 8 * MIB, self.own)
         self.allocator.on_pressure(self._reclaim)
         self.allocator.record_stream(self.pending, self.user)
-        rig.busy.keep(self.user)
+        rig.busy.keep(self.user, seconds=0.3)
         for address in (self.pending, *halves, cached):
             self.allocator.free(address)
 

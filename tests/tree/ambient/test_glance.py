@@ -6,7 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from sapwood.tree.ambient import glance
 from sapwood.tree.ambient.glance import PATIENCE
+from sapwood.tree.ambient.steps_in_c import maker
+
+
+@pytest.fixture(autouse=True, params=["C", "Python"])
+def _way(request, monkeypatch):
+    """Looks in C and looks in Python."""
+    if request.param == "Python":
+        monkeypatch.setattr(glance, "in_c", lambda _: None)
+    elif maker() is None:
+        pytest.skip("no C compiler here")
 
 
 class Thing:

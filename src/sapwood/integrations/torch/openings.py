@@ -17,7 +17,7 @@ from sapwood.tree.ambient.code import names_of
 from sapwood.tree.ambient.frameworks import declare_opening
 from sapwood.tree.ambient.owners import owner_of_class
 from sapwood.tree.ambient.scope import Opening, Openings, Reach
-from sapwood.tree.ambient.views import EMPTY, View
+from sapwood.tree.ambient.views import EMPTY, View, Way
 
 __all__: list[str] = []
 
@@ -70,13 +70,38 @@ def _hooks(module: Any) -> Sequence[Any]:
 
 
 PARAMETERS: Final = View(
-    "parameters", _held("_parameters"), _named, _store("_parameters"), "length"
+    "parameters",
+    _held("_parameters"),
+    _named,
+    _store("_parameters"),
+    "length",
+    way=Way("__dict__", "_parameters"),
 )
 BUFFERS: Final = View(
-    "buffers", _held("_buffers"), _named, _store("_buffers"), "length"
+    "buffers",
+    _held("_buffers"),
+    _named,
+    _store("_buffers"),
+    "length",
+    way=Way("__dict__", "_buffers"),
 )
-MODULES: Final = View("modules", _held("_modules"), _named, None, "length")
-GRADIENTS: Final = View("gradients", _gradients, _gradient_path, _store_gradient)
+MODULES: Final = View(
+    "modules",
+    _held("_modules"),
+    _named,
+    None,
+    "length",
+    way=Way("__dict__", "_modules"),
+)
+GRADIENTS: Final = View(
+    "gradients",
+    _gradients,
+    _gradient_path,
+    _store_gradient,
+    way=Way("__dict__", "_parameters", each="grad"),
+    bearer=lambda module, key: module._parameters[key],
+    attribute="grad",
+)
 HOOKS: Final = View(
     "hooks", _hooks, lambda path, _, key: f"hook {key} of {path}", None, "length"
 )
@@ -135,13 +160,15 @@ def _state(optimizer: Any) -> Mapping[Any, Any]:
 
     No recording has those: it is told of their use.
     """
+    # Not looked up by parameter: a tensor's hash takes longer than all the rest.
+    numbers = {id(each): i for i, each in enumerate(_parameters_of(optimizer))}
     found: dict[Any, Any] = {}
-    state = optimizer.state
-    for i, each in enumerate(_parameters_of(optimizer)):
-        if each in state:
-            place = each.device
-            for name, value in state[each].items():
-                if not isinstance(value, torch.Tensor) or value.device == place:
+    for each, inner in optimizer.state.items():
+        i = numbers.get(id(each))
+        if i is not None:
+            place = each.get_device()
+            for name, value in inner.items():
+                if not isinstance(value, torch.Tensor) or value.get_device() == place:
                     found[i, name] = value
     return found
 
@@ -178,6 +205,8 @@ STEPPED: Final = View(
     _optimizer_gradients,
     lambda path, _, key: f"the gradient of parameter {key} of {path}",
     _store_optimizer_gradient,
+    bearer=lambda optimizer, key: _parameters_of(optimizer)[key],
+    attribute="grad",
 )
 
 

@@ -43,13 +43,14 @@ class Beside:
 
     def __getitem__(self, number: int) -> npt.NDArray[np.intp]:
         """Return the others that are in use at any time of a buffer, in no order."""
-        found = self._found.get(number)
-        if found is not None:
-            return found
+        kept = self._found.get(number)
+        if kept is not None:
+            return kept
         at = number // _EVERY
         begun = np.arange(at * _EVERY, self.stops[number])
         some = np.concatenate((self.live[at], begun))
-        found = some[(self.upper[some] > self.lower[number]) & (some != number)]
+        in_use = self.upper[some] > self.lower[number]
+        found: npt.NDArray[np.intp] = some[in_use & (some != number)]
         if len(found) <= self.room:
             self.room -= len(found)
             self._found[number] = found

@@ -42,7 +42,7 @@ class Dive:
 
     It places buffers by rising offsets. When it goes back it may leave out plans, so
     not to find one proves nothing. ``blamed`` counts the conflicts that each buffer
-    took part in.
+    took part in, ``tries`` how often one was placed, or would not have helped.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Dive:
         self._begins = [0] * len(ranking)
         self._above = [0] * len(ranking)
         self._blamed = [0] * len(ranking)
+        self.tries = 0
 
     @property
     def blamed(self) -> npt.NDArray[np.float64]:
@@ -78,10 +79,9 @@ class Dive:
         root = _Node(np.zeros(count, np.int64), self._rooms, [0] * count)
         path = [root]
         self._choose(root, 0, 0)
-        tries = 0
         while nodes:
-            tries += 1
-            if tries % _CHECKED_EVERY == 0 and late():
+            self.tries += 1
+            if self.tries % _CHECKED_EVERY == 0 and late():
                 return None
             while not path[-1].choices:
                 if not self._retreat(path):

@@ -7,6 +7,7 @@ depend on how the input is sorted.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,6 +80,35 @@ class Instance:
     def is_exact(self) -> bool:
         """Whether its sizes are 64-bit integers."""
         return self.size.dtype != np.object_
+
+    def parts(self) -> list[tuple[int, Instance]]:
+        """Return what it falls apart into where no buffer is in use, in order.
+
+        Each comes with its first buffer. Its ``numbers`` are those within the part.
+        """
+        if not self.count:
+            return []
+        over = np.maximum.accumulate(self.upper)[:-1]
+        cuts = np.flatnonzero(self.lower[1:] >= over) + 1
+        bounds = [0, *cuts.tolist(), self.count]
+        return [
+            (start, self._part(start, stop))
+            for start, stop in itertools.pairwise(bounds)
+        ]
+
+    def _part(self, start: int, stop: int) -> Instance:
+        first = self.lower[start]
+        return Instance(
+            lower=self.lower[start:stop] - first,
+            upper=self.upper[start:stop] - first,
+            size=self.size[start:stop],
+            spare=self.spare[start:stop],
+            log_size=self.log_size[start:stop],
+            log_span=self.log_span[start:stop],
+            numbers=tuple(range(stop - start)),
+            grain=self.grain,
+            total=stop - start,
+        )
 
     def top(self, begins: Wholes) -> int:
         """Return where the topmost buffer ends, in grains."""

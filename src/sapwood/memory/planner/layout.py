@@ -22,18 +22,16 @@ _CHECKED_EVERY = 64
 class Layout:
     """Where the buffers of an exact instance begin; between two calls, a plan.
 
-    Each has a weight, by its area at first, that grows whenever it pushes others out:
-    so the places of those that are hard to place are left to them.
+    ``moves`` counts how often one was placed. Each has a weight, by its area at first,
+    that grows whenever it pushes others out: so the places of those that are hard to
+    place are left to them.
     """
 
     def __init__(
-        self,
-        instance: Instance,
-        beside: Beside,
-        begins: Wholes,
-        random: np.random.Generator,
+        self, instance: Instance, begins: Wholes, random: np.random.Generator
     ) -> None:
-        self._instance, self._beside, self._random = instance, beside, random
+        self._instance, self._random = instance, random
+        self._beside = Beside.of(instance)
         self._begins, self._ends = begins.copy(), begins + instance.size
         self._sizes: list[int] = instance.size.tolist()
         self._spares: list[int] = instance.spare.tolist()
@@ -43,11 +41,16 @@ class Layout:
         self._weights = self._gains.copy()
         self._moved: dict[int, int] = {}
         self._homeless: list[tuple[int, int]] = []
+        self.moves = 0
 
     @property
     def begins(self) -> Wholes:
         """Where each buffer begins, in grains; another array every time."""
         return self._begins.copy()
+
+    def adopt(self, begins: Wholes) -> None:
+        """Go on from another plan."""
+        self._begins, self._ends = begins.copy(), begins + self._instance.size
 
     @property
     def height(self) -> int:
@@ -58,7 +61,8 @@ class Layout:
         """Return the buffers that end above a height in bytes, the topmost first."""
         ends = self._ends * self._instance.grain - self._instance.spare
         found = np.flatnonzero(ends > height)
-        return found[np.argsort(-ends[found], kind="stable")].tolist()
+        falling: list[int] = found[np.argsort(-ends[found], kind="stable")].tolist()
+        return falling
 
     def lower(
         self, number: int, height: int, moves: int, late: Callable[[], bool]
@@ -77,16 +81,18 @@ class Layout:
             if not self._homeless or (turn % _CHECKED_EVERY == 0 and late()):
                 break
             self._place(heapq.heappop(self._homeless)[1], height)
-        if self._homeless:
-            self._restore()
-        return not self._homeless
+        if not self._homeless:
+            return True
+        self._restore()
+        return False
 
     def _top(self, number: int, height: int) -> int:
-        """Return where a buffer may end, in grains, for its bytes to end at a height."""
+        """Return up to where a buffer may reach, in grains, below a height in bytes."""
         return (height + self._spares[number]) // self._instance.grain
 
     def _place(self, number: int, height: int) -> None:
         """Place a buffer in the tightest gap, or where it is least in the way."""
+        self.moves += 1
         size = self._sizes[number]
         top = self._top(number, height)
         others = self._beside[number]

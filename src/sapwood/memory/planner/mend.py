@@ -1,4 +1,4 @@
-"""Lowering a plan where it is highest, for many buffers.
+"""Lowering a plan where it is highest.
 
 The height to get below comes down in steps, as large as they succeed: whatever ends
 above it is moved down, one buffer after the other. Most of a plan stays as it is.
@@ -8,43 +8,53 @@ from __future__ import annotations
 
 import numpy as np
 
-from sapwood.memory.planner.beside import Beside
 from sapwood.memory.planner.effort import Effort
 from sapwood.memory.planner.instance import Instance, Wholes
 from sapwood.memory.planner.layout import Layout
 
-__all__ = ["mend"]
+__all__ = ["Mend"]
 
 _PACE = 0.3
 _PACES = 0.02, 0.5
 """How far down to aim, as parts of the way to the goal: at first; least and most."""
 
 _MOVES = 300, 20_000
-"""How many moves one buffer may cause: at first, which is also the least, and most."""
+"""How many moves one buffer may cause: at first, which is also the least; and most."""
+
+_MOVES_EACH = 20
+"""How many moves it may cause at most for each buffer there is."""
 
 
-def mend(instance: Instance, begins: Wholes, effort: Effort, seed: int) -> Wholes:
-    """Return the best plan found, at least as good as ``begins``, in grains.
+class Mend:
+    """Makes plans of an exact instance with buffers lower; it learns what is hard."""
 
-    ``instance`` is exact, and has buffers. A step lowers what ends above one height.
-    """
-    random = np.random.default_rng(seed)
-    layout = Layout(instance, Beside.of(instance), begins, random)
-    pace, moves = _PACE, _MOVES[0]
-    while effort.step(layout.height):
-        aim = effort.enough + int((layout.height - effort.enough) * (1 - pace))
-        if _lower(layout, aim, moves, effort):
-            pace, moves = min(pace * 1.2, _PACES[1]), max(moves // 2, _MOVES[0])
+    def __init__(self, instance: Instance, begins: Wholes, seed: int) -> None:
+        self._layout = Layout(instance, begins, np.random.default_rng(seed))
+        self._pace, self._moves = _PACE, _MOVES[0]
+        self._most = max(_MOVES[0], min(_MOVES_EACH * instance.count, _MOVES[1]))
+
+    @property
+    def work(self) -> float:
+        """How many moves it took so far."""
+        return self._layout.moves
+
+    def improve(self, begins: Wholes, effort: Effort) -> Wholes:
+        """Lower what ends above one height; return a plan as high as before, or lower.
+
+        ``begins`` is what it returned last, or a lower plan.
+        """
+        layout = self._layout
+        layout.adopt(begins)
+        aim = effort.enough + int((layout.height - effort.enough) * (1 - self._pace))
+        down = True
+        for number in layout.above(aim):
+            down = layout.lower(number, aim, self._moves, effort.late) and down
+            if effort.late():
+                return layout.begins
+        if down:
+            self._pace = min(self._pace * 1.2, _PACES[1])
+            self._moves = max(self._moves // 2, _MOVES[0])
         else:
-            pace, moves = max(pace * 0.7, _PACES[0]), min(moves * 2, _MOVES[1])
-    return layout.begins
-
-
-def _lower(layout: Layout, aim: int, moves: int, effort: Effort) -> bool:
-    """Lower each buffer that ends above ``aim`` if that can be; return whether all."""
-    down = True
-    for number in layout.above(aim):
-        if effort.late():
-            return False
-        down = layout.lower(number, aim, moves, effort.late) and down
-    return down
+            self._pace = max(self._pace * 0.7, _PACES[0])
+            self._moves = min(self._moves * 2, self._most)
+        return layout.begins

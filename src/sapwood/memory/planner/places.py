@@ -76,4 +76,3 @@ class Places:
         cost = before[self.under] - over[self.below]
         cost *= 1 + random.random(len(cost))
         return int(self.places[cost.argmin()])
-

@@ -9,10 +9,10 @@ from sapwood.errors import MisuseError
 from sapwood.memory.planner.bound import lower_bound
 from sapwood.memory.planner.buffers import Buffer
 from sapwood.memory.planner.effort import Effort
+from sapwood.memory.planner.improve import improve
 from sapwood.memory.planner.instance import Instance, Wholes
-from sapwood.memory.planner.mend import mend
 from sapwood.memory.planner.orders import pack
-from sapwood.memory.planner.search import FEW, search
+from sapwood.memory.planner.search import FEW
 from sapwood.units import Size
 
 __all__ = ["Plan", "plan"]
@@ -69,10 +69,11 @@ def plan(
     bound = lower_bound(buffers, alignment)
     _check_limits(capacity=capacity, seconds=seconds, steps=steps)
     instance = Instance.of(buffers, alignment)
+    impatient = seconds is None and instance.count > FEW
     effort = Effort(
         enough=bound if capacity is None else max(bound, capacity),
         seconds=_SECONDS if seconds is None else seconds,
-        near=bound + bound // _NEAR if seconds is None and not _few(instance) else 0,
+        near=bound + bound // _NEAR if impatient else 0,
         polish=_POLISH,
         most=steps,
     )
@@ -93,17 +94,12 @@ def _check_limits(**limits: float | None) -> None:
             raise MisuseError(f"{name} is {limit}. Give a number from 0")
 
 
-def _few(instance: Instance) -> bool:
-    """Return whether a search is worth its time."""
-    return instance.is_exact and instance.count <= FEW
-
-
 def _pack(instance: Instance, effort: Effort, seed: int) -> Wholes:
-    """Pack in many orders; few buffers in some, to search for better after that."""
+    """Pack in some orders, then improve the best; beyond 64 bits only the former."""
     if not instance.count:
         return instance.size
     if not instance.is_exact:
         return pack(instance, effort, seed)
-    few = _few(instance)
-    begins = pack(instance, effort, seed, _ROUNDS if few else _ROUNDS_OF_MANY)
-    return (search if few else mend)(instance, begins, effort, seed)
+    rounds = _ROUNDS_OF_MANY if instance.count > FEW else _ROUNDS
+    begins = pack(instance, effort, seed, rounds)
+    return improve(instance, begins, effort, seed)

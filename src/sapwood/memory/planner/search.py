@@ -7,41 +7,46 @@ takes part in the conflict. Buffers that conflicts are about rank higher in the 
 
 from __future__ import annotations
 
-import itertools
-
 from sapwood.memory.planner.dive import Dive
 from sapwood.memory.planner.effort import Effort
 from sapwood.memory.planner.instance import Instance, Wholes
 from sapwood.memory.planner.learners import learners
 from sapwood.memory.planner.sections import Sections
 
-__all__ = ["FEW", "search"]
+__all__ = ["FEW", "Search"]
 
 FEW = 1000
 """With more buffers than this, a search does not get far in any usual time."""
 
 _NODES = 100
+_WORK = 1 / 400
 _SHARES = (0.0, 0.0, 0.9, 0.0, 0.5, 0.75)
 """How far above the goal dives aim, as parts of the way to the best height so far."""
 
 
-def search(instance: Instance, begins: Wholes, effort: Effort, seed: int) -> Wholes:
-    """Return the best plan found, at least as good as ``begins``, in grains.
+class Search:
+    """Dives for plans of an exact instance with buffers; each learns for the next.
 
-    ``instance`` is exact, and has buffers. A step is a dive.
+    ``work`` is about how long they took so far, to compare with that of a `Mend`; as
+    that is scaled, dives get most of the time.
     """
-    sections = Sections.of(instance)
-    best, height = begins, instance.height(begins)
-    ranked = learners(instance, seed)
-    for turn in itertools.count():
-        if not effort.step(height):
-            return best
-        learner = ranked[turn % len(ranked)]
-        share = _SHARES[turn // len(ranked) % len(_SHARES)]
+
+    def __init__(self, instance: Instance, seed: int) -> None:
+        self._instance = instance
+        self._sections = Sections.of(instance)
+        self._learners = learners(instance, seed)
+        self._turn = 0
+        self.work = 0.0
+
+    def improve(self, begins: Wholes, effort: Effort) -> Wholes:
+        """Dive once. Return what it found if that is lower, else ``begins``."""
+        instance, height = self._instance, self._instance.height(begins)
+        learner = self._learners[self._turn % len(self._learners)]
+        share = _SHARES[self._turn // len(self._learners) % len(_SHARES)]
+        self._turn += 1
         aim = min(effort.enough + int((height - effort.enough) * share), height - 1)
-        dive = Dive(sections, learner.ranking(), instance.top_within(aim))
+        dive = Dive(self._sections, learner.ranking(), instance.top_within(aim))
         found = dive.run(_NODES + 2 * instance.count, effort.late)
+        self.work += dive.tries * instance.count * _WORK
         learner.learn(dive.blamed)
-        if found is not None and instance.height(found) < height:
-            best, height = found, instance.height(found)
-    return best
+        return begins if found is None or instance.height(found) >= height else found

@@ -48,6 +48,21 @@ class Slot:
             raise MisuseError(f"{self.path} cannot be bound: keep it in a list or dict")
         view.store(self._owner(arguments or {}), key, value)
 
+    def bearer(self) -> object | None:
+        """Return the object whose attribute this is; None where it is no object's.
+
+        Not for slots in arguments.
+        """
+        view, key = self.steps[-1]
+        if view.bearer is None or isinstance(self.root, str):
+            return None
+        return view.bearer(self._owner({}), key)
+
+    @property
+    def attribute(self) -> str:
+        """The name of the attribute that this is of its bearer."""
+        return self.steps[-1][0].attribute
+
     def _owner(self, arguments: Mapping[str, object]) -> Any:
         root = self.root
         thing = arguments.get(root) if isinstance(root, str) else root()

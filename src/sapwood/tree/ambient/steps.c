@@ -1,13 +1,15 @@
 /* Steps of guards, taken without the interpreter.
  *
- * Everything declared here is part of Python's stable ABI, of builds with a global lock;
- * its headers are often not installed. Registers own what they hold: a reference that
- * is called and an opener may run any code, and let other threads change what was read.
+ * All that is declared here is of Python's stable ABI of builds with one lock: its
+ * headers are often not installed. Registers own what they hold, because references and
+ * openers that are called may run any code, and let other threads change what was read.
  */
 #include <stddef.h>
 #include <stdlib.h>
 
 #define EXPORT __attribute__((visibility("default")))
+#define OLD __attribute__((weak)) /* till 3.14 */
+#define NEW __attribute__((weak)) /* since 3.13 */
 
 typedef ptrdiff_t Size;
 
@@ -23,9 +25,10 @@ typedef struct {
   const char *doc;
 } Method;
 
-enum { NO_ARGUMENTS = 4 };
+enum { NO_ARGUMENTS = 4, SEARCHES = 8 };
 
-extern Object _Py_NoneStruct, PyDict_Type, PyList_Type, PyTuple_Type;
+extern Object _Py_NoneStruct;
+extern Object PyDict_Type, PyList_Type, PyTuple_Type, _PyWeakref_RefType;
 extern Object *PyExc_AttributeError, *PyExc_LookupError, *PyExc_RuntimeError;
 extern Object *PyExc_ValueError;
 
@@ -52,6 +55,8 @@ extern Object *PyCapsule_New(void *, const char *, void (*)(Object *));
 extern void *PyCapsule_GetPointer(Object *, const char *);
 extern Object *PyCFunction_NewEx(Method *, Object *, Object *);
 extern Object *PyErr_NoMemory(void);
+extern Object *PyWeakref_GetObject(Object *) OLD;
+extern int PyWeakref_GetRef(Object *, Object **) NEW;
 extern Object *PyErr_Occurred(void);
 extern int PyErr_ExceptionMatches(Object *);
 extern void PyErr_SetString(Object *, const char *);
@@ -78,6 +83,8 @@ enum op {
 struct step {
   long op, at, of;
   Object *value, *ask; /* the tuple of steps owns them */
+  Size entry;          /* where the item was in its dict */
+  int searches;        /* how often that is still searched for */
 };
 
 struct program {
@@ -95,7 +102,8 @@ static int is_none(const Object *value) { return value == &_Py_NoneStruct; }
 static int fill(Object **at, Object *value) {
   Object *old = *at;
   *at = value;
-  Py_DecRef(old);
+  if (old)
+    Py_DecRef(old);
   return value != NULL;
 }
 
@@ -111,12 +119,33 @@ static Object *whole(Object *thing, Object *open) {
   return thing;
 }
 
-static Object *item(Object *space, Object *key) {
-  Object *found;
+/* Note where in a dict the key of a step is, unless it moves all the time. */
+static void search(struct step *s, Object *space) {
+  Object *key, *value;
+  Size at = 0, entry = 0;
+  if (!s->searches)
+    return;
+  s->searches--;
+  while (PyDict_Next(space, &at, &key, &value) && key != s->value)
+    entry = at;
+  s->entry = entry;
+}
+
+/* Entries of a dict seldom move: most keys are found where they were, by identity.
+ * That there is no such entry any more is no error to `PyDict_Next`. */
+static Object *item(struct step *s, Object *space) {
+  Object *key, *found;
+  Size at = s->entry;
   if (space->type != &PyDict_Type)
-    return PyObject_GetItem(space, key);
-  found = PyDict_GetItemWithError(space, key);
+    return PyObject_GetItem(space, s->value);
+  if (PyDict_Next(space, &at, &key, &found) && key == s->value) {
+    Py_IncRef(found);
+    return found;
+  }
+  found = PyDict_GetItemWithError(space, s->value);
   Py_IncRef(found);
+  if (found)
+    search(s, space);
   return found;
 }
 
@@ -150,31 +179,39 @@ static int lacks(const struct step *s, Object *space) {
   return 1;
 }
 
-/* What is gone is None, which may be just what is there now. */
-static int refers(Object *reference, const Object *value) {
-  Object *target;
+/* Whether a function returns an object. */
+static int gives(Object *function, const Object *value) {
+  Object *given;
   int same;
-  if (is_none(value))
-    return 0;
-  target = PyObject_CallNoArgs(reference);
-  same = target == value;
-  Py_DecRef(target);
+  Py_IncRef(function);
+  given = PyObject_CallNoArgs(function);
+  same = given == value;
+  Py_DecRef(given);
+  Py_DecRef(function);
   return same;
 }
 
-static int is_latest(Object *latest, Size number, const Object *value) {
-  Object *reference = PyList_GetItem(latest, number);
-  int same;
-  if (!reference)
+/* Whether a weak reference is to an object; no code runs before that is known. */
+static int is_to(Object *reference, const Object *value) {
+  Object *target;
+  if (!PyWeakref_GetRef)
+    return PyWeakref_GetObject(reference) == value;
+  PyWeakref_GetRef(reference, &target);
+  Py_DecRef(target);
+  return target == value;
+}
+
+/* What is gone is None, which may be just what is there now. */
+static int refers(Object *reference, const Object *value) {
+  if (!reference || is_none(value))
     return 0;
-  Py_IncRef(reference);
-  same = refers(reference, value);
-  Py_DecRef(reference);
-  return same;
+  if (reference->type == &_PyWeakref_RefType)
+    return is_to(reference, value);
+  return gives(reference, value);
 }
 
 /* Take one step; false ends it all, perhaps with an error. */
-static int take(const struct program *p, const struct step *s, Object **registers) {
+static int take(const struct program *p, struct step *s, Object **registers) {
   Object **at = &registers[s->at];
   Object *of = s->op == LENGTH || s->op == LATEST ? NULL : registers[s->of];
   switch ((enum op)s->op) {
@@ -187,7 +224,7 @@ static int take(const struct program *p, const struct step *s, Object **register
   case ATTRIBUTE:
     return fill(at, PyObject_GetAttr(of, s->value));
   case ITEM:
-    return fill(at, item(of, s->value));
+    return fill(at, item(s, of));
   case CLASS:
     return (*at)->type == s->value;
   case LENGTH:
@@ -203,7 +240,7 @@ static int take(const struct program *p, const struct step *s, Object **register
   case REFERS:
     return refers(s->value, *at);
   case LATEST:
-    return is_latest(p->latest, s->of, *at);
+    return refers(PyList_GetItem(p->latest, s->of), *at);
   case OPS:
     break;
   }
@@ -233,7 +270,7 @@ static Object *not_told(void) {
 }
 
 static Object *look(Object *self, Object *unused) {
-  const struct program *p = PyCapsule_GetPointer(PyTuple_GetItem(self, 0), name);
+  struct program *p = PyCapsule_GetPointer(PyTuple_GetItem(self, 0), name);
   Object **registers = calloc((size_t)p->registers, sizeof *registers), *result;
   Size k = 0;
   (void)unused;
@@ -243,7 +280,8 @@ static Object *look(Object *self, Object *unused) {
     k++;
   result = k == p->count ? gathered(p, registers) : not_told();
   for (k = 0; k < p->registers; k++)
-    Py_DecRef(registers[k]);
+    if (registers[k])
+      Py_DecRef(registers[k]);
   free(registers);
   return result;
 }
@@ -262,6 +300,7 @@ static int read_step(const struct program *p, struct step *s, Object *from) {
   s->of = PyLong_AsLong(PyTuple_GetItem(from, 2));
   s->value = PyTuple_GetItem(from, 3);
   s->ask = PyTuple_GetItem(from, 4);
+  s->entry = 0, s->searches = SEARCHES;
   return s->op >= 0 && s->op < OPS && is_register(p, s->at) &&
          (s->op == LENGTH || s->op == LATEST || is_register(p, s->of));
 }
@@ -279,12 +318,12 @@ static int read(struct program *p, Object *steps, Object *found) {
 }
 
 /* A built-in function that takes steps of (op, at, of, value, ask). What these refer to
- * is owned by a tuple, so that the garbage collector sees it; the program only points. */
+ * is owned by a tuple, so that the collector of cycles sees it; the program points. */
 EXPORT Object *sapwood_steps(Object *steps, Object *found, Object *latest,
                              Size registers) {
   Size count = PyTuple_Size(steps), used = PyTuple_Size(found);
-  struct program *p =
-      malloc(sizeof *p + (size_t)count * sizeof(struct step) + (size_t)used * sizeof(long));
+  struct program *p = malloc(sizeof *p + (size_t)count * sizeof *p->steps +
+                             (size_t)used * sizeof *p->found);
   Object *capsule, *self, *function;
   if (!p)
     return PyErr_NoMemory();

@@ -56,4 +56,5 @@ def is_suited(implementation: str, abi: str, largest: int) -> bool:
 
     That is CPython of 64 bits, with a global lock and without checks of its own.
     """
-    return implementation == "cpython" and largest == 2**63 - 1 and not set(abi) & {*"dt"}
+    usual = implementation == "cpython" and largest == 2**63 - 1
+    return usual and "d" not in abi and "t" not in abi

@@ -11,27 +11,24 @@ import sys
 import pytest
 
 from sapwood import MisuseError
-from sapwood.memory.native.library import (
-    FLAGS,
-    SOURCE,
-    cache_folder,
-    compiled,
-    native_path,
-)
+from sapwood.memory.native.library import SOURCE as SEGMENTS
+from sapwood.native import FLAGS, cache_folder, compiled, native_path
+from sapwood.tree.ambient.steps_in_c import SOURCE as STEPS
 
 
-def test_the_source_compiles_without_a_warning(tmp_path):
+@pytest.mark.parametrize("source", [SEGMENTS, STEPS], ids=lambda each: each.stem)
+def test_the_source_compiles_without_a_warning(tmp_path, source):
     """All that the compiler could say about it is an error here."""
     strict = ("-Wall", "-Wextra", "-Wconversion", "-Wno-sign-conversion", "-Werror")
-    command = ["cc", *FLAGS, "-pedantic", *strict, SOURCE, "-o", tmp_path / "a.so"]
+    command = ["cc", *FLAGS, "-pedantic", *strict, source, "-o", tmp_path / "a.so"]
     assert subprocess.run(command, check=True, capture_output=True).stderr == b""
 
 
 def test_it_is_compiled_once(tmp_path):
     """The second time what is there is used, and nothing else is left behind."""
-    path = compiled(tmp_path / "new")
+    path = compiled(SEGMENTS, tmp_path / "new")
     written = path.stat().st_mtime_ns
-    assert compiled(tmp_path / "new") == path
+    assert compiled(SEGMENTS, tmp_path / "new") == path
     assert path.stat().st_mtime_ns == written
     assert list(path.parent.iterdir()) == [path]
     assert ctypes.CDLL(str(path)).sapwood_open is not None
@@ -41,7 +38,7 @@ def test_without_a_compiler_the_error_says_what_to_install(tmp_path, monkeypatch
     """None on the path: a remedy, and no file."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MisuseError, match=r"no C compiler here .* Install gcc"):
-        compiled(tmp_path / "a")
+        compiled(SEGMENTS, tmp_path / "a")
     assert list((tmp_path / "a").iterdir()) == []
 
 
@@ -56,7 +53,7 @@ def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
     broken.chmod(0o700)
     monkeypatch.setenv("PATH", str(broken.parent), prepend=os.pathsep)
     with pytest.raises(MisuseError, match=r"cannot compile segments.c: out of ideas"):
-        compiled(tmp_path / "a")
+        compiled(SEGMENTS, tmp_path / "a")
     assert list((tmp_path / "a").iterdir()) == []
 
 
@@ -66,22 +63,22 @@ def test_what_others_may_write_is_not_loaded(tmp_path):
     folder.mkdir()
     folder.chmod(0o777)
     with pytest.raises(MisuseError, match="written by others"):
-        compiled(folder)
+        compiled(SEGMENTS, folder)
     folder.chmod(0o700)
-    path = folder / native_path().name
-    shutil.copy(native_path(), path)
+    path = folder / native_path(SEGMENTS).name
+    shutil.copy(native_path(SEGMENTS), path)
     path.chmod(0o700)
-    assert compiled(folder) == path
+    assert compiled(SEGMENTS, folder) == path
     path.chmod(0o720)
     with pytest.raises(MisuseError, match="written by others"):
-        compiled(folder)
+        compiled(SEGMENTS, folder)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     """The error says where, why, and which variable moves it."""
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(MisuseError, match=r"cannot be kept in .*HOME"):
-        compiled(tmp_path / "file" / "native")
+        compiled(SEGMENTS, tmp_path / "file" / "native")
 
 
 def test_the_cache_is_the_users(tmp_path, monkeypatch):
