@@ -2,11 +2,12 @@
 
 Host is what a call costs its caller, total what it costs when calls follow each other;
 both in microseconds, medians of 7 repetitions. *By hand* is a raw ``CUDAGraph`` whose
-inputs are copied by hand. *Memory* is what eight batch sizes of one model reserve on
-the device, recorded in either order; *recording* is what a call that records takes.
+inputs are copied by hand; *on compiled* is a recording of a compiled function. *Memory*
+is what eight batch sizes of one model reserve on the device, recorded in either order;
+*recording* is what a call that records takes.
 
-Run it by path for a table; ``--out`` keeps the figures as JSON, by default in $OUT;
-``--compile`` adds the columns of ``torch.compile``, which take minutes.
+Run it by path for a table and the goals; ``--out`` keeps the figures as JSON, by
+default in $OUT; ``--compile`` adds the columns of ``torch.compile``.
 """
 
 from __future__ import annotations
@@ -14,30 +15,38 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch_goals import Goal, goals_of, memory_goals
+from torch_rows import ROWS, Row, transformer
 
 import sapwood as sw
-
-Call = Callable[..., Any]
-Args = tuple[Any, ...]
+from sapwood.version import __version__
 
 WARM: Final = 20
 REPETITIONS: Final = 7
 MIB: Final = 1 << 20
+PACKAGES: Final = ("cuda-bindings", "torch", "torchvision", "transformers", "triton")
+MODES: Final = {"compile": "default", "trees": "reduce-overhead"}
+SIZES: Final = (64, 48, 32, 16, 8, 4, 2, 1)
+
+Figures = dict[str, Any]
 
 
-def timed(call: Callable[[], Any], count: int) -> dict[str, Any]:
+def timed(call: Callable[[], Any], count: int) -> Figures:
     """Return host and total microseconds of a call, with all samples."""
-    for _ in range(WARM):
+    for _ in range(min(WARM, 3 * count)):
         call()
     host, total = [], []
     for _ in range(REPETITIONS):
@@ -56,161 +65,191 @@ def timed(call: Callable[[], Any], count: int) -> dict[str, Any]:
     }
 
 
-def by_hand(fn: Call, args: Args) -> Callable[[], Any]:
-    """Return the replay of a raw graph, the inputs copied before."""
-    inputs = [each.clone() for each in args]
+def alternating(row: Row, call: Callable[..., Any]) -> Callable[[], Any]:
+    """Return what calls with two sets of arguments in turn."""
+    both, turn = (row.args, tuple(each.clone() for each in row.args)), [0]
+
+    def fresh() -> Any:
+        turn[0] ^= 1
+        return row.drive(call, both[turn[0]])
+
+    return fresh
+
+
+# The columns.
+
+
+def eager(row: Row) -> Figures:
+    """Time the plain function."""
+    return timed(lambda: row.drive(row.fn, row.args), row.count)
+
+
+def by_hand(row: Row) -> Figures:
+    """Time the replay of a raw graph, the inputs copied before."""
+    held = [each.clone() for each in row.args]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
-            fn(*inputs)
+            row.fn(*held)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        result = fn(*inputs)
+        result = row.fn(*held)
 
-    def replay() -> Any:
-        for mine, theirs in zip(inputs, args, strict=True):
+    def replay(*args: Any) -> Any:
+        for mine, theirs in zip(held, args, strict=True):
             mine.copy_(theirs)
         graph.replay()
         return result
 
-    return replay
+    return timed(lambda: row.drive(replay, row.args), row.count)
 
 
-# What is measured.
+def replayed(row: Row) -> tuple[Figures, Figures, dict[str, int]]:
+    """Time replays with lasting arguments and with others; return what was recorded.
 
-
-def mlp(width: int = 256, depth: int = 8) -> nn.Module:
-    """Return a chain of linear layers and activations."""
-    layers: list[nn.Module] = []
-    for _ in range(depth):
-        layers += [nn.Linear(width, width), nn.GELU()]
-    return nn.Sequential(*layers).cuda().eval()
-
-
-class Block(nn.Module):
-    """One layer of a decoder, its keys and values in a cache of fixed length."""
-
-    def __init__(self, width: int, heads: int, length: int) -> None:
-        super().__init__()
-        self.heads, self.width = heads, width
-        self.before, self.behind = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.mixed, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        for name in ("keys", "values"):
-            shape = (1, heads, length, width // heads)
-            self.register_buffer(name, torch.zeros(shape))
-
-    def forward(self, x: Any, position: Any, mask: Any) -> Any:
-        """Return the layer's output for one token."""
-        parts = self.mixed(self.before(x)).split(self.width, dim=-1)
-        shape = (1, 1, self.heads, self.width // self.heads)
-        query, key, value = (part.view(shape).transpose(1, 2) for part in parts)
-        self.keys.index_copy_(2, position, key)
-        self.values.index_copy_(2, position, value)
-        seen = nn.functional.scaled_dot_product_attention(
-            query, self.keys, self.values, attn_mask=mask
-        )
-        x = x + self.out(seen.transpose(1, 2).reshape(1, 1, self.width))
-        return x + self.down(nn.functional.gelu(self.up(self.behind(x))))
-
-
-class Decoder(nn.Module):
-    """Layers one after another, each with a cache."""
-
-    def __init__(self, layers: int = 12, width: int = 768, length: int = 512) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(Block(width, 12, length) for _ in range(layers))
-        self.register_buffer("places", torch.arange(length))
-
-    def forward(self, x: Any, position: Any) -> Any:
-        """Return the output for one token at a position."""
-        mask = (self.places <= position).view(1, 1, 1, -1)
-        for layer in self.layers:
-            x = layer(x, position, mask)
-        return x
-
-
-def training() -> tuple[Call, Args]:
-    """Return a whole training step of a small network, and its batch."""
-    sizes = (128, 256, 256, 10)
-    layers: list[nn.Module] = []
-    for width, after in pairwise(sizes):
-        layers += [nn.Linear(width, after), nn.ReLU()]
-    model = nn.Sequential(*layers[:-1]).cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=True)
-
-    def step(x: Any, y: Any) -> Any:
-        optimizer.zero_grad(set_to_none=True)
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    batch = torch.randn(64, 128, device="cuda")
-    return step, (batch, torch.randint(0, 10, (64,), device="cuda"))
-
-
-def cases() -> Iterator[tuple[str, Call, Args, bool, int]]:
-    """Yield name, function, arguments, whether gradients flow, and how many calls."""
-    yield "8 x [Linear, GELU]", mlp(), (torch.randn(8, 256, device="cuda"),), False, 200
-    for n in (1, 4, 16, 64):
-        inputs = tuple(torch.randn(64, device="cuda") for _ in range(n))
-
-        def add(*each: Any) -> list[Any]:
-            return [t + 1 for t in each]
-
-        yield f"{n} inputs", add, inputs, False, 100
-    decoder = Decoder().cuda().bfloat16().eval()
-    token = torch.randn(1, 1, 768, device="cuda", dtype=torch.bfloat16)
-    position = torch.zeros(1, dtype=torch.long, device="cuda")
-    yield "decoder step, 12 layers", decoder, (token, position), False, 50
-    yield ("training step, AdamW", *training(), True, 50)
-
-
-def columns(
-    fn: Call, args: Args, count: int, *, compile_: bool
-) -> Iterator[tuple[str, Any]]:
-    """Yield each way of calling a function and what it costs."""
-    yield "eager", timed(lambda: fn(*args), count)
-    if compile_:
-        for name, mode in (("compile", "default"), ("trees", "reduce-overhead")):
-            compiled = torch.compile(fn, mode=mode)
-
-            def call(compiled: Call = compiled) -> Any:
-                torch.compiler.cudagraph_mark_step_begin()
-                return compiled(*args)
-
-            yield name, timed(call, count)
-    yield "by hand", timed(by_hand(fn, args), count)
+    Raises `AssertionError` where a replay is not what the plain function gives.
+    """
     with sw.Runtime(device="cuda:0", arrays="torch") as rt:
-        graphed = rt.graph(fn)
-        yield "same inputs", timed(lambda: graphed(*args), count)
-        both, turn = (args, tuple(each.clone() for each in args)), [0]
+        graphed = rt.graph(row.fn)
+        same = timed(lambda: row.drive(graphed, row.args), row.count)
+        other = timed(alternating(row, graphed), row.count)
+        if not row.grad:
+            torch.testing.assert_close(
+                row.drive(graphed, row.args),
+                row.drive(row.fn, row.args),
+                rtol=0,
+                atol=0,
+            )
+        return same, other, recorded_in(graphed)
 
-        def fresh() -> Any:
-            turn[0] ^= 1
-            return graphed(*both[turn[0]])
 
-        yield "other inputs", timed(fresh, count)
+def recorded_in(graphed: Any) -> dict[str, int]:
+    """Return how many arrays the most used recording pins, and its operations."""
+    nodes = graphed.runner().families.nodes
+    node = max(nodes, key=lambda each: each.hits, default=None)
+    if node is None:
+        return {"pinned": 0, "operations": 0}
+    return {
+        "pinned": len(node.ambient.arrays),
+        "operations": sum(len(part.recording.ops) for part in node.parts()),
+    }
+
+
+class TooLong(BaseException):
+    """Compiling takes longer than was allowed; nothing on the way may catch it."""
+
+
+@contextmanager
+def at_most(seconds: int) -> Iterator[None]:
+    """Raise `TooLong` where what is inside takes longer."""
+
+    def stop(*_: object) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def compiled(row: Row, mode: str, seconds: int) -> Callable[..., Any]:
+    """Return the function as torch compiles it; raises `TooLong`."""
+    # What an earlier column or row left would count as a change, and be recompiled.
+    torch._dynamo.reset()  # noqa: SLF001 - the documented way
+    made = torch.compile(row.fn, mode=mode)
+
+    def call(*args: Any) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        result = made(*args)
+        # The next call overwrites what this one returned.
+        return result.clone() if row.calls > 1 and mode != "default" else result
+
+    if mode == "default":
+        call = made
+    with at_most(seconds):
+        for _ in range(3):
+            call(*row.args)
+        torch.cuda.synchronize()
+    return call
+
+
+def by_torch(row: Row, mode: str, seconds: int) -> Figures:
+    """Time the compiled function."""
+    call = compiled(row, mode, seconds)
+    return timed(lambda: row.drive(call, row.args), row.count)
+
+
+def on_compiled(row: Row, seconds: int) -> Figures:
+    """Time replays of the compiled function.
+
+    Where its operations are as many as the plain function's, torch has run it eagerly
+    while it was watched.
+    """
+    made = compiled(row, "default", seconds)
+    with sw.Runtime(device="cuda:0", arrays="torch") as rt:
+
+        def call(*args: Any) -> Any:
+            return made(*args)
+
+        graphed = rt.graph(call)
+        found = timed(alternating(row, graphed), row.count)
+        return found | recorded_in(graphed)
+
+
+COLUMNS: Final = (
+    "eager",
+    "compile",
+    "trees",
+    "by hand",
+    "same inputs",
+    "other inputs",
+    "on compiled",
+)
+
+
+def measured(row: Row, wanted: set[str], seconds: int) -> Figures:
+    """Return the columns of a row, and what was recorded.
+
+    What took too long or failed has a text instead of figures.
+    """
+    columns: Figures = {}
+    found: Figures = {"title": row.title, "calls": row.calls, "columns": columns}
+    found |= {"pinned": 0, "operations": 0}
+    if "eager" in wanted:
+        columns["eager"] = eager(row)
+    if "by hand" in wanted:
+        columns["by hand"] = by_hand(row)
+    if wanted & {"same inputs", "other inputs"}:
+        columns["same inputs"], columns["other inputs"], about = replayed(row)
+        found |= about
+    # The compiler comes last: what it does with code that it has seen once, it may do
+    # with the same code elsewhere.
+    for name, mode in MODES.items():
+        if name in wanted:
+            columns[name] = _tried(lambda mode=mode: by_torch(row, mode, seconds))
+    if "on compiled" in wanted:
+        columns["on compiled"] = _tried(lambda: on_compiled(row, seconds))
+    return found
+
+
+def _tried(measure: Callable[[], Figures]) -> Figures:
+    try:
+        return measure()
+    except TooLong:
+        return {"says": "skipped: compiling takes too long"}
+    except Exception as error:  # noqa: BLE001 - the other columns are still wanted
+        return {"says": f"failed: {type(error).__name__}: {str(error)[:200]}"}
 
 
 # Memory, and what recording costs.
 
-SIZES: Final = (64, 48, 32, 16, 8, 4, 2, 1)
 
-
-def transformer() -> nn.Module:
-    """Return four blocks of width 1024."""
-    layer = nn.TransformerEncoderLayer(
-        1024, 16, 4096, dropout=0.0, batch_first=True, norm_first=True
-    )
-    encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-    return encoder.cuda().bfloat16().eval()
-
-
-def recorded(order: tuple[int, ...]) -> dict[str, Any]:
+def recorded(order: tuple[int, ...]) -> Figures:
     """Return what one runtime holds with all batch sizes recorded, and the times."""
     model, took = transformer(), []
     with sw.Runtime(device="cuda:0", arrays="torch") as rt, torch.no_grad():
@@ -228,36 +267,120 @@ def recorded(order: tuple[int, ...]) -> dict[str, Any]:
     return {"mib": held, "ms": [round(each, 2) for each in took]}
 
 
-def main() -> None:
-    """Measure, print a table, and keep the figures."""
+# What was asked for, and what came out.
+
+
+def asked() -> argparse.Namespace:
+    """Return the options."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--compile", action="store_true")
+    arguments.add_argument("--rows", nargs="+", choices=[*ROWS, "memory"])
+    arguments.add_argument("--columns", nargs="+", choices=COLUMNS)
+    arguments.add_argument(
+        "--compile",
+        nargs="?",
+        type=int,
+        const=60,
+        metavar="SECONDS",
+        help="have torch compile, for so long at most: rows that are named, or else "
+        "those that take it little",
+    )
     arguments.add_argument("--out", default=os.environ.get("OUT", ""))
-    asked = arguments.parse_args()
-    rows: dict[str, Any] = {}
-    for name, fn, args, grad, count in cases():
-        with torch.set_grad_enabled(grad):
-            ways = columns(fn, args, count, compile_=asked.compile)
-            rows[name] = found = dict(ways)
-        print(name)
-        for way, figures in found.items():
-            print(f"  {way:14} {figures['host']:9.2f} {figures['total']:9.2f}")
-    memory = {"large first": recorded(SIZES), "small first": recorded(SIZES[::-1])}
-    for name, each in memory.items():
-        print(f"{name}: {each['mib']:.0f} MiB; recording took {each['ms']} ms")
-    if asked.out:
-        about = {
-            "gpu": torch.cuda.get_device_name(0),
-            "torch": torch.__version__,
-            "commit": subprocess.run(
-                ["git", "rev-parse", "HEAD"],  # noqa: S607
-                capture_output=True,
-                text=True,
-                check=False,
-            ).stdout.strip(),
-        }
-        path = Path(asked.out) / "torch.json"
-        path.write_text(json.dumps({"about": about, "rows": rows, "memory": memory}))
+    return arguments.parse_args()
+
+
+def wanted_of(row: Row, options: argparse.Namespace) -> set[str]:
+    """Return which columns of a row are to be measured."""
+    compiling = {*MODES, "on compiled"}
+    if options.columns:
+        return set(options.columns)
+    if options.compile and (row.quick or options.rows):
+        return set(COLUMNS)
+    return set(COLUMNS) - compiling
+
+
+def show(name: str, found: Figures) -> list[str]:
+    """Print a row and its goals; return the goals that it misses."""
+    print(f"{found['title']} ({found['pinned']} pinned)")
+    columns = found["columns"]
+    for way in COLUMNS:
+        figures = columns.get(way)
+        if figures and "host" in figures:
+            also = figures.get("operations")
+            more = f"  ({also} of {found['operations']} operations)" if also else ""
+            print(f"  {way:14} {figures['host']:10.2f} {figures['total']:10.2f}{more}")
+        elif figures:
+            print(f"  {way:14} {figures['says']}")
+    return told(name, list(goals_of(name, found)))
+
+
+def told(name: str, goals: list[Goal]) -> list[str]:
+    """Print goals; return those that are missed, by the row's name."""
+    for goal in goals:
+        print(f"    {goal}")
+    return [f"{name}: {goal}" for goal in goals if goal.found > goal.most]
+
+
+def about() -> Figures:
+    """Return the machine, versions, commit and date."""
+    return {
+        "gpu": torch.cuda.get_device_name(0),
+        "driver": said(
+            "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"
+        ),
+        "python": platform.python_version(),
+        "sapwood": __version__,
+        "versions": {name: installed(name) for name in PACKAGES},
+        "commit": os.environ.get("SAPWOOD_COMMIT") or said("git", "rev-parse", "HEAD"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def said(*command: str) -> str | None:
+    """Return what a command prints first; None where it fails."""
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return ran.stdout.strip().partition("\n")[0]
+
+
+def installed(package: str) -> str | None:
+    """Return a package's version; None where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def main() -> None:
+    """Measure, print a table and the goals, and keep the figures."""
+    options = asked()
+    kept: Figures = {"about": about(), "rows": {}, "memory": {}}
+    missed: list[str] = []
+    names = options.rows or [*ROWS, "memory"]
+    for name in names:
+        if name == "memory":
+            continue
+        row = ROWS[name]()
+        with torch.set_grad_enabled(row.grad):
+            wanted = wanted_of(row, options)
+            kept["rows"][name] = measured(row, wanted, options.compile or 60)
+        missed += show(name, kept["rows"][name])
+        save(kept, options.out)
+    if "memory" in names:
+        for order, sizes in (("large first", SIZES), ("small first", SIZES[::-1])):
+            kept["memory"][order] = each = recorded(sizes)
+            print(f"{order}: {each['mib']:.0f} MiB; recording took {each['ms']} ms")
+            goals = memory_goals(order, each["mib"], median(each["ms"]))
+            missed += told("memory", list(goals))
+    print(f"\n{len(missed)} goals missed", *missed, sep="\n  ")
+    save(kept, options.out)
+
+
+def save(kept: Figures, folder: str) -> None:
+    """Write what there is so far, where a folder is given."""
+    if folder:
+        (Path(folder) / "torch.json").write_text(json.dumps(kept))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from sapwood.testing.fixtures import Rig
 
 __all__ = ["steps_until_wrong"]
 
-_TURNS: Final = 400
+_TURNS: Final = 600
 _LENGTHS: Final = 5, 700
 _KEPT: Final = 6
 
@@ -79,8 +79,13 @@ class _World:
             self._change()
         which, number = self.last
         graphed, plain = self.functions[which]
-        for _ in range(chance.randint(1, 3)):
-            aside = chance.random() < 0.2
+        asides = [chance.random() < 0.2 for _ in range(chance.randint(1, 3))]
+        if chance.random() < 0.15:
+            # On one stream again and again, and then another result on the other.
+            asides, self.kept = [False, False, False, True], []
+        for turn, aside in enumerate(asides):
+            if turn == 3:
+                self._write()
             with self.side if aside else nullcontext():
                 result = graphed(self.given[number])
             expected = plain(self.inputs[number])
@@ -94,7 +99,7 @@ class _World:
         return right
 
     def _keep(self, result: Any, expected: Any) -> None:
-        match self.chance.randrange(6):
+        match self.chance.randrange(9):
             case 0:
                 self.kept.append((result, expected))
             case 1:
@@ -107,16 +112,19 @@ class _World:
         self.kept = self.kept[-_KEPT:]
 
     def _change(self) -> None:
-        value = np.full(1, self.chance.random())
-        self.host["shift"] = value
         match self.chance.randrange(8):
             case 0:
-                self.device["shift"] = self.runtime.array(value)
+                self.host["shift"] = np.full(1, self.chance.random())
+                self.device["shift"] = self.runtime.array(self.host["shift"])
             case 1 | 2 | 3:
-                self.device["shift"][:] = float(value[0])
+                self._write()
             case _:
                 with self.side:
-                    self.device["shift"][:] = float(value[0])
+                    self._write()
+
+    def _write(self) -> None:
+        self.host["shift"] = np.full(1, self.chance.random())
+        self.device["shift"][:] = float(self.host["shift"][0])
 
     def rightly(self) -> bool:
         """Return whether all that is kept is as it was made."""

@@ -29,6 +29,9 @@ from sapwood.units import Addr, Mask
 
 __all__ = ["Encore"]
 
+_PATIENCE: Final = 8
+"""Replays in a row that were no encores, after which what it knows is outdated."""
+_PATIENCE_AT_MOST: Final = 1024
 _PLAIN: Final = Alias | Constant | Fresh | Same
 
 
@@ -46,6 +49,7 @@ class Encore:
         "_forest",
         "_kept",
         "_marks",
+        "_missed",
         "_own",
         "_program",
         "_renewals",
@@ -53,6 +57,7 @@ class Encore:
         "bindings",
         "memo",
         "node",
+        "patience",
     )
 
     def __init__(self, forest: Forest, node: Node, ambient: Arrays, memo: Memo) -> None:
@@ -62,6 +67,7 @@ class Encore:
         self._marks, self._ambient_lows = node.whereabouts.marks, ambient.lows
         self._renewals = node.ambient.glance.renewals
         self._changes = self._aims = -1
+        self._missed, self.patience = 0, _PATIENCE
         self._kept: Kept | None = None
         self._own = Mask(reduce(or_, node.output_masks, 0))
         self._program = _Program.of(node)
@@ -69,14 +75,30 @@ class Encore:
 
     @classmethod
     def of(
-        cls, forest: Forest, node: Node, ambient: Arrays, memo: Memo
+        cls,
+        forest: Forest,
+        node: Node,
+        ambient: Arrays,
+        memo: Memo,
+        before: Encore | None = None,
     ) -> Encore | None:
-        """Return what replays a node again; None where every replay must be decided."""
+        """Return what replays a node again; None where every replay must be decided.
+
+        It takes the place of one ``before``, which was outdated.
+        """
         outputs = (*node.outputs.leaves, *node.outputs.bound)
         plain = all(isinstance(each, _PLAIN) for each in outputs)
         if not plain or node.escapes or node.chain or node.doubtful or node.revokes:
             return None
-        return cls(forest, node, ambient, memo)
+        made = cls(forest, node, ambient, memo)
+        if before is not None:
+            made.patience = min(2 * before.patience, _PATIENCE_AT_MOST)
+        return made
+
+    def is_outdated(self) -> bool:
+        """Note a replay that was no encore; return whether there were too many."""
+        self._missed += 1
+        return self._missed >= self.patience
 
     def let_go(self) -> None:
         """Keep no storages any more: those that arrays have stay as long as these."""
@@ -110,6 +132,7 @@ class Encore:
         self._aim(lows, same=same)
         node.exec.launch(stream.handle)
         kept = self._kept or self._keep(stream)
+        self._missed, self.patience = 0, _PATIENCE
         node.hits += 1
         node.last_used = forest.tick()
         forest.last = node

@@ -87,15 +87,20 @@ class Encores:
             _, group = self._families.nodes[node]
             again, self._latest = group is self._latest, group
             self._memo = Memo.of(call, adapter) if again else None
-        # Each time it was replayed as often again: what an encore remembers of a call
-        # may be long out of date.
-        if node.hits >= self._forest.encore_from and not node.hits & (node.hits - 1):
-            # Not the one before, whose arrays may lie where this recording has none.
-            memo = Memo.of(call, adapter)
-            if memo is not None:
-                self.forget(node)
-                new = Encore.of(self._forest, node, found.ambient, memo)
-                self._ready = (*filter(None, [new]), *self._ready)[:_MANY]
+        known = next((each for each in self._ready if each.node is node), None)
+        if known is None:
+            # Not more and more often: some recordings never get any.
+            due = (
+                node.hits >= self._forest.encore_from and not node.hits & node.hits - 1
+            )
+        else:
+            due = known.is_outdated()
+        # Not the memo from before, whose arrays may lie where this recording has none.
+        memo = Memo.of(call, adapter) if due else None
+        if memo is not None:
+            self.forget(node)
+            new = Encore.of(self._forest, node, found.ambient, memo, known)
+            self._ready = (*filter(None, [new]), *self._ready)[:_MANY]
 
     def forget(self, node: Node) -> None:
         """Have no encore of a recording any more."""

@@ -14,6 +14,9 @@ from sapwood.driver.layers.layer import gives_back
 from sapwood.errors import DriverError
 from sapwood.memory.caching.settings import DEFAULT
 
+# Every call of every scenario fails in turn: on a GPU the waits would take an hour.
+pytestmark = pytest.mark.parametrize("open_rig", ["latest"], indirect=True)
+
 MIB = 1 << 20
 
 SETTINGS = {

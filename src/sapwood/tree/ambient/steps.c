@@ -194,11 +194,13 @@ static int gives(Object *function, const Object *value) {
 /* Whether a weak reference is to an object; no code runs before that is known. */
 static int is_to(Object *reference, const Object *value) {
   Object *target;
+  int same;
   if (!PyWeakref_GetRef)
     return PyWeakref_GetObject(reference) == value;
   PyWeakref_GetRef(reference, &target);
+  same = target == value;
   Py_DecRef(target);
-  return target == value;
+  return same;
 }
 
 /* What is gone is None, which may be just what is there now. */

@@ -1,4 +1,4 @@
-"""Steps as a built-in function, whose C is compiled once: a fifth of Python's time.
+"""Steps as a built-in function, whose C is compiled once: half of Python's time.
 
 Where that cannot be, nothing is said: the same steps run in Python.
 """
