@@ -24,7 +24,8 @@ from sapwood.tree.memo import Memo
 from sapwood.tree.node import Node
 from sapwood.tree.outputs import Alias, Constant, Fresh, Same
 from sapwood.tree.replay import lease_outputs, order, prepare
-from sapwood.tree.signature import NONE, Arrays
+from sapwood.tree.signature import NONE, Arrays, Whereabouts
+from sapwood.tree.spans import Spans
 from sapwood.units import Addr, Mask
 
 __all__ = ["Encore"]
@@ -53,24 +54,33 @@ class Encore:
         "_own",
         "_program",
         "_renewals",
+        "_spans",
         "_stream",
+        "_whereabouts",
         "bindings",
         "memo",
         "node",
         "patience",
     )
 
-    def __init__(self, forest: Forest, node: Node, ambient: Arrays, memo: Memo) -> None:
+    def __init__(
+        self, forest: Forest, node: Node, given: Arrays, ambient: Arrays, memo: Memo
+    ) -> None:
         self.memo, self.node, self._forest = memo, node, forest
         node.ambient.glance.write()
         self._stream = ref(forest.device.stream())
-        self._marks, self._ambient_lows = node.whereabouts.marks, ambient.lows
+        self._marks = forest.adapter.marks(ambient.arrays)
+        self._ambient_lows = ambient.lows
+        self._whereabouts = Whereabouts()
+        if self._marks is not None:
+            self._whereabouts.others = self._marks[1]
         self._renewals = node.ambient.glance.renewals
         self._changes = self._aims = -1
         self._missed, self.patience = 0, _PATIENCE
         self._kept: Kept | None = None
         self._own = Mask(reduce(or_, node.output_masks, 0))
         self._program = _Program.of(node)
+        self._spans = Spans.of(node, given, ambient, forest.adapter)
         self.bindings = Bindings(node)
 
     @classmethod
@@ -78,6 +88,7 @@ class Encore:
         cls,
         forest: Forest,
         node: Node,
+        given: Arrays,
         ambient: Arrays,
         memo: Memo,
         before: Encore | None = None,
@@ -90,7 +101,7 @@ class Encore:
         plain = all(isinstance(each, _PLAIN) for each in outputs)
         if not plain or node.escapes or node.chain or node.doubtful or node.revokes:
             return None
-        made = cls(forest, node, ambient, memo)
+        made = cls(forest, node, given, ambient, memo)
         if before is not None:
             made.patience = min(2 * before.patience, _PATIENCE_AT_MOST)
         return made
@@ -141,9 +152,9 @@ class Encore:
     def _fits(self, lows: Sequence[Addr]) -> bool:
         """Return whether the arguments may be at these other addresses."""
         node = self.node
-        return not node.watches_overlap and all(
-            lows[i] == address for i, address in node.fixed
-        )
+        if any(lows[i] != address for i, address in node.fixed):
+            return False
+        return not node.watches_overlap or self._spans.are_apart(lows)
 
     def _is_there(self, found: list[Any]) -> bool:
         """Return whether the arrays that the function reads are where they were."""
@@ -153,10 +164,10 @@ class Encore:
         if node.ambient.glance.renewals == self._renewals:
             return adapter.marks(found) == self._marks
         # They are others: looked at once, and from then on by what marks them.
-        ambient = node.whereabouts.look(found, adapter)
+        ambient = self._whereabouts.look(found, adapter)
         if ambient is None or [*ambient.lows] != [*self._ambient_lows]:
             return False
-        self._marks, self._changes = node.whereabouts.marks, -1
+        self._marks, self._changes = self._whereabouts.marks, -1
         self._renewals = node.ambient.glance.renewals
         return True
 
@@ -171,7 +182,7 @@ class Encore:
             # Their lease ends as any, and the pages are claimed.
             self.let_go()
             forest.device.returns.drain_dropped()
-        ambient = node.whereabouts.look(found, forest.adapter) if found else NONE
+        ambient = self._whereabouts.look(found, forest.adapter) if found else NONE
         if ambient is None or ambient.sharing != node.ambient_sharing:
             return False
         if not self._is_free():

@@ -99,7 +99,7 @@ class Encores:
         memo = Memo.of(call, adapter) if due else None
         if memo is not None:
             self.forget(node)
-            new = Encore.of(self._forest, node, found.ambient, memo, known)
+            new = Encore.of(self._forest, node, call.given, found.ambient, memo, known)
             self._ready = (*filter(None, [new]), *self._ready)[:_MANY]
 
     def forget(self, node: Node) -> None:
