@@ -62,6 +62,13 @@ class Adapter(Protocol):
         """
         ...
 
+    def versions(self, arrays: Sequence[Array]) -> Sequence[object] | None:
+        """Return what differs once arrays have been changed in place, looks included.
+
+        None where none can be given other looks.
+        """
+        ...
+
     def layout(self, array: Array) -> Hashable:
         """Return everything that tells two arrays apart but their addresses.
 

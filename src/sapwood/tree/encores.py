@@ -46,9 +46,11 @@ class Encores:
         """
         forest = self._forest
         device = forest.device
-        if not self._ready or device.closed:
+        if not self._ready:
             return None
         with device.lock:
+            if device.closed:
+                return None
             if device.returns:
                 device.returns.drain_dropped()
             if forest.before_call is not None:

@@ -40,6 +40,7 @@ class Memo:
         "positions",
         "references",
         "structure",
+        "versions",
     )
 
     def __init__(
@@ -63,6 +64,7 @@ class Memo:
         # All that is passed is arrays, by position.
         self.flat = _is_flat(seen.structure) and not constants
         self.marks = adapter.marks(seen.given.arrays)
+        self.versions = adapter.versions(seen.given.arrays)
 
     @classmethod
     def of(cls, seen: Call, adapter: Adapter) -> Memo | None:
@@ -124,10 +126,21 @@ class Memo:
     def whereabouts(self, arrays: Sequence[Any]) -> Sequence[Addr] | None:
         """Return where arrays are, `lows` for the same ones; None if not alike."""
         if all(map(is_, map(call, self.references), arrays)):
-            marks = self.adapter.marks(arrays)
+            marks, versions = self.adapter.marks(arrays), self.adapter.versions(arrays)
             if marks == self.marks:
-                return self.lows
+                if versions == self.versions:
+                    return self.lows
+                if self._are_alike(arrays):
+                    self.versions = versions
+                    return self.lows
+                return None
         return self._moved(arrays)
+
+    def _are_alike(self, arrays: Sequence[Any]) -> bool:
+        """Return whether arrays that were changed in place look as they did."""
+        layout = self.adapter.layout
+        pairs = zip(arrays, self.layouts, strict=True)
+        return all(layout(array) == seen for array, seen in pairs)
 
     def given(self, arrays: Sequence[Any], lows: Sequence[Addr]) -> Arrays | None:
         """Return arrays with their storages; None where two of them share one.
@@ -146,7 +159,8 @@ class Memo:
         for k, (reference, array) in enumerate(
             zip(self.references, arrays, strict=True)
         ):
-            if reference() is not array or not self._is_marked(k, array):
+            changed = self.versions is not None or not self._is_marked(k, array)
+            if reference() is not array or changed:
                 seen = look(array)
                 if seen is None or seen[0] != layouts[k]:
                     return None

@@ -7,6 +7,8 @@ import gc
 import pytest
 
 from sapwood.memory.storage import Storage
+from sapwood.tree.memo import Memo
+from sapwood.tree.signature import describe
 from sapwood.units import Addr, Size
 
 torch = pytest.importorskip("torch")
@@ -172,3 +174,20 @@ def test_refusals_say_what_to_do(adapter_of):
     assert adapter.refusal(3.0) is None
     with pytest.raises(TypeError, match="detach"):
         adapter.look(meta.requires_grad_() * 2)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_call_is_known_by_its_tensors_looks_of_now(torch, adapter, inference):
+    """Writing in place changes nothing; the same object turned over is another call."""
+    with torch.inference_mode(inference):
+        x = torch.zeros(3, 3).as_strided((2, 3), (3, 1))
+    memo = Memo.of(describe((x,), {}, adapter), adapter)
+    assert memo.recognise((x,), {}) is not None
+    with torch.inference_mode(inference):
+        x.add_(1.0)
+        assert memo.recognise((x,), {}) is not None
+        x.t_()
+        assert memo.recognise((x,), {}) is None
+        x.t_()
+        assert memo.recognise((x,), {}) is not None
+    assert memo.recognise((1.0,), {}) is None

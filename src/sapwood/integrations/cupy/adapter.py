@@ -8,6 +8,7 @@ CuPy and the libraries behind it choose kernels by that.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import cupy
@@ -34,6 +35,7 @@ register_container(
 )
 
 _ALIGNED = 512 - 1
+_shape = attrgetter("shape")
 _KINDS: tuple[type, ...] = (Array, cupy.ndarray)
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], str, int, int]
@@ -97,6 +99,10 @@ class CupyAdapter:
     def marks(self, arrays: Sequence[Any]) -> None:
         """Return None: an array is what it is for as long as it lives."""
         del arrays
+
+    def versions(self, arrays: Sequence[Any]) -> Sequence[object]:
+        """Return the shapes, which may be assigned."""
+        return [*map(_shape, arrays)]
 
     def layout(self, array: Any) -> Hashable:
         """Return shape, strides, dtype, alignment and kind."""

@@ -98,6 +98,10 @@ class NumpyAdapter:
         """Return None: an array is what it is for as long as it lives."""
         del arrays
 
+    def versions(self, arrays: Sequence[Any]) -> None:
+        """Return None: no array can be given another shape."""
+        del arrays
+
     def layout(self, array: Array) -> Hashable:
         """Return shape, strides, dtype and alignment."""
         array.storage.check()

@@ -42,6 +42,7 @@ _cuda_tensor: Any = getattr(
 )
 _grad_enabled = torch.is_grad_enabled
 _users_of = torch._C._storage_Use_Count
+_version = torch.Tensor._version.__get__
 _where = torch.Tensor.data_ptr
 _wants = torch.Tensor.requires_grad.__get__
 
@@ -96,6 +97,14 @@ class TorchAdapter:
         """Return where tensors are, and where it matters, whether they require grad."""
         wanted = _grad_enabled()
         return [*map(_where, arrays)], [*map(_wants, arrays)] if wanted else ()
+
+    def versions(self, arrays: Sequence[Any]) -> Sequence[object]:
+        """Return how often tensors were written in place, as by ``x.t_()``."""
+        try:
+            return [*map(_version, arrays)]
+        except RuntimeError:
+            # Those of inference mode do not count.
+            return [(x.shape, x.stride()) for x in arrays]
 
     def layout(self, array: Any) -> Hashable:
         """Return shape, strides, dtype, alignment, flags and class."""
