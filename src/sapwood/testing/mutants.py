@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from sapwood.memory.caching.allocator import Allocator
+from sapwood.memory.caching.silo import Silo
 from sapwood.memory.heap import Everybody, Heap
 from sapwood.memory.pages import Pages
 from sapwood.memory.range import Range
@@ -46,9 +46,7 @@ MEMORY_MUTANTS: Final = (
         "self.pages.drop(lease.mask), self.pages.drop(lease.mask)",
     ),
     _mutant("holds not counted", Pages.drop, "if holds > 1:", "if False:"),
-    _mutant(
-        "coalescing skipped", Allocator.free, "if after.state is FREE:", "if False:"
-    ),
+    _mutant("coalescing skipped", Silo.join, "if after.state is FREE:", "if False:"),
     _mutant("wait lost in a split", Uses.take, "if end < stop:", "if False:"),
     _mutant(
         "wait lost in a merge",

@@ -128,7 +128,7 @@ def test_a_workspace_first_made_inside_a_capture(rt, same):
         if i % 10 == 9:
             torch._C._cuda_clearCublasWorkspaces()
     assert all(bool(each.isnan().all()) for each in junk)
-    assert all(f.stats().replays >= 29 for f in functions)
+    assert all(f.stats().replays >= 20 for f in functions)
 
 
 def test_only_autograd_has_it(rt, same):
