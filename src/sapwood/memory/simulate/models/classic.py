@@ -7,14 +7,13 @@ their own size; the best fit is split, neighbours merge, streams share nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 
 from sapwood.errors import OutOfMemory
 from sapwood.memory.caching.settings import Settings
 from sapwood.memory.simulate.models.model import (
     GRANULE,
     MIB,
-    Account,
+    Accounted,
     is_small,
     round_up,
 )
@@ -28,25 +27,15 @@ _LEAST_REST = {True: 512, False: MIB + 1}
 """The smallest rest that is split off, of small blocks and of large ones."""
 
 
-class Classic:
+class Classic(Accounted):
     """Fixed segments, best fit, and the rules for splitting large blocks."""
 
     def __init__(self, settings: Settings, total: int) -> None:
+        super().__init__(total)
         self._settings = settings
-        self._account = Account(total)
         self._shelves: defaultdict[tuple[bool, int], Shelf] = defaultdict(Shelf)
         self._live: dict[int, Piece] = {}
         self._next = GRANULE
-
-    @property
-    def reserved(self) -> int:
-        """Bytes of all segments."""
-        return self._account.held
-
-    @property
-    def calls(self) -> Mapping[str, int]:
-        """How often memory was asked for and given back."""
-        return self._account.calls
 
     def allocate(self, size: int, stream: int) -> int:
         """Return the address of a block of the best fit, or of a new segment."""

@@ -8,11 +8,16 @@ unmapped; the holes are mapped again before a range grows at its end.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping
 
 from sapwood.errors import OutOfMemory
 from sapwood.memory.caching.settings import Settings
-from sapwood.memory.simulate.models.model import GRANULE, Account, is_small, round_up
+from sapwood.memory.simulate.models.model import (
+    GRANULE,
+    Account,
+    Accounted,
+    is_small,
+    round_up,
+)
 from sapwood.memory.simulate.models.pieces import Piece, Shelf
 from sapwood.units import align_down, align_up
 
@@ -23,24 +28,14 @@ _SPAN = 1 << 50
 """Addresses of one range: more than any trace needs."""
 
 
-class Expandable:
+class Expandable(Accounted):
     """One growing range per stream and size class."""
 
     def __init__(self, settings: Settings, total: int) -> None:
+        super().__init__(total)
         self._settings = settings
-        self._account = Account(total)
         self._ranges: dict[tuple[bool, int], _Range] = {}
         self._live: dict[int, tuple[Piece, _Range]] = {}
-
-    @property
-    def reserved(self) -> int:
-        """Bytes of all granules that are mapped."""
-        return self._account.held
-
-    @property
-    def calls(self) -> Mapping[str, int]:
-        """How often granules were created, mapped, unmapped and released."""
-        return self._account.calls
 
     def allocate(self, size: int, stream: int) -> int:
         """Return the address of a block in the range of its stream and class."""

@@ -10,30 +10,11 @@ from sapwood.errors import OutOfMemory
 from sapwood.memory.caching.settings import Settings
 from sapwood.units import align_up, size_text
 
-__all__ = ["GRANULE", "MIB", "Account", "Model", "is_small", "round_up"]
+__all__ = ["GRANULE", "MIB", "Account", "Accounted", "Model", "is_small", "round_up"]
 
 MIB = 1 << 20
 GRANULE = 2 * MIB
 _LEAST = 512
-
-
-class Model(Protocol):
-    """An allocator, as far as a simulation asks.
-
-    ``reserved`` are the bytes of physical memory that it holds, ``calls`` how often
-    it made each call of the driver. `allocate` raises `OutOfMemory`.
-    """
-
-    @property
-    def reserved(self) -> int: ...
-    @property
-    def calls(self) -> Mapping[str, int]: ...
-    def allocate(self, size: int, stream: int) -> int:
-        """Return the address of ``size`` bytes for work on a stream."""
-        ...
-
-    def free(self, address: int) -> None:
-        """Give an allocation back, in the order of its own stream."""
 
 
 class Account:
@@ -61,6 +42,42 @@ class Account:
     def give(self, size: int) -> None:
         """Hold ``size`` bytes less."""
         self.held -= size
+
+
+class Model(Protocol):
+    """An allocator, as far as a simulation asks.
+
+    ``reserved`` are the bytes of physical memory that it holds, ``calls`` how often
+    it made each call of the driver. `allocate` raises `OutOfMemory`.
+    """
+
+    @property
+    def reserved(self) -> int: ...
+    @property
+    def calls(self) -> Mapping[str, int]: ...
+    def allocate(self, size: int, stream: int) -> int:
+        """Return the address of ``size`` bytes for work on a stream."""
+        ...
+
+    def free(self, address: int) -> None:
+        """Give an allocation back, in the order of its own stream."""
+
+
+class Accounted:
+    """What all models of one device have: an account of what they hold of it."""
+
+    def __init__(self, total: int) -> None:
+        self._account = Account(total)
+
+    @property
+    def reserved(self) -> int:
+        """The bytes of physical memory that it holds."""
+        return self._account.held
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """How often it made each call of the driver."""
+        return self._account.calls
 
 
 def is_small(rounded: int) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sapwood.memory.simulate.models.model import Account
+from sapwood.memory.simulate.models.model import Accounted
 
 __all__ = ["Layout", "Planned"]
 
@@ -18,7 +17,7 @@ class Layout:
     height: int
 
 
-class Planned:
+class Planned(Accounted):
     """Hands out the offsets of a layout, in the order of the requests, each time over.
 
     All of its memory is taken with the first request. Streams share it: whoever
@@ -27,18 +26,8 @@ class Planned:
 
     def __init__(self, layout: Layout, total: int) -> None:
         self._offsets, self._height = layout.offsets, layout.height
-        self._account = Account(total)
+        super().__init__(total)
         self._served = 0
-
-    @property
-    def reserved(self) -> int:
-        """The height of the layout."""
-        return self._account.held
-
-    @property
-    def calls(self) -> Mapping[str, int]:
-        """One call, for all of it."""
-        return self._account.calls
 
     def allocate(self, size: int, stream: int) -> int:
         """Return the next request's offset."""

@@ -7,34 +7,23 @@ streams. What they hold is the height that the range has reached.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
 
 from sapwood.memory.caching.settings import Settings
-from sapwood.memory.simulate.models.model import Account, round_up
+from sapwood.memory.simulate.models.model import Accounted, round_up
 from sapwood.memory.simulate.models.pieces import Piece, Shelf
 
 __all__ = ["BestFit", "FirstFit", "Row"]
 
 
-class BestFit:
+class BestFit(Accounted):
     """The smallest free piece that suffices; of equals, the lowest."""
 
     def __init__(self, settings: Settings, total: int) -> None:
+        super().__init__(total)
         self._settings = settings
-        self._account = Account(total)
         self._shelf = Shelf()
         self._last: Piece | None = None
         self._live: dict[int, Piece] = {}
-
-    @property
-    def reserved(self) -> int:
-        """The height of the range."""
-        return self._account.held
-
-    @property
-    def calls(self) -> Mapping[str, int]:
-        """How often the range grew."""
-        return self._account.calls
 
     def allocate(self, size: int, stream: int) -> int:
         """Return the address of the best fit, or grow the range."""
@@ -76,24 +65,14 @@ class BestFit:
         return piece
 
 
-class FirstFit:
+class FirstFit(Accounted):
     """The lowest free piece that suffices."""
 
     def __init__(self, settings: Settings, total: int) -> None:
+        super().__init__(total)
         self._settings = settings
-        self._account = Account(total)
         self._row = Row()
         self._live: dict[int, int] = {}
-
-    @property
-    def reserved(self) -> int:
-        """The height of the range."""
-        return self._account.held
-
-    @property
-    def calls(self) -> Mapping[str, int]:
-        """How often the range grew."""
-        return self._account.calls
 
     def allocate(self, size: int, stream: int) -> int:
         """Return the address of the lowest fit, or grow the range."""

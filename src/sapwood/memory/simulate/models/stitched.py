@@ -7,10 +7,8 @@ each block's last page. Small blocks share one range, which grows by pages of it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from sapwood.memory.caching.settings import Settings
-from sapwood.memory.simulate.models.model import GRANULE, Account, is_small, round_up
+from sapwood.memory.simulate.models.model import GRANULE, Accounted, is_small, round_up
 from sapwood.memory.simulate.models.ranges import BestFit
 from sapwood.units import align_up
 
@@ -20,26 +18,16 @@ _SMALL = 1 << 60
 """Where the small blocks begin: above the addresses of the large ones."""
 
 
-class Stitched:
+class Stitched(Accounted):
     """Pages that come from anywhere, for all streams."""
 
     def __init__(self, settings: Settings, total: int) -> None:
+        super().__init__(total)
         self._settings = settings
-        self._account = Account(total)
         self._small = BestFit(settings, total)
         self._small_pages = self._spare = 0
         self._live: dict[int, int] = {}
         self._next = GRANULE
-
-    @property
-    def reserved(self) -> int:
-        """Bytes of all pages."""
-        return self._account.held
-
-    @property
-    def calls(self) -> Mapping[str, int]:
-        """How often pages were created, mapped and unmapped."""
-        return self._account.calls
 
     def allocate(self, size: int, stream: int) -> int:
         """Return an address in the small blocks' range, or of newly mapped pages."""
