@@ -32,7 +32,8 @@ class Kept:
     """Storages that are kept, and what makes arrays over them.
 
     ``held`` are the objects that arrays refer to while they live: the storages, or
-    what a framework has in their place. Another ``count`` of theirs may be watched.
+    what a framework has in their place. Each of the ``makers``, of one of the
+    ``arrays``, has one of them too. Another ``count`` of theirs may be watched.
     """
 
     __slots__ = ("_count", "_counts", "held", "makers", "storages")
@@ -42,14 +43,16 @@ class Kept:
         storages: Sequence[Storage],
         held: Sequence[Any],
         makers: Sequence[Callable[[], Any]],
-        uses: Sequence[int],
+        arrays: Sequence[Made],
         count: Callable[[], list[int]] = list,
     ) -> None:
         self.storages, self.held, self.makers = storages, held, makers
         self._count = count
         # What they come to while no array lives: by how they are held, not as read,
         # for a reference that nobody knows of may end later.
-        self._counts = [_HELD_ONCE + number for number in uses], count()
+        over = [k for k, *_ in arrays]
+        uses = [_HELD_ONCE + over.count(k) for k in range(len(held))]
+        self._counts = uses, count()
 
     def is_only(self, stream: Stream) -> bool:
         """Return whether this stream alone has used the storages, and all are valid."""
@@ -78,5 +81,4 @@ def keep(adapter: Makes, storages: Sequence[Storage], arrays: Sequence[Made]) ->
         partial(adapter.make, template, storages[k], address)
         for k, template, address in arrays
     ]
-    uses = [sum(k == number for k, *_ in arrays) for number in range(len(storages))]
-    return Kept(storages, storages, makers, uses)
+    return Kept(storages, storages, makers, arrays)

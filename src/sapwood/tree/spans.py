@@ -47,7 +47,10 @@ class Spans:
         return cls(lengths, starts, [*accumulate((hi for _, hi in others), max)])
 
     def are_apart(self, lows: Sequence[Addr]) -> bool:
-        """Return whether arguments at these addresses share bytes with nothing."""
+        """Return whether arguments at these addresses share bytes with nothing.
+
+        Quicker than `admit`, which allows that those that are fixed do.
+        """
         spans = sorted(
             (low, low + length)
             for low, length in zip(lows, self._lengths, strict=True)

@@ -1,31 +1,24 @@
-"""CuPy's current stream and the device's: one and the same.
-
-CuPy launches by itself, so nobody sees which array a stream uses. Therefore what is
-inside ``with stream:`` runs after all that was given before to the stream around it,
-and what comes behind runs after it. Other streams of CuPy's are ordered by hand, as
-they are without this library.
-"""
+"""CuPy's current stream and the device's: one and the same, as guests have it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Self
-from weakref import WeakValueDictionary
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import cupy
 from cupy._core import syncdetect
 
-from sapwood.driver.api import Driver, StreamHandle
+from sapwood.driver.api import Driver
 from sapwood.driver.streams import Queue, Stream
-from sapwood.errors import DriverError
 from sapwood.integrations.cupy.memory import allocator
 from sapwood.memory.framework import Allocate
+from sapwood.memory.guest import GuestFramework, GuestStream
 from sapwood.tree import session
 from sapwood.tree.session import Session, raising_line
 from sapwood.units import Size
 
-__all__ = ["CupyFramework", "CupyStream"]
+__all__ = ["CupyFramework"]
 
 _REMEDIES = {
     "H2D": "Make the array outside the graphed function and pass it in, or use "
@@ -50,107 +43,40 @@ class _Raw:
         return 0, self.raw
 
 
-class CupyStream(Stream):
-    """A stream; ``with stream:`` makes it CuPy's current one."""
-
-    __slots__ = ("_aside", "cupy", "framework")
-
-    def __init__(
-        self,
-        framework: CupyFramework,
-        driver: Driver,
-        handle: StreamHandle,
-        name: str,
-        dropped: Queue,
-        heir: Stream | None = None,
-    ) -> None:
-        super().__init__(driver, handle, name, dropped, heir)
-        self.framework = framework
-        self.cupy: Any = None
-        self._aside = False
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.driver.raw_stream(self.handle)
-
-    def __enter__(self) -> Self:
-        around = self.framework.current(self.driver, self.dropped)
-        if self.cupy is None:
-            raw = _Raw(self.driver.raw_stream(self.handle))
-            self.cupy = cupy.cuda.Stream.from_external(raw)
-        # What is captured does not run, and is no work to wait for.
-        self._aside = self.fork is not None and self.fork.origin is self
-        super().__enter__()
-        try:
-            if around is not self and not self._aside:
-                self.wait(around)
-        except DriverError:
-            super().__exit__()
-            raise
-        self.cupy.__enter__()
-        self.framework.made[self.cupy.ptr] = self
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        self.cupy.__exit__(*error)
-        around = self.framework.current(self.driver, self.dropped)
-        if around is not self and not self._aside:
-            try:
-                around.wait(self)
-            except DriverError:
-                # What comes next is after this all the same.
-                self.synchronize()
-                raise
-
-
-class CupyFramework:
+class CupyFramework(GuestFramework):
     """CuPy's arrays on one GPU."""
 
-    traps = False
-
     def __init__(self, ordinal: int) -> None:
+        super().__init__()
         self.ordinal = ordinal
-        self.made: WeakValueDictionary[int, Stream] = WeakValueDictionary()
-        self._adopted: dict[int, Stream] = {}
         self._theirs: list[Any] = []
         self._null: int = cupy.cuda.Stream.null.ptr
 
     def default(self, driver: Driver, dropped: Queue) -> Stream:
         """Return CuPy's default stream."""
-        handle = driver.adopt_stream(self._null)
-        stream = self.stream(driver, handle, "default", dropped)
-        self._adopted[self._null] = stream
-        return stream
+        return self.adopt(self._null, "default", driver, dropped)
 
-    def stream(
-        self,
-        driver: Driver,
-        handle: StreamHandle,
-        name: str,
-        dropped: Queue,
-        heir: Stream | None = None,
-    ) -> Stream:
-        """Return a stream over a handle."""
-        return CupyStream(self, driver, handle, name, dropped, heir)
+    def raw(self) -> int:
+        """Return the number of CuPy's current stream."""
+        ptr: int = cupy.cuda.get_current_stream().ptr
+        return ptr
 
-    def current(self, driver: Driver, dropped: Queue) -> Stream:
-        """Return this thread's current stream, whoever made it."""
-        ptr = cupy.cuda.get_current_stream().ptr
-        found = self._adopted.get(ptr) or self.made.get(ptr)
-        return found or self._adopt(ptr, driver, dropped)
+    def inside(self, stream: GuestStream) -> tuple[int, AbstractContextManager[Any]]:
+        """Return a stream's number, and CuPy's stream over it."""
+        if stream.theirs is None:
+            raw = _Raw(stream.driver.raw_stream(stream.handle))
+            stream.theirs = cupy.cuda.Stream.from_external(raw)
+        return stream.theirs.ptr, stream.theirs
 
-    def _adopt(self, ptr: int, driver: Driver, dropped: Queue) -> Stream:
-        handle = driver.adopt_stream(ptr)
+    def adopt_current(self, raw: int, driver: Driver, dropped: Queue) -> Stream:
+        """Return CuPy's current stream."""
         # CuPy destroys a stream that nobody has, and CUDA uses its address again.
         self._theirs.append(cupy.cuda.get_current_stream())
-        stream = self.stream(driver, handle, f"CuPy's {ptr:#x}", dropped)
-        self._adopted[ptr] = stream
-        return stream
+        return self.adopt(raw, f"CuPy's {raw:#x}", driver, dropped)
 
     def here(self) -> Stream | None:
         """Return the current stream if it was used before; for finalisers."""
-        ptr = cupy.cuda.get_current_stream().ptr
-        return self._adopted.get(ptr) or self.made.get(ptr)
+        return self.known(self.raw())
 
     def trim(self) -> Size:
         """Have CuPy's pool give back what it keeps; not while this thread captures."""
@@ -163,8 +89,7 @@ class CupyFramework:
 
     def close(self) -> None:
         """Let go of all streams."""
-        self._adopted.clear()
-        self.made.clear()
+        super().close()
         self._theirs.clear()
 
     @contextmanager

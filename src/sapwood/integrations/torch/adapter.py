@@ -162,9 +162,10 @@ class TorchAdapter:
             self._maker(template, theirs[k], address - storages[k].address)
             for k, template, address in arrays
         ]
-        uses = [sum(k == number for k, *_ in arrays) for number in range(len(theirs))]
         numbers = [each._cdata for each in theirs]
-        return Kept(storages, theirs, makers, uses, lambda: [*map(_users_of, numbers)])
+        return Kept(
+            storages, theirs, makers, arrays, lambda: [*map(_users_of, numbers)]
+        )
 
     def _maker(self, template: Template, theirs: Any, offset: int) -> Any:
         look, flags, kind = template

@@ -16,7 +16,8 @@ import torch
 from sapwood.driver.streams import Stream
 from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.integrations.torch.layout import text
-from sapwood.integrations.torch.streams import TorchFramework, TorchStream
+from sapwood.integrations.torch.streams import TorchFramework
+from sapwood.memory.guest import GuestStream
 from sapwood.memory.native import Segments, open_segments
 from sapwood.memory.range import Range
 from sapwood.tree.containers import flatten
@@ -48,7 +49,7 @@ class TorchOwner:
     def __init__(
         self, framework: TorchFramework, range_: Range, room: Size, stream: Stream
     ) -> None:
-        if not isinstance(stream, TorchStream):
+        if not isinstance(stream, GuestStream):
             raise MisuseError(f"{stream!r} is not one of torch's: make a new runtime")
         place = framework.place
         self._framework = framework
@@ -131,7 +132,7 @@ class TorchOwner:
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:
-        with torch.cuda.stream(self._stream.torch):
+        with torch.cuda.stream(self._framework.theirs(self._stream)):
             yield
 
     def spans(self) -> list[tuple[Addr, Addr]]:

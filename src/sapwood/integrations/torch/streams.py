@@ -1,10 +1,4 @@
-"""Torch's current stream and the device's: one and the same.
-
-Torch launches by itself, so nobody sees which tensor a stream uses. Therefore what is
-inside ``with stream:`` runs after all that was given before to the stream around it,
-and what comes behind runs after it. Other streams of torch's are ordered by hand, as
-they are without this library.
-"""
+"""Torch's current stream and the device's: one and the same, as guests have it."""
 
 from __future__ import annotations
 
@@ -12,22 +6,22 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, Self
-from weakref import WeakValueDictionary
+from typing import Any
 
 import torch
 
-from sapwood.driver.api import CaptureStatus, Driver, StreamHandle
+from sapwood.driver.api import CaptureStatus, Driver
 from sapwood.driver.streams import Queue, Stream
-from sapwood.errors import DriverError, MisuseError
+from sapwood.errors import MisuseError
 from sapwood.integrations.torch.storages import Storages
 from sapwood.integrations.torch.watching import Watcher
 from sapwood.memory.framework import Allocate
+from sapwood.memory.guest import GuestFramework, GuestStream
 from sapwood.tree import session
 from sapwood.tree.session import Session, raising_line
 from sapwood.units import Size
 
-__all__ = ["TorchFramework", "TorchStream"]
+__all__ = ["TorchFramework"]
 
 _CAPTURE = (
     "Call it outside the graphed function, or once before, so that what it prepares "
@@ -39,74 +33,20 @@ _BEFORE = "previous error during capture"
 _asides: dict[int, Any] = {}
 
 
-class TorchStream(Stream):
-    """A stream; ``with stream:`` makes it torch's current one."""
-
-    __slots__ = ("_aside", "_entered", "framework", "torch")
-
-    def __init__(
-        self,
-        framework: TorchFramework,
-        driver: Driver,
-        handle: StreamHandle,
-        name: str,
-        dropped: Queue,
-        heir: Stream | None = None,
-    ) -> None:
-        super().__init__(driver, handle, name, dropped, heir)
-        self.framework = framework
-        raw = driver.raw_stream(handle)
-        self.torch = torch.cuda.ExternalStream(raw, device=framework.place)
-        self._entered: list[Any] = []
-        self._aside = False
-
-    def __enter__(self) -> Self:
-        around = self.framework.current(self.driver, self.dropped)
-        # What is captured does not run, and is no work to wait for.
-        self._aside = self.fork is not None and self.fork.origin is self
-        super().__enter__()
-        try:
-            if around is not self and not self._aside:
-                self.wait(around)
-        except DriverError:
-            super().__exit__()
-            raise
-        inside = torch.cuda.stream(self.torch)
-        inside.__enter__()
-        self._entered.append(inside)
-        self.framework.made[self.torch.cuda_stream] = self
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        self._entered.pop().__exit__(*error)
-        around = self.framework.current(self.driver, self.dropped)
-        if around is not self and not self._aside:
-            try:
-                around.wait(self)
-            except DriverError:
-                # What comes next is after this all the same.
-                self.synchronize()
-                raise
-
-
-class TorchFramework:
+class TorchFramework(GuestFramework):
     """Torch's tensors on one GPU; ``storages`` are those of its adapter.
 
     ``turn`` is had by whoever uses the stream aside; ``went_back`` says whether the
     function that was watched last ran backward through autograd's graph.
     """
 
-    traps = False
-
     def __init__(self, place: torch.device) -> None:
+        super().__init__()
         self.place = place
         self.storages: Storages | None = None
         self.went_back = False
         self.turn = threading.RLock()
         self._primed = threading.local()
-        self.made: WeakValueDictionary[int, Stream] = WeakValueDictionary()
-        self._adopted: dict[int, Stream] = {}
         self._aside: Stream | None = None
         self._make_aside: Callable[[], Stream] | None = None
 
@@ -114,7 +54,7 @@ class TorchFramework:
         """Return torch's default stream."""
         raw = torch.cuda.default_stream(self.place).cuda_stream
         self._make_aside = partial(self._new_aside, driver, dropped)
-        return self._adopt(raw, "default", driver, dropped)
+        return self.adopt(raw, "default", driver, dropped)
 
     def aside(self) -> Stream:
         """Return the stream of all warm-ups and captures.
@@ -134,28 +74,27 @@ class TorchFramework:
         handle = driver.adopt_stream(raw.cuda_stream)
         return self.stream(driver, handle, "capture", dropped)
 
-    def stream(
-        self,
-        driver: Driver,
-        handle: StreamHandle,
-        name: str,
-        dropped: Queue,
-        heir: Stream | None = None,
-    ) -> Stream:
-        """Return a stream over a handle."""
-        return TorchStream(self, driver, handle, name, dropped, heir)
+    def raw(self) -> int:
+        """Return the number of torch's current stream."""
+        raw: int = torch._C._cuda_getCurrentRawStream(self.place.index)
+        return raw
 
-    def current(self, driver: Driver, dropped: Queue) -> Stream:
-        """Return this thread's current stream, whoever made it."""
-        raw = torch._C._cuda_getCurrentRawStream(self.place.index)
-        found = self._adopted.get(raw) or self.made.get(raw)
+    def theirs(self, stream: GuestStream) -> Any:
+        """Return torch's stream over one of ours."""
+        if stream.theirs is None:
+            raw = stream.driver.raw_stream(stream.handle)
+            stream.theirs = torch.cuda.ExternalStream(raw, device=self.place)
+        return stream.theirs
+
+    def inside(self, stream: GuestStream) -> tuple[int, AbstractContextManager[Any]]:
+        """Return a stream's number, and torch's context of the stream over it."""
+        theirs = self.theirs(stream)
+        return theirs.cuda_stream, torch.cuda.stream(theirs)
+
+    def adopt_current(self, raw: int, driver: Driver, dropped: Queue) -> Stream:
+        """Return torch's current stream."""
         # Torch's own streams are of a pool that it never gives back.
-        return found or self._adopt(raw, f"torch's {raw:#x}", driver, dropped)
-
-    def _adopt(self, raw: int, name: str, driver: Driver, dropped: Queue) -> Stream:
-        stream = self.stream(driver, driver.adopt_stream(raw), name, dropped)
-        self._adopted[raw] = stream
-        return stream
+        return self.adopt(raw, f"torch's {raw:#x}", driver, dropped)
 
     def trim(self) -> Size:
         """Have torch give back what it keeps; not while this thread captures."""
@@ -167,8 +106,7 @@ class TorchFramework:
 
     def close(self) -> None:
         """Let go of all streams."""
-        self._adopted.clear()
-        self.made.clear()
+        super().close()
         self._aside = self._make_aside = None
 
     @contextmanager
@@ -198,7 +136,7 @@ class TorchFramework:
             return nullcontext()
         aside = self.aside()
         # What torch has from that stream may have been used on any other.
-        for other in [*self._adopted.values(), *self.made.values()]:
+        for other in [*self.adopted.values(), *self.made.values()]:
             if other is not aside:
                 aside.wait(other)
         return aside

@@ -1,0 +1,171 @@
+"""A framework that launches by itself: what is inside a stream comes in its order."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from sapwood.driver.emulated import Emulated
+from sapwood.driver.streams import current_stream
+from sapwood.errors import DriverError, MisuseError
+from sapwood.memory.guest import GuestFramework
+
+DEFAULT = 1
+
+
+class Guest(GuestFramework):
+    """A framework whose current stream is the last of a list of numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = [DEFAULT]
+
+    def raw(self):
+        return self.now[-1]
+
+    @contextmanager
+    def _current(self, raw):
+        self.now.append(raw)
+        yield
+        self.now.pop()
+
+    def inside(self, stream):
+        raw = stream.driver.raw_stream(stream.handle)
+        return raw, self._current(raw)
+
+    def adopt_current(self, raw, driver, dropped):
+        return self.adopt(raw, f"theirs {raw}", driver, dropped)
+
+
+def torchs(torch, monkeypatch):
+    """Return torch's framework, on streams that are numbers alone."""
+    from sapwood.integrations.torch.streams import TorchFramework
+
+    now = [DEFAULT]
+
+    @contextmanager
+    def current(stream):
+        now.append(stream.cuda_stream)
+        yield
+        now.pop()
+
+    def named(raw, device=None):
+        assert device == framework.place
+        return SimpleNamespace(cuda_stream=raw)
+
+    framework = TorchFramework(torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "ExternalStream", named)
+    monkeypatch.setattr(torch.cuda, "stream", current)
+    monkeypatch.setattr(
+        torch._C, "_cuda_getCurrentRawStream", lambda _: now[-1], raising=False
+    )
+    return framework, now
+
+
+def cupys(cupy, monkeypatch):
+    """Return CuPy's framework, on streams that are numbers alone."""
+    from sapwood.integrations.cupy.streams import CupyFramework
+
+    now = [DEFAULT]
+
+    class Named:
+        def __init__(self, raw):
+            self.ptr = raw
+
+        def __enter__(self):
+            now.append(self.ptr)
+
+        def __exit__(self, *_):
+            now.pop()
+
+    monkeypatch.setattr(
+        cupy.cuda,
+        "Stream",
+        SimpleNamespace(
+            null=Named(DEFAULT),
+            from_external=lambda stream: Named(stream.__cuda_stream__()[1]),
+        ),
+    )
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: Named(now[-1]))
+    return CupyFramework(0), now
+
+
+@pytest.fixture(params=["plain", "torch", "cupy"])
+def world(request, monkeypatch):
+    """Return a device, a guest on it, and the guest's current streams."""
+    if request.param == "plain":
+        guest = Guest()
+        now = guest.now
+    else:
+        made = torchs if request.param == "torch" else cupys
+        guest, now = made(pytest.importorskip(request.param), monkeypatch)
+    device = Emulated(schedule="latest")
+    world = SimpleNamespace(device=device, guest=guest, now=now, dropped=deque())
+    yield world
+    guest.close()
+
+
+@pytest.fixture
+def make(world):
+    """Return what makes a stream of our own, and gives work to one."""
+
+    def make(name):
+        handle = world.device.create_stream()
+        return world.guest.stream(world.device, handle, name, world.dropped)
+
+    return make
+
+
+def test_work_comes_in_the_order_of_the_program(world, make):
+    """Before, inside and behind a stream, whoever's it is: one after the other."""
+    device, done = world.device, []
+    stream, other = make("s"), make("t")
+
+    def give(what):
+        current = world.guest.current(device, world.dropped)
+        device.call_host(lambda: done.append(what), current.handle)
+
+    give(1)
+    with stream:
+        give(2)
+        with other:
+            give(3)
+        give(4)
+    give(5)
+    # Under this schedule nothing runs but what somebody waits for.
+    world.guest.current(device, world.dropped).synchronize()
+    assert done == [1, 2, 3, 4, 5]
+
+
+def test_a_stream_is_the_current_one_inside_and_no_longer(world, make):
+    """And it is found by its number; the framework's own is adopted once."""
+    stream = make("s")
+    around = world.guest.current(world.device, world.dropped)
+    with stream, stream:
+        assert world.guest.current(world.device, world.dropped) is stream
+        assert world.now[-1] == world.device.raw_stream(stream.handle)
+    assert world.guest.current(world.device, world.dropped) is around
+    assert world.now == [DEFAULT]
+    assert [*world.guest.adopted.values()] == [around]
+    assert world.guest.known(world.device.raw_stream(stream.handle)) is stream
+
+
+def test_a_stream_that_cannot_be_ordered_is_not_entered(world, make, monkeypatch):
+    """Nothing is current that was not; blocks are left in their order."""
+    stream, other = make("s"), make("t")
+
+    def fails(*_):
+        raise DriverError("wait_event", 1, "INVALID_VALUE", "the test says so")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(world.device, "wait_event", fails)
+        with pytest.raises(DriverError):
+            stream.__enter__()
+    assert world.now == [DEFAULT]
+    assert current_stream(world.device) is None
+    with stream, other, pytest.raises(MisuseError, match="not the current one"):
+        stream.__exit__()
+    assert world.now == [DEFAULT]
