@@ -172,7 +172,7 @@ def test_slots_are_rebound_with_new_arguments(agree, binder):
         globals()["LATEST"] = None
         fn, o = BINDERS[binder], _made(w)
         f = w.graph(lambda x: fn(o, x))
-        for i in range(10):
+        for i in range(40):
             out = f(w.values(4))
             if i % 3 == 2:
                 yield out, _slots(o)

@@ -8,6 +8,7 @@ and dropped, and what functions read is written and replaced.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ __all__ = ["steps_until_wrong"]
 _TURNS: Final = 600
 _LENGTHS: Final = 5, 700
 _KEPT: Final = 6
+_CARRIED: Final = 20
 
 
 def steps_until_wrong(seed: int, variant: str = "latest") -> int | None:
@@ -35,6 +37,9 @@ def steps_until_wrong(seed: int, variant: str = "latest") -> int | None:
             if not world.turn():
                 rig.abandon()
                 return turn
+        if not world.carried():
+            rig.abandon()
+            return _TURNS
         world.finish()
     except InternalError:
         rig.abandon()
@@ -52,8 +57,11 @@ class _World:
         self.rig, self.chance = rig, chance
         self.runtime = rt = rig.runtime
         self.side = rt.stream()
-        self.host: dict[str, Any] = {"shift": np.full(1, 0.5)}
-        self.device: dict[str, Any] = {"shift": rt.array(self.host["shift"])}
+        names = "shift", "carried"
+        self.host: dict[str, Any] = {name: np.full(1, 0.5) for name in names}
+        self.device: dict[str, Any] = {
+            name: rt.array(value) for name, value in self.host.items()
+        }
         self.inputs = [np.linspace(-1.0, 2.0, n) + k for n in _LENGTHS for k in (0, 1)]
         self.given = [rt.array(each) for each in self.inputs]
         self.kept: list[tuple[Any, Any]] = []
@@ -68,6 +76,7 @@ class _World:
                 lambda x: x[::-1] - there["shift"],
             ),
         ]
+        self.carrying = rt.graph(_carrying(here)), _carrying(there)
         self.last = 0, 0
 
     def turn(self) -> bool:
@@ -97,6 +106,18 @@ class _World:
         if chance.random() < 0.7:
             self.kept = self.kept[2:]
         return right
+
+    def carried(self) -> bool:
+        """Carry a state on, with an argument that is another one every time."""
+        graphed, plain = self.carrying
+        for each in self.inputs[:2] * _CARRIED:
+            for _ in range(3):
+                result, expected = graphed(self.runtime.array(each)), plain(each)
+            # One state stays till the next: so recordings take turns.
+            self.kept = [(self.device["carried"], self.host["carried"])]
+            if not _is_right(result, expected):
+                return False
+        return self.rightly()
 
     def _keep(self, result: Any, expected: Any) -> None:
         match self.chance.randrange(9):
@@ -142,6 +163,16 @@ class _World:
     def hits(self) -> int:
         """Return how many calls were replayed."""
         return sum(graphed.stats().replays for graphed, _ in self.functions)
+
+
+def _carrying(slots: dict[str, Any]) -> Callable[[Any], Any]:
+    """Return what leaves a state for its next call."""
+
+    def step(x: Any) -> Any:
+        slots["carried"] = slots["carried"] * 0.5 + x
+        return x + slots["carried"]
+
+    return step
 
 
 def _is_right(mine: Any, theirs: Any) -> bool:

@@ -124,4 +124,10 @@ ENCORE_MUTANTS: Final = (
         "CHANGES.latest == self._changes",
         "self._changes >= 0",
     ),
+    _mutant(
+        "arrays that others bound trusted",
+        Encore._is_there,  # noqa: SLF001
+        "marks is not None and glance",
+        "glance",
+    ),
 )

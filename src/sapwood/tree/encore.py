@@ -54,6 +54,7 @@ class Encore:
         "_own",
         "_program",
         "_renewals",
+        "_seen",
         "_spans",
         "_stream",
         "_whereabouts",
@@ -75,6 +76,7 @@ class Encore:
         if self._marks is not None:
             self._whereabouts.others = self._marks[1]
         self._renewals = node.ambient.glance.renewals
+        self._seen: Sequence[Addr] | None = None
         self._changes = self._aims = -1
         self._missed, self.patience = 0, _PATIENCE
         self._kept: Kept | None = None
@@ -161,14 +163,19 @@ class Encore:
         if not found:
             return True
         node, adapter = self.node, self._forest.adapter
-        if node.ambient.glance.renewals == self._renewals:
-            return adapter.marks(found) == self._marks
-        # They are others: looked at once, and from then on by what marks them.
+        glance, marks = node.ambient.glance, adapter.marks(found)
+        if marks is not None and glance.renewals == self._renewals:
+            return marks == self._marks
+        # They may be others: looked at once, and from then on by what marks them, or
+        # where nothing does, by which they are.
         ambient = self._whereabouts.look(found, adapter)
-        if ambient is None or [*ambient.lows] != [*self._ambient_lows]:
+        if ambient is None:
             return False
-        self._marks, self._changes = self._whereabouts.marks, -1
-        self._renewals = node.ambient.glance.renewals
+        if ambient.lows is not self._seen or glance.renewals != self._renewals:
+            if [*ambient.lows] != [*self._ambient_lows]:
+                return False
+            self._seen, self._marks = ambient.lows, self._whereabouts.marks
+            self._renewals, self._changes = glance.renewals, -1
         return True
 
     def _order(self, given: Arrays, found: list[Any], stream: Stream) -> bool:

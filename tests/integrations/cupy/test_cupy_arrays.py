@@ -205,8 +205,8 @@ def test_streams_of_cupys_own(rt, cp):
     _same(z, np.full(1 << 16, 12.0))
     ours = rt.stream()
     with ours:
-        assert cp.cuda.get_current_stream().ptr == ours.cupy.ptr
-    assert cp.cuda.Stream.from_external(ours).ptr == ours.cupy.ptr
+        assert cp.cuda.get_current_stream().ptr == ours.theirs.ptr
+    assert cp.cuda.Stream.from_external(ours).ptr == ours.theirs.ptr
 
 
 def test_device_memory_does_not_grow(rt, cp):
