@@ -10,6 +10,7 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import secrets
 import shutil
 import stat
@@ -32,6 +33,7 @@ FLAGS: Final = (
 
 _COMPILERS: Final = ("cc", "gcc", "clang")
 _SECONDS: Final = 120
+_INCLUDE: Final = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 
 
 @functools.cache
@@ -72,9 +74,20 @@ def compiled(source: Path, folder: Path) -> Path:
 
 def _digest(source: Path) -> str:
     made_from = (platform.machine(), platform.libc_ver()[0], *FLAGS)
-    digest = hashlib.sha256(source.read_bytes())
+    digest = hashlib.sha256()
+    for part in _parts(source):
+        digest.update(part.read_bytes())
     digest.update("\0".join(made_from).encode())
     return digest.hexdigest()[:32]
+
+
+def _parts(source: Path) -> list[Path]:
+    """Return a C file and all files beside it that it includes, each once."""
+    found = [source]
+    for part in found:
+        names = _INCLUDE.findall(part.read_text())
+        found += [each for name in names if (each := part.with_name(name)) not in found]
+    return found
 
 
 def _trust(path: Path) -> None:

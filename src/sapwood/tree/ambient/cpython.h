@@ -1,0 +1,79 @@
+/* What is used of CPython, of builds of 64 bits with one lock.
+ *
+ * Its own headers are often not installed, so all is declared here by hand: what the
+ * stable ABI has, and what since some version or till another is there or not.
+ */
+#ifndef SAPWOOD_CPYTHON_H
+#define SAPWOOD_CPYTHON_H
+
+#include <stddef.h>
+#include <stdlib.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define OLD __attribute__((weak)) /* there till 3.14 at least */
+#define NEW __attribute__((weak)) /* since 3.12 or 3.13 */
+
+typedef ptrdiff_t Size;
+
+typedef struct object {
+  Size references; /* never touched from here */
+  const struct object *type;
+} Object;
+
+typedef struct {
+  const char *name;
+  Object *(*call)(Object *, Object *);
+  int flags;
+  const char *doc;
+} Method;
+
+enum { NO_ARGUMENTS = 4 };
+
+/* What happens to a dict that is watched. */
+enum event { ADDED, MODIFIED, DELETED, CLONED, CLEARED, DEALLOCATED };
+typedef int (*Watcher)(enum event, Object *, Object *, Object *);
+
+extern Object _Py_NoneStruct;
+extern Object PyDict_Type, PyList_Type, PyTuple_Type, PyUnicode_Type;
+extern Object _PyWeakref_RefType;
+extern Object *PyExc_AttributeError, *PyExc_LookupError, *PyExc_RuntimeError;
+extern Object *PyExc_ValueError;
+
+extern void Py_IncRef(Object *);
+extern void Py_DecRef(Object *);
+extern Object *PyObject_CallNoArgs(Object *);
+extern Object *PyObject_CallFunctionObjArgs(Object *, ...);
+extern Object *PyObject_GetAttr(Object *, Object *);
+extern Object *PyObject_GetItem(Object *, Object *);
+extern Size PyObject_Hash(Object *);
+extern int PyObject_IsTrue(Object *);
+extern Size PyObject_Size(Object *);
+extern Object **_PyObject_GetDictPtr(Object *) OLD;
+extern int PyDict_AddWatcher(Watcher) NEW;
+extern int PyDict_Contains(Object *, Object *);
+extern Object *PyDict_GetItemWithError(Object *, Object *);
+extern int PyDict_Next(Object *, Size *, Object **, Object **);
+extern Size PyDict_Size(Object *);
+extern int PyDict_Unwatch(int, Object *) NEW;
+extern int PyDict_Watch(int, Object *) NEW;
+extern Object *PyList_GetItem(Object *, Size);
+extern Object *PyList_New(Size);
+extern int PyList_SetItem(Object *, Size, Object *);
+extern Object *PyTuple_GetItem(Object *, Size);
+extern Object *PyTuple_Pack(Size, ...);
+extern Size PyTuple_Size(Object *);
+extern long PyLong_AsLong(Object *);
+extern Object *PyCapsule_New(void *, const char *, void (*)(Object *));
+extern void *PyCapsule_GetPointer(Object *, const char *);
+extern Object *PyCFunction_NewEx(Method *, Object *, Object *);
+extern Object *PyErr_NoMemory(void);
+extern Object *PyWeakref_GetObject(Object *) OLD;
+extern int PyWeakref_GetRef(Object *, Object **) NEW;
+extern Object *PyErr_Occurred(void);
+extern int PyErr_ExceptionMatches(Object *);
+extern void PyErr_SetString(Object *, const char *);
+extern void PyErr_Clear(void);
+
+static inline int is_none(const Object *value) { return value == &_Py_NoneStruct; }
+
+#endif

@@ -1,0 +1,292 @@
+/* What is left of steps while the dicts that they read have not changed.
+ *
+ * When all steps have been taken, it is known which objects they came to. Those that a
+ * watched dict holds are there as long as it says nothing: they are not read again, and
+ * not owned, for a dict that goes says so, too. Of what else was read it is checked
+ * that it is the same object, or its steps are taken again.
+ */
+#ifndef SAPWOOD_SHORTCUT_H
+#define SAPWOOD_SHORTCUT_H
+
+#include "steps.h"
+#include "watched.h"
+
+struct relied {
+  struct watched *on;
+  Size changes; /* so many when it was read */
+};
+
+enum way {
+  AGAIN,        /* take the step; `at` and `of`, where known, go into its registers */
+  STILL_ROOT,   /* what it is called with gives `is` */
+  STILL_DICT,   /* the dict of object `of` is `is` */
+  STILL_SLOT,   /* the attribute or item of `of` is `is` */
+  STILL_CLASS,  /* the class of `at` is that of the step */
+  STILL_LATEST, /* the latest reference is to `at` */
+};
+
+struct check {
+  enum way way;
+  struct step *step;
+  Object *at, *of, *is; /* not owned */
+};
+
+struct shortcut {
+  Size count, relies, room; /* checks and dicts; registers that are filled */
+  struct check *checks;
+  struct relied *relied;
+  Object **found;     /* NULL: in its register */
+  Object **registers; /* empty between looks */
+  Object **held;      /* what is owned during one look */
+};
+
+/* What is known of a register: its object, if any, and whether a dict holds that. */
+struct known {
+  Object *object;
+  int firm;
+};
+
+struct builder {
+  struct shortcut *made;
+  struct known *known;
+  Size registers;
+};
+
+static void free_shortcut(struct shortcut *c) {
+  if (!c)
+    return;
+  for (Size k = 0; k < c->relies; k++)
+    leave_watched(c->relied[k].on);
+  free(c->checks), free(c->relied), free(c->found), free(c->registers), free(c->held);
+  free(c);
+}
+
+static struct shortcut *new_shortcut(Size steps, Size registers, Size used) {
+  struct shortcut *c = calloc(1, sizeof *c);
+  if (!c)
+    return NULL;
+  c->checks = calloc((size_t)steps + 1, sizeof *c->checks);
+  c->relied = calloc((size_t)steps + 1, sizeof *c->relied);
+  c->found = calloc((size_t)used + 1, sizeof *c->found);
+  c->registers = calloc((size_t)registers + 1, sizeof *c->registers);
+  c->held = calloc((size_t)steps + 1, sizeof *c->held);
+  if (c->checks && c->relied && c->found && c->registers && c->held)
+    return c;
+  free_shortcut(c);
+  return NULL;
+}
+
+/* Making one, step by step, while all steps are taken. */
+
+static void check(struct builder *b, enum way way, struct step *s, Object *is) {
+  struct check *made = &b->made->checks[b->made->count++];
+  made->way = way, made->step = s, made->is = is;
+  made->at = tests_at(s->op) ? b->known[s->at].object : NULL;
+  made->of = takes_of(s->op) ? b->known[s->of].object : NULL;
+}
+
+/* Rely on a dict, as it is now; NULL where it cannot be watched. */
+static struct watched *rely(struct builder *b, struct step *s, Object *dict) {
+  struct shortcut *c = b->made;
+  Size k = 0;
+  while (k < c->relies && c->relied[k].on->dict != dict)
+    k++;
+  if (k == c->relies) {
+    struct watched *w = use_watched(dict);
+    if (!w)
+      return NULL;
+    c->relied[c->relies++] = (struct relied){w, w->changes};
+  }
+  s->relies = k;
+  return c->relied[k].on;
+}
+
+/* Rely on what a step will read of a dict; false where it is to be taken again. */
+static int relies(struct builder *b, struct step *s) {
+  Object *dict = b->known[s->op == ITEM ? s->of : s->at].object;
+  struct watched *w;
+  s->relies = -1;
+  if (s->restless || !dict || dict->type != &PyDict_Type || !(w = rely(b, s, dict)))
+    return 0;
+  w->whole |= s->op == LENGTH || s->op == KEYS;
+  if (s->op == ITEM)
+    count_key(w, s->value);
+  else if (s->op != LENGTH)
+    for (Size k = 0; k < PyTuple_Size(s->value); k++)
+      count_key(w, PyTuple_GetItem(s->value, k));
+  return 1;
+}
+
+static void now_known(struct builder *b, const struct step *s, Object *object,
+                      int firm) {
+  b->known[s->at].object = object, b->known[s->at].firm = firm;
+}
+
+/* Whether later steps look into what a step has read. */
+static int looked_into(const struct step *s, const struct step *end) {
+  for (const struct step *next = s + 1; next < end; next++) {
+    if (takes_of(next->op) && next->of == s->at)
+      return 1;
+    if (!tests_at(next->op) && next->at == s->at)
+      return 0;
+  }
+  return 0;
+}
+
+static int gives_again(struct step *s, Object *of, const Object *value) {
+  Object *again = s->op == ITEM ? PyObject_GetItem(of, s->value)
+                                : PyObject_GetAttr(of, s->value);
+  int same = again == value;
+  if (!again)
+    PyErr_Clear();
+  Py_DecRef(again);
+  return same;
+}
+
+static void note_slot(struct builder *b, struct step *s, const struct step *end,
+                      struct known of, Object *value) {
+  Object **dict = of.object && s->op == ATTRIBUTE && value->type == &PyDict_Type &&
+                          _PyObject_GetDictPtr
+                      ? _PyObject_GetDictPtr(of.object)
+                      : NULL;
+  if (dict && *dict == value) {
+    check(b, STILL_DICT, s, value);
+    now_known(b, s, value, 1);
+  } else if (of.object && (of.firm || s->op == ATTRIBUTE) && looked_into(s, end) &&
+             gives_again(s, of.object, value)) {
+    check(b, STILL_SLOT, s, value);
+    now_known(b, s, value, 0);
+  } else {
+    check(b, AGAIN, s, NULL);
+    now_known(b, s, NULL, 0);
+  }
+}
+
+static int is_plain(const Object *thing) {
+  return thing && (thing->type == &PyDict_Type || thing->type == &PyList_Type ||
+                   thing->type == &PyTuple_Type);
+}
+
+static int is_weak(const Object *reference) {
+  return reference->type == &_PyWeakref_RefType;
+}
+
+static void note_test(struct builder *b, struct step *s, int relied) {
+  struct known at = b->known[s->at];
+  if (relied || (s->op == IS && at.object))
+    return;
+  if (s->op == SAME && at.object && b->known[s->of].object)
+    return;
+  if (s->op == REFERS && at.firm && is_weak(s->value))
+    return;
+  check(b,
+        s->op == CLASS && at.object    ? STILL_CLASS
+        : s->op == LATEST && at.object ? STILL_LATEST
+                                       : AGAIN,
+        s, NULL);
+}
+
+/* Note what a step has come to, which was taken with `of` in its register. */
+static void note(struct builder *b, struct step *s, const struct step *end, int relied,
+                 struct known of, Object *value) {
+  if (tests_at(s->op))
+    note_test(b, s, relied);
+  else if (s->op == ROOT) {
+    check(b, STILL_ROOT, s, value);
+    now_known(b, s, value, 0);
+  } else if (s->op == WHOLE && is_plain(of.object))
+    now_known(b, s, value, of.firm);
+  else if (s->op == ITEM && (relied || (of.firm && of.object->type == &PyTuple_Type)))
+    now_known(b, s, value, 1);
+  else if (s->op == ATTRIBUTE || (s->op == ITEM && of.object &&
+                                  of.object->type == &PyList_Type))
+    note_slot(b, s, end, of, value);
+  else {
+    check(b, AGAIN, s, NULL);
+    now_known(b, s, NULL, 0);
+  }
+}
+
+/* Taking one. */
+
+static void put(Object **at, Object *object) {
+  Py_IncRef(object);
+  fill(at, object);
+}
+
+static int is_still(struct check *c, Object *latest, struct shortcut *all,
+                    Object **held) {
+  struct step *s = c->step;
+  Object **dict;
+  switch (c->way) {
+  case AGAIN:
+    if (c->at)
+      put(&all->registers[s->at], c->at);
+    if (c->of)
+      put(&all->registers[s->of], c->of);
+    return take(s, latest, all->registers);
+  case STILL_ROOT:
+    if (is_weak(s->value) && !is_to(s->value, c->is))
+      return 0;
+    *held = is_weak(s->value) ? c->is : PyObject_CallNoArgs(s->value);
+    if (is_weak(s->value))
+      Py_IncRef(c->is);
+    return *held == c->is;
+  case STILL_DICT:
+    dict = _PyObject_GetDictPtr(c->of);
+    return dict && *dict == c->is;
+  case STILL_SLOT:
+    *held = s->op == ITEM ? PyObject_GetItem(c->of, s->value)
+                          : PyObject_GetAttr(c->of, s->value);
+    return *held == c->is;
+  case STILL_CLASS:
+    return c->at->type == s->value;
+  case STILL_LATEST:
+    return refers(PyList_GetItem(latest, s->of), c->at);
+  }
+  return 0;
+}
+
+/* Whether a step relies on what has changed of a dict, as far as that is known. */
+static int relied_on(struct step *s, Size number, const struct relied *changed) {
+  const struct watched *w = changed->on;
+  if (s->relies != number)
+    return 0;
+  if (s->op != ITEM || w->changes != changed->changes + 1 || w->latest == UNKNOWN)
+    return 1;
+  return s->value->type != &PyUnicode_Type || PyObject_Hash(s->value) == w->latest;
+}
+
+/* Return the first dict that has changed, or their number. */
+static Size unchanged(const struct shortcut *c) {
+  Size k = 0;
+  while (k < c->relies && c->relied[k].on->changes == c->relied[k].changes)
+    k++;
+  return k;
+}
+
+/* Whether all is as it was. What runs meanwhile may change dicts: then it is not. */
+static int still(struct shortcut *c, Object *latest) {
+  Size before = events, k = 0;
+  while (k < c->count && events == before &&
+         is_still(&c->checks[k], latest, c, &c->held[k]))
+    k++;
+  return k == c->count && events == before;
+}
+
+static void let_go(struct shortcut *c) {
+  for (Size k = 0; k < c->count; k++) {
+    struct check *each = &c->checks[k];
+    if (c->held[k]) {
+      Py_DecRef(c->held[k]);
+      c->held[k] = NULL;
+    }
+    if (each->way == AGAIN) {
+      fill(&c->registers[each->step->at], NULL);
+      if (takes_of(each->step->op))
+        fill(&c->registers[each->step->of], NULL);
+    }
+  }
+}
+
+#endif

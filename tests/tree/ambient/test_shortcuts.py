@@ -1,0 +1,297 @@
+"""Steps that are not taken while nothing changes give what taking them all gives."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import random
+import sys
+import weakref
+
+import pytest
+
+from sapwood.native import compiled
+from sapwood.tree.ambient.steps import Op, Program, Step
+from sapwood.tree.ambient.steps_in_c import SOURCE, in_c, maker
+from sapwood.tree.ambient.steps_in_python import in_python
+
+WATCHES = sys.version_info >= (3, 12)
+SEEDS = range(6)
+TURNS = 400
+TIMES = 40
+
+
+class Thing:
+    """Something with attributes."""
+
+
+class Other(Thing):
+    """Something of another class."""
+
+
+class Model:
+    """Parts with arrays and a setting each, in a dict; a list; and globals."""
+
+    def __init__(self):
+        self.space = {"model": Thing(), "loops": 0}
+        self.model.parts = {name: self.part() for name in "abc"}
+        self.model.row = [Thing(), Thing()]
+        self.model.pair = (Thing(), Thing())
+
+    @property
+    def model(self):
+        return self.space["model"]
+
+    def part(self):
+        part = Thing()
+        part.arrays = {"weight": Thing(), "bias": Thing()}
+        part.training, part.grad = False, Thing()
+        return part
+
+    def program(self):
+        """Return steps that say whether all is as it is now."""
+        steps = _Steps()
+        # The root is reached by a name, among others that are written all the time.
+        space, model = self.space, self.model
+        names = steps.add(Op.ROOT, 0, lambda: space)
+        root = steps.add(Op.ITEM, names, "model")
+        steps.test(Op.REFERS, root, 0, weakref.ref(model))
+        steps.test(Op.LACKS, names, 0, ("gone",), lambda space: "gone" not in space)
+        inside = steps.add(Op.ATTRIBUTE, root, "__dict__")
+        row = steps.add(Op.ITEM, inside, "row")
+        steps.test(Op.LENGTH, row, len(model.row))
+        for k, value in enumerate(model.row):
+            steps.latest(Op.ITEM, row, k, value)
+        pair = steps.add(Op.ITEM, inside, "pair")
+        steps.latest(Op.ITEM, pair, 1, model.pair[1])
+        within = steps.add(Op.ITEM, inside, "parts")
+        keys = (*model.parts,)
+        steps.test(Op.KEYS, within, 0, keys, lambda space: (*space,) == keys)
+        for name, part in model.parts.items():
+            _steps_of(part, steps.add(Op.ITEM, within, name), steps)
+        return steps.made
+
+    def change(self, chance, latest):
+        """Change something, or nothing that counts; return what undoes it.
+
+        ``latest`` are the references to expected arrays, which others replace.
+        """
+        part = chance.choice([*self.model.parts.values()])
+        model, name = self.model, chance.choice(["weight", "bias"])
+        ways = [
+            lambda: _set(part.__dict__, "training", True),
+            lambda: _set(part.arrays, name, Thing()),
+            lambda: _set(part.arrays, "more", Thing()),
+            lambda: _set(model.parts, "d", Thing()),
+            lambda: _set(self.space, "gone", 1),
+            lambda: _set(model.__dict__, "row", [*model.row, 1]),
+            lambda: _replaced(part),
+            lambda: _reclassed(part),
+            lambda: _set(part.__dict__, "grad", Thing()),
+            lambda: _set(model.parts, "b", self.part()),
+            lambda: _exchanged(model.row),
+            lambda: _set(part.__dict__, "arrays", dict(part.arrays)),
+            lambda: _cleared(part.arrays),
+            lambda: _set(part.__dict__, "unread", chance.random()),
+            lambda: _set(self.space, "loops", chance.random()),
+            lambda: _expected(latest, chance.randrange(len(latest))),
+        ]
+        return chance.choice(ways)()
+
+
+class _Steps:
+    """Steps that are put together, each filling a register of its own."""
+
+    def __init__(self):
+        self.made = Program()
+
+    def add(self, op, of, value):
+        self.made.registers += 1
+        at = self.made.registers - 1
+        self.made.steps.append(Step(op, at, of, value))
+        return at
+
+    def test(self, op, at, of=0, value=None, ask=None):
+        self.made.steps.append(Step(op, at, of, value, ask))
+
+    def latest(self, op, of, key, value):
+        """Have an array used that is read so."""
+        at = self.add(op, of, key)
+        self.test(Op.LATEST, at, len(self.made.latest))
+        self.made.latest.append(weakref.ref(value))
+        self.made.found.append(at)
+
+
+def _steps_of(part, at, steps):
+    steps.test(Op.CLASS, at, 0, Thing)
+    steps.test(Op.REFERS, at, 0, weakref.ref(part))
+    steps.test(Op.SAME, at, at)
+    inside = steps.add(Op.ATTRIBUTE, at, "__dict__")
+    steps.test(Op.IS, steps.add(Op.ITEM, inside, "training"), 0, part.training)
+    arrays = steps.add(Op.ITEM, inside, "arrays")
+    steps.test(Op.LENGTH, arrays, len(part.arrays))
+    for name, value in part.arrays.items():
+        steps.latest(Op.ITEM, arrays, name, value)
+    steps.latest(Op.ATTRIBUTE, at, "grad", part.grad)
+
+
+def _exchanged(row):
+    old, row[1] = row[1], Thing()
+    return lambda: row.__setitem__(1, old)
+
+
+def _set(space, key, value):
+    absent = key not in space
+    old = space.get(key)
+    space[key] = value
+    return lambda: space.pop(key) if absent else space.__setitem__(key, old)
+
+
+def _replaced(part):
+    old = part.__dict__
+    part.__dict__ = old | {"training": True}
+
+    def undo():
+        part.__dict__ = old
+
+    return undo
+
+
+def _reclassed(part):
+    part.__class__ = Other
+
+    def undo():
+        part.__class__ = Thing
+
+    return undo
+
+
+def _expected(latest, k):
+    value = Thing()
+    old, latest[k] = latest[k], weakref.ref(value)
+
+    def undo(value=value):
+        del value
+        latest[k] = old
+
+    return undo
+
+
+def _cleared(space):
+    old = dict(space)
+    space.clear()
+    return lambda: space.update(old)
+
+
+def wrong_turn(seed, make):
+    """Return the turn at which a look was wrong, or None."""
+    chance, model = random.Random(seed), Model()
+    program = model.program()
+    quick, slow = make(program), in_python(program)
+    for turn in range(TURNS):
+        # As many as it takes for a shortcut to be trusted, or fewer.
+        for _ in range(chance.choice((1, 20, 40))):
+            if quick() != slow():
+                return turn
+        undo = model.change(chance, program.latest)
+        if quick() != slow():
+            return turn
+        undo()
+        del undo
+        if chance.random() < 0.2:
+            gc.collect()
+    return None if slow() is not None and quick() == slow() else TURNS
+
+
+@pytest.fixture
+def made():
+    if maker() is None:
+        pytest.skip("no C compiler here")
+    return in_c
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_shortcuts_say_what_all_steps_say(made, seed):
+    """Whatever changes, in whatever order, and comes back as it was."""
+    assert wrong_turn(seed, made) is None
+
+
+def test_what_is_read_may_go(made):
+    """Neither steps nor their shortcuts keep anything alive; they say it is gone."""
+    model = Model()
+    look = made(model.program())
+    for _ in range(TIMES):
+        assert look() is not None
+    gone = [weakref.ref(model.model), weakref.ref(model.model.parts["a"])]
+    del model.space["model"]
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
+    assert look() is None
+
+
+@pytest.mark.skipif(not WATCHES, reason="dicts cannot be watched before Python 3.12")
+def test_what_is_not_read_again(made):
+    """What tells how many keys there are is not asked, whatever else is written."""
+    asked, space = [], type("Odd", (dict,), {})(a=1)
+
+    def lacks(space):
+        asked.append(space)
+        return True
+
+    names = {"odd": space, "plain": {"a": 1}, "loops": 0}
+    program = Program(registers=3)
+    program.steps = [
+        Step(Op.ROOT, 0, 0, lambda: names),
+        Step(Op.ITEM, 1, 0, "odd"),
+        Step(Op.LACKS, 1, 0, ("b",), lacks),
+        Step(Op.ITEM, 2, 0, "plain"),
+        Step(Op.LACKS, 2, 0, ("b",), lacks),
+    ]
+    look = made(program)
+    for turn in range(TIMES):
+        names["loops"] = turn
+        assert look() == []
+    assert len(asked) == TIMES
+    names["plain"]["b"] = 2
+    assert look() is None
+
+
+MUTANTS = {
+    "which keys there are, uncounted": (
+        "if (w->whole && event != MODIFIED)",
+        "if (0)",
+    ),
+    "keys uncounted": ("if (w->hashes[k] == hash)\n      return 1;", ";"),
+    "dicts that change": (
+        "c->relied[k].on->changes == c->relied[k].changes",
+        "c->relied[k].on",
+    ),
+    "dicts that are replaced": ("return dict && *dict == c->is;", "return !!dict;"),
+    "classes": ("return c->at->type == s->value;", "return 1;"),
+    "latest": ("return refers(PyList_GetItem(latest, s->of), c->at);", "return 1;"),
+}
+
+
+@pytest.mark.skipif(not WATCHES, reason="dicts cannot be watched before Python 3.12")
+@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.usefixtures("made")
+def test_mutants_are_caught(name, tmp_path):
+    """Each under one of the seeds at least."""
+    right, wrong = MUTANTS[name]
+    for part in SOURCE.parent.glob("*.[ch]"):
+        (tmp_path / part.name).write_text(part.read_text().replace(right, wrong))
+    texts = [part.read_text() for part in SOURCE.parent.glob("*.[ch]")]
+    assert sum(text.count(right) for text in texts) == 1
+    make = ctypes.PyDLL(str(compiled(tmp_path / SOURCE.name, tmp_path / "so")))
+    make.sapwood_steps.restype = ctypes.py_object
+    make.sapwood_steps.argtypes = (*[ctypes.py_object] * 3, ctypes.c_ssize_t)
+
+    def wrongly_made(program):
+        return make.sapwood_steps(
+            tuple(program.steps),
+            tuple(program.found),
+            program.latest,
+            program.registers,
+        )
+
+    assert any(wrong_turn(seed, wrongly_made) is not None for seed in SEEDS)
