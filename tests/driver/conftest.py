@@ -32,6 +32,7 @@ STRICTER = {
     "test_a_launch_checks_memory_again_when_the_map_changed": "as above",
     "test_access_is_needed_and_checked": "as above",
     "test_addresses_given_back_are_reused_last": "CUDA reuses them first",
+    "test_every_copy_is_checked": "a wrong address ends the process's GPU",
     "test_fresh_memory_is_poisoned": "CUDA gives zeros",
     "test_host_memory_can_be_copied_to_and_from": "CUDA refuses what leaves at once",
     "test_memory_counts_until_nothing_needs_it": "others use the GPU's memory, too",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.driver.api import EmptyOp, SetOp
+from sapwood.driver.api import CopiesOp, EmptyOp, SetOp
 from sapwood.driver.layers import Layer
 from sapwood.errors import CaptureError
 from sapwood.graphs.capture import (
@@ -180,6 +180,15 @@ def test_host_calls_are_not_recorded(bench):
     graph = bench.captured(lambda: bench.driver.call_host(list, bench.stream))
     with pytest.raises(CaptureError, match="host call was captured"):
         read_graph(bench.driver, graph, [], bench.named)
+    bench.driver.destroy_graph(graph)
+
+
+def test_copies_of_linking_are_not_recorded(bench, x, y):
+    """They are no part of what was captured, and no recording could say them."""
+    graph = bench.driver.create_graph()
+    bench.driver.add_node(graph, CopiesOp((x,), (y,), (8,)))
+    with pytest.raises(CaptureError, match="before it is linked"):
+        read_graph(bench.driver, graph, bench.regions(x, y), bench.named)
     bench.driver.destroy_graph(graph)
 
 

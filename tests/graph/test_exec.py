@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sapwood.driver.api import MOST_COPIES, CopiesOp
+from sapwood.driver.cuda.native import Native, NativeCopies
+from sapwood.driver.layers import Layer
 from sapwood.errors import DriverError
 from sapwood.graphs.capture import read_graph
 from sapwood.graphs.exec import Staged, link
+from sapwood.graphs.recording import Recording
 
 PAGE = 1 << 16
 SIZE = 32
@@ -120,48 +125,141 @@ def test_a_patched_place_is_found_where_it_is_aimed(bench, program, places, expe
 
 
 def test_aiming_where_it_is_aimed_is_no_driver_call(bench, program, places):
-    """A hit with unmoved arguments costs nothing here."""
+    """A hit with unmoved arguments costs nothing here, the first one neither."""
     recording = _record(bench, program, *places)
     staged = [Staged(0, bench.memory(9), SIZE, back=True)]
     exec_ = link(bench.driver, recording, places, staged, bench.function)
-    targets = {0: bench.memory(1), 1: bench.memory(2)}
-    for symbol, address in targets.items():
-        exec_.aim(symbol, address)
-    before = bench.driver.position
-    for symbol, address in targets.items():
-        exec_.aim(symbol, address)
-    assert bench.driver.position == before
+    for targets in (places, [bench.memory(1), bench.memory(2), places[2]]):
+        for _ in range(2):
+            for symbol, address in enumerate(targets):
+                exec_.aim(symbol, address)
+            before = bench.driver.position
+            exec_.launch(bench.stream)
+        assert bench.driver.position == before + 1
+    assert exec_.aims == 2
+    exec_.close()
+
+
+@pytest.mark.parametrize("number", [1, 2, 64, MOST_COPIES, MOST_COPIES + 72])
+def test_places_that_moved_cost_a_driver_call_together(bench, number):
+    """However many are staged: one to copy them in, one to copy some of them back."""
+    rooms, first, second = (bench.memory() for _ in range(3))
+    staged = [Staged(i, rooms + 32 * i, SIZE, back=not i) for i in range(number)]
+    places = [first + 32 * i for i in range(number)]
+    for i in range(number):
+        bench.write(first + 32 * i, i)
+        bench.write(second + 32 * i, 1000 + i)
+    recording = Recording((), (), (), ())
+    exec_ = link(bench.driver, recording, places, staged, bench.function)
+    nodes = -(-number // MOST_COPIES)
+    for moving, calls in (((), 0), (range(number), nodes + 1), ((number - 1,), 1)):
+        for i in moving:
+            places[i] ^= first ^ second
+            exec_.aim(i, places[i])
+        before = bench.driver.position
+        exec_.launch(bench.stream)
+        assert bench.driver.position - before <= calls + 1 + (number == 1)
+        held = [bench.read(rooms + 32 * i)[0] for i in range(number)]
+        assert held == [
+            i + 1000 * (places[i] == second + 32 * i) for i in range(number)
+        ]
     exec_.close()
 
 
 def test_an_aim_that_failed_half_way_is_made_again(bench, program, places, expected):
-    """Whatever call of it failed, the next aim sets everything anew."""
+    """Whatever call of it failed, the next launch sets everything anew."""
     recording = _record(bench, program, *places)
     staged = [Staged(0, bench.memory(9), SIZE, back=True)]
     exec_ = link(bench.driver, recording, places, staged, bench.function)
     moved = [bench.memory(), bench.memory(), places[2]]
-    failures = 0
-    for symbol in (0, 1):
+    failed = []
+    for there in (moved, places, [moved[0], *places[1:]], [places[0], *moved[1:]]):
         for skip in count():
-            exec_.aim(symbol, places[symbol])
+            for symbol in (0, 1):  # away, and back where it may be by half
+                exec_.aim(symbol, there[symbol])
             bench.driver.plan = {bench.driver.position + skip}
             try:
-                exec_.aim(symbol, moved[symbol])
-            except DriverError:
-                failures += 1
-                bench.driver.plan = ()
-                exec_.aim(symbol, moved[symbol])
+                exec_.launch(bench.stream)
+            except DriverError as error:
+                failed.append(error.call)
             else:
-                bench.driver.plan = ()
                 break
-            for address, value in zip(moved, START, strict=True):
-                bench.write(address, value)
-            there = [*moved[: symbol + 1], *places[symbol + 1 :]]
+            finally:
+                bench.driver.plan = ()
             for address, value in zip(there, START, strict=True):
                 bench.write(address, value)
             assert _run(bench, exec_, there) == expected
-        exec_.aim(symbol, moved[symbol])
-    assert failures >= 4
+            for symbol in (0, 1):
+                exec_.aim(symbol, places[symbol] ^ moved[symbol] ^ there[symbol])
+            exec_.launch(bench.stream)
+    assert failed.count("set_op") >= 12
+    assert failed.count("launch_graph") == 4
+    exec_.close()
+
+
+def test_a_failed_aim_is_not_taken_back_by_aiming_back(bench, program, places):
+    """What a failure has left behind is set, though all is where it was before."""
+    recording = _record(bench, program, *places)
+    staged = [Staged(0, bench.memory(9), SIZE, back=True)]
+    exec_ = link(bench.driver, recording, places, staged, bench.function)
+    moved = bench.memory(7)
+    exec_.aim(0, moved)
+    bench.driver.plan = {bench.driver.position + 1}  # copied in from there, not back
+    with pytest.raises(DriverError):
+        exec_.launch(bench.stream)
+    bench.driver.plan = ()
+    exec_.aim(0, places[0])
+    _run(bench, exec_, places)
+    assert bench.read(moved) == [7] * 4
+    assert bench.read(places[0]) != [START[0]] * 4
+    exec_.close()
+
+
+class Lending(Layer):
+    """A device whose execs C may launch: its words are here, and `told` is C's call."""
+
+    def native(self, exec_, nodes):
+        self.exec_, self.nodes = exec_, nodes
+        self.words = [(ctypes.c_uint64 * 2)() for _ in nodes]
+        starts = map(ctypes.addressof, self.words)
+        copies = [
+            NativeCopies(node, 0, start, start, 2)
+            for node, start in zip(nodes, starts, strict=True)
+        ]
+        return Native(0, 0, 0, exec_, 0, tuple(copies), self.words)
+
+
+def test_what_c_has_aimed_is_aimed_anew(bench, program, places, expected):
+    """A launch made here is on the places that were named here, all of them."""
+    recording = _record(bench, program, *places)
+    rooms = [bench.memory(9), bench.memory(9)]
+    staged = [Staged(i, room, SIZE, back=not i) for i, room in enumerate(rooms)]
+    driver = Lending(bench.driver)
+    exec_ = link(driver, recording, places, staged, bench.function)
+    _run(bench, exec_, places)
+    lent = exec_.lend()
+    assert lent is exec_.lend()
+    into, back = map(ctypes.addressof, driver.words)
+    assert lent.words == {0: [(0, into), (1, back)], 1: [(0, into + 8)]}
+    moved = [bench.memory(value) for value in START[:2]]
+    ends = tuple(moved), tuple(rooms), (SIZE, SIZE)
+    driver.set_op(driver.exec_, driver.nodes[0], CopiesOp(ends[1], ends[0], ends[2]))
+    driver.set_op(driver.exec_, driver.nodes[1], CopiesOp(*(each[:1] for each in ends)))
+    driver.launch_graph(driver.exec_, bench.stream)
+    assert bench.read(moved[0]) != [START[0]] * 4
+    for address, value in zip((*moved, *places), START[:2] + START, strict=True):
+        bench.write(address, value)
+    assert _run(bench, exec_, [*rooms, places[2]]) == expected
+    assert bench.read(places[0]) == expected[0]
+    assert bench.read(moved[0]) == [START[0]] * 4
+    exec_.close()
+
+
+def test_layers_lend_nothing(bench, program, places):
+    """What C does they would not see."""
+    recording = _record(bench, program, *places)
+    exec_ = link(bench.driver, recording, places, (), bench.function)
+    assert exec_.lend() is None
     exec_.close()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.driver import CopyOp, KernelOp, SetOp
+from sapwood.driver import CopiesOp, CopyOp, KernelOp, SetOp
 
 
 def _hidden(array):
@@ -101,6 +101,10 @@ def _touched(rig):
         if isinstance(op, KernelOp):
             for pointer in rig.device.pointers(op.function, op.params):
                 yield pointer.lo, pointer.hi
+        elif isinstance(op, CopiesOp):
+            for starts in (op.dsts, op.srcs):
+                for lo, size in zip(starts, op.sizes, strict=True):
+                    yield lo, lo + size
         elif isinstance(op, CopyOp):
             yield op.src, op.src + op.size
             yield op.dst, op.dst + op.size

@@ -26,8 +26,8 @@ def _hit(rig, f, *args):
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 8])
-def test_copied_leaves_cost_a_call_each(rig, k):
-    """With k copied leaves, at most k + 1 driver calls, no allocation, no mapping."""
+def test_copied_leaves_cost_a_call_together(rig, k):
+    """With k copied leaves that moved, one call more, no allocation, no mapping."""
     rt = rig.runtime
     f = rt.graph(lambda fixed, *moving: sum(moving, fixed) * 2)
     fixed = rt.array(np.ones(8))
@@ -36,8 +36,7 @@ def test_copied_leaves_cost_a_call_each(rig, k):
         f(fixed, *moving)
     for moving in held[4:]:
         counts = _hit(rig, f, fixed, *moving)
-        assert sum(counts.values()) <= k + 1
-        assert counts["launch_graph"] == 1
+        assert counts == {"launch_graph": 1} | ({"set_op": 1} if k else {})
 
 
 def test_copies_are_per_storage(rig):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from sapwood.driver.api import (
+    MOST_COPIES,
     Abilities,
     Access,
     CaptureStatus,
+    CopiesOp,
     CopyOp,
     Driver,
     EmptyOp,
@@ -27,9 +29,11 @@ from sapwood.driver.api import (
 from sapwood.driver.streams import Event, Stream
 
 __all__ = [
+    "MOST_COPIES",
     "Abilities",
     "Access",
     "CaptureStatus",
+    "CopiesOp",
     "CopyOp",
     "Driver",
     "EmptyOp",

@@ -11,14 +11,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol
 
 from sapwood.units import Addr, Size
 
 __all__ = [
+    "MOST_COPIES",
     "Abilities",
     "Access",
     "CaptureStatus",
+    "CopiesOp",
     "CopyOp",
     "Driver",
     "EmptyOp",
@@ -46,6 +48,9 @@ FunctionHandle = NewType("FunctionHandle", int)
 GraphHandle = NewType("GraphHandle", int)
 NodeHandle = NewType("NodeHandle", int)
 ExecHandle = NewType("ExecHandle", int)
+
+MOST_COPIES: Final = 128
+"""No `CopiesOp` makes more copies."""
 
 
 class Access(enum.Enum):
@@ -85,6 +90,19 @@ class CopyOp:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiesOp:
+    """Copy ``sizes[i]`` bytes from ``srcs[i]`` to ``dsts[i]``, for all i in any order.
+
+    At least one copy, at most `MOST_COPIES`. What one writes, none reads, nor another
+    writes. In columns, because they are packed and compared by the column.
+    """
+
+    dsts: tuple[Addr, ...]
+    srcs: tuple[Addr, ...]
+    sizes: tuple[Size, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SetOp:
     """Set ``size`` bytes at ``dst`` to one byte ``value``."""
 
@@ -105,7 +123,7 @@ class EmptyOp:
     """Do nothing, after what it depends on: a join."""
 
 
-Op = KernelOp | CopyOp | SetOp | HostOp | EmptyOp
+Op = KernelOp | CopyOp | CopiesOp | SetOp | HostOp | EmptyOp
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,21 @@ in the same graph; the framework makes that launchable, and keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from sapwood.driver.api import CopyOp, Driver, FunctionHandle, GraphHandle, StreamHandle
+from sapwood.driver.api import (
+    Driver,
+    FunctionHandle,
+    GraphHandle,
+    NodeHandle,
+    StreamHandle,
+)
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, InternalError
-from sapwood.graphs.exec import Copies, Exec, Staged
+from sapwood.graphs.exec import Copies, Exec, Lent, Staged, staging
 from sapwood.graphs.recording import Recording
+from sapwood.memory.fold import Life
 from sapwood.units import Addr, Size
 
 __all__ = ["Adopted", "Owner", "adopt"]
@@ -40,8 +47,11 @@ class Owner(Protocol):
     def abandon(self) -> None:
         """End a capture that nobody wants; raises nothing that is not a bug."""
 
-    def spans(self) -> list[tuple[Addr, Addr]]:
-        """Return the addresses that were served to the framework's allocator."""
+    def lives(self) -> list[Life]:
+        """Return when what was allocated was in use, by the order of the capture.
+
+        All addresses that were served to the framework's allocator are in it.
+        """
         ...
 
     def survivors(self) -> list[tuple[Addr, Size]]:
@@ -64,29 +74,36 @@ class Owner(Protocol):
 
 
 class Adopted(Exec):
-    """An adopted graph that can be launched; made by `adopt`."""
+    """An adopted graph that can be launched; made by `adopt`.
+
+    ``code`` is what its ops are of, which nobody else may keep.
+    """
 
     def __init__(
         self,
         driver: Driver,
         graph: GraphHandle,
         recording: Recording,
-        addresses: list[Addr],
-        copies: Sequence[Copies],
+        addresses: Sequence[Addr],
+        copies: Mapping[NodeHandle, Copies],
         owner: Owner,
+        code: tuple[object, ...],
     ) -> None:
         handle = driver.adopt_exec(graph, owner.instantiate())
         super().__init__(
             driver, handle, recording, addresses, (), copies, _no_functions
         )
-        self.owner = owner
+        self.owner, self.code = owner, code
 
-    def launch(self, stream: StreamHandle) -> None:
-        """Run all ops, in stream order."""
+    def _start(self, stream: StreamHandle) -> None:
         if self.owner.launches:
             self.owner.launch()
         else:
-            super().launch(stream)
+            super()._start(stream)
+
+    def lend(self) -> Lent | None:
+        """Let C aim and launch it, too, unless only its owner can launch it."""
+        return None if self.owner.launches else super().lend()
 
     def close(self) -> None:
         """Forget what was instantiated, and have its owner let go."""
@@ -106,22 +123,17 @@ def adopt(
     addresses: Sequence[Addr],
     staged: Sequence[Staged],
     owner: Owner,
+    code: tuple[object, ...] = (),
 ) -> Adopted:
     """Make an adopted graph launchable, staged places copied around it.
 
-    ``recording`` tells what it uses.
+    ``recording`` tells what it uses, ``code`` as in `Adopted`.
     """
-    sources = [addresses[place.symbol] for place in staged]
-    pairs = list(zip(staged, sources, strict=True))
-    backs = [pair for pair in pairs if pair[0].back]
+    into, back = staging(staged)
     first, last = driver.surround(
         graph,
-        tuple(CopyOp(place.address, at, place.size) for place, at in pairs),
-        tuple(CopyOp(at, place.address, place.size) for place, at in backs),
+        tuple(each.op(addresses) for each in into),
+        tuple(each.op(addresses) for each in back),
     )
-    back = {place.symbol: node for (place, _), node in zip(backs, last, strict=True)}
-    copies = [
-        Copies(place, node, back.get(place.symbol))
-        for place, node in zip(staged, first, strict=True)
-    ]
-    return Adopted(driver, graph, recording, list(addresses), copies, owner)
+    copies = dict(zip((*first, *last), (*into, *back), strict=True))
+    return Adopted(driver, graph, recording, addresses, copies, owner, code)

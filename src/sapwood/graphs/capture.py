@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sapwood.driver.api import (
+    CopiesOp,
     CopyOp,
     Driver,
     EmptyOp,
@@ -151,11 +152,20 @@ def _plain(
             return RecordedOp(Kind.SET, params), (pointer,)
         case EmptyOp():
             return RecordedOp(Kind.EMPTY, b""), ()
-        case HostOp():
-            raise CaptureError(
-                "a host call was captured, and it would run on every replay unseen",
-                remedy="Call it outside the graphed function",
-            )
+        case HostOp() | CopiesOp():
+            raise _unrecordable(op)
+
+
+def _unrecordable(op: HostOp | CopiesOp) -> CaptureError:
+    if isinstance(op, HostOp):
+        return CaptureError(
+            "a host call was captured, and it would run on every replay unseen",
+            remedy="Call it outside the graphed function",
+        )
+    return CaptureError(
+        "copies that linking adds to a graph were captured with it",
+        remedy="Record what was captured before it is linked",
+    )
 
 
 def describe_foreign(foreign: Foreign) -> str:

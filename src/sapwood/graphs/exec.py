@@ -1,18 +1,19 @@
 """A recording as the driver runs it: linked, aimed at this call's bytes, launched.
 
 Around the recorded ops stand copies: of arguments into the range before them, and of
-written arguments back after them. Aiming changes where those copies, or the ops
-themselves, find an argument.
+written arguments back after them. Aiming says where those copies, or the ops
+themselves, find an argument; the next launch tells the driver, node by node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from sapwood.driver.api import (
-    CopyOp,
+    MOST_COPIES,
+    CopiesOp,
     Driver,
     ExecHandle,
     FunctionHandle,
@@ -20,12 +21,13 @@ from sapwood.driver.api import (
     NodeHandle,
     StreamHandle,
 )
+from sapwood.driver.cuda.native import Lender, Native
 from sapwood.errors import DriverError
 from sapwood.graphs.recording import Recording, Relocation
 from sapwood.graphs.relocate import by_op, resolve
 from sapwood.units import Addr, Size
 
-__all__ = ["Exec", "Staged", "link"]
+__all__ = ["Copies", "Exec", "Lent", "Staged", "link", "staging"]
 
 Functions = Callable[[bytes, str], FunctionHandle]
 
@@ -41,11 +43,31 @@ class Staged:
 
 
 class Copies(NamedTuple):
-    """The nodes that copy a staged place in, and back."""
+    """Staged places that one op copies in, or ``back``."""
 
-    staged: Staged
-    into: NodeHandle
-    back: NodeHandle | None
+    symbols: tuple[int, ...]
+    addresses: tuple[Addr, ...]
+    sizes: tuple[Size, ...]
+    back: bool
+
+    def op(self, places: Sequence[Addr]) -> CopiesOp:
+        """Return the op; ``places`` are by symbol."""
+        theirs = tuple([places[symbol] for symbol in self.symbols])
+        if self.back:
+            return CopiesOp(theirs, self.addresses, self.sizes)
+        return CopiesOp(self.addresses, theirs, self.sizes)
+
+
+class Lent(NamedTuple):
+    """An exec that C may aim and launch, too.
+
+    ``words`` are by symbol: ``(number, address)`` of each word that is to hold where
+    a staged place is, the number being that of its node among ``native.copies``. C may
+    launch where all places that are aimed at are among them.
+    """
+
+    native: Native
+    words: Mapping[int, Sequence[tuple[int, int]]]
 
 
 class Exec:
@@ -59,50 +81,75 @@ class Exec:
         driver: Driver,
         handle: ExecHandle,
         recording: Recording,
-        addresses: list[Addr],
+        addresses: Sequence[Addr],
         nodes: Sequence[NodeHandle],
-        copies: Sequence[Copies],
+        copies: Mapping[NodeHandle, Copies],
         functions: Functions,
     ) -> None:
         self.driver, self.handle, self.recording = driver, handle, recording
-        self._addresses, self._nodes, self._functions = addresses, nodes, functions
-        self._copies = {copy.staged.symbol: copy for copy in copies}
-        self._aimed: dict[int, Addr | None] = {}
+        self._nodes, self._functions = nodes, functions
+        self._copies = copies
+        self._staged = {
+            symbol: address
+            for each in copies.values()
+            for symbol, address in zip(each.symbols, each.addresses, strict=True)
+        }
+        self._places = [*addresses]
+        self._moved: set[int] = set()
+        self._lent: Lent | None = None
         self.aims = 0
 
     def aim(self, symbol: int, address: Addr) -> None:
         """Make further launches find a staged or patched place at ``address``."""
-        if self._aimed.get(symbol) == address:
-            return
-        # Half aimed is not aimed: forgotten first, remembered when all is done.
-        self._aimed[symbol] = None
-        self.aims += 1
-        if symbol in self._copies:
-            self._aim_copies(symbol, address)
-        else:
-            self._patch(symbol, address)
-        self._aimed[symbol] = address
-
-    def _aim_copies(self, symbol: int, address: Addr) -> None:
-        staged, into, back = self._copies[symbol]
-        copy = CopyOp(staged.address, address, staged.size)
-        self.driver.set_op(self.handle, into, copy)
-        if back is not None:
-            copy = CopyOp(address, staged.address, staged.size)
-            self.driver.set_op(self.handle, back, copy)
-
-    def _patch(self, symbol: int, address: Addr) -> None:
-        self._addresses[symbol] = address
-        relocations = by_op(self.recording.relocations)
-        for i, changed in relocations.items():
-            if any(r.symbol == symbol for r in changed):
-                op = self.recording.ops[i]
-                resolved = resolve(op, changed, self._addresses, self._functions)
-                self.driver.set_op(self.handle, self._nodes[i], resolved)
+        if self._places[symbol] != address:
+            self._places[symbol] = address
+            self._moved.add(symbol)
+            self.aims += 1
 
     def launch(self, stream: StreamHandle) -> None:
-        """Run all ops, in stream order."""
+        """Run all ops, in stream order, on the places that it is aimed at.
+
+        Raises `DriverError`, and then nothing runs.
+        """
+        if self._moved or self._lent is not None:
+            self._settle()
+        self._start(stream)
+
+    def _start(self, stream: StreamHandle) -> None:
         self.driver.launch_graph(self.handle, stream)
+
+    def _settle(self) -> None:
+        """Tell the driver what has moved, once for each op that uses any of it."""
+        moved, lent = self._moved, self._lent is not None
+        for node, copies in self._copies.items():
+            if lent or not moved.isdisjoint(copies.symbols):
+                self.driver.set_op(self.handle, node, copies.op(self._places))
+        if not moved <= self._staged.keys():
+            self._patch(moved - self._staged.keys())
+        # Half aimed is not aimed: forgotten when all is done.
+        moved.clear()
+
+    def _patch(self, moved: set[int]) -> None:
+        addresses = [
+            self._staged.get(symbol, place) for symbol, place in enumerate(self._places)
+        ]
+        relocations = by_op(self.recording.relocations)
+        for i, changed in relocations.items():
+            if any(r.symbol in moved for r in changed):
+                op = self.recording.ops[i]
+                resolved = resolve(op, changed, addresses, self._functions)
+                self.driver.set_op(self.handle, self._nodes[i], resolved)
+
+    def lend(self) -> Lent | None:
+        """Let C aim and launch it, too; None where the driver knows of no such thing.
+
+        C leaves no word behind that the driver was not told of, and tells nobody here
+        where it has aimed copies. So from now on each launch here sets all of them.
+        """
+        if self._lent is None and isinstance(self.driver, Lender):
+            native = self.driver.native(self.handle, tuple(self._copies))
+            self._lent = Lent(native, _words(native, self._copies.values()))
+        return self._lent
 
     def close(self) -> None:
         """Give the instantiated graph back."""
@@ -120,15 +167,9 @@ def link(
 
     Staged places are copied from there, and the ops find the copies.
     """
-    values = list(addresses)
-    sources = {place.symbol: addresses[place.symbol] for place in staged}
-    for place in staged:
-        values[place.symbol] = place.address
     graph = driver.create_graph()
     try:
-        nodes, copies = _build(
-            driver, graph, recording, values, staged, sources, functions
-        )
+        nodes, copies = _build(driver, graph, recording, addresses, staged, functions)
         handle = driver.instantiate(graph)
     except DriverError:
         driver.destroy_graph(graph)
@@ -138,22 +179,50 @@ def link(
     except DriverError:
         driver.destroy_exec(handle)
         raise
-    return Exec(driver, handle, recording, values, nodes, copies, functions)
+    return Exec(driver, handle, recording, addresses, nodes, copies, functions)
+
+
+def staging(staged: Sequence[Staged]) -> tuple[list[Copies], list[Copies]]:
+    """Return the copies that stand before the recorded ops, and those behind them."""
+    into = list(_batches(staged, back=False))
+    return into, list(_batches([each for each in staged if each.back], back=True))
+
+
+def _words(
+    native: Native, copies: Iterable[Copies]
+) -> dict[int, list[tuple[int, int]]]:
+    words: dict[int, list[tuple[int, int]]] = {}
+    for number, (node, each) in enumerate(zip(native.copies, copies, strict=True)):
+        start = node.dsts if each.back else node.srcs
+        for i, symbol in enumerate(each.symbols):
+            words.setdefault(symbol, []).append((number, start + 8 * i))
+    return words
+
+
+def _batches(staged: Sequence[Staged], *, back: bool) -> Iterator[Copies]:
+    for start in range(0, len(staged), MOST_COPIES):
+        batch = staged[start : start + MOST_COPIES]
+        yield Copies(
+            tuple([each.symbol for each in batch]),
+            tuple([each.address for each in batch]),
+            tuple([each.size for each in batch]),
+            back,
+        )
 
 
 def _build(
     driver: Driver,
     graph: GraphHandle,
     recording: Recording,
-    addresses: Sequence[Addr],
+    places: Sequence[Addr],
     staged: Sequence[Staged],
-    sources: Mapping[int, Addr],
     functions: Functions,
-) -> tuple[list[NodeHandle], list[Copies]]:
-    into = [
-        driver.add_node(graph, CopyOp(place.address, sources[place.symbol], place.size))
-        for place in staged
-    ]
+) -> tuple[list[NodeHandle], dict[NodeHandle, Copies]]:
+    into, back = staging(staged)
+    copies = {driver.add_node(graph, each.op(places)): each for each in into}
+    addresses = list(places)
+    for place in staged:
+        addresses[place.symbol] = place.address
     before: dict[int, list[int]] = {}
     for first, second in recording.edges:
         before.setdefault(second, []).append(first)
@@ -161,16 +230,10 @@ def _build(
     nodes: list[NodeHandle] = []
     for i, op in enumerate(recording.ops):
         changed: Sequence[Relocation] = relocations.get(i, ())
-        after = [nodes[j] for j in before.get(i, ())] or into
+        after = [nodes[j] for j in before.get(i, ())] or copies
         resolved = resolve(op, changed, addresses, functions)
         nodes.append(driver.add_node(graph, resolved, tuple(after)))
     followed = {first for first, _ in recording.edges}
-    last = tuple(n for i, n in enumerate(nodes) if i not in followed) or tuple(into)
-    copies: list[Copies] = []
-    for place, node in zip(staged, into, strict=True):
-        back = None
-        if place.back:
-            copy = CopyOp(sources[place.symbol], place.address, place.size)
-            back = driver.add_node(graph, copy, last)
-        copies.append(Copies(place, node, back))
+    last = tuple(n for i, n in enumerate(nodes) if i not in followed) or tuple(copies)
+    copies |= {driver.add_node(graph, each.op(places), last): each for each in back}
     return nodes, copies

@@ -25,7 +25,7 @@ import numpy as np
 from mutations import spoiled_bytes, spoiled_sections
 
 import sapwood as sw
-from sapwood.driver.api import CopyOp, KernelOp, Pointer, SetOp
+from sapwood.driver.api import CopiesOp, CopyOp, KernelOp, Pointer, SetOp
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Layer
 from sapwood.errors import MisuseError, StoreError
@@ -70,6 +70,12 @@ class Fence(Layer):
                     return self.driver.pointers(function, params)
                 except sw.DriverError:
                     return ()  # it will not be taken
+            case CopiesOp(dsts, srcs, sizes):
+                return [
+                    Pointer(0, lo, lo + size, writes=starts is dsts)
+                    for starts in (dsts, srcs)
+                    for lo, size in zip(starts, sizes, strict=True)
+                ]
             case CopyOp(dst, src, size):
                 return (
                     Pointer(0, dst, dst + size, writes=True),

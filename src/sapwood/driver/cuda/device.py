@@ -6,7 +6,7 @@ later call says so. Streams that other libraries made are not waited for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -37,6 +37,7 @@ from sapwood.driver.cuda.graphs import Graphs
 from sapwood.driver.cuda.hosts import Hosts
 from sapwood.driver.cuda.kernels import Kernels
 from sapwood.driver.cuda.memory import Memory
+from sapwood.driver.cuda.native import Native
 from sapwood.driver.cuda.place import Place
 from sapwood.driver.cuda.process import watch
 from sapwood.driver.release import Release
@@ -434,6 +435,10 @@ class Cuda:
     @_call
     def adopt_exec(self, graph: GraphHandle, raw: int) -> ExecHandle:
         return self._graphs.adopt_exec(graph, raw)
+
+    @_call
+    def native(self, exec_: ExecHandle, nodes: Sequence[NodeHandle]) -> Native:
+        return self._graphs.native(exec_, nodes)
 
 
 def _end_all(

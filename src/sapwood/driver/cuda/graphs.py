@@ -6,15 +6,16 @@ names the ops of that by the nodes of the graph.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import Any
 
 from sapwood.driver.api import (
+    CopiesOp,
     CopyOp,
     EmptyOp,
     ExecHandle,
-    FunctionHandle,
     GraphHandle,
     HostOp,
     KernelOp,
@@ -24,9 +25,11 @@ from sapwood.driver.api import (
 )
 from sapwood.driver.check import check_op
 from sapwood.driver.cuda.bindings import Library, unsupported
-from sapwood.driver.cuda.copies import Copies
+from sapwood.driver.cuda.copies import Copies, copies_of
 from sapwood.driver.cuda.hosts import Hosts
-from sapwood.driver.cuda.kernels import Kernels, Packed
+from sapwood.driver.cuda.kernels import Kernels
+from sapwood.driver.cuda.launches import Launch, shape_of
+from sapwood.driver.cuda.native import Native, NativeCopies, address_of
 from sapwood.driver.cuda.ops import (
     copy_of,
     kernel_of,
@@ -49,9 +52,6 @@ class _Graph:
     adopted: bool = False  # then its owner destroys it
 
 
-_Shape = tuple[FunctionHandle, tuple[int, int, int], tuple[int, int, int], int]
-
-
 @dataclass(slots=True)
 class _Exec:
     """An exec; ``launches`` are the parameters that its nodes were last set to."""
@@ -59,7 +59,7 @@ class _Exec:
     raw: Any
     graph: _Graph
     calls: list[int] = field(default_factory=list)
-    launches: dict[NodeHandle, tuple[_Shape, Any, Packed]] = field(default_factory=dict)
+    launches: dict[NodeHandle, Launch] = field(default_factory=dict)
 
 
 class Graphs:
@@ -125,8 +125,8 @@ class Graphs:
             before.append(found.nodes[each])
         check_op(op)
         node = self._know(found, self.node(found.raw, op, before))
-        if isinstance(op, CopyOp) and op.size:
-            found.kinds[node] = CopyOp
+        if isinstance(op, CopiesOp) or (isinstance(op, CopyOp) and op.size):
+            found.kinds[node] = type(op)
         return node
 
     def surround(
@@ -187,6 +187,8 @@ class Graphs:
             return kernel_of(library, self._kernels, raw)
         if kind is CopyOp:
             return self._copy_of(raw)
+        if kind is CopiesOp:
+            return copies_of(kernel_of(library, self._kernels, raw))
         if kind is SetOp:
             return set_of(library, raw)
         if kind is HostOp:
@@ -198,7 +200,8 @@ class Graphs:
         library, of = self._library, self._library.cu.CUgraphNodeType
         if library(library.cu.cuGraphNodeGetType, raw) == of.CU_GRAPH_NODE_TYPE_MEMCPY:
             return copy_of(library, raw)
-        return self._copies.copy(kernel_of(library, self._kernels, raw))
+        found = copies_of(kernel_of(library, self._kernels, raw))
+        return CopyOp(found.dsts[0], found.srcs[0], found.sizes[0])
 
     def _edges(self, graph: _Graph) -> list[tuple[NodeHandle, NodeHandle]]:
         library, cu = self._library, self._library.cu
@@ -240,6 +243,8 @@ class Graphs:
                 function, packed = self._kernels.prepared(op)
                 params = kernel_params(cu, op, function, packed)
                 return library(cu.cuGraphAddKernelNode, graph, before, number, params)
+            case CopiesOp():
+                return self.node(graph, self._copies.kernel(op), before)
             case CopyOp(size=size) if size:
                 return self.node(graph, self._copies.kernel(op), before)
             case SetOp(size=size) if size:
@@ -291,34 +296,70 @@ class Graphs:
     def set_op(self, exec_: ExecHandle, node: NodeHandle, op: Op) -> None:
         """Let further launches run another op of the same kind."""
         found = self.execs.find(exec_)
-        graph = found.graph
-        if node not in graph.nodes or self._kind(graph, node) is not type(op):
-            raise Refusal(
-                Result.INVALID_VALUE,
-                f"node {node:#x} is no {type(op).__name__} of exec {exec_:#x}: an exec "
-                "keeps the nodes and kinds of its graph",
-            )
+        raw = self._node_of(found, node, type(op))
         check_op(op)
-        if isinstance(op, CopyOp):
-            op = self._copies.kernel(op)
-        if isinstance(op, KernelOp):
+        if isinstance(op, KernelOp | CopyOp | CopiesOp):
             self._relaunch(found, node, op)
         else:
-            self._set(found, graph.nodes[node], op)
+            self._set(found, raw, op)
 
-    def _relaunch(self, exec_: _Exec, node: NodeHandle, op: KernelOp) -> None:
+    def _node_of(self, exec_: _Exec, node: NodeHandle, kind: type[Op]) -> Any:
+        graph = exec_.graph
+        if node not in graph.nodes or self._kind(graph, node) is not kind:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"node {node:#x} is no {kind.__name__} of exec {int(exec_.raw):#x}: an "
+                "exec keeps the nodes and kinds of its graph",
+            )
+        return graph.nodes[node]
+
+    def _relaunch(
+        self, exec_: _Exec, node: NodeHandle, op: KernelOp | CopyOp | CopiesOp
+    ) -> None:
         """Change a kernel's parameters; mostly it is but their bytes that differ."""
-        shape = op.function, op.grid, op.block, op.shared
         known = exec_.launches.get(node)
-        if known is not None and known[0] == shape:
-            _, params, packed = known
-            packed.write(op.params)
-        else:
-            function, packed = self._kernels.prepared(op)
-            params = kernel_params(self._library.cu, op, function, packed)
-            exec_.launches[node] = shape, params, packed
-        change = self._library.cu.cuGraphExecKernelNodeSetParams
-        self._library(change, exec_.raw, exec_.graph.nodes[node], params)
+        if known is None or known.shape != shape_of(op):
+            known = self._launch(op)
+        change, block = (
+            self._library.cu.cuGraphExecKernelNodeSetParams,
+            known.packed.block,
+        )
+        before: bytes = block.raw
+        try:
+            known.write(op)
+            self._library(change, exec_.raw, exec_.graph.nodes[node], known.params)
+        except BaseException:
+            block.raw = before  # C reads in the words what the exec holds
+            raise
+        exec_.launches[node] = known
+
+    def _launch(self, op: KernelOp | CopyOp | CopiesOp) -> Launch:
+        kernel = op if isinstance(op, KernelOp) else self._copies.kernel(op)
+        function, packed = self._kernels.prepared(kernel)
+        params = kernel_params(self._library.cu, kernel, function, packed)
+        return Launch.of(op, packed, params)
+
+    def native(self, exec_: ExecHandle, nodes: Sequence[NodeHandle]) -> Native:
+        """Return an exec as C knows it, with some of its nodes of copies."""
+        library, found = self._library, self.execs.find(exec_)
+        for node in nodes:
+            raw = self._node_of(found, node, CopiesOp)
+            if node not in found.launches:  # then it does what its graph says
+                kernel = kernel_of(library, self._kernels, raw)
+                self._relaunch(found, node, copies_of(kernel))
+        launches = [found.launches[node] for node in nodes]
+        return Native(
+            address_of(library, "cuGraphLaunch"),
+            address_of(library, "cuGraphExecKernelNodeSetParams"),
+            address_of(library, "cuCtxGetCurrent"),
+            exec_,
+            int(self._context),
+            tuple(
+                NativeCopies(node, launch.params.getPtr(), *launch.words())
+                for node, launch in zip(nodes, launches, strict=True)
+            ),
+            launches,
+        )
 
     def _set(self, exec_: _Exec, node: Any, op: Op) -> None:
         library, cu, context = self._library, self._library.cu, self._context

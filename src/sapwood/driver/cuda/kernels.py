@@ -92,24 +92,25 @@ class Function:
 class Packed:
     """Parameter bytes as CUDA takes them: ``address`` of an array of addresses.
 
-    It must live until the call that it is passed to has returned.
+    It must live until the call that it is passed to has returned. ``block`` are the
+    bytes themselves, and ``base`` is where they lie.
     """
 
-    __slots__ = ("_array", "_block", "_function", "address")
+    __slots__ = ("_array", "_function", "address", "base", "block")
 
     def __init__(self, function: Function, params: bytes) -> None:
         self._function = function
         self._check(params)
-        self._block = ctypes.create_string_buffer(params, len(params) or 1)
-        base = ctypes.addressof(self._block)
-        places = [base + offset for offset, _ in function.layout]
+        self.block = ctypes.create_string_buffer(params, len(params) or 1)
+        self.base = ctypes.addressof(self.block)
+        places = [self.base + offset for offset, _ in function.layout]
         self._array = (ctypes.c_void_p * (len(places) or 1))(*places)
         self.address = ctypes.addressof(self._array)
 
     def write(self, params: bytes) -> None:
         """Replace the bytes."""
         self._check(params)
-        ctypes.memmove(self._block, params, len(params))
+        ctypes.memmove(self.block, params, len(params))
 
     def _check(self, params: bytes) -> None:
         function = self._function

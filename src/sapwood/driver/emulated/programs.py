@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from sapwood.driver.api import CopyOp, EmptyOp, KernelOp, SetOp
+from sapwood.driver.api import CopiesOp, CopyOp, EmptyOp, KernelOp, SetOp
 from sapwood.driver.check import check_op
 from sapwood.driver.emulated.kernels import Kernel, Module
 from sapwood.driver.emulated.memory import Memory
@@ -86,18 +86,29 @@ class Program:
         return program
 
 
-def bind_plain(op: CopyOp | SetOp | EmptyOp) -> Step:
+def bind_plain(op: CopyOp | CopiesOp | SetOp | EmptyOp) -> Step:
     """Bind an op that needs no kernel."""
     check_op(op)
     match op:
         case CopyOp(dst, src, size):
             spans = ((src, src + size, False), (dst, dst + size, True))
             return Step(partial(ctypes.memmove, dst, src, size), spans)
+        case CopiesOp():
+            return _bind_copies(op)
         case SetOp(dst, value, size):
             call = partial(ctypes.memset, dst, value, size)
             return Step(call, ((dst, dst + size, True),))
         case EmptyOp():
             return Step(_nothing)
+
+
+def _bind_copies(op: CopiesOp) -> Step:
+    """Bind copies, made in the order that nobody would think of: the last first."""
+    copies = list(zip(op.dsts, op.srcs, op.sizes, strict=True))[::-1]
+    calls = [partial(ctypes.memmove, *copy) for copy in copies]
+    spans = [(src, src + size, False) for _, src, size in copies]
+    spans += [(dst, dst + size, True) for dst, _, size in copies]
+    return Step(lambda: [call() for call in calls], tuple(spans))
 
 
 def bind_kernel(op: KernelOp, kernel: Kernel, module: Module) -> Step:
