@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sapwood.driver.release import Release
 from sapwood.errors import OutOfMemory
+from sapwood.memory.fold import Life
 from sapwood.memory.range import HALF, Range
 from sapwood.memory.snapshot import snapshot
 from sapwood.memory.validate import validate
@@ -30,18 +32,89 @@ def _lent_and_kept(bench, page, pages, data):
     assert size >= pages * page - 1
     assert device.pages.mapped() <= max(1, pages // 16)
     used = data.draw(st.sets(st.integers(0, min(pages, 40) - 1)))
-    range_.keep([(Addr(base + i * page), Addr(base + i * page + 1)) for i in used])
+    lives = [_life(base + i * page, 1, 0, None) for i in used]
+    range_.fold(lives, set(), ())
     assert range_.size() == len(used) == device.pages.mapped()
     assert validate(snapshot(device, {"range": range_})) == []
-    range_.place(set(), ())
     range_.close()
+
+
+def _life(at, size, born, died):
+    return Life(Addr(at), Addr(at + size), born, died)
+
+
+def test_what_is_alive_in_turn_lies_on_the_same_pages(bench, page):
+    """Pages that are never alive at once are one; outputs are apart from scratch."""
+    device, range_ = bench.device, Range.reserve(bench.device.pages)
+    base, _ = range_.lend(Size(32 * page))
+    lives = [
+        _life(base, 4 * page, 0, 2),
+        _life(base + 4 * page, 4 * page, 2, 4),
+        _life(base + 8 * page, 4 * page, 3, None),
+    ]
+    range_.fold(lives, range_.page_indices([lives[-1][:2]]), ())
+    first, second, third = (range_.mask_of(each.lo, each.hi) for each in lives)
+    assert (first, first & second) == (third, 0)
+    assert range_.mask == second | third
+    assert device.pages.mapped(scratch=False) == 4
+    assert validate(snapshot(device, {"range": range_})) == []
+    device.pages.hold(third)
+    range_.close()
+    assert validate(snapshot(device, {})) == []
+    device.pages.drop(third)
+    assert device.pages.mapped() == 0
+
+
+def test_whatever_fails_nothing_is_left(every_fault):
+    """Each driver call of a fold fails once: it is told, and all comes back."""
+
+    def live(bench):
+        pages, ranges = bench.device.pages, []
+        page = pages.page
+        try:
+            for _ in range(2):
+                ranges.append(Range.reserve(pages))
+                base, _ = ranges[-1].lend(Size(32 * page))
+                lives = [_life(base + i * 4 * page, 4 * page, i, i + 2) for i in (0, 2)]
+                lives.append(_life(base + 12 * page, 1, 1, None))
+                indices = ranges[-1].page_indices([lives[-1][:2]])
+                ranges[-1].fold(lives, indices, ranges[0].output_extents())
+        finally:
+            with Release() as release:
+                for range_ in ranges:
+                    release(range_.close)
+
+    assert {"create", "map", "set_access", "unmap", "release"} <= set(every_fault(live))
+
+
+def test_who_is_evicted_meanwhile_lends_nothing(make_bench, page):
+    """Extents that go while others are made are made again, not mapped."""
+    bench = make_bench(limit=24)
+    pages = bench.device.pages
+    old, new = Range.reserve(pages), Range.reserve(pages)
+
+    def reclaim():
+        found = not old.closed
+        old.close()
+        return found
+
+    pages.reclaim = reclaim
+    for range_, size in ((old, 16), (new, 20)):
+        base, _ = range_.lend(Size(page))
+        lives = [_life(base, size * page, 0, None)]
+        outputs = range_.page_indices([(base, Addr(base + 6 * page))])
+        range_.fold(lives, outputs, ())
+    assert old.closed
+    assert new.size() == pages.mapped() == 20
+    assert validate(snapshot(bench.device, {"new": new})) == []
+    new.close()
 
 
 def test_an_extent_that_is_there_is_lent_again(bench, page):
     """Backing what is captured next makes no memory where some lies idle."""
     first, second = (Range.reserve(bench.device.pages) for _ in range(2))
     base, _ = first.lend(Size(32 * page))
-    first.keep([(base, Addr(base + 32 * page))])
+    first.fold([_life(base, 32 * page, 0, None)], set(), ())
     before = bench.device.pages.mapped()
     second.lend(Size(32 * page))
     assert bench.device.pages.mapped() == before

@@ -29,6 +29,7 @@ SOUND = {
             "name": "f",
             "closed": False,
             "base": BASE,
+            "folded": False,
             "mappings": [
                 {"address": BASE, "first": 0, "pages": 4},
                 {"address": BASE + 4 * PAGE, "first": 4, "pages": 1},
@@ -38,6 +39,7 @@ SOUND = {
             "name": "closed",
             "closed": True,
             "base": OTHER,
+            "folded": False,
             "mappings": [
                 {"address": OTHER, "first": 5, "pages": 2},
                 {"address": OTHER + 7 * PAGE, "first": 4, "pages": 1},
@@ -123,6 +125,16 @@ def test_each_corruption_is_found(law, path, value):
     found = validate(_corrupted(path, value))
     assert law in {violation.law for violation in found}
     assert all(violation.about for violation in found)
+
+
+def test_a_folded_range_maps_an_extent_again():
+    """Then it is in several places, and counts as one range of the extent's."""
+    again = {"address": BASE + 5 * PAGE, "first": 0, "pages": 4}
+    picture = _corrupted("ranges.0.folded", True)
+    picture["ranges"][0]["mappings"].append(again)
+    assert validate(picture) == []
+    picture["ranges"][0]["folded"] = False
+    assert [each.law for each in validate(picture)] == ["a range maps an extent once"]
 
 
 def test_every_law_has_a_corruption():

@@ -1,6 +1,6 @@
 """How runs of pages in a range are covered by physical extents. Pure.
 
-An extent can only be mapped as a whole, and only once in a range. So extents are
+An extent can only be mapped as a whole, and here only once in a range. So extents are
 powers of two: what a large recording left behind serves a small one as exactly as
 the sizes allow, and the other way round.
 """
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-__all__ = ["cover", "grain", "runs", "stretch"]
+__all__ = ["cover", "grain", "power_below", "runs", "stretch"]
 
 PIECES: Final = 16
 """About how many extents a large run is made of: a sixteenth of it, at the most,
@@ -32,7 +32,7 @@ def runs(pages: Collection[int]) -> list[tuple[int, int]]:
 
 def grain(total: int) -> int:
     """Return the largest extent, in pages, to create for ``total`` pages."""
-    return _power_below(max(1, total // PIECES))
+    return power_below(max(1, total // PIECES))
 
 
 def cover(
@@ -73,11 +73,12 @@ def _cover_run(
         length -= count * size
         pieces += [(size, True)] * count
     while length:
-        size = min(_power_below(length), largest)
+        size = min(power_below(length), largest)
         pieces.append((size, False))
         length -= size
     return pieces
 
 
-def _power_below(number: int) -> int:
+def power_below(number: int) -> int:
+    """Return the largest power of two that is at most ``number``, which is positive."""
     return 1 << (number.bit_length() - 1)

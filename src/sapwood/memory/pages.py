@@ -41,6 +41,7 @@ class Lingering(Protocol):
     """A closed range, some pages of which are live still."""
 
     mask: Mask
+    folded: bool
 
     @property
     def base(self) -> Addr: ...
@@ -93,7 +94,7 @@ class Pages:
         self.holders: Callable[[], tuple[tuple[str, int], ...]] = tuple
         self._numbers = Mask(0)
         self._holds: dict[int, int] = {}
-        self._uses: dict[Stream, Mask] = {}
+        self.uses: dict[Stream, Mask] = {}
 
     # Extents.
 
@@ -139,7 +140,7 @@ class Pages:
             raise InternalError("an extent is released when nobody uses it")
         self.extents.pop(extent, None)
         self._numbers = Mask(self._numbers & ~extent.mask)
-        for stream in list(self._uses):
+        for stream in list(self.uses):
             self._forget(stream, extent.mask)
         self.driver.release(extent.handle)
 
@@ -186,9 +187,9 @@ class Pages:
         The pages count as used by it from here on, and by it alone: to wait for it
         is to wait for the others.
         """
-        if len(self._uses) == 1 and self._uses.get(stream, 0) & mask == mask:
+        if len(self.uses) == 1 and self.uses.get(stream, 0) & mask == mask:
             return  # nobody else has work anywhere
-        others = [s for s, m in self._uses.items() if m & mask and s is not stream]
+        others = [s for s, m in self.uses.items() if m & mask and s is not stream]
         for other in others:
             stream.wait(other)
         for other in others:
@@ -199,18 +200,18 @@ class Pages:
         """Remember that these streams may have work on the pages."""
         if mask:
             for stream in streams:
-                self._uses[stream] = Mask(self._uses.get(stream, 0) | mask)
+                self.uses[stream] = Mask(self.uses.get(stream, 0) | mask)
 
     def settle(self, mask: Mask) -> None:
         """Wait until no stream works on these pages."""
         with Release() as release:
-            for stream in [s for s, m in self._uses.items() if m & mask]:
-                del self._uses[stream]
+            for stream in [s for s, m in self.uses.items() if m & mask]:
+                del self.uses[stream]
                 release(finish, stream)
 
     def _forget(self, stream: Stream, mask: Mask) -> None:
-        left = self._uses[stream] & ~mask
+        left = self.uses[stream] & ~mask
         if left:
-            self._uses[stream] = Mask(left)
+            self.uses[stream] = Mask(left)
         else:
-            del self._uses[stream]
+            del self.uses[stream]

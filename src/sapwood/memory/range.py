@@ -5,13 +5,14 @@
 
 While the function is captured nothing runs, so the range is backed by scratch pages,
 whoever uses them. Afterwards, when it is known what every page holds, `place` maps
-the pages that hold an output onto output pages; the rest stays scratch.
+the pages that hold an output onto output pages; the rest stays scratch. What somebody
+else has captured with an allocator of his own is backed by `fold`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -19,8 +20,10 @@ from sapwood.driver.api import Access
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import DriverError, InternalError
+from sapwood.memory.backing import covering, folded, release_unused
 from sapwood.memory.blocks import Blocks
-from sapwood.memory.cover import cover, grain, runs, stretch
+from sapwood.memory.cover import grain, runs, stretch
+from sapwood.memory.fold import Life, stretches
 from sapwood.memory.pages import Extent, Pages
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Mask, Size, align_down, align_up
@@ -51,12 +54,13 @@ class Range:
 
     Made by `reserve`; to be closed. `close` leaves pages mapped that are live, and
     the last lease takes them along. ``outsiders`` says whether somebody else still
-    knows allocations by addresses of this range, which then stay reserved.
+    knows allocations by addresses of this range, which then stay reserved. ``folded``
+    says whether an extent may be mapped several times.
     """
 
     def __init__(self, pages: Pages, base: Addr) -> None:
         self.pages, self.base = pages, base
-        self.closed = False
+        self.closed = self.folded = False
         self.mask = Mask(0)
         self._extents: dict[int, Extent] = {}
         self._lent: tuple[Extent, Addr, Size] | None = None
@@ -130,7 +134,7 @@ class Range:
         """Back addresses that somebody else allocates from; return where and how many.
 
         One extent stands behind all of them, again and again: nothing that is captured
-        runs. `keep` ends that.
+        runs. `fold` ends that.
         """
         page, at = self.pages.page, Addr(self.base + HALF)
         count = min(max(1, align_up(size, page) // page), (REACH - HALF) // page)
@@ -151,13 +155,30 @@ class Range:
         driver.set_access(at, whole, Access.READ_WRITE)
         return at, whole
 
-    def keep(self, spans: Iterable[tuple[Addr, Addr]]) -> None:
-        """Back of the lent addresses those that are used, as if captured here.
+    def fold(
+        self,
+        lives: Sequence[Life],
+        outputs: AbstractSet[int],
+        candidates: Collection[Extent],
+    ) -> None:
+        """Back of the lent addresses those that ``lives`` touch.
 
-        If it raises, the range must be closed.
+        Pages that are never alive at the same time may be one. ``outputs`` and
+        ``candidates`` as in `place`. If it raises, the range must be closed.
         """
         self._take_back()
-        self.back(self.page_indices(spans))
+        found = stretches(lives, outputs, self.base, self.pages.page)
+        self.folded = bool(found)
+        mine = set(self._extents.values())
+        idle = [e for e in candidates if e not in mine]
+        placed, made = folded(self.pages, found, self._spare(), idle)
+        try:
+            for index, extent in placed.items():
+                self._map_extent(index, extent)
+        finally:
+            release_unused(self.pages, made)
+        for first, count in runs({i for each in found for i in each.indices()}):
+            self._open(first, count)
 
     def _take_back(self) -> None:
         lent, self._lent = self._lent, None
@@ -263,11 +284,11 @@ class Range:
 
     def output_extents(self) -> list[Extent]:
         """Return the extents that hold outputs of this recording."""
-        return [e for e in self._extents.values() if not e.scratch]
+        return [e for e in dict.fromkeys(self._extents.values()) if not e.scratch]
 
     def size(self) -> int:
-        """Return the number of pages mapped in this range."""
-        return sum(e.pages for e in self._extents.values())
+        """Return the number of physical pages behind this range."""
+        return self.mask.bit_count()
 
     def mappings(self) -> list[tuple[Addr, Extent]]:
         """Return what is mapped where, in address order."""
@@ -308,65 +329,49 @@ class Range:
         self, first: int, count: int, spare: list[Extent], *, scratch: bool
     ) -> None:
         """Map ``count`` pages from index ``first``, taking extents out of ``spare``."""
-        start = first
-        extents = self._obtain(count, spare, scratch=scratch)
+        start, largest = first, grain(self.size() + count)
+        extents = covering(self.pages, count, spare, largest, scratch=scratch)
         try:
             for extent in extents:
                 self._map_extent(start, extent)
                 start += extent.pages
         except DriverError:
-            self._release_unused(extents)
+            release_unused(self.pages, extents)
             raise
+        self._open(first, count)
+
+    def _map_extent(self, index: int, extent: Extent) -> None:
+        address = Addr(self.base + index * self.pages.page)
+        self.pages.driver.map(address, extent.handle)
+        # It may lie there already, at pages that are never alive when these are.
+        if not self.mask & extent.mask:
+            extent.ranges += 1
+        self._extents[index] = extent
+        self.mask = Mask(self.mask | extent.mask)
+
+    def _open(self, first: int, count: int) -> None:
         page = self.pages.page
         self.pages.driver.set_access(
             Addr(self.base + first * page), Size(count * page), Access.READ_WRITE
         )
 
-    def _obtain(
-        self, count: int, spare: list[Extent], *, scratch: bool
-    ) -> list[Extent]:
-        """Take extents of ``count`` pages in all out of ``spare``, or make some."""
-        largest = grain(self.size() + count)
-        made: list[Extent] = []
-        try:
-            while True:
-                # Making one may have evicted those who kept others.
-                spare[:] = [e for e in spare if e in self.pages.extents]
-                (pieces,) = cover([count], Counter(e.pages for e in spare), largest)
-                missing = [size for size, exists in pieces if not exists]
-                if not missing:
-                    return [_pop(spare, size) for size, _ in pieces]
-                made.append(self.pages.create(missing[0], scratch=scratch))
-                spare.append(made[-1])
-        except DriverError:
-            self._release_unused(made)
-            raise
-
-    def _release_unused(self, extents: Iterable[Extent]) -> None:
-        with Release() as release:
-            for extent in extents:
-                if not extent.ranges:
-                    release(self.pages.release, extent)
-
-    def _map_extent(self, index: int, extent: Extent) -> None:
-        address = Addr(self.base + index * self.pages.page)
-        self.pages.driver.map(address, extent.handle)
-        extent.ranges += 1
-        self._extents[index] = extent
-        self.mask = Mask(self.mask | extent.mask)
-
     def _unmap(self, extents: Mapping[int, Extent]) -> None:
         page = self.pages.page
+        for index in extents:
+            del self._extents[index]
+        left = set(self._extents.values())
+        gone = [e for e in dict.fromkeys(extents.values()) if e not in left]
+        for extent in gone:
+            self.mask = Mask(self.mask & ~extent.mask)
         with Release() as release:
             for index, extent in extents.items():
-                del self._extents[index]
-                self.mask = Mask(self.mask & ~extent.mask)
-                extent.ranges -= 1
                 release(
                     self.pages.driver.unmap,
                     Addr(self.base + index * page),
                     Size(extent.pages * page),
                 )
+            for extent in gone:
+                extent.ranges -= 1
                 if not extent.ranges:
                     release(self.pages.release, extent)
 
@@ -374,9 +379,3 @@ class Range:
 def outputs_free(index: int, pages: int, outputs: AbstractSet[int]) -> bool:
     """Return whether none of these pages holds an output."""
     return outputs.isdisjoint(range(index, index + pages))
-
-
-def _pop(spare: list[Extent], size: int) -> Extent:
-    extent = next(e for e in spare if e.pages == size)
-    spare.remove(extent)
-    return extent

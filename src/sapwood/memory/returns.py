@@ -30,14 +30,14 @@ class Returns:
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
-        self._queue: deque[Item] = deque()
-        self.append: Callable[[Item], None] = self._queue.append
+        self.waiting: deque[Item] = deque()
+        self.append: Callable[[Item], None] = self.waiting.append
         self._after: Callable[[], object] = bool
         self._draining = False
         self.let_go: Callable[[], object] = bool
 
     def __bool__(self) -> bool:
-        return bool(self._queue)
+        return bool(self.waiting)
 
     def drain(self) -> None:
         """Give everything back, what is kept for nobody too; called under the lock.
@@ -55,14 +55,14 @@ class Returns:
             return
         self._draining = True
         try:
-            while self._queue:
-                give_back, what = self._queue.popleft()
+            while self.waiting:
+                give_back, what = self.waiting.popleft()
                 give_back(what)
         except DriverError as error:
             with Release() as release:
                 release(_raise, error)
-                while self._queue:
-                    give_back, what = self._queue.popleft()
+                while self.waiting:
+                    give_back, what = self.waiting.popleft()
                     release(give_back, what)
         finally:
             self._draining = False
@@ -75,14 +75,14 @@ class Returns:
     def end(self) -> None:
         """From now on nothing is given back: the driver has taken it all along."""
         self.append = self._forget
-        self._queue.clear()
+        self.waiting.clear()
 
     def _append_and_drain(self, item: Item) -> None:
-        self._queue.append(item)
+        self.waiting.append(item)
         if self._draining:
             return
         # Asked anew after letting go: another thread may have found the lock taken.
-        while self._queue and self._lock.acquire(blocking=False):
+        while self.waiting and self._lock.acquire(blocking=False):
             try:
                 with Release() as release:
                     release(self.drain)

@@ -2,10 +2,10 @@
 
 Version 2: ``page`` bytes, ``limit`` in bytes or None; ``extents`` with their page
 numbers, how many ranges map them, and whether they are scratch; ``live`` page
-numbers; ``ranges`` with what is mapped where, also the closed ones that wait for the
-end of a lease; the ``heap``'s mapped intervals and pages, its taken blocks
-``[address, size]`` and its free intervals. `validate` and pictures work from this,
-never from live objects.
+numbers; ``ranges`` with what is mapped where, ``folded`` if one extent may be in
+several places, also the closed ones that wait for the end of a lease; the ``heap``'s
+mapped intervals and pages, its taken blocks ``[address, size]`` and its free intervals.
+`validate` and pictures work from this, never from live objects.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def _range(name: str, range_: Lingering, *, closed: bool) -> dict[str, Any]:
         "name": name,
         "closed": closed,
         "base": range_.base,
+        "folded": range_.folded,
         "mappings": [
             {"address": address, "first": extent.first, "pages": extent.pages}
             for address, extent in range_.mappings()

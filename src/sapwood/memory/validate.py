@@ -108,7 +108,7 @@ def _mappings(snapshot: Picture) -> Iterator[Violation]:
             about = f"pages {first} to {first + pages - 1} in {range_['name']}"
             if (first, pages) not in known:
                 yield Violation("what is mapped is an extent", about)
-            if count > 1:
+            if count > 1 and not range_["folded"]:
                 yield Violation("a range maps an extent once", about)
     for extent in snapshot["extents"]:
         count = mapped[extent["first"], extent["pages"]]

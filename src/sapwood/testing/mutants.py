@@ -1,4 +1,4 @@
-"""Faulty variants of the memory room, which `Allocations` must catch.
+"""Faulty variants of the memory room, which `Allocations` or `folded` must catch.
 
 Each is one line of the library written wrongly; `Mutant` says how it is put there.
 """
@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from sapwood.memory import fold
+from sapwood.memory.backing import folded
 from sapwood.memory.caching.silo import Silo
 from sapwood.memory.heap import Everybody, Heap
 from sapwood.memory.pages import Pages
@@ -18,7 +20,7 @@ from sapwood.memory.uses import Uses
 from sapwood.testing.tree_mutants import Mutant, miswritten
 from sapwood.tree.leases import Leases
 
-__all__ = ["MEMORY_MUTANTS"]
+__all__ = ["FOLD_MUTANTS", "MEMORY_MUTANTS"]
 
 
 def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> Mutant:
@@ -85,3 +87,38 @@ MEMORY_MUTANTS: Final = (
         "0",
     ),
 )
+
+FOLD_MUTANTS: Final = (
+    _mutant(
+        "life ends early",
+        fold._moments,  # noqa: SLF001
+        "bisect_left(births, life.died)",
+        "bisect_left(births, life.died) - 1",
+    ),
+    _mutant(
+        "life begins late",
+        fold._moments,  # noqa: SLF001
+        "bisect_left(births, life.born)",
+        "bisect_left(births, life.born) + 1",
+    ),
+    _mutant(
+        "shared while alive",
+        fold._Room._fitting,  # noqa: SLF001
+        "not slot.alive & stretch.alive and",
+        "",
+    ),
+    _mutant(
+        "only the last is alive",
+        fold._Room._using,  # noqa: SLF001
+        "slot.alive |= stretch.alive",
+        "slot.alive = stretch.alive",
+    ),
+    _mutant("outputs on scratch", folded, "scratch=not output", "scratch=True"),
+    _mutant(
+        "extent counted by the mapping",
+        Range._map_extent,  # noqa: SLF001
+        "if not self.mask & extent.mask:",
+        "if True:",
+    ),
+)
+"""What `folded` must catch."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sapwood.graphs.exec import Exec, Staged, link
 from sapwood.graphs.recording import Recording
 from sapwood.memory.device import Device
+from sapwood.memory.fold import Life
 from sapwood.memory.pages import Extent
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
@@ -48,7 +49,8 @@ class Drawing:
 
     ``names`` and ``roles`` are those of ``places``, the call's and behind them those
     of ``ambient_arrays`` and as many new storages as are ``made``; ``stages`` is the
-    room for those that are copied. ``link`` stands in for the `link` of ops.
+    room for those that are copied. ``lives`` are of what a framework has allocated by
+    itself, and ``link`` stands in for the `link` of ops.
     """
 
     plan: Plan
@@ -61,15 +63,19 @@ class Drawing:
     ambient: Ambient
     ambient_arrays: Arrays
     made: int = 0
+    lives: Sequence[Life] = ()
     link: Linker | None = None
 
 
 def build(drawing: Drawing, range_: Range, device: Device) -> Node:
     """Return a node, placed and linked. Raises `DriverError` or `OutOfMemory`."""
     plan, outputs = drawing.plan, drawing.outputs
+    placed: set[int] = set()
     if not plan.escapes:
         spans = [_span(storage) for storage in outputs.storages]
-        range_.place(range_.page_indices(spans), plan.candidates)
+        placed = range_.page_indices(spans)
+        range_.place(placed, plan.candidates)
+    range_.fold(drawing.lives, placed, plan.candidates)
     uses = _uses(drawing)
     first = len(plan.call.given.lows)
     return Node(

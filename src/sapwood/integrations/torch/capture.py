@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
 
 from sapwood.driver.streams import Stream
 from sapwood.errors import CaptureError, DriverError, MisuseError
+from sapwood.integrations.torch.history import History
 from sapwood.integrations.torch.layout import text
 from sapwood.integrations.torch.streams import TorchFramework
+from sapwood.memory.fold import Life
 from sapwood.memory.guest import GuestStream
 from sapwood.memory.native import Segments, open_segments
 from sapwood.memory.range import Range
@@ -62,6 +64,7 @@ class TorchOwner:
         self._pool: Any = torch.cuda.MemPool(functions.allocator())
         self._graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
         self._generator = torch.cuda.default_generators[place.index]
+        self._history = History(place.index)
         self._known = self._closed = False
         self.launches = True
         range_.outsiders = self._holds
@@ -72,14 +75,15 @@ class TorchOwner:
         self._framework.turn.acquire()
         # A workspace that is kept would be baked in, and freed by the next clearing.
         _C._cuda_clearCublasWorkspaces()
-        try:
+        with ExitStack() as failed:
+            failed.callback(self._framework.turn.release)
+            failed.callback(self._history.end, self._pool.id)
+            self._history.begin()
             with self._on_stream():
                 self._graph.capture_begin(
                     pool=self._pool.id, capture_error_mode="thread_local"
                 )
-        except BaseException:
-            self._framework.turn.release()
-            raise
+            failed.pop_all()
 
     def end(self) -> int:
         """End the capture; return the address of its graph."""
@@ -104,15 +108,16 @@ class TorchOwner:
     @contextmanager
     def _ending(self) -> Iterator[None]:
         """Leave the capture, however it ends, and everything as it was before."""
-        try:
-            with self._on_stream():
-                yield
-        except RuntimeError:
-            self._spoilt()
-            raise
-        finally:
-            _C._cuda_clearCublasWorkspaces()
-            self._framework.turn.release()
+        with ExitStack() as last:
+            last.callback(self._framework.turn.release)
+            last.callback(_C._cuda_clearCublasWorkspaces)
+            last.callback(self._history.end, self._pool.id)
+            try:
+                with self._on_stream():
+                    yield
+            except RuntimeError:
+                self._spoilt()
+                raise
 
     def _spoilt(self) -> None:
         """Have torch's allocator and generator forget a capture that CUDA ended."""
@@ -135,8 +140,16 @@ class TorchOwner:
         with torch.cuda.stream(self._framework.theirs(self._stream)):
             yield
 
-    def spans(self) -> list[tuple[Addr, Addr]]:
-        """Return the addresses that were served to torch's allocator."""
+    def lives(self) -> list[Life]:
+        """Return when what was allocated was in use; all that was served is in it."""
+        spans = self._spans()
+        raw = self._framework.theirs(self._stream).cuda_stream
+        found = self._history.lives(spans, raw)
+        if found is None:
+            return [Life(lo, hi, 0, None) for lo, hi in spans]
+        return [*(Life(lo, hi, 0, 0) for lo, hi in spans), *found]
+
+    def _spans(self) -> list[tuple[Addr, Addr]]:
         return [
             (each.address, Addr(each.address + each.size))
             for each in self._segments.log()
@@ -146,7 +159,7 @@ class TorchOwner:
     def survivors(self) -> list[tuple[Addr, Size]]:
         """Return the allocations of the capture that are alive."""
         found: list[tuple[Addr, Size]] = []
-        for segment in torch.cuda.memory_snapshot(self._pool.id):
+        for segment in torch.cuda.memory_snapshot(self._pool.id, include_traces=False):
             found += [
                 (Addr(block["address"]), Size(block["size"]))
                 for block in segment["blocks"]
@@ -179,7 +192,7 @@ class TorchOwner:
 
     def _is_new(self, tensor: Any) -> bool:
         at = tensor.data_ptr()
-        return any(lo <= at < hi for lo, hi in self.spans())
+        return any(lo <= at < hi for lo, hi in self._spans())
 
     def instantiate(self) -> int:
         """Make the graph launchable; return the address of that."""

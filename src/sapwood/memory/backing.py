@@ -1,0 +1,83 @@
+"""Extents to back the pages of a range with: such as there are, and such as are made.
+
+What is made and then not needed is given back; so it is if anything fails.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from sapwood.driver.release import Release
+from sapwood.errors import DriverError
+from sapwood.memory.cover import cover
+from sapwood.memory.fold import Stretch, fold
+from sapwood.memory.pages import Extent, Pages
+
+__all__ = ["covering", "folded", "release_unused"]
+
+
+def covering(
+    pages: Pages, count: int, spare: list[Extent], largest: int, *, scratch: bool
+) -> list[Extent]:
+    """Take extents of ``count`` pages in all out of ``spare``, or make some.
+
+    New ones are at most ``largest`` pages.
+    """
+    made: list[Extent] = []
+    try:
+        while True:
+            # Making one may have evicted those who kept others.
+            spare[:] = [e for e in spare if e in pages.extents]
+            (pieces,) = cover([count], Counter(e.pages for e in spare), largest)
+            missing = [size for size, exists in pieces if not exists]
+            if not missing:
+                return [_pop(spare, size) for size, _ in pieces]
+            made.append(pages.create(missing[0], scratch=scratch))
+            spare.append(made[-1])
+    except DriverError:
+        release_unused(pages, made)
+        raise
+
+
+def folded(
+    pages: Pages,
+    found: Sequence[Stretch],
+    scratch: Sequence[Extent],
+    outputs: Sequence[Extent],
+) -> tuple[dict[int, Extent], list[Extent]]:
+    """Return which extents to map at which pages, and those that were made.
+
+    ``scratch`` and ``outputs`` are those that there are.
+    """
+    made: list[Extent] = []
+    try:
+        while True:
+            plan = fold(found, [e.pages for e in scratch], [e.pages for e in outputs])
+            known = [*scratch, *outputs]
+            for count, output in plan.made:
+                made.append(pages.create(count, scratch=not output))
+                known.append(made[-1])
+            if all(e in pages.extents for e in known):
+                return {p.first: known[p.extent] for p in plan.pieces}, made
+            # Making them has evicted those who kept others.
+            left = [e for e in known if e in pages.extents]
+            scratch = [e for e in left if e.scratch]
+            outputs = [e for e in left if not e.scratch]
+    except DriverError:
+        release_unused(pages, made)
+        raise
+
+
+def release_unused(pages: Pages, extents: Iterable[Extent]) -> None:
+    """Give back those that no range maps."""
+    with Release() as release:
+        for extent in extents:
+            if not extent.ranges:
+                release(pages.release, extent)
+
+
+def _pop(spare: list[Extent], size: int) -> Extent:
+    extent = next(e for e in spare if e.pages == size)
+    spare.remove(extent)
+    return extent

@@ -1,0 +1,279 @@
+"""A framework that captures by itself, made of NumPy: what it records, replayed.
+
+Its allocator serves lent addresses and says when each block was in use. Replays must
+give what NumPy gives, however few pages lie behind those addresses.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from contextlib import contextmanager, nullcontext
+from functools import partial
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+from sapwood.driver.emulated import Emulated
+from sapwood.driver.layers import Checked
+from sapwood.driver.layers.layer import Layer
+from sapwood.memory.device import routed
+from sapwood.memory.fold import Life
+from sapwood.memory.storage import Storage
+from sapwood.memory.validate import validate
+from sapwood.testing import poison_idle
+from sapwood.testing.inexact import Inexact
+from sapwood.tree import session
+from sapwood.tree.adopted import record_adopted
+from sapwood.units import Addr, Size
+
+PAGE = Size(1 << 12)
+LENGTH = 2000
+"""Of arrays of doubles: about four pages each."""
+
+
+class Adopting(Layer):
+    """A device on which graphs may be somebody else's: raw numbers are handles."""
+
+    def adopt_graph(self, raw):
+        return raw
+
+    def adopt_exec(self, graph, raw):
+        del graph
+        return raw
+
+
+class Block:
+    """The token of a block of an owner's."""
+
+    def __init__(self, owner, address):
+        self.owner, self.address = owner, address
+
+    def ended(self, streams):
+        del streams
+        self.owner.free(self.address)
+
+
+class Owner:
+    """One capture; blocks are used again for the same size alone."""
+
+    launches = False
+
+    def __init__(self, world, range_, room, stream):
+        self.world, self.stream = world, stream
+        self.base, _ = range_.lend(Size(min(room, 256 * PAGE)))
+        self.stop, self.moment = self.base, 0
+        self.idle: dict[Size, list[Addr]] = {}
+        self.alive: dict[Addr, tuple[Size, int]] = {}
+        self.over: list[Life] = []
+        range_.outsiders = lambda: bool(self.alive)
+
+    def allocate(self, size, stream):
+        del stream
+        returns = self.world.device.returns
+        returns.drain()
+        whole = Size(-(-size // 512) * 512)
+        again = self.idle.setdefault(whole, [])
+        if not again:
+            again.append(self.stop)
+            self.stop = Addr(self.stop + whole)
+        address = again.pop()
+        self.moment += 1
+        self.alive[address] = whole, self.moment
+        return Storage(address, size, Block(self, address), returns, captured=True)
+
+    def free(self, address):
+        self.moment += 1
+        size, born = self.alive.pop(address)
+        self.over.append(Life(address, Addr(address + size), born, self.moment))
+        self.idle[size].append(address)
+
+    def begin(self):
+        self.world.current = self
+        self.world.below.begin_capture(self.stream.handle)
+
+    def end(self):
+        self.world.current = None
+        self.graph = self.world.below.end_capture(self.stream.handle)
+        self.world.device.returns.drain()
+        return self.graph
+
+    def abandon(self):
+        self.world.below.destroy_graph(self.end())
+
+    def lives(self):
+        if not self.world.folds:
+            return [Life(self.base, self.stop, 0, None)]
+        lasting = [
+            Life(at, Addr(at + size), born, None)
+            for at, (size, born) in self.alive.items()
+        ]
+        return [Life(self.base, self.stop, 0, 0), *self.over, *lasting]
+
+    def survivors(self):
+        self.world.device.returns.drain()
+        return [(at, size) for at, (size, _) in self.alive.items()]
+
+    def refusal(self, *_):
+        return None
+
+    def instantiate(self):
+        return self.world.below.instantiate(self.graph)
+
+    def close(self):
+        pass
+
+
+class World:
+    """A runtime whose recordings are such a framework's."""
+
+    def __init__(self, *, folds=True):
+        self.folds, self.current = folds, None
+        self.emulated = Emulated(Size(1 << 23), PAGE, "latest")
+        self.below = Adopting(Inexact(self.emulated))
+        self.checked = Checked(self.below)
+        self.runtime = sw.Runtime(device=self.checked)
+        self.forest = self.runtime._forest
+        self.device = self.forest.device
+        self.forest.recorder = partial(record_adopted, captor=self)
+        self.device.framework.watched = self.watched
+        poison_idle(self.runtime, self.checked)
+
+    def stream(self):
+        return self.forest.capture_stream()
+
+    def owner(self, range_, room, stream):
+        return Owner(self, range_, room, stream)
+
+    def watched(self, allocate):
+        del allocate
+        return nullcontext() if self.current is None else routed(self.current)
+
+    def check(self):
+        """No law of memory is broken."""
+        assert validate(self.runtime.memory_snapshot()) == []
+
+    def mapped(self):
+        return self.runtime.memory_stats()["pages.mapped"]
+
+    def finish(self):
+        self.runtime.close()
+        # They hold the stream that all replays were on.
+        del self.runtime, self.forest, self.device
+        gc.collect()
+        assert self.checked.leaks() == {}
+        self.emulated.close()
+
+
+@pytest.fixture
+def make_world(monkeypatch):
+    """Return what makes worlds; arrays tell the session in progress of their uses."""
+    for name, writes in (("order_read", False), ("order_write", True)):
+        monkeypatch.setattr(Storage, name, _told(getattr(Storage, name), writes))
+    return open_world
+
+
+def _told(order, writes):
+    def call(storage, stream):
+        watching = session.current()
+        # A session holds what it is told of: not what the function made.
+        if watching is not None and not isinstance(storage.token, Block):
+            watching.uses(storage, writes=writes)
+        order(storage, stream)
+
+    return call
+
+
+@contextmanager
+def open_world(**options):
+    """Open a world; nothing of it may be left when it is over."""
+    world = World(**options)
+    try:
+        yield world
+    except BaseException:
+        world.emulated.close()
+        raise
+    world.finish()
+
+
+def layers(x):
+    """Return what layers of several widths make, which are alive in turn."""
+    for width in (2, 3, 5, 4):
+        wide = np.concatenate([x] * width)
+        wide = wide * 0.5 + 1.0
+        x = x + wide[: len(x)] * wide[-len(x) :]
+    return x
+
+
+def early(x):
+    """Return an array made first, one made last, and one on half a page."""
+    first = x * 2.0
+    for _ in range(3):
+        x = (x + 1.0) * (x - 1.0)
+    return first, x, x[:4] * 1.0
+
+
+def in_place(x):
+    """Write a temporary and what becomes of it in place."""
+    y = x * 1.0
+    y += x
+    z = np.concatenate([y, y])
+    z *= 2.0
+    del y
+    w = z[: len(x)] - x
+    w += z[len(x) :]
+    return w
+
+
+FUNCTIONS = (layers, early, in_place)
+
+
+def _same(got, expected):
+    gots = got if isinstance(got, tuple) else (got,)
+    wants = expected if isinstance(expected, tuple) else (expected,)
+    for one, other in zip(gots, wants, strict=True):
+        assert np.array_equal(np.asarray(one), other)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_replays_give_what_numpy_gives(make_world, seed):
+    """In any order, at several sizes, results kept or dropped, memory poisoned."""
+    chance = random.Random(seed)
+    with make_world() as world:
+        graphed = [world.runtime.graph(fn) for fn in FUNCTIONS]
+        hosts = [np.linspace(0.0, 1.0, n) for n in (LENGTH, LENGTH // 2, 40)]
+        given = [world.runtime.array(host) for host in hosts]
+        kept = []
+        for _ in range(80):
+            which, size = chance.randrange(3), chance.randrange(3)
+            x = given[size]
+            if chance.random() < 0.3:
+                x = world.runtime.array(hosts[size])
+            kept.append((graphed[which](x), FUNCTIONS[which](hosts[size])))
+            del x
+            while len(kept) > chance.randrange(5):
+                kept.pop(chance.randrange(len(kept)))
+            for got, expected in kept:
+                _same(got, expected)
+            world.check()
+        assert sum(each.stats().replays for each in graphed) > 20
+        del got, given, graphed
+        kept.clear()
+
+
+def test_folding_takes_fewer_pages(make_world):
+    """What is alive in turn shares pages: far fewer than without, and never more."""
+    taken = {}
+    for folds in (False, True):
+        with make_world(folds=folds) as world:
+            host = np.linspace(0.0, 1.0, LENGTH)
+            x = world.runtime.array(host)
+            for fn in FUNCTIONS:
+                graphed = world.runtime.graph(fn)
+                for _ in range(3):
+                    _same(graphed(x), fn(host))
+                taken.setdefault(folds, []).append(world.mapped())
+            del x, graphed
+    assert all(few <= many for few, many in zip(taken[True], taken[False], strict=True))
+    assert taken[True][0] < 0.6 * taken[False][0]
