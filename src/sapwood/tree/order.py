@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sapwood.memory.pages import Extent
-from sapwood.tree.ambient import Survey
+from sapwood.tree.ambient import Survey, Surveyor
 from sapwood.tree.build import Plan
 from sapwood.tree.decide import Step
 from sapwood.tree.forest import Forest
@@ -27,6 +27,7 @@ def place_order(
     fn: Callable[..., Any],
     name: str,
     parameters: Parameters,
+    surveyor: Surveyor,
     pinned: frozenset[int],
     donated: frozenset[int],
     candidates: Sequence[Extent],
@@ -38,7 +39,7 @@ def place_order(
     user declared so; ``candidates`` the output extents that may be shared.
     """
     names, number = parameters.names(call), forest.number("recording")
-    adapter = forest.adapter
+    reached = map(forest.adapter.storage, before.arrays())
     return Order(
         fn=fn,
         plan=Plan(
@@ -54,6 +55,7 @@ def place_order(
         pinned=pinned,
         group=group,
         anywhere=step.anywhere,
-        reached=frozenset(id(adapter.storage(array)) for array in before.arrays()),
+        reached=frozenset(map(id, reached)),
         bind=parameters.bind,
+        survey=surveyor.survey,
     )

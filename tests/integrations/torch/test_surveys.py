@@ -6,7 +6,8 @@ import contextlib
 
 import pytest
 
-from sapwood.tree.ambient import BoundArray, survey
+from sapwood.tree.ambient import BoundArray, Surveyor, survey
+from sapwood.tree.ambient.steps_in_c import maker
 
 torch = pytest.importorskip("torch")
 
@@ -201,3 +202,96 @@ def test_types_of_torchs_are_no_riddle(look):
     assert guards.match() is not None
     dtype = torch.float64
     assert guards.match() is None
+
+
+def test_what_an_instance_says_instead_of_its_class_is_noticed(look, model):
+    """A method that code of a package calls may be one of the instance's own."""
+    attention = torch.nn.MultiheadAttention(4, 2)
+    for module, name in ((model[1], "forward"), (attention, "merge_masks")):
+        guards = look(module).guards(lambda _: True)
+        for _ in range(12):
+            assert guards.match() is not None
+        setattr(module, name, lambda *_: None)
+        assert guards.match() is None
+        delattr(module, name)
+        assert guards.match() is not None
+
+
+def test_state_that_an_optimizer_comes_to_have_is_noticed(look, model):
+    """State that was not there when an optimizer was looked at is a change."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    guards = look(optimizer.step).guards(lambda _: True)
+    assert guards.match() is not None
+    first = next(model.parameters())
+    optimizer.state[first]["momentum_buffer"] = torch.zeros_like(first)
+    assert guards.match() is None
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_model_surveyed_again_is_as_if_walked_anew(adapter, model, grad):
+    """Whatever is done to a model, a survey is what a walk would find."""
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(x, states):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        return states
+
+    surveyor = Surveyor(lambda: step, adapter)
+    was, then, trails = None, None, 0
+    with torch.set_grad_enabled(grad):
+        for change in _CHANGES:
+            for turn in range(4):
+                if turn == 2:
+                    change(model, optimizer)
+                arguments = {"x": torch.ones(2, 4), "states": [torch.ones(turn)]}
+                found = surveyor.survey(arguments)
+                fresh = survey(step, arguments, adapter)
+                assert found.key == fresh.key
+                assert found.arrays() == fresh.arrays()
+                assert fresh.changes_since(found) == ()
+                assert found.changes_since(fresh) == ()
+                if was is not None:
+                    now = [each.text for each in found.changes_since(was)]
+                    assert now == [each.text for each in fresh.changes_since(then)]
+                was, then = (found, fresh) if turn == 1 else (None, None)
+                trails += found._trail is not None
+    assert trails > len(_CHANGES) or maker() is None
+
+
+def _step(model, optimizer):
+    for each in model.parameters():
+        each.grad = torch.ones_like(each)
+    optimizer.step()
+
+
+def _shape(model, _):
+    model[0].weight.data = torch.ones(5, 5)
+
+
+_CHANGES = [
+    lambda _, __: None,
+    _step,
+    _step,
+    lambda _, optimizer: optimizer.zero_grad(),
+    lambda m, _: m.eval(),
+    lambda m, _: setattr(m[3], "p", 0.1),
+    lambda m, _: m.append(torch.nn.ReLU()),
+    lambda m, _: m.__setitem__(1, torch.nn.GELU()),
+    lambda m, _: setattr(m[2], "momentum", float("0.3")),
+    lambda m, _: m[0].register_parameter("more", torch.nn.Parameter(torch.ones(2))),
+    lambda m, _: m[0].register_forward_hook(lambda *_: None),
+    lambda m, _: m[1].register_forward_pre_hook(lambda *_: None),
+    lambda m, _: setattr(m[0], "forward", lambda x: x),
+    lambda m, _: m[1].register_buffer("some", torch.ones(3)),
+    lambda m, _: m[0].weight.requires_grad_(requires_grad=False),
+    lambda m, _: m[0].weight.t_(),
+    _shape,
+    lambda m, _: setattr(m[0], "note", 1),
+    lambda m, _: setattr(m[0], "bias", None),
+    lambda m, _: setattr(m[0], "__class__", torch.nn.Identity),
+    lambda _, optimizer: optimizer.param_groups[0].__setitem__("lr", 0.5),
+    lambda _, optimizer: optimizer.state.clear(),
+    lambda _, __: torch.set_grad_enabled(mode=not torch.is_grad_enabled()),
+]

@@ -258,9 +258,9 @@ def test_writes_into_arguments_are_noticed(watch, array):
 
     changes = watch(fn, state={"n": 1}, log=[], thing=Slotted(), d={})
     assert [str(change) for change in changes[:3]] == [
+        "thing.n changed from 1 to 3",
         "state['n'] changed from 1 to 2",
         "len(log) changed from 0 to 1",
-        "thing.n changed from 1 to 3",
     ]
     assert [str(change) for change in changes[3:]] == [
         "d['h'] appeared, as <FakeArray>"

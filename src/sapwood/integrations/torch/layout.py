@@ -31,13 +31,15 @@ class Template(NamedTuple):
 
 def flags_of(tensor: Any) -> int:
     """Return what autograd and lazy views make of a tensor, as bits."""
-    flags: int = (
-        REQUIRES_GRAD * tensor.requires_grad
-        | LEAF * tensor.is_leaf
-        | CONJUGATE * tensor.is_conj()
-        | NEGATIVE * tensor.is_neg()
-        | INFERENCE * tensor.is_inference()
-    )
+    flags = LEAF if tensor.is_leaf else 0
+    if tensor.requires_grad:
+        flags |= REQUIRES_GRAD
+    if tensor.is_conj():
+        flags |= CONJUGATE
+    if tensor.is_neg():
+        flags |= NEGATIVE
+    if tensor.is_inference():
+        flags |= INFERENCE
     return flags
 
 
@@ -56,6 +58,8 @@ def layout_of(tensor: Any) -> Layout:
 
 def reach(tensor: Any) -> int:
     """Return the number of bytes that the elements lie in, from the first."""
+    if tensor.is_contiguous():
+        return int(tensor.nbytes)
     if not tensor.numel():
         return 0
     last = sum(

@@ -102,4 +102,4 @@ def _open(_: Any, __: Reach) -> Openings:
     yield Opening(_VIEW, frozenset(_NAMES))
 
 
-declare_opening(Modes, _open)
+declare_opening(Modes, _open, lambda _: ())

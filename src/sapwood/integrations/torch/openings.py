@@ -6,7 +6,8 @@ optimizer's groups and its state. Gradients are slots: replays bind them again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -28,6 +29,10 @@ _NOT_RUN: Final = frozenset(
     {"__init__", "__repr__", "__setstate__", "__getstate__", "extra_repr"}
     | {"reset_parameters", "_reset_parameters", "_load_from_state_dict"}
 )
+_COMPILED: Final = ("torch._dynamo.eval_frame", "OptimizedModule")
+"""The class of modules that were compiled, which is not imported before it is used."""
+
+_ROOTS: Final = (torch.nn.Module, object)
 _HOOKS: Final = (
     "_forward_pre_hooks",
     "_forward_hooks",
@@ -106,7 +111,28 @@ HOOKS: Final = View(
     "hooks", _hooks, lambda path, _, key: f"hook {key} of {path}", None, "length"
 )
 
+_DECIDING: Final = {
+    "_parameters": PARAMETERS,
+    "_buffers": BUFFERS,
+    "_modules": MODULES,
+    **{
+        name: View(name, _held(name), _named, None, "length", way=Way("__dict__", name))
+        for name in _HOOKS
+    },
+}
+"""What decides, by being empty or not, how a module is looked into."""
+
+
+def _deciders(module: Any) -> Iterator[View]:
+    inside = vars(module)
+    yield views.ATTRIBUTES
+    for name, view in _DECIDING.items():
+        if name in inside:
+            yield view
+
+
 _named_by: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
+_said: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 
 
 def _names_of_class(cls: type) -> frozenset[str]:
@@ -116,7 +142,7 @@ def _names_of_class(cls: type) -> frozenset[str]:
             *(
                 names_of(member.__code__).attributes
                 for base in cls.__mro__
-                if base not in (torch.nn.Module, object)
+                if base not in _ROOTS
                 for name, member in vars(base).items()
                 if name not in _NOT_RUN and hasattr(member, "__code__")
             )
@@ -124,11 +150,27 @@ def _names_of_class(cls: type) -> frozenset[str]:
     return _named_by[cls]
 
 
+def _said_by(cls: type) -> frozenset[str]:
+    """Return what a class that is not the user's says, and an instance may say anew."""
+    if cls not in _said:
+        _said[cls] = frozenset(
+            name
+            for name in _names_of_class(cls) | {"forward"}
+            if not name.startswith("__")
+            and any(name in vars(base) for base in cls.__mro__ if base not in _ROOTS)
+        )
+    return _said[cls]
+
+
 def _module(value: Any, reach: Reach) -> Openings:
     cls, inside = type(value), vars(value)
     reach.names.add("forward")
     if any(inside.get(name) for name in _HOOKS):
         yield Opening(HOOKS)
+    if (cls.__module__, cls.__qualname__) == _COMPILED:
+        # What it was made of is in there; the rest is the compiler's own affair.
+        yield Opening(MODULES)
+        return
     users = owner_of_class(cls) == "user"
     if users:
         yield Opening(views.TYPE)
@@ -139,8 +181,7 @@ def _module(value: Any, reach: Reach) -> Openings:
     else:
         names = _names_of_class(cls) | reach.names | {"forward"}
         present = frozenset(names & inside.keys() - _BOOKS)
-        if present:
-            yield Opening(views.ATTRIBUTES, present)
+        yield Opening(views.ATTRIBUTES, present | _said_by(cls))
     if users or inside["_parameters"]:
         yield Opening(PARAMETERS)
         if torch.is_grad_enabled() or reach.dynamic or "grad" in reach.names:
@@ -153,6 +194,12 @@ def _module(value: Any, reach: Reach) -> Openings:
 
 def _parameters_of(optimizer: Any) -> list[Any]:
     return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+@lru_cache(maxsize=1 << 16, typed=True)
+def _state_key(number: int, name: Any) -> tuple[int, Any]:
+    """Return the key of a parameter's state: for the same ones the same object."""
+    return number, name
 
 
 def _state(optimizer: Any) -> Mapping[Any, Any]:
@@ -169,7 +216,7 @@ def _state(optimizer: Any) -> Mapping[Any, Any]:
             place = each.get_device()
             for name, value in inner.items():
                 if not isinstance(value, torch.Tensor) or value.get_device() == place:
-                    found[i, name] = value
+                    found[_state_key(i, name)] = value
     return found
 
 
@@ -186,8 +233,8 @@ def _store_state(optimizer: Any, key: Any, value: Any) -> None:
         state[name] = value
 
 
-def _optimizer_gradients(optimizer: Any) -> Mapping[int, Any]:
-    return {i: each.grad for i, each in enumerate(_parameters_of(optimizer))}
+def _optimizer_gradients(optimizer: Any) -> Sequence[Any]:
+    return [each.grad for each in _parameters_of(optimizer)]
 
 
 def _store_optimizer_gradient(optimizer: Any, key: Any, value: Any) -> None:
@@ -199,7 +246,7 @@ GROUPS: Final = View(
     lambda optimizer: (optimizer.param_groups,),
     lambda path, _, __: f"{path}.param_groups",
 )
-STATE: Final = View("optimizer state", _state, _state_path, _store_state)
+STATE: Final = View("optimizer state", _state, _state_path, _store_state, "keys")
 STEPPED: Final = View(
     "optimizer gradients",
     _optimizer_gradients,
@@ -225,6 +272,11 @@ def _nothing(_: Any, __: Reach) -> Openings:
     return iter(())
 
 
+def _alike(_: object) -> tuple[View, ...]:
+    """Say that all instances are looked into in the same way."""
+    return ()
+
+
 for _plain in (
     torch.Tensor,
     torch.Generator,
@@ -233,6 +285,6 @@ for _plain in (
     torch.layout,
     torch.memory_format,
 ):
-    declare_opening(_plain, _nothing)
-declare_opening(torch.nn.Module, _module)
-declare_opening(torch.optim.Optimizer, _optimizer)
+    declare_opening(_plain, _nothing, _alike)
+declare_opening(torch.nn.Module, _module, _deciders)
+declare_opening(torch.optim.Optimizer, _optimizer, _alike)

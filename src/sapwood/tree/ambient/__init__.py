@@ -11,6 +11,7 @@ from sapwood.tree.ambient.guards import Ambient
 from sapwood.tree.ambient.reach import Arrays
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.survey import Survey, survey
+from sapwood.tree.ambient.surveyor import Surveyor
 
 __all__ = [
     "Ambient",
@@ -19,6 +20,7 @@ __all__ = [
     "Change",
     "Slot",
     "Survey",
+    "Surveyor",
     "survey",
     "undo_bound",
 ]

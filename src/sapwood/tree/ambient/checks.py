@@ -28,6 +28,7 @@ __all__ = [
     "LengthTest",
     "NodeTest",
     "OpaqueTest",
+    "ReadTest",
     "SeenTest",
     "Test",
 ]
@@ -287,6 +288,24 @@ class ArrayTest(_Slots):
             self.arrays.is_array(value)
             and layout_of(self.arrays, value) == self.frozen[number]
         )
+
+
+class ReadTest(_Slots):
+    """Slots that are read for the caller, whatever is in them."""
+
+    __slots__ = ()
+
+    def __init__(self, guards: Sequence[Guard]) -> None:
+        super().__init__(guards, ())
+
+    def holds(self, space: Any, _: list[Any], found: list[Any], /) -> bool:
+        """Read them."""
+        found.extend(self.pick(space))
+        return True
+
+    def same(self, number: int, value: Any, _: list[Any]) -> bool:  # noqa: ARG002
+        """Return True."""
+        return True
 
 
 def _reference(array: Any) -> Callable[[], object]:

@@ -27,13 +27,13 @@ typedef struct {
   const char *doc;
 } Method;
 
-enum { NO_ARGUMENTS = 4 };
+enum { NO_ARGUMENTS = 4, ARGUMENTS = 0x80, EQUAL = 2 };
 
 /* What happens to a dict that is watched. */
 enum event { ADDED, MODIFIED, DELETED, CLONED, CLEARED, DEALLOCATED };
 typedef int (*Watcher)(enum event, Object *, Object *, Object *);
 
-extern Object _Py_NoneStruct;
+extern Object _Py_NoneStruct, _Py_TrueStruct, _Py_FalseStruct;
 extern Object PyDict_Type, PyList_Type, PyTuple_Type, PyUnicode_Type;
 extern Object _PyWeakref_RefType;
 extern Object *PyExc_AttributeError, *PyExc_LookupError, *PyExc_RuntimeError;
@@ -46,6 +46,9 @@ extern Object *PyObject_CallFunctionObjArgs(Object *, ...);
 extern Object *PyObject_GetAttr(Object *, Object *);
 extern Object *PyObject_GetItem(Object *, Object *);
 extern Size PyObject_Hash(Object *);
+extern int PyObject_RichCompareBool(Object *, Object *, int);
+extern int PyObject_SetAttr(Object *, Object *, Object *);
+extern Object *PyNumber_And(Object *, Object *);
 extern int PyObject_IsTrue(Object *);
 extern Size PyObject_Size(Object *);
 extern Object **_PyObject_GetDictPtr(Object *) OLD;
@@ -63,6 +66,11 @@ extern Object *PyTuple_GetItem(Object *, Size);
 extern Object *PyTuple_Pack(Size, ...);
 extern Size PyTuple_Size(Object *);
 extern long PyLong_AsLong(Object *);
+extern unsigned long long PyLong_AsUnsignedLongLong(Object *);
+extern Object *PyLong_FromLongLong(long long);
+extern void *PyEval_SaveThread(void);
+extern void PyEval_RestoreThread(void *);
+extern Object *PyWeakref_NewRef(Object *, Object *);
 extern Object *PyCapsule_New(void *, const char *, void (*)(Object *));
 extern void *PyCapsule_GetPointer(Object *, const char *);
 extern Object *PyCFunction_NewEx(Method *, Object *, Object *);
@@ -73,6 +81,8 @@ extern Object *PyErr_Occurred(void);
 extern int PyErr_ExceptionMatches(Object *);
 extern void PyErr_SetString(Object *, const char *);
 extern void PyErr_Clear(void);
+extern void PyErr_Fetch(Object **, Object **, Object **);
+extern void PyErr_Restore(Object *, Object *, Object *);
 
 static inline int is_none(const Object *value) { return value == &_Py_NoneStruct; }
 

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from sapwood.tree.ambient.scope import Openings, Reach
+from sapwood.tree.ambient.views import View
 
-__all__ = ["declare_opening", "opening_of"]
+__all__ = ["Deciders", "Declared", "declare_opening", "opening_of"]
 
-_declared: dict[type, Callable[[Any, Reach], Openings]] = {}
-_found: WeakKeyDictionary[type, Callable[[Any, Reach], Openings] | None] = (
-    WeakKeyDictionary()
-)
+Deciders: TypeAlias = Callable[[Any], Iterable[View]]
+"""Says which views decide, by their names or lengths, how a value is looked into."""
 
 
-def declare_opening(cls: type, opened: Callable[[Any, Reach], Openings]) -> None:
-    """Say how to look into the instances of a class, and of those derived from it."""
-    _declared[cls] = opened
+class Declared(NamedTuple):
+    """How instances of a class are looked into; ``deciders``: see `declare_opening`."""
+
+    opened: Callable[[Any, Reach], Openings]
+    deciders: Deciders | None
+
+
+_declared: dict[type, Declared] = {}
+_found: WeakKeyDictionary[type, Declared | None] = WeakKeyDictionary()
+
+
+def declare_opening(
+    cls: type,
+    opened: Callable[[Any, Reach], Openings],
+    deciders: Deciders | None = None,
+) -> None:
+    """Say how to look into the instances of a class, and of those derived from it.
+
+    Where ``deciders`` says which views ``opened`` decides by, it need not be asked
+    again while those have the same names, or lengths, and all that was read is the
+    same. They are views of the kinds "names" and "length".
+    """
+    _declared[cls] = Declared(opened, deciders)
     _found.clear()
 
 
-def opening_of(cls: type) -> Callable[[Any, Reach], Openings] | None:
+def opening_of(cls: type) -> Declared | None:
     """Return how to look into instances of a class, where an integration has said."""
     if not _declared:
         return None

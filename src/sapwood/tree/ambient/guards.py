@@ -29,7 +29,7 @@ from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.views import GLOBALS, TYPE, Space, Way
 from sapwood.tree.containers import Identity
 
-__all__ = ["Ambient", "guard"]
+__all__ = ["Ambient", "Check", "guard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Check:
     tests: tuple[Test, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Ambient:
     """What a recording was made under.
 

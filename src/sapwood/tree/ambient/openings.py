@@ -7,6 +7,7 @@ names that their own classes use.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from enum import Enum
@@ -40,7 +41,7 @@ from sapwood.tree.ambient.sources import STATE, is_random_source
 from sapwood.tree.ambient.views import View
 from sapwood.tree.containers import Identity, constant_key, registered
 
-__all__ = ["is_structural", "openings"]
+__all__ = ["deciders", "is_structural", "openings"]
 
 
 def openings(value: Any, reach: Reach) -> Openings:
@@ -53,7 +54,7 @@ def openings(value: Any, reach: Reach) -> Openings:
         return opened(value, reach)
     declared = opening_of(cls)
     if declared is not None:
-        return declared(value, reach)
+        return declared.opened(value, reach)
     if registered(cls) is not None:
         return iter((Opening(views.REGISTERED),))
     if is_random_source(value):
@@ -269,3 +270,27 @@ def is_structural(value: Any, reach: Reach) -> bool:
         # What it holds does not show.
         return False
     return cls in _by_type or named in LATE or dataclasses.is_dataclass(cls)
+
+
+_FIXED = {MethodType, partial, partialmethod, property, staticmethod, classmethod}
+_FIXED |= {cached_property, tuple, frozenset, list, deque, set}
+_FIXED |= {OrderedDict, defaultdict, Counter, ChainMap}
+_FIXED |= NATIVES.keys() - {BuiltinMethodType, dict}
+"""Classes whose instances are always opened by what they hold, or alike."""
+
+
+def deciders(value: Any, reach: Reach) -> tuple[View, ...] | None:
+    """Return what decides how a value is opened, besides its class and what is read.
+
+    That are the names or the lengths of these views; None where nothing but `openings`
+    says it.
+    """
+    cls = type(value)
+    if cls in _FIXED or (cls is dict and value is not sys.modules):
+        return ()
+    if cls is FunctionType:
+        return (views.ATTRIBUTES,) if reach.reads(value) else None
+    declared = None if cls in _by_type else opening_of(cls)
+    if declared is None or declared.deciders is None:
+        return None
+    return tuple(declared.deciders(value))

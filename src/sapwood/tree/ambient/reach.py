@@ -7,7 +7,7 @@ more names: the walk is repeated until nothing is added.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, MethodType
@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from sapwood.errors import CaptureError, StaleOutput
 from sapwood.tree.ambient import views
 from sapwood.tree.ambient.openings import is_structural, openings
-from sapwood.tree.ambient.scope import Opening, Reach
+from sapwood.tree.ambient.scope import ATOMS, Opening, Reach
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.standard import BYTES, bytes_of
 from sapwood.tree.ambient.views import View
@@ -25,13 +25,18 @@ from sapwood.tree.containers import Identity, constant_key, container_of
 __all__ = [
     "LIMIT",
     "Arrays",
+    "Base",
     "Contents",
     "Inside",
     "Node",
     "Row",
+    "Start",
+    "Walk",
     "constant_of",
+    "is_book",
     "layout_of",
     "reach",
+    "starts",
 ]
 
 LIMIT = 50_000
@@ -96,25 +101,79 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Inside:
-    """What one view of a node held; ``lacks``: names that were not there, if asked."""
+    """What one view of a node held; ``lacks``: names that were not there, if asked.
+
+    ``named``: it opened a mapping.
+    """
 
     node: int
     view: View
     rows: list[Row]
     lacks: frozenset[str] | None
+    named: bool
+
+
+class Start(NamedTuple):
+    """Where a walk starts; ``parameter``: it is an argument, and of which."""
+
+    path: str
+    value: Any
+    parameter: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Base:
+    """What a function reaches besides its arguments' containers, at one moment.
+
+    ``values`` are those of all nodes and ``slots``, in an order of its maker's;
+    ``known`` says by identity which node a value is.
+    """
+
+    nodes: Sequence[Node]
+    insides: Sequence[Inside]
+    values: Sequence[Any]
+    known: Mapping[tuple[int, bool], int]
+    slots: int
 
 
 @dataclass(slots=True, eq=False)
 class Walk:
-    """Everything reached: nodes, and what is inside them, in a fixed order."""
+    """Everything reached: nodes, and what is inside them, in a fixed order.
+
+    Arguments' containers come last. ``apart`` are how many nodes and insides come
+    before them; None where these would be others without them. ``base`` is what a
+    walk began with that another one may have begun with, too.
+    """
 
     arrays: Arrays
     reach: Reach
     home: Mapping[str, Any] | None
     nodes: list[Node] = field(default_factory=list)
     insides: list[Inside] = field(default_factory=list)
+    apart: tuple[int, int] | None = None
+    base: Base | None = None
     _known: dict[tuple[int, bool], int] = field(default_factory=dict)
     _slots: int = 0
+
+    @classmethod
+    def upon(
+        cls,
+        base: Base,
+        arrays: Arrays,
+        reach: Reach,
+        home: Mapping[str, Any] | None,
+    ) -> Walk:
+        """Return a walk that has come as far as ``base``."""
+        walk = cls(arrays, reach, home, [*base.nodes], [*base.insides])
+        walk.apart, walk.base = (len(base.nodes), len(base.insides)), base
+        walk._known, walk._slots = {**base.known}, base.slots
+        return walk
+
+    def into(self, arguments: Mapping[str, object]) -> None:
+        """Walk on into those arguments that are containers."""
+        for name, value in arguments.items():
+            if not self.arrays.is_array(value) and container_of(type(value)):
+                self.start(name, value, name)
 
     def start(self, path: str, value: Any, parameter: str | None = None) -> None:
         """Walk on from a root, unless it was reached before."""
@@ -131,6 +190,12 @@ class Walk:
             for number, each in _growing(self.nodes, first):
                 for view, wanted in each.openings:
                     self._look(number, each, view, wanted)
+
+    def shares(self, other: Walk) -> int:
+        """Return how many of the first insides are the very ones of another walk."""
+        if self.base is None or self.base is not other.base:
+            return 0
+        return len(self.base.insides)
 
     def path(self, inside: Inside, key: Any) -> str:
         """Return what a user would write for a slot."""
@@ -189,6 +254,7 @@ class Walk:
         self, number: int, node: Node, view: View, wanted: frozenset[str] | None
     ) -> None:
         space, lacks = view.open(node.value), None
+        named = isinstance(space, Mapping)
         if wanted is not None and isinstance(space, Mapping):
             names, whole = sorted(wanted), space
             space = {name: whole[name] for name in names if name in whole}
@@ -199,12 +265,12 @@ class Walk:
         rows = [
             self._row(number, node, view, key, value) for key, value in _items(space)
         ]
-        self.insides.append(Inside(number, view, rows, lacks))
+        self.insides.append(Inside(number, view, rows, lacks, named))
 
     def _row(self, number: int, node: Node, view: View, key: Any, value: Any) -> Row:
         if self.arrays.is_array(value):
             return Row(key, value, "array", layout_of(self.arrays, value))
-        if view in {views.GLOBALS, views.MODULE} and key in _BOOKS:
+        if is_book(view, key):
             return Row(key, value, "constant", constant_key(value))
         if issubclass(type(value), type) and self._may_be_called(node, view, key):
             self.reach.built.add(value)
@@ -257,19 +323,42 @@ def reach(
     Raises `CaptureError` where that is more than `LIMIT` slots.
     """
     known = Reach()
-    roots = list(_roots(fn, known))
+    begins, home = starts(fn, arguments, arrays, known)
+    alone = True
     while True:
         size = known.size()
-        walk = Walk(arrays, known, getattr(roots[-1][1], "__globals__", None))
-        for path, value in roots:
-            walk.start(path, value)
-        for name, value in arguments.items():
-            walk.start(name, value, name)
-        walk.start("builtins", builtins)
-        for path, value in arrays.surroundings():
-            walk.start(path, value)
+        walk = Walk(arrays, known, home)
+        for path, value, parameter in begins:
+            walk.start(path, value, parameter)
+        if known.size() != size:
+            continue
+        if alone:
+            walk.apart = len(walk.nodes), len(walk.insides)
+        walk.into(arguments)
         if known.size() == size:
             return walk
+        alone = False
+
+
+def starts(
+    fn: Callable[..., Any],
+    arguments: Mapping[str, object],
+    arrays: Arrays,
+    known: Reach,
+) -> tuple[list[Start], Mapping[str, Any] | None]:
+    """Return where a walk starts, but for containers, and the function's globals."""
+    found = [Start(path, value) for path, value in _roots(fn, known)]
+    home = getattr(found[-1].value, "__globals__", None)
+    found += (
+        Start(name, value, name)
+        for name, value in arguments.items()
+        if type(value) not in ATOMS
+        and not arrays.is_array(value)
+        and container_of(type(value)) is None
+    )
+    found.append(Start("builtins", builtins))
+    found += (Start(path, value) for path, value in arrays.surroundings())
+    return found, home
 
 
 def _roots(fn: Any, known: Reach) -> Iterator[tuple[str, Any]]:
@@ -306,6 +395,11 @@ def _growing(nodes: list[Node], first: int) -> Iterator[tuple[int, Node]]:
 def _items(space: views.Space) -> list[tuple[Any, Any]]:
     # A copy: other threads may write while this one reads.
     return list(space.items() if isinstance(space, Mapping) else enumerate(space))
+
+
+def is_book(view: View, key: Any) -> bool:
+    """Return whether a slot is one that the interpreter keeps for itself."""
+    return (view is views.GLOBALS or view is views.MODULE) and key in _BOOKS
 
 
 def layout_of(arrays: Arrays, array: Any) -> Hashable:

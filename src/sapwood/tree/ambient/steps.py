@@ -22,6 +22,7 @@ from sapwood.tree.ambient.checks import (
     LengthTest,
     NodeTest,
     OpaqueTest,
+    ReadTest,
     SeenTest,
     Test,
 )
@@ -92,6 +93,7 @@ class Program:
 
     ``latest`` are references to the arrays, which others may replace meanwhile;
     ``places`` says of which test, and of which of its guards, each of them is.
+    ``things`` are the registers of what is looked into, as they come by.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -99,6 +101,7 @@ class Program:
     found: list[int] = field(default_factory=list)
     latest: list[Callable[[], object]] = field(default_factory=list)
     places: list[tuple[ArrayTest, int]] = field(default_factory=list)
+    things: list[int] = field(default_factory=list)
 
 
 def assembled(
@@ -119,19 +122,18 @@ class _Assembler:
     def __init__(self) -> None:
         self.program = Program(registers=2)
         self._space, self._value = 0, 1
-        self._things: list[int] = []
         self._attributes: dict[tuple[int, str], int] = {}
 
     def thing(self, op: Op, of: int = 0, value: Any = None) -> int:
         """Have a thing come by, and return its register."""
         register = self._fresh()
         self._add(op, register, of, value)
-        self._things.append(register)
+        self.program.things.append(register)
         return register
 
     def check(self, check: Check) -> bool:
         """Add the steps of one check; False where it takes more than steps."""
-        thing = self._things[check.thing]
+        thing = self.program.things[check.thing]
         if check.cls is not None:
             self._add(Op.CLASS, thing, value=check.cls)
         if not check.tests:
@@ -186,6 +188,10 @@ class _Assembler:
                 return self._constants(test, space, each)
             case SeenTest() | NodeTest() | OpaqueTest() | ArrayTest():
                 self._objects(test, space, each)
+            case ReadTest():
+                for guard in test.guards:
+                    at = self._slot(self._fresh(), space, guard.key, each)
+                    self.program.found.append(at)
             case _:
                 return False
         return True
@@ -218,13 +224,13 @@ class _Assembler:
             if used:
                 self.program.found.append(at)
             if node:
-                self._things.append(at)
+                self.program.things.append(at)
             self._expect(test, number, at, first)
 
     def _expect(self, test: Test, number: int, at: int, first: Any) -> None:
         program = self.program
         if isinstance(test, SeenTest):
-            self._add(Op.SAME, at, self._things[first])
+            self._add(Op.SAME, at, self.program.things[first])
         elif isinstance(test, NodeTest) and isinstance(first, type):
             self._add(Op.CLASS, at, value=first)
         elif isinstance(test, ArrayTest):

@@ -16,6 +16,7 @@ from sapwood.tree.ambient.reach import Arrays, Inside, Row, Walk, reach
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.sources import STATE
 from sapwood.tree.ambient.standard import STANDARD_VIEWS
+from sapwood.tree.ambient.trail import Trail
 from sapwood.tree.ambient.views import (
     ATTRIBUTES,
     BY_NAME,
@@ -46,13 +47,20 @@ def survey(
 class Survey:
     """Slots and what they held; it keeps the values, so let it go after the call."""
 
-    def __init__(self, walk: Walk, arguments: Mapping[str, object]) -> None:
-        self._walk, self._arguments = walk, arguments
+    def __init__(
+        self,
+        walk: Walk,
+        arguments: Mapping[str, object],
+        trail: Trail | None = None,
+    ) -> None:
+        self._walk, self._arguments, self._trail = walk, arguments, trail
 
     @cached_property
     def key(self) -> Hashable:
         """Equal for surveys between which no guarded value differs."""
         walk = self._walk
+        if self._trail is not None:
+            return self._trail.key
         return (
             tuple(walk.nodes[number].frozen for number in walk.held()),
             *(
@@ -115,22 +123,32 @@ class Survey:
         return Slot(path, self._walk.hold(held[0]), ways, start)
 
     def guards(self, used: Callable[[Any], bool]) -> Ambient:
-        """Return the guards of what was read; ``used`` arrays are to be pinned."""
-        return guard(self._walk, used, self.key)
+        """Return the guards of what was read; ``used`` arrays are to be pinned.
+
+        Those of one trail are the same guards, where the same arrays are used.
+        """
+        if self._trail is None:
+            return guard(self._walk, used, self.key)
+        which = tuple(map(used, self.arrays()))
+        found = self._trail.ambients.get(which)
+        if found is None:
+            found = self._trail.ambients[which] = guard(self._walk, used, self.key)
+        return found
 
     def changes_since(self, before: Survey) -> tuple[Change, ...]:
         """Return what was written since an earlier survey of the same call."""
-        insides = before._insides()
+        shared = self._walk.shares(before._walk)
+        insides = before._insides(shared)
         return tuple(
             change
-            for place, inside in self._insides().items()
+            for place, inside in self._insides(shared).items()
             if place in insides
             for change in self._written(insides[place], inside)
         )
 
-    def _insides(self) -> dict[tuple[int, int], Inside]:
+    def _insides(self, first: int) -> dict[tuple[int, int], Inside]:
         found: dict[tuple[int, int], Inside] = {}
-        for inside in self._walk.insides:
+        for inside in self._walk.insides[first:]:
             thing = self._walk.nodes[inside.node].value
             found.setdefault((id(thing), id(inside.view)), inside)
         return found

@@ -285,6 +285,8 @@ BASES = View(
     "bases",
     attrgetter("__bases__"),
     lambda _, thing, key: str(thing.__bases__[key].__name__),
+    None,
+    "length",
     way=Way("__bases__"),
 )
 TYPE = View(
@@ -307,6 +309,8 @@ TUPLE = View(
     "tuple",
     lambda thing: tuple.__getitem__(thing, slice(None)),
     _subscript,
+    None,
+    "length",
     way=Way(),
 )
 LIST = View(
@@ -327,7 +331,7 @@ DICT = View(
     way=Way(),
 )
 LOADED = View("loaded", lambda thing: thing, _subscript, None, "names", way=Way())
-REGISTERED = View("registered", _children, _subscript)
+REGISTERED = View("registered", _children, _subscript, None, "length")
 
 BY_NAME: Final[Mapping[str, View]] = {
     view.name: view for view in list(globals().values()) if isinstance(view, View)
