@@ -18,6 +18,7 @@ from sapwood.tree.ambient import Survey
 from sapwood.tree.archive.codec import Archive, Bond
 from sapwood.tree.archive.naming import signature_text
 from sapwood.tree.archive.parcel import Parcel, Saved, device_text, unpack
+from sapwood.tree.archive.saving import pack
 from sapwood.tree.forest import Forest
 from sapwood.tree.options import Options
 from sapwood.tree.signature import Call
@@ -40,7 +41,9 @@ def save(function: Graphed | Bound, path: str | os.PathLike[str]) -> None:
         raise MisuseError(
             f"{function!r} is not a graphed function: save what sapwood.graph returned"
         )
-    sections = function.runner().pack()
+    runner = function.runner()
+    with runner.forest.device.lock:
+        sections = pack(runner.options.name, runner.families, runner.forest)
     try:
         _write(Path(path), join(sections))
     except OSError as error:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from sapwood import knobs
 from sapwood.errors import MisuseError
 from sapwood.tree import session
+from sapwood.tree.again import MISS
 from sapwood.tree.archive.library import Source
 from sapwood.tree.options import Options
 from sapwood.tree.parameters import Parameters, check_kind
@@ -154,6 +155,11 @@ class Graphed:
         runner = self._runner
         if runner is None or self._runtime() is not self._on:
             runner = self.runner()
+        # Most calls of most functions end here.
+        for play in runner.encores.agains:
+            result = play(args, kwargs)
+            if result is not MISS:
+                return result
         return runner.call(args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Graphed | Bound:
@@ -223,7 +229,12 @@ class _Method(Graphed):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if session.current() is not None or _disabled.get():
             return self._alive()(*args, **kwargs)
-        return self.runner().call(args, kwargs)
+        runner = self.runner()
+        for play in runner.encores.agains:
+            result = play(args, kwargs)
+            if result is not MISS:
+                return result
+        return runner.call(args, kwargs)
 
     def _alive(self) -> Callable[..., Any]:
         method = self._method()

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from sapwood.testing.fixtures import CUDA, INEXACT, VARIANTS, Rig, poison_idle
+from sapwood.testing.fixtures import CUDA, IN_C, INEXACT, VARIANTS, Rig, poison_idle
 
-__all__ = ["CUDA", "INEXACT", "VARIANTS", "Rig", "poison_idle"]
+__all__ = ["CUDA", "INEXACT", "IN_C", "VARIANTS", "Rig", "poison_idle"]

@@ -20,10 +20,19 @@ from sapwood.errors import InternalError, SapwoodError
 from sapwood.memory.pages import page_numbers
 from sapwood.runtime import Runtime
 from sapwood.testing.inexact import Inexact
+from sapwood.testing.lending import Lending, lend
 from sapwood.testing.relink import relink
 from sapwood.units import Addr, Size
 
-__all__ = ["CUDA", "INEXACT", "VARIANTS", "Rig", "encores_at_once", "poison_idle"]
+__all__ = [
+    "CUDA",
+    "INEXACT",
+    "IN_C",
+    "VARIANTS",
+    "Rig",
+    "encores_at_once",
+    "poison_idle",
+]
 
 R = TypeVar("R")
 
@@ -35,6 +44,9 @@ The first and the last run work at once.
 
 INEXACT: Final = "inexact"
 """The variant of a rig whose device cannot tell addresses from numbers."""
+
+IN_C: Final = "latest, in C"
+"""The variant of a rig whose encores are played in C, as on a GPU."""
 
 CUDA: Final = "cuda"
 """The variant of a rig on the first GPU, for those who have one."""
@@ -55,8 +67,8 @@ class _Gone(Layer):
 class Rig:
     """A runtime on an emulated device of ``total`` bytes, in pages of ``page``.
 
-    ``variant`` is one of `VARIANTS`, or `INEXACT`, or `CUDA`, which has a size of its
-    own. From the runtime down: ``recorded``, ``faulty``,
+    ``variant`` is one of `VARIANTS`, or `INEXACT`, `IN_C`, or `CUDA`, which has a size
+    of its own. From the runtime down: ``recorded``, ``faulty``,
     ``checked``, ``device``; poisoning passes the first two by. ``keep_calls`` has
     ``recorded`` remember calls with their arguments. ``arrays`` on a GPU are CuPy's,
     if not said otherwise. ``finished``: `finish` was called.
@@ -74,6 +86,7 @@ class Rig:
     ) -> None:
         at_once = {"poisoned", "restored", INEXACT}
         schedule = "earliest" if variant in at_once else variant
+        schedule = "latest" if variant == IN_C else schedule
         self.variant = variant
         self.finished = False
         self.device: Cuda | Emulated
@@ -87,9 +100,14 @@ class Rig:
         self.recorded = Recorded(self.faulty, keep=keep_calls)
         if variant == CUDA and arrays is None:
             arrays = "cupy"
+        self.lending = Lending(self.recorded) if variant == IN_C else None
         self.runtime = Runtime(
-            device=self.recorded, memory_limit=memory_limit, arrays=arrays
+            device=self.lending or self.recorded,
+            memory_limit=memory_limit,
+            arrays=arrays,
         )
+        if self.lending is not None:
+            lend(self.runtime)
         if variant == "poisoned":
             poison_idle(self.runtime, self.checked)
         if variant != "restored":

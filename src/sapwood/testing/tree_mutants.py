@@ -19,13 +19,14 @@ from sapwood.errors import MisuseError
 from sapwood.memory.range import Range
 from sapwood.tree.admit import rejects
 from sapwood.tree.ambient import Ambient
+from sapwood.tree.ambient.trail import Trail
 from sapwood.tree.build import build
 from sapwood.tree.encore import Encore
 from sapwood.tree.kept import Kept
 from sapwood.tree.leases import Leases
 from sapwood.tree.replay import replay
 
-__all__ = ["ENCORE_MUTANTS", "TREE_MUTANTS", "Mutant", "miswritten"]
+__all__ = ["ENCORE_MUTANTS", "TRAIL_MUTANTS", "TREE_MUTANTS", "Mutant", "miswritten"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ ENCORE_MUTANTS: Final = (
     _mutant(
         "kept outputs taken from their holders",
         Kept.is_idle,
-        "return [*map(getrefcount, self.held)] == counts",
+        "return uses == self.uses",
         "return True",
     ),
     _mutant(
@@ -129,5 +130,32 @@ ENCORE_MUTANTS: Final = (
         Encore._is_there,  # noqa: SLF001
         "marks is not None and glance",
         "glance",
+    ),
+)
+
+TRAIL_MUTANTS: Final = (
+    _mutant(
+        "arrays taken to look as they did",
+        Trail._agree,  # noqa: SLF001 - where it is decided
+        "== outline.layouts",
+        "!= None",
+    ),
+    _mutant(
+        "values of the walk before",
+        Trail._base,  # noqa: SLF001
+        "if base is None or not all",
+        "if base is None or False and not all",
+    ),
+    _mutant(
+        "what may change within trusted",
+        Trail._is_undoubted,  # noqa: SLF001
+        "if not _is_as_it_was(value, doubt, arrays, reach):",
+        "if False:",
+    ),
+    _mutant(
+        "openings not asked again",
+        Trail._agree,  # noqa: SLF001
+        "for each in outline.asked",
+        "for each in ()",
     ),
 )

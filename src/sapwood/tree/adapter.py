@@ -6,13 +6,13 @@ Only an adapter sees the framework's arrays. Several may serve one call.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sapwood.memory.storage import Storage
 from sapwood.tree.kept import Kept, Made
 from sapwood.units import Addr
 
-__all__ = ["Adapter", "Array", "Marks", "Template"]
+__all__ = ["Adapter", "Array", "Exchange", "Marks", "Template"]
 
 Array = Any
 """A framework's array; nobody but its adapter looks inside."""
@@ -23,6 +23,19 @@ Template = Any
 
 Marks = tuple[Sequence[int], Sequence[object]]
 """Where some arrays are, and what else may change about them."""
+
+
+class Exchange(NamedTuple):
+    """How C looks at a framework's arrays on the GPU of a number.
+
+    ``table`` is the address of the framework's DLPackExchangeAPI, of DLPack 1.3.
+    ``flags`` are attributes, and whether they are called, that tell arrays apart which
+    look alike there; the first says whether one requires grad.
+    """
+
+    table: int
+    ordinal: int
+    flags: tuple[tuple[str, bool], ...]
 
 
 class Adapter(Protocol):
@@ -102,6 +115,10 @@ class Adapter(Protocol):
 
     def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
         """Return new storages kept, to make these arrays over them again and again."""
+        ...
+
+    def exchange(self) -> Exchange | None:
+        """Return how C looks at arrays; None where it cannot."""
         ...
 
     def dump(self, template: Template) -> Any:

@@ -27,6 +27,7 @@ from sapwood.tree.adapter import Array
 from sapwood.tree.ambient import Ambient
 from sapwood.tree.build import Drawing, build
 from sapwood.tree.forest import Forest
+from sapwood.tree.group import Warm
 from sapwood.tree.outputs import Outputs, analyse
 from sapwood.tree.recorder import (
     Order,
@@ -40,7 +41,7 @@ from sapwood.tree.recorder import (
     used_by,
 )
 from sapwood.tree.roles import Role
-from sapwood.tree.session import Session
+from sapwood.tree.session import Session, Unready
 from sapwood.tree.signature import Arrays, Place, look
 from sapwood.tree.stage import stand_ins
 from sapwood.tree.watch import Capture, Captured
@@ -141,6 +142,8 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     order, owner, adapter = scene.order, scene.owner, scene.forest.adapter
     captured, session = taken.captured, taken.captured.session
     bound, error = settled(taken)
+    if error is None:
+        _check_code(order.group.warm, session)
     values = [change.new for change in bound]
     used = used_by(session.spans, (captured.result, values), adapter)
     ambient = taken.before.guards(used)
@@ -150,12 +153,17 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     drawing = _drawn(scene, captured, outputs, ambient, read_by)
     if error is None:
         _check(owner.refusal(captured.result, scene.arrays), outputs, scene)
-    scene.range.keep(owner.spans())
     node = build(drawing, scene.range, scene.forest.device)
     marks = adapter.marks(read_by.arrays)
     node.whereabouts.others = () if marks is None else marks[1]
     error = error or differs(order.group.warm, session, outputs)
     return Recorded(node, read_by, tuple(change.slot for change in bound), error)
+
+
+def _check_code(warm: Warm | None, session: Session) -> None:
+    """Raise where other compiled code ran than in the warm-up."""
+    if warm is not None and warm.code != {name for name, _ in session.code}:
+        raise Unready("torch runs code that it has compiled for other calls")
 
 
 def _drawn(
@@ -168,7 +176,13 @@ def _drawn(
     order, forest = scene.order, scene.forest
     places = [*scene.places, *read_by.places(forest.adapter)]
     names, roles = ambient_roles(order, ambient, read_by, forest)
-    linked = partial(adopt, forest.device.driver, captured.graph, owner=scene.owner)
+    linked = partial(
+        adopt,
+        forest.device.driver,
+        captured.graph,
+        owner=scene.owner,
+        code=tuple(each for _, each in captured.session.code),
+    )
     return Drawing(
         plan=order.plan,
         recording=_recording(captured.session, places, scene.stages, scene.range),
@@ -179,6 +193,7 @@ def _drawn(
         stages=scene.stages,
         ambient=ambient,
         ambient_arrays=read_by,
+        lives=scene.owner.lives(),
         link=linked,
     )
 

@@ -72,6 +72,18 @@ class Bindings:
         self._direct: tuple[tuple[int, str, int], ...] = ()
         self._others: tuple[int, ...] = ()
 
+    def plan(self) -> Sequence[tuple[int, str, int]] | None:
+        """Return which array gets which attribute from which value.
+
+        None where that is not known yet, or other slots are bound, too.
+        """
+        node, glance = self._node, self._node.ambient.glance
+        if not node.outputs.bound:
+            return ()
+        told = node.expects is not None or not glance.latest
+        known = self._renewals == glance.renewals and told
+        return self._direct if known and not self._others else None
+
     def bind(
         self,
         slots: Sequence[Slot],

@@ -60,8 +60,11 @@ class Diary:
 
     def replayed(self, began: int, node: Node) -> None:
         """Note a replay that has ended now."""
+        self.took(began, perf_counter_ns() - began, node)
+
+    def took(self, began: int, took: int, node: Node) -> None:
+        """Note a replay that has ended."""
         self.tally["replays"] += 1
-        took = perf_counter_ns() - began
         node.spent += took
         node.timed += 1
         self.forest.timeline.add(began, took, Ran.REPLAY, self.number, node.number, 0)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sapwood.errors import CaptureError
-from sapwood.tree.ambient import Survey, survey
+from sapwood.tree.ambient import Survey, Surveyor
 from sapwood.tree.diary import Diary
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
@@ -34,11 +34,12 @@ class Eagerly:
         target: Callable[[], Callable[..., Any]],
         options: Options,
         parameters: Parameters,
+        surveyor: Surveyor,
         diary: Diary,
         forest: Forest,
     ) -> None:
         self.target, self.options, self.parameters = target, options, parameters
-        self.diary, self.forest = diary, forest
+        self.surveyor, self.diary, self.forest = surveyor, diary, forest
 
     def warm_up(
         self,
@@ -55,17 +56,22 @@ class Eagerly:
             watching, forest.adapter, lambda: self._look(args, kwargs), before
         )
         watched = live.run(self.target(), args, kwargs, forest.device)
-        error = watching.unrecordable or plain_changes(live.changes)
+        error = watching.unrecordable
+        if error is None and not watching.prepares:
+            error = plain_changes(live.changes)
         with forest.device.lock:
             self._lease_loosely(watched)
-            if error is None:
+            group.warm = None
+            if error is None and not watching.prepares:
                 group.warm = Warm(
                     watching.digests(),
                     watched.stays | live.crossing,
                     analyse(watched.result, (), (), forest.adapter).constants(),
                     tuple(watching.breaks),
                     watching.room,
+                    frozenset(name for name, _ in watching.code),
                 )
+            if error is None:
                 self.diary.warmed_up(call)
             self._donate(call, watched.result)
         if error is not None:
@@ -103,5 +109,4 @@ class Eagerly:
             self.forest.leases.donate(call.given.storages[i], self.options.name)
 
     def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Survey:
-        arguments = self.parameters.bind(args, kwargs)
-        return survey(self.target(), arguments, self.forest.adapter)
+        return self.surveyor.survey(self.parameters.bind(args, kwargs))

@@ -8,14 +8,15 @@ the recording's own, and stays. Whatever is not plainly as it was is no encore's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, reduce
-from operator import itemgetter, or_
+from operator import or_
 from typing import Any, Final
 from weakref import ref
 
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import CHANGES
+from sapwood.tree.again import Again, Parts, Pattern, in_c
 from sapwood.tree.binding import Bindings
 from sapwood.tree.containers import Structure, unflatten
 from sapwood.tree.forest import Forest
@@ -33,6 +34,9 @@ __all__ = ["Encore"]
 _PATIENCE: Final = 8
 """Replays in a row that were no encores, after which what it knows is outdated."""
 _PATIENCE_AT_MOST: Final = 1024
+_PAUSE_AT_MOST: Final = 64
+_MANY: Final = 16
+"""Replays in C for which it was worth the while to put an encore to C."""
 _PLAIN: Final = Alias | Constant | Fresh | Same
 
 
@@ -52,13 +56,18 @@ class Encore:
         "_marks",
         "_missed",
         "_own",
+        "_pause",
+        "_played",
         "_program",
         "_renewals",
+        "_rest",
         "_seen",
         "_spans",
         "_stream",
         "_whereabouts",
+        "again",
         "bindings",
+        "era",
         "memo",
         "node",
         "patience",
@@ -84,6 +93,9 @@ class Encore:
         self._program = _Program.of(node)
         self._spans = Spans.of(node, given, ambient, forest.adapter)
         self.bindings = Bindings(node)
+        self.again: Again | None = None
+        self.era = 0
+        self._rest, self._pause, self._played = 1, 1, 0
 
     @classmethod
     def of(
@@ -116,11 +128,14 @@ class Encore:
     def let_go(self) -> None:
         """Keep no storages any more: those that arrays have stay as long as these."""
         self._kept = None
+        self.era += 1
 
     def play(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Any, Sequence[Any], Sequence[Any]] | None:
-        """Return the result of a replay, the values to bind, and the arrays it read.
+    ) -> tuple[Any, Sequence[Any], Sequence[Any], Sequence[Any]] | None:
+        """Return the result of a replay, the values to bind, and the arrays.
+
+        Those are first the arrays that it read, and then the call's.
 
         None where it is no encore. Raises what a replay raises, and then nothing of it
         counts as done.
@@ -149,7 +164,45 @@ class Encore:
         node.hits += 1
         node.last_used = forest.tick()
         forest.last = node
-        return *self._program.run(kept, arrays, found), found
+        return *self._program.run(kept, arrays, found), found, arrays
+
+    def put_to_c(self, arrays: Sequence[Any]) -> bool:
+        """Have replays like this one, of these arrays, played in C; say if that is new.
+
+        As things are now: where they change often, that is done ever more seldom.
+        """
+        self._rest -= 1
+        if self._rest:
+            return False
+        longer = min(2 * self._pause, _PAUSE_AT_MOST)
+        self._pause = 1 if self._played >= _MANY else longer
+        self._rest, self._played = self._pause, 0
+        before, self.again = (
+            self.again,
+            in_c(
+                Parts(
+                    encore=self,
+                    forest=self._forest,
+                    node=self.node,
+                    memo=self.memo,
+                    spans=self._spans,
+                    pattern=self._program.pattern,
+                    stream=self._stream,
+                    kept=self._kept,
+                    marks=self._marks,
+                    slots=self.bindings.plan(),
+                    arrays=arrays,
+                )
+            ),
+        )
+        return self.again is not before
+
+    def noted(self) -> Iterator[tuple[int, int]]:
+        """Yield when each replay in C began, and for how long it took, once."""
+        if self.again is not None:
+            found = self.again.noted()
+            self._played += len(found) // 2
+            yield from zip(found[::2], found[1::2], strict=True)
 
     def _fits(self, lows: Sequence[Addr]) -> bool:
         """Return whether the arguments may be at these other addresses."""
@@ -222,6 +275,7 @@ class Encore:
         kept = forest.adapter.keep(storages, self._program.made)
         if storages:
             forest.kept[self], self._kept = None, kept
+            self.era += 1
         return kept
 
 
@@ -232,20 +286,10 @@ class _Program:
     these, the plain values, and the arrays of the call and of the slots.
     """
 
-    __slots__ = ("_bound", "_constants", "_pick", "_shape", "made")
+    __slots__ = ("made", "pattern")
 
-    def __init__(
-        self,
-        made: tuple[Made, ...],
-        constants: tuple[Any, ...],
-        picks: Sequence[int],
-        structure: Structure,
-        bound: int,
-    ) -> None:
-        self.made, self._constants, self._bound = made, constants, bound
-        all_made = [*picks] == [*range(len(made))]
-        self._pick = None if all_made else picks
-        self._shape = _shape(structure)
+    def __init__(self, made: tuple[Made, ...], pattern: Pattern) -> None:
+        self.made, self.pattern = made, pattern
 
     @classmethod
     def of(cls, node: Node) -> _Program:
@@ -267,26 +311,34 @@ class _Program:
                     marks.append(marks[k])
         starts = 0, len(made), len(made) + len(constants)
         picks = [starts[kind] + k for kind, k in marks]
-        bound = len(node.outputs.bound)
-        return cls(tuple(made), tuple(constants), picks, node.outputs.structure, bound)
+        all_made = picks == [*range(len(made))]
+        pattern = Pattern(
+            len(made),
+            tuple(constants),
+            None if all_made else picks,
+            len(node.outputs.bound),
+            _shape(node.outputs.structure),
+        )
+        return cls(tuple(made), pattern)
 
     def run(
         self, kept: Kept, arrays: Sequence[Any], found: Sequence[Any]
     ) -> tuple[Any, Sequence[Any]]:
         """Return a fresh result, and the values to bind."""
-        values = [make() for make in kept.makers]
-        if self._pick is not None:
-            pool = [*values, *self._constants, *arrays, *found]
-            values = [pool[k] for k in self._pick]
-        if not self._bound:
-            return self._shape(values), ()
-        return self._shape(values[: -self._bound]), values[-self._bound :]
+        pattern, values = self.pattern, [make() for make in kept.makers]
+        if pattern.picks is not None:
+            pool = [*values, *pattern.constants, *arrays, *found]
+            values = [pool[k] for k in pattern.picks]
+        bound: Sequence[Any] = ()
+        if pattern.bound:
+            values, bound = values[: -pattern.bound], values[-pattern.bound :]
+        return values[0] if pattern.shape is None else pattern.shape(values), bound
 
 
-def _shape(structure: Structure) -> Callable[[list[Any]], Any]:
-    """Return what puts leaves together to a fresh nest."""
+def _shape(structure: Structure) -> Callable[[list[Any]], Any] | None:
+    """Return what puts leaves together to a fresh nest; None for one leaf alone."""
     if structure is None:
-        return itemgetter(0)
+        return None
     parts: Any = structure
     cls, _, folded = parts
     if cls in (list, tuple) and not any(folded):

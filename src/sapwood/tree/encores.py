@@ -6,7 +6,7 @@ more and more often get an encore, which decides nothing anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sapwood.tree.diary import Diary
@@ -26,7 +26,10 @@ _MANY: Final = 4
 
 
 class Encores:
-    """The memo and the encores of one function, that of the newest first."""
+    """The memo and the encores of one function, that of the newest first.
+
+    ``agains`` are those of the encores that C plays.
+    """
 
     def __init__(
         self, forest: Forest, families: Families, diary: Diary, parameters: Parameters
@@ -36,6 +39,7 @@ class Encores:
         self._memo: Memo | None = None
         self._latest: Group | None = None
         self._ready: tuple[Encore, ...] = ()
+        self.agains: tuple[Callable[..., Any], ...] = ()
 
     def play(
         self, began: int, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -55,13 +59,15 @@ class Encores:
                 device.returns.drain_dropped()
             if forest.before_call is not None:
                 forest.before_call()
+            if self.agains:
+                self.tell()
             for encore in self._ready:
                 again = encore.play(args, kwargs)
                 if again is not None:
                     break
             else:
                 return None
-            result, values, found = again
+            result, values, found, arrays = again
             node = encore.node
             if values:
                 slots = self._families.bound[node]
@@ -70,7 +76,27 @@ class Encores:
                 )
             self._diary.tally["copied_bytes"] += node.copied_bytes
             self._diary.replayed(began, node)
+            if encore.put_to_c(arrays):
+                self._list()
             return (result,)
+
+    def tell(self) -> None:
+        """Have all replays counted that C has made since the last time."""
+        forest, diary = self._forest, self._diary
+        with forest.device.lock:
+            for encore in self._ready:
+                node = encore.node
+                for began, took in encore.noted():
+                    node.hits += 1
+                    node.last_used = forest.tick()
+                    diary.tally["copied_bytes"] += node.copied_bytes
+                    diary.took(began, took, node)
+
+    def _list(self) -> None:
+        agains = (encore.again for encore in self._ready)
+        self.agains = tuple(again.play for again in agains if again is not None)
+        if self.agains:
+            self._forest.quiet.add(self)
 
     def recognise(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -103,7 +129,10 @@ class Encores:
             self.forget(node)
             new = Encore.of(self._forest, node, call.given, found.ambient, memo, known)
             self._ready = (*filter(None, [new]), *self._ready)[:_MANY]
+            self._list()
 
     def forget(self, node: Node) -> None:
         """Have no encore of a recording any more."""
+        self.tell()
         self._ready = tuple(each for each in self._ready if each.node is not node)
+        self._list()

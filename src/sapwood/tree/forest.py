@@ -32,12 +32,20 @@ class Keeper(Protocol):
     def let_go(self) -> None: ...
 
 
+class Quiet(Protocol):
+    """Who replays without telling."""
+
+    def tell(self) -> None: ...
+
+
 class Forest:
     """What the runners of one runtime share; guarded by the device's lock.
 
     ``emit`` takes event records; ``last`` is the recording that was replayed last;
     ``kept`` are those who keep storages of outputs for the next replay. A recording
-    gets an encore after ``encore_from`` replays.
+    gets an encore after ``encore_from`` replays. ``alone`` refers to the stream that
+    all replays ran on, None before the first and once they ran on several. ``quiet``
+    are those who replay without telling, till they are asked.
     """
 
     def __init__(
@@ -54,6 +62,9 @@ class Forest:
         self.leases = Leases(device.pages)
         self.nodes: dict[Node, weakref.WeakMethod[Forget]] = {}
         self.last: Node | None = None
+        self.alone: weakref.ref[Stream] | None = None
+        self._on_several = False
+        self.quiet: weakref.WeakSet[Quiet] = weakref.WeakSet()
         self.timeline = Timeline(timeline)
         self.clock = 0
         self._numbers: Counter[str] = Counter()
@@ -88,6 +99,7 @@ class Forest:
         that ends.
         """
         self._let_go()
+        self.settle()
         forget = self.nodes.pop(node)()
         if forget is not None:
             forget(node, reason)
@@ -137,6 +149,18 @@ class Forest:
         self.clock += 1
         return self.clock
 
+    def ran_on(self, stream: Stream) -> None:
+        """Note the stream of a replay."""
+        if self.alone is not None and self.alone() is not stream:
+            self.alone, self._on_several = None, True
+        elif self.alone is None and not self._on_several:
+            self.alone = weakref.ref(stream)
+
+    def settle(self) -> None:
+        """Have all replays counted."""
+        for each in list(self.quiet):
+            each.tell()
+
     def idle_pages(self) -> Mask:
         """Return the pages that no lease holds."""
         mask = 0
@@ -150,6 +174,7 @@ class Forest:
 
     def snapshot(self) -> dict[str, Any]:
         """Return a picture of the memory and of the tree, as plain data."""
+        self.settle()
         parts = [part for node in self.nodes for part in node.parts()]
         picture = snapshot(self.device, {part.label: part.range for part in parts})
         picture["recordings"] = [
@@ -186,6 +211,7 @@ class Forest:
             return True
         if self.device.heap.trim() or self.device.framework.trim():
             return True
+        self.settle()
         idle = (n for n in self.nodes if n not in self.busy and not n.running)
         node = least_recent(idle)
         if node is None:

@@ -22,7 +22,8 @@ class Warm:
 
     ``ops`` are digests of the ops, addresses left out; ``stays`` the allocations, by
     their order, that outlived the function or were alive when a live part ran;
-    ``constants`` the plain results; ``breaks`` and ``room`` as in `Session`.
+    ``constants`` the plain results; ``breaks`` and ``room`` as in `Session`; ``code``
+    what tells compiled code apart.
     """
 
     ops: tuple[bytes, ...]
@@ -30,6 +31,7 @@ class Warm:
     constants: Hashable
     breaks: tuple[Broken, ...] = ()
     room: int = 0
+    code: frozenset[str] = frozenset()
 
 
 class Group:

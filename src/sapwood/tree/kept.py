@@ -33,10 +33,11 @@ class Kept:
 
     ``held`` are the objects that arrays refer to while they live: the storages, or
     what a framework has in their place. Each of the ``makers``, of one of the
-    ``arrays``, has one of them too. Another ``count`` of theirs may be watched.
+    ``arrays``, has one of them too. Other uses, which ``count`` tells of each of the
+    ``numbers``, may be watched.
     """
 
-    __slots__ = ("_count", "_counts", "held", "makers", "storages")
+    __slots__ = ("count", "held", "makers", "numbers", "others", "storages", "uses")
 
     def __init__(
         self,
@@ -44,15 +45,16 @@ class Kept:
         held: Sequence[Any],
         makers: Sequence[Callable[[], Any]],
         arrays: Sequence[Made],
-        count: Callable[[], list[int]] = list,
+        count: Callable[[int], int] = int,
+        numbers: Sequence[int] = (),
     ) -> None:
         self.storages, self.held, self.makers = storages, held, makers
-        self._count = count
+        self.count, self.numbers = count, numbers
         # What they come to while no array lives: by how they are held, not as read,
         # for a reference that nobody knows of may end later.
         over = [k for k, *_ in arrays]
-        uses = [_HELD_ONCE + over.count(k) for k in range(len(held))]
-        self._counts = uses, count()
+        self.uses = [1 + over.count(k) for k in range(len(held))]
+        self.others = [*map(count, numbers)]
 
     def is_only(self, stream: Stream) -> bool:
         """Return whether this stream alone has used the storages, and all are valid."""
@@ -63,8 +65,8 @@ class Kept:
 
     def is_idle(self) -> bool:
         """Return whether nobody else has any of the storages."""
-        counts, others = self._counts
-        return [*map(getrefcount, self.held)] == counts and self._count() == others
+        uses = [counted - _COUNTING for counted in map(getrefcount, self.held)]
+        return uses == self.uses and [*map(self.count, self.numbers)] == self.others
 
 
 def _held_once() -> int:
@@ -72,7 +74,8 @@ def _held_once() -> int:
     return next(map(getrefcount, probe))
 
 
-_HELD_ONCE: Final = _held_once()
+_COUNTING: Final = _held_once() - 1
+"""References that counting makes itself."""
 
 
 def keep(adapter: Makes, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from sapwood.driver.release import Release
@@ -19,7 +21,6 @@ from sapwood.tree.ambient import (
     Change,
     Slot,
     Survey,
-    survey,
     undo_bound,
 )
 from sapwood.tree.build import Drawing, Plan, build
@@ -69,6 +70,7 @@ class Order:
     anywhere: bool
     reached: frozenset[int]
     bind: Callable[[tuple[Any, ...], Mapping[str, Any]], Mapping[str, object]]
+    survey: Callable[[Mapping[str, object]], Survey]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +198,15 @@ def take(
     """Have a call captured with other arrays in it; slots are not restored yet."""
     args, kwargs = _with_leaves(order.plan.call, arrays)
     arguments = order.bind(args, kwargs)
-    before = survey(order.fn, arguments, forest.adapter)
+    before = order.survey(arguments)
     try:
         captured = capture.run(order.fn, args, kwargs, Session(tolerant=False))
     except BaseException:
-        after = survey(order.fn, arguments, forest.adapter)
+        after = order.survey(arguments)
         undo_bound(after.changes_since(before))
         raise
     try:
-        return Taken(captured, before, survey(order.fn, arguments, forest.adapter))
+        return Taken(captured, before, order.survey(arguments))
     except BaseException:
         forest.device.driver.destroy_graph(captured.graph)
         raise
@@ -343,12 +345,16 @@ def used_by(
     """Return a test for arrays that ops use, or that are in what the call leaves."""
     leaves, _ = flatten(left, adapter.is_array)
     shown = {adapter.storage(leaf) for leaf in leaves if adapter.is_array(leaf)}
+    ordered = sorted(spans)
+    starts = [start for start, _ in ordered]
+    # How far any of those reaches that start no later.
+    ends = [*accumulate((end for _, end in ordered), max)]
 
     def used(array: Array) -> bool:
         lo, hi = adapter.span(array)
-        return adapter.storage(array) in shown or any(
-            start < hi and lo < end for start, end in spans
-        )
+        before = bisect_left(starts, hi)
+        overlaps = before > 0 and lo < ends[before - 1]
+        return overlaps or adapter.storage(array) in shown
 
     return used
 

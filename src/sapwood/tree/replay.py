@@ -118,6 +118,7 @@ def _commit(
     node.hits += 1
     node.last_used = forest.tick()
     forest.last = node
+    forest.ran_on(stream)
     result, values = node.outputs.make(
         forest.adapter, storages, given.arrays, ambient.arrays, carried
     )

@@ -12,11 +12,11 @@ from time import perf_counter_ns
 from typing import Any
 
 from sapwood.errors import CaptureError, InternalError, OutOfMemory
-from sapwood.tree.ambient import Survey, survey, undo_bound
+from sapwood.tree.ambient import Survey, Surveyor, undo_bound
 from sapwood.tree.archive.library import Source
 from sapwood.tree.archive.recall import Recall
 from sapwood.tree.archive.restore import restore
-from sapwood.tree.archive.saving import origins_of, pack
+from sapwood.tree.archive.saving import origins_of
 from sapwood.tree.binding import bind
 from sapwood.tree.decide import Deed, Step, next_step
 from sapwood.tree.diary import Diary
@@ -37,6 +37,7 @@ from sapwood.tree.parameters import Parameters
 from sapwood.tree.preserve import Preserved
 from sapwood.tree.recorder import Order, Recorded, record
 from sapwood.tree.replay import replay
+from sapwood.tree.session import Unready
 from sapwood.tree.signature import Call, describe
 from sapwood.tree.stats import Stats
 from sapwood.tree.verify import reachable, verified
@@ -67,8 +68,11 @@ class Runner:
             limit=max(1024, 4 * options.max_recordings),
         )
         self.encores = Encores(forest, self.families, self.diary, self.parameters)
+        self.surveyor = Surveyor(target, forest.adapter)
         self.recall = Recall(options.name, source, forest.adapter)
-        self.eagerly = Eagerly(target, options, self.parameters, self.diary, forest)
+        self.eagerly = Eagerly(
+            target, options, self.parameters, self.surveyor, self.diary, forest
+        )
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call, however it is best run."""
@@ -100,6 +104,8 @@ class Runner:
             device.check_open(f"the runtime of {self.options.name}")
         if device.returns or forest.kept:
             device.returns.drain()
+        if forest.quiet:
+            forest.settle()
         if forest.before_call is not None:
             forest.before_call()
 
@@ -227,6 +233,8 @@ class Runner:
         try:
             order = self._order(call, group, step, before)
             made = (self.forest.recorder or record)(order, self.forest)
+        except Unready:
+            return self.eagerly.warm_up(call, args, kwargs, group, before)
         except CaptureError as error:
             if not self.options.tolerant:
                 raise
@@ -351,6 +359,7 @@ class Runner:
             fn=self.target(),
             name=self.options.name,
             parameters=self.parameters,
+            surveyor=self.surveyor,
             pinned=self.parameters.declared(call, self.options.pinned),
             donated=self.parameters.declared(call, self.options.donate),
             candidates=self.families.candidates(call),
@@ -401,11 +410,12 @@ class Runner:
         looked = self._look(args, kwargs)
         storages = reachable(call, looked, forest.adapter)
         before = Preserved(forest.device, storages).save()
+        tally, made = self.diary.tally, self.diary.tally["recordings"]
         try:
             with rehearsal():
-                # A warm-up and a recording; what cannot be recorded never ends.
-                for _ in range(2):
-                    if not self._is_warm(call):
+                # A warm-up, or two where the first compiles, and a recording.
+                for _ in range(3):
+                    if tally["recordings"] == made and not self._is_warm(call):
                         self.call(args, kwargs)
         finally:
             undo_bound(self._look(args, kwargs).changes_since(looked))
@@ -416,23 +426,16 @@ class Runner:
             return self.families.find(call) is not None
 
     def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Survey:
-        arguments = self.parameters.bind(args, kwargs)
-        return survey(self.target(), arguments, self.forest.adapter)
+        return self.surveyor.survey(self.parameters.bind(args, kwargs))
 
     def stats(self) -> Stats:
         """Return what has happened to the calls so far."""
+        self.encores.tell()
         return self.diary.stats()
-
-    def pack(self) -> dict[str, bytes]:
-        """Return all recordings and their arrays as the sections of a file.
-
-        Raises `StoreError` where there are none, or one cannot be kept.
-        """
-        with self.forest.device.lock:
-            return pack(self.options.name, self.families, self.forest)
 
     def explain(self) -> str:
         """Return the recordings and the recent misses, as text."""
+        self.encores.tell()
         with self.forest.device.lock:
             return explain_function(
                 self.options.name,

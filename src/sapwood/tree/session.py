@@ -11,9 +11,10 @@ import hashlib
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from sapwood.errors import CaptureError
 from sapwood.memory.storage import Storage
@@ -23,6 +24,7 @@ __all__ = [
     "Broken",
     "LivePart",
     "Session",
+    "Unready",
     "Use",
     "current",
     "entered",
@@ -59,6 +61,17 @@ Broken: TypeAlias = tuple[int, str, str, str]
 Between: TypeAlias = Callable[[LivePart, tuple[Any, ...], dict[str, Any]], Any]
 
 
+class Unready(CaptureError):
+    """A function cannot be captured before another warm-up; nothing of it has run."""
+
+    def __init__(self, what: str, *, where: str | None = None) -> None:
+        super().__init__(what, where=where, remedy="Call it again, outside of captures")
+
+    def anew(self) -> Unready:
+        """Return the same error without a traceback."""
+        return Unready(self.what, where=self.where)
+
+
 class Use(NamedTuple):
     """How ops use a storage, and the line that the first of them came from."""
 
@@ -75,7 +88,9 @@ class Session:
     many ops which one ran, on what and with what result. ``lines`` are those of the
     ops that were given to the device, ``spans`` the bytes of those that were not.
     Where the framework says so itself, ``used`` are the storages that ops use, and
-    ``room`` the bytes of everything that was allocated.
+    ``room`` the bytes of everything that was allocated; ``code`` is what a compiler
+    has made of parts of the function, behind what tells it apart. If it ``prepares``
+    what later calls find ready, a warm-up shows nothing of those.
     """
 
     def __init__(self, *, tolerant: bool) -> None:
@@ -86,6 +101,8 @@ class Session:
         self.spans: list[tuple[Addr, Addr]] = []
         self.used: dict[Storage, Use] = {}
         self.room = Size(0)
+        self.code: list[tuple[str, object]] = []
+        self.prepares = False
         self._where: list[str | None] = []
         self.breaks: list[Broken] = []
         self.between: Between | None = None
@@ -145,6 +162,12 @@ class Session:
         )
         return None
 
+    def unready(self, what: str) -> NoReturn:
+        """Say that a capture would hold more than the function does each time."""
+        error = Unready(what, where=user_line())
+        self.unrecordable = self.unrecordable or error
+        raise error.anew()
+
     def refuse(self, what: str, remedy: str, where: str | None = None) -> None:
         """Say that the function does something that no replay could repeat.
 
@@ -158,9 +181,8 @@ class Session:
             raise CaptureError(what, where=where, remedy=remedy)
 
 
-def current() -> Session | None:
-    """Return the session that this thread or task is in."""
-    return _session.get()
+current: Callable[[], Session | None] = _session.get
+"""Returns the session that this thread or task is in."""
 
 
 class entered:
@@ -197,6 +219,7 @@ def raising_line(error: BaseException) -> str | None:
     return found
 
 
+@lru_cache(maxsize=4096)
 def _is_users(file: str) -> bool:
     if file.startswith((_ROOM, "<", *_COMPILED)) or file == _CONTEXTS:
         return False

@@ -22,12 +22,12 @@ class Spans:
     to one reach.
     """
 
-    __slots__ = ("_ends", "_lengths", "_starts")
+    __slots__ = ("_ends", "_starts", "lengths")
 
     def __init__(
         self, lengths: Sequence[int], starts: Sequence[int], ends: Sequence[int]
     ) -> None:
-        self._lengths, self._starts, self._ends = lengths, starts, ends
+        self.lengths, self._starts, self._ends = lengths, starts, ends
 
     @classmethod
     def of(cls, node: Node, given: Arrays, ambient: Arrays, adapter: Adapter) -> Spans:
@@ -46,6 +46,10 @@ class Spans:
         starts = [lo for lo, _ in others]
         return cls(lengths, starts, [*accumulate((hi for _, hi in others), max)])
 
+    def others(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return where what is used besides the arguments starts, and ends so far."""
+        return tuple(self._starts), tuple(self._ends)
+
     def are_apart(self, lows: Sequence[Addr]) -> bool:
         """Return whether arguments at these addresses share bytes with nothing.
 
@@ -53,7 +57,7 @@ class Spans:
         """
         spans = sorted(
             (low, low + length)
-            for low, length in zip(lows, self._lengths, strict=True)
+            for low, length in zip(lows, self.lengths, strict=True)
             if length
         )
         reached = 0

@@ -144,6 +144,9 @@ class NumpyAdapter:
         """Return storages kept: arrays have them for as long as they live."""
         return keep(self, storages, arrays)
 
+    def exchange(self) -> None:
+        """Return None: C does not know these arrays."""
+
     def dump(self, template: Shape) -> tuple[Any, ...]:
         """Return a template as plain values."""
         return (*template.layout, template.writeable)

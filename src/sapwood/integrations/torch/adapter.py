@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from sapwood.integrations.torch.exchange import exchange_table
 from sapwood.integrations.torch.layout import (
     CONJUGATE,
     KINDS,
@@ -30,7 +31,7 @@ from sapwood.integrations.torch.modes import MODES
 from sapwood.integrations.torch.storages import Storages
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.tree.adapter import Marks
+from sapwood.tree.adapter import Exchange, Marks
 from sapwood.tree.kept import Kept, Made
 from sapwood.units import Addr
 
@@ -39,6 +40,13 @@ __all__ = ["TorchAdapter"]
 _kinds = frozenset(KINDS)
 _cuda_tensor: Any = getattr(
     torch._C, "_construct_CUDA_Tensor_From_Storage_And_Metadata", None
+)
+_FLAGS = (
+    ("requires_grad", False),
+    ("is_leaf", False),
+    ("is_conj", True),
+    ("is_neg", True),
+    ("is_inference", True),
 )
 _grad_enabled = torch.is_grad_enabled
 _users_of = torch._C._storage_Use_Count
@@ -163,9 +171,7 @@ class TorchAdapter:
             for k, template, address in arrays
         ]
         numbers = [each._cdata for each in theirs]
-        return Kept(
-            storages, theirs, makers, arrays, lambda: [*map(_users_of, numbers)]
-        )
+        return Kept(storages, theirs, makers, arrays, _users_of, numbers)
 
     def _maker(self, template: Template, theirs: Any, offset: int) -> Any:
         look, flags, kind = template
@@ -178,6 +184,13 @@ class TorchAdapter:
         """Return the template: it serves for any address."""
         del address
         return template
+
+    def exchange(self) -> Exchange | None:
+        """Return how C looks at tensors of a GPU; None before torch 2.10."""
+        table = exchange_table()
+        if table is None or not self._on_cuda or self.place.index is None:
+            return None
+        return Exchange(table, self.place.index, _FLAGS)
 
     def dump(self, template: Template) -> Any:
         """Refuse: recordings of torch's kernels are not kept."""

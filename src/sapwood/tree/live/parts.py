@@ -21,7 +21,7 @@ from sapwood.graphs.recording import Recording
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, read, stray
-from sapwood.tree.ambient import BoundArray, survey
+from sapwood.tree.ambient import BoundArray
 from sapwood.tree.build import Drawing, Plan, build
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
@@ -186,7 +186,7 @@ class _Parts:
     def _begin(self) -> None:
         """Look at all that the coming part may use."""
         adapter = self.forest.adapter
-        self.before = survey(self.order.fn, self.arguments, adapter)
+        self.before = self.order.survey(self.arguments)
         self.stirred |= bool(self.links) and self.before.key != self.first_key
         self.first_key = self.first_key if self.links else self.before.key
         self.ambient = self.before.guards(lambda _: True)
@@ -262,7 +262,7 @@ class _Parts:
 
     def _bound(self) -> list[BoundArray]:
         """Return the arrays that the part bound; plain values are an error, later."""
-        after = survey(self.order.fn, self.arguments, self.forest.adapter)
+        after = self.order.survey(self.arguments)
         changes = after.changes_since(self.before)
         self.error = self.error or plain_changes(changes)
         return [change for change in changes if isinstance(change, BoundArray)]

@@ -1,0 +1,187 @@
+"""An emulated device that C may launch on, with arrays that C may look at.
+
+On a GPU encores are played in C, which nobody sees from outside. Here C calls back: so
+it meets every layer, schedule and law that there is, on arrays like NumPy's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from sapwood.driver.api import CopiesOp, Driver, ExecHandle, NodeHandle, StreamHandle
+from sapwood.driver.cuda.native import Native, NativeCopies
+from sapwood.driver.layers import Layer
+from sapwood.errors import DriverError
+from sapwood.integrations.numpy.adapter import NumpyAdapter
+from sapwood.runtime import Runtime
+from sapwood.tree.adapter import Exchange, Marks
+from sapwood.units import Addr
+
+__all__ = ["Lending", "lend"]
+
+_CONTEXT: Final = 7
+_DIMS: Final = 16
+_NEVER: Final = 1 << 60
+_CODES: Final = {"b": 6, "i": 0, "u": 1, "f": 2, "c": 5}
+"""As DLPack numbers the kinds of dtypes."""
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor of dlpack.h."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32),
+        ("ordinal", ctypes.c_int32),
+        ("dims", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("offset", ctypes.c_uint64),
+    )
+
+
+_Look = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Tensor))
+_Current = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)
+)
+_Launch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_SetParams = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+)
+_ContextOf = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+
+
+def _address(function: Any) -> int:
+    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+class Lending(Layer):
+    """Passes all calls on, and has C make some of them; ``launches`` counts its own."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver)
+        self.launches = 0
+        self._ops: dict[NodeHandle, CopiesOp] = {}
+        self._words: dict[int, tuple[ExecHandle, NodeHandle, Any, Any]] = {}
+        self._functions = (
+            _Launch(self._launched),
+            _SetParams(self._params_set),
+            _ContextOf(_context_of),
+        )
+
+    def around(self, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Make a call; remember which copies nodes make."""
+        result = call(*args)
+        if name == "add_node" and isinstance(args[1], CopiesOp):
+            self._ops[result] = args[1]
+        elif name == "set_op" and isinstance(args[2], CopiesOp):
+            self._ops[args[1]] = args[2]
+            for exec_, node, dsts, srcs in self._words.values():
+                if (exec_, node) == args[:2]:
+                    dsts[:], srcs[:] = args[2].dsts, args[2].srcs
+        return result
+
+    def raw_stream(self, stream: StreamHandle) -> int:
+        """Return the handle, by which C names the stream."""
+        return int(stream)
+
+    def native(self, exec_: ExecHandle, nodes: Sequence[NodeHandle]) -> Native:
+        """Return functions that call back, and the words of copies."""
+        copies = []
+        for node in nodes:
+            op, number = self._ops[node], len(self._words) + 1
+            ends = op.dsts, op.srcs
+            dsts, srcs = ((ctypes.c_uint64 * len(each))(*each) for each in ends)
+            self._words[number] = exec_, node, dsts, srcs
+            starts = ctypes.addressof(dsts), ctypes.addressof(srcs)
+            copies.append(NativeCopies(number, number, *starts, len(op.dsts)))
+        launch, set_params, context_of = map(_address, self._functions)
+        return Native(
+            launch,
+            set_params,
+            context_of,
+            int(exec_),
+            _CONTEXT,
+            tuple(copies),
+            (self,),
+        )
+
+    def _launched(self, exec_: int, stream: int) -> int:
+        try:
+            self.launch_graph(ExecHandle(exec_), StreamHandle(stream or 0))
+        except DriverError as error:
+            return error.code
+        self.launches += 1
+        return 0
+
+    def _params_set(self, exec_: int, node: int, params: int) -> int:
+        del node
+        _, copied, dsts, srcs = self._words[params]
+        op = CopiesOp(
+            tuple(map(Addr, dsts)), tuple(map(Addr, srcs)), self._ops[copied].sizes
+        )
+        try:
+            self.set_op(ExecHandle(exec_), copied, op)
+        except DriverError as error:
+            return error.code
+        return 0
+
+
+def _context_of(context: Any) -> int:
+    context[0] = _CONTEXT
+    return 0
+
+
+class _Looked(NumpyAdapter):
+    """The adapter, with arrays that C looks at; where they lie is what marks them."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        device = runtime._forest.device  # noqa: SLF001 - nobody else has business there
+        super().__init__(device)
+        self._buffers: Any = None
+        self._device_of = device
+        self._functions = _Look(self._looked), _Current(self._current)
+        table = (0, 0, 0, 0, 0, *map(_address, self._functions))
+        self._table = (ctypes.c_uint64 * len(table))(*table)
+
+    def exchange(self) -> Exchange:  # type: ignore[override]
+        """Return the table; no flags are needed."""
+        return Exchange(ctypes.addressof(self._table), 0, ())
+
+    def marks(self, arrays: Sequence[Any]) -> Marks:  # type: ignore[override]
+        """Return where arrays are."""
+        return [self.span(array)[0] for array in arrays], ()
+
+    def _looked(self, array: Any, found: Any) -> int:
+        tensor, dims = found[0], len(array.shape)
+        self._buffers = (
+            (ctypes.c_int64 * _DIMS)(*array.shape),
+            (ctypes.c_int64 * _DIMS)(*array.strides),
+        )
+        tensor.data, tensor.offset = self.span(array)[0], 0
+        tensor.device, tensor.ordinal, tensor.dims = 1, 0, dims
+        tensor.code = _CODES[array.dtype.kind]
+        tensor.bits, tensor.lanes = 8 * array.dtype.itemsize, 1
+        tensor.shape, tensor.strides = (
+            ctypes.cast(each, ctypes.POINTER(ctypes.c_int64)) for each in self._buffers
+        )
+        return 0
+
+    def _current(self, device: int, ordinal: int, stream: Any) -> int:
+        del device, ordinal
+        stream[0] = int(self._device_of.stream().handle)
+        return 0
+
+
+def lend(runtime: Runtime) -> None:
+    """Have C play the encores of a runtime, whose outermost driver is a `Lending`.
+
+    Nothing is patched, as where a framework captures by itself: all is copied.
+    """
+    forest = runtime._forest  # noqa: SLF001 - as above
+    forest.adapter, forest.patch_from = _Looked(runtime), _NEVER

@@ -1,0 +1,216 @@
+/* A replay like the one before it, without the interpreter: `Encore.play`, in C.
+ *
+ * It is told by a tuple, once, what must be as it was, and looks at that in the order
+ * in which `play` does. Wherever anything is otherwise, nothing has been done, and the
+ * answer is that it does not fit: `play` is asked then. Tensors are looked at through
+ * the exchange of DLPack 1.3, which knows an address and a layout without a call.
+ */
+#define _POSIX_C_SOURCE 199309L
+#include "again_does.h"
+#include "again_fits.h"
+#include <time.h>
+
+static const char name[] = "sapwood.again";
+
+static long long now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/* Give back what finalisers have put aside; false with an error. */
+static int drained(const struct again *a) {
+  Object *queue = at(a, QUEUE), *done;
+  if (!PyObject_Size(item(queue, 0)))
+    return 1;
+  done = PyObject_CallNoArgs(item(queue, 1));
+  Py_DecRef(done);
+  return done != NULL;
+}
+
+static Object *played(struct again *a, Object *call, int *begun) {
+  long long began = now();
+  Object *found, *shown;
+  *begun = !drained(a);
+  if (*begun || a->noted == NOTES || !is_like_before(a, call))
+    return NULL;
+  found = PyObject_CallNoArgs(at(a, LOOK));
+  if (!found || is_none(found) || !are_there(a, found)) {
+    Py_DecRef(found);
+    return NULL;
+  }
+  /* What the driver refuses has done nothing, and is tried again where it can say so. */
+  *begun = !launched(a);
+  shown = *begun ? result(a, call, found) : NULL;
+  Py_DecRef(found);
+  a->notes[2 * a->noted] = began, a->notes[2 * a->noted + 1] = now() - began;
+  a->noted += *begun;
+  return shown;
+}
+
+static Object *unlocked(const struct again *a, Object *shown) {
+  Object *kind, *error, *trace;
+  PyErr_Fetch(&kind, &error, &trace);
+  Py_DecRef(PyObject_CallNoArgs(item(at(a, LOCK), 1)));
+  PyErr_Restore(kind, error, trace);
+  return shown;
+}
+
+/* What does not fit is no error; what went wrong once it was launched is one. */
+static Object *again(Object *self, Object *const *args, Size count) {
+  struct again *a = PyCapsule_GetPointer(item(self, 0), name);
+  Object *free = NULL, *shown = NULL;
+  int begun = 0;
+  if (count == 2 && !PyDict_Size(args[1]) && !a->busy)
+    free = PyObject_CallFunctionObjArgs(item(at(a, LOCK), 0), &_Py_FalseStruct, NULL);
+  /* One under way on this thread has what it notes to itself, as others have. */
+  if (free == &_Py_TrueStruct) {
+    a->busy = 1;
+    shown = played(a, args[0], &begun);
+    a->busy = 0;
+    shown = unlocked(a, shown);
+  }
+  Py_DecRef(free);
+  if (shown || begun)
+    return shown;
+  PyErr_Clear();
+  return given(at(a, MISS));
+}
+
+/* What is noted of the replays since it was asked last: when, and for how long. */
+static Object *noted(Object *self, Object *unused) {
+  struct again *a = PyCapsule_GetPointer(item(self, 0), name);
+  Object *list = PyList_New(2 * a->noted);
+  (void)unused;
+  for (Size k = 0; list && k < 2 * a->noted; k++)
+    PyList_SetItem(list, k, PyLong_FromLongLong(a->notes[k]));
+  if (list)
+    a->noted = 0;
+  return list;
+}
+
+/* Making one. */
+
+static void discard_again(struct again *a) {
+  Py_DecRef(a->live);
+  Py_DecRef(a->claimed);
+  free(a->arguments), free(a->lows), free(a->copies), free(a);
+}
+
+static void discard(Object *capsule) {
+  discard_again(PyCapsule_GetPointer(capsule, name));
+}
+
+/* (reference, flags, address, length, fixed, words), of words (node, where); the tensor
+ * is one that looks like it. */
+static int read_argument(struct again *a, struct argument *arg, Object *from,
+                         Object *tensor) {
+  Object *words = item(from, 5);
+  size_t size;
+  arg->reference = item(from, 0), arg->flags = item(from, 1);
+  arg->class = (Object *)tensor->type;
+  arg->address = number(from, 2), arg->length = number(from, 3);
+  arg->fixed = item(from, 4) == &_Py_TrueStruct;
+  arg->used = PyTuple_Size(words);
+  if (arg->used > WORDS || a->exchange->look(tensor, &arg->seen) ||
+      arg->seen.dims > DIMS)
+    return 0;
+  for (Size w = 0; w < arg->used; w++) {
+    arg->words[w].node = (Size)number(item(words, w), 0);
+    arg->words[w].at = (uint64_t *)number(item(words, w), 1);
+  }
+  size = (size_t)arg->seen.dims * sizeof *arg->shape;
+  memcpy(arg->shape, arg->seen.shape, size);
+  memcpy(arg->strides, arg->seen.strides, size);
+  return 1;
+}
+
+static void read_numbers(uint64_t *to, Object *from) {
+  for (Size k = 0; k < PyTuple_Size(from); k++)
+    to[k] = number(from, k);
+}
+
+/* (exchange, ordinal, stream, launch, set, context_of, exec, context, nodes), of nodes
+ * (node, params). */
+static void read_native(struct again *a, Object *from) {
+  Object *nodes = item(from, 8);
+  a->exchange = (const struct exchange *)number(from, 0);
+  a->ordinal = (int32_t)number(from, 1);
+  a->stream = (void *)number(from, 2);
+  a->launch = (int (*)(void *, void *))number(from, 3);
+  a->set = (int (*)(void *, void *, const void *))number(from, 4);
+  a->context_of = (int (*)(void **))number(from, 5);
+  a->exec = (void *)number(from, 6), a->context = (void *)number(from, 7);
+  for (Size n = 0; n < a->nodes; n++) {
+    Object *node = item(nodes, n);
+    struct copies *c = &a->copies[n];
+    c->node = (void *)number(node, 0), c->params = (void *)number(node, 1);
+  }
+}
+
+static struct again *new_again(Object *spec) {
+  struct again *a = calloc(1, sizeof *a);
+  size_t words;
+  if (!a)
+    return NULL;
+  a->spec = spec;
+  a->count = PyTuple_Size(at(a, GIVEN)), a->read = PyTuple_Size(item(at(a, MARKS), 0));
+  a->bound = (Size)number(at(a, SHAPE), 1);
+  a->made = PyTuple_Size(at(a, MAKERS)), a->kinds = PyTuple_Size(at(a, FLAGS));
+  a->grad = a->kinds && (a->read == 0 || PyTuple_Size(item(at(a, MARKS), 1)));
+  a->others = PyTuple_Size(item(at(a, OTHERS), 0));
+  a->nodes = PyTuple_Size(item(at(a, NATIVE), 8));
+  words = (size_t)(a->count + 2 * a->others + a->read) + 1;
+  a->arguments = calloc((size_t)a->count + 1, sizeof *a->arguments);
+  a->copies = calloc((size_t)a->nodes + 1, sizeof *a->copies);
+  a->lows = calloc(words, sizeof *a->lows);
+  a->live = given(&_Py_NoneStruct), a->claimed = given(&_Py_NoneStruct);
+  if (a->arguments && a->copies && a->lows)
+    return a;
+  discard_again(a);
+  return NULL;
+}
+
+static int read_all(struct again *a, Object *tensors) {
+  a->starts = a->lows + a->count;
+  a->ends = a->starts + a->others, a->marks = a->ends + a->others;
+  read_native(a, at(a, NATIVE));
+  read_numbers(a->starts, item(at(a, OTHERS), 0));
+  read_numbers(a->ends, item(at(a, OTHERS), 1));
+  read_numbers(a->marks, item(at(a, MARKS), 0));
+  for (Size k = 0; k < a->count; k++)
+    if (!read_argument(a, &a->arguments[k], item(at(a, GIVEN), k), item(tensors, k)))
+      return 0;
+  return !PyErr_Occurred();
+}
+
+static Method plays = {"again", (Object * (*)(Object *, Object *))(void (*)(void)) again,
+                      ARGUMENTS, NULL};
+static Method tells = {"noted", noted, NO_ARGUMENTS, NULL};
+
+/* Two built-in functions: one replays, or gives the sentinel; one tells what it did. A
+ * tuple owns what the specification refers to, so that the collector of cycles sees it.
+ */
+EXPORT Object *sapwood_again(Object *spec, Object *tensors) {
+  struct again *a = new_again(spec);
+  Object *capsule, *self, *both = NULL;
+  if (!a)
+    return PyErr_NoMemory();
+  if (!read_all(a, tensors) || !(capsule = PyCapsule_New(a, name, discard))) {
+    discard_again(a);
+    if (!PyErr_Occurred())
+      PyErr_SetString(PyExc_ValueError, "a tensor has too many dimensions");
+    return NULL;
+  }
+  self = PyTuple_Pack(2, capsule, spec);
+  Py_DecRef(capsule);
+  if (self) {
+    Object *one = PyCFunction_NewEx(&plays, self, NULL);
+    Object *other = PyCFunction_NewEx(&tells, self, NULL);
+    both = one && other ? PyTuple_Pack(2, one, other) : NULL;
+    Py_DecRef(one);
+    Py_DecRef(other);
+  }
+  Py_DecRef(self);
+  return both;
+}

@@ -1,0 +1,139 @@
+/* What an encore in C is told, and what it is made of. */
+#ifndef SAPWOOD_AGAIN_H
+#define SAPWOOD_AGAIN_H
+
+#include "ambient/cpython.h"
+#include <stdint.h>
+#include <string.h>
+
+enum { DIMS = 16, WORDS = 2, NOTES = 512, CUDA = 2, VECTOR = 16 };
+
+/* What is at which place of the tuple. */
+enum place {
+  MISS,
+  NAMES,    /* of attributes, in the order of `enum name` */
+  ENCORE,   /* a weak reference to it: its `era`, `_changes`, `_marks`, `_renewals` */
+  STATE,    /* its `era` and `_marks` */
+  CHANGES,  /* whose `latest` is `_changes` */
+  GLANCE,   /* whose `renewals` are `_renewals` */
+  LOCK,     /* its `acquire` and `release` */
+  QUEUE,    /* what finalisers gave back, and what sees to that */
+  FOREST,   /* whose `alone` is the stream, where arguments are others */
+  STREAM,   /* a weak reference */
+  PAGES,    /* whose `live` pages are others', whose `uses` are the stream's */
+  MASKS,    /* pages that nobody may have, pages that the replay overwrites */
+  GIVEN,    /* what is to be known of each argument: see `read_argument` */
+  OTHERS,   /* starts of what is used besides, and how far all up to one reach */
+  LOOK,     /* gives the arrays that the function reads */
+  MARKS,    /* their addresses, and whether they require grad or () */
+  HELD,     /* objects by number, and how many references there are */
+  COUNTED,  /* a function, what it is called with, and what it gives */
+  MAKERS,   /* of each new array: a function by number, or one and two arguments */
+  PICKS,    /* what the result is picked from: constants, and places; or () */
+  SHAPE,    /* makes a nest of a list, or None for one value; how many are bound */
+  BOUND,    /* (array, attribute, place in the picks) of each that is bound */
+  EXPECTED, /* latest references, and (place in there, place in the picks)... */
+  NATIVE,   /* addresses: see `read_native` */
+  FLAGS,    /* (attribute, is called) of all that tells tensors apart besides */
+};
+
+/* Attributes that are read. */
+enum name {
+  ERA,
+  CHANGES_,
+  MARKS_,
+  RENEWALS_,
+  LATEST,
+  REVOKED,
+  RENEWALS,
+  ALONE,
+  LIVE,
+  USES,
+  REQUIRES_GRAD
+};
+
+typedef struct {
+  void *data;
+  int32_t device, ordinal, dims;
+  uint8_t code, bits;
+  uint16_t lanes;
+  int64_t *shape, *strides;
+  uint64_t offset;
+} Tensor;
+
+struct exchange {
+  uint32_t major, minor;
+  void *previous, *allocate, *managed, *to_python;
+  int (*look)(Object *, Tensor *);
+  int (*current)(int32_t, int32_t, void **);
+};
+
+struct word {
+  uint64_t *at, before;
+  Size node; /* whose parameters it is of */
+};
+
+struct argument {
+  Object *reference, *class, *flags;
+  Tensor seen;
+  int64_t shape[DIMS], strides[DIMS];
+  uint64_t address, length;
+  int fixed;
+  Size used;
+  struct word words[WORDS]; /* of the copies in and back, where there are any */
+};
+
+struct copies {
+  void *node, *params;
+};
+
+struct again {
+  Object *spec;
+  Size count, read, made, bound, others, kinds;
+  struct argument *arguments;
+  uint64_t *lows, *starts, *ends, *marks;
+  Object *live, *claimed; /* owned: masks that were found to fit */
+  const struct exchange *exchange;
+  int (*launch)(void *, void *), (*set)(void *, void *, const void *);
+  int (*context_of)(void **);
+  void *exec, *context, *stream;
+  Size nodes;
+  struct copies *copies;
+  int32_t ordinal;
+  int busy, grad;
+  Size noted;
+  long long notes[2 * NOTES];
+};
+
+static Object *at(const struct again *a, enum place place) {
+  return PyTuple_GetItem(a->spec, place);
+}
+
+static Object *item(Object *tuple, Size k) { return PyTuple_GetItem(tuple, k); }
+
+static uint64_t number(Object *tuple, Size k) {
+  return PyLong_AsUnsignedLongLong(item(tuple, k));
+}
+
+static Object *given(Object *object) {
+  Py_IncRef(object);
+  return object;
+}
+
+/* An attribute, which its owner keeps while nothing else runs; not owned. */
+static Object *attribute_of(const struct again *a, Object *owner, enum name which) {
+  Object *value = PyObject_GetAttr(owner, item(at(a, NAMES), which));
+  Py_DecRef(value);
+  return value;
+}
+
+static Object *attribute(const struct again *a, enum place of, enum name which) {
+  return attribute_of(a, at(a, of), which);
+}
+
+static int same_number(Object *one, Object *other) {
+  return one == other ||
+         (one && other && PyLong_AsLong(one) == PyLong_AsLong(other));
+}
+
+#endif

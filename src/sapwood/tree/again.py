@@ -1,0 +1,247 @@
+"""Encores in C: what one is told, and where there can be one.
+
+The interpreter takes longer to say that all is as it was than the device to begin. So
+where a framework lets C look at its arrays, and the driver lets C launch, an encore is
+put to C once, as a tuple. What does not fit there is played in Python, as ever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+from weakref import ref
+
+from sapwood.driver.streams import Stream
+from sapwood.errors import MisuseError
+from sapwood.memory.storage import CHANGES
+from sapwood.native import native_path
+from sapwood.tree.adapter import Exchange, Marks
+from sapwood.tree.ambient.steps_in_c import is_suited
+from sapwood.tree.forest import Forest
+from sapwood.tree.kept import Kept
+from sapwood.tree.memo import Memo
+from sapwood.tree.node import Node
+from sapwood.tree.spans import Spans
+
+__all__ = ["MISS", "SOURCE", "Again", "Parts", "Pattern", "in_c", "maker"]
+
+SOURCE: Final = Path(__file__).with_name("again.c")
+
+MISS: Final = object()
+"""What C gives where a call does not fit, and nothing has been done."""
+
+_NAMES: Final = (
+    "era",
+    "_changes",
+    "_marks",
+    "_renewals",
+    "latest",
+    "revoked",
+    "renewals",
+    "alone",
+    "live",
+    "uses",
+    "requires_grad",
+)
+
+
+class Pattern(NamedTuple):
+    """How a result is put together of ``made`` new arrays and what else there is.
+
+    ``picks`` are numbers of new arrays, then of ``constants``, of the call's arrays,
+    and of those that were read; None: the new arrays, as they are. The last ``bound``
+    values are bound. ``shape`` makes a nest of the others, None where there is one.
+    """
+
+    made: int
+    constants: tuple[Any, ...]
+    picks: Sequence[int] | None
+    bound: int
+    shape: Callable[[list[Any]], Any] | None
+
+
+class Owner(Protocol):
+    """An encore, as C knows it: in another ``era`` it keeps something else."""
+
+    era: int
+
+
+class Parts(NamedTuple):
+    """What an encore is made of; ``arrays`` are those of a call that fits.
+
+    ``slots`` are which of the read arrays get which attribute, from which of the values
+    that are bound; None where others are bound, too. What is ``kept`` stays the
+    encore's alone.
+    """
+
+    encore: Owner
+    forest: Forest
+    node: Node
+    memo: Memo
+    spans: Spans
+    pattern: Pattern
+    stream: Callable[[], Stream | None]
+    kept: Kept | None
+    marks: Marks | None
+    slots: Sequence[tuple[int, str, int]] | None
+    arrays: Sequence[Any]
+
+
+class Again(NamedTuple):
+    """``play(args, kwargs)`` replays, or gives `MISS`; ``noted()`` tells what it did.
+
+    That is when each replay since the last time began, and for how long it took, in
+    turn, in nanoseconds.
+    """
+
+    play: Callable[[tuple[Any, ...], dict[str, Any]], Any]
+    noted: Callable[[], list[int]]
+
+
+def in_c(parts: Parts) -> Again | None:
+    """Return an encore in C, as things are now; None where there can be none."""
+    exchange, stream = parts.forest.adapter.exchange(), parts.stream()
+    if exchange is None or stream is None or not _is_plain(parts):
+        return None
+    make, lent = maker(), parts.node.exec.lend()
+    if make is None or lent is None:
+        return None
+    aimed = parts.node.aimed
+    words = [
+        tuple(lent.words.get(i + 1, ())) if i in aimed else ()
+        for i in range(len(parts.memo.lows))
+    ]
+    if any(i in aimed and not found for i, found in enumerate(words)):
+        return None
+    native = lent.native
+    nodes = tuple((each.node, each.params) for each in native.copies)
+    raw = parts.forest.device.driver.raw_stream(stream.handle)
+    numbers = (
+        *(exchange.table, exchange.ordinal, raw, native.launch, native.set_params),
+        *(native.context_of, native.exec_, native.context, nodes, lent),
+    )
+    spec = (*_conditions(parts, exchange, words), *_deeds(parts), numbers)
+    return Again(*make((*spec, exchange.flags), tuple(parts.arrays)))
+
+
+def _is_plain(parts: Parts) -> bool:
+    """Return whether all that calls need is what C knows."""
+    memo, node = parts.memo, parts.node
+    return (
+        memo.flat
+        and all(memo.lows)
+        and parts.marks is not None
+        and parts.slots is not None
+        and parts.forest.before_call is None
+        and all(i < node.argument_places for i in node.aimed)
+    )
+
+
+@functools.cache
+def maker() -> Callable[[Any, Any], Any] | None:
+    """Return what makes encores of tuples, compiled now if it never was, or None."""
+    abi = getattr(sys, "abiflags", "")
+    if not is_suited(sys.implementation.name, abi, sys.maxsize):
+        return None
+    try:
+        make: Any = ctypes.PyDLL(str(native_path(SOURCE))).sapwood_again
+    except (MisuseError, OSError):
+        # No compiler, no folder, or an interpreter whose functions cannot be found.
+        return None
+    make.restype = ctypes.py_object
+    make.argtypes = (ctypes.py_object, ctypes.py_object)
+    return make  # type: ignore[no-any-return]
+
+
+def _conditions(
+    parts: Parts, exchange: Exchange, words: Sequence[tuple[tuple[int, int], ...]]
+) -> tuple[Any, ...]:
+    """Return what must be as it was, in the order of `enum place` in C."""
+    node, forest, kept = parts.node, parts.forest, parts.kept
+    device, (addresses, wants) = forest.device, parts.marks or ((), ())
+    own = functools.reduce(operator.or_, node.output_masks, 0)
+    held, uses = (kept.held, kept.uses) if kept else ((), ())
+    count: Callable[[int], int] = int
+    numbers: tuple[int, ...] = ()
+    others: tuple[int, ...] = ()
+    if kept:
+        count, numbers, others = kept.count, tuple(kept.numbers), tuple(kept.others)
+    return (
+        MISS,
+        _NAMES,
+        ref(parts.encore),
+        (parts.encore.era, parts.marks),
+        CHANGES,
+        node.ambient.glance,
+        (device.lock.acquire, device.lock.release),
+        (device.returns.waiting, device.returns.drain_dropped),
+        forest,
+        parts.stream,
+        device.pages,
+        (node.clobbers & ~own if kept else node.clobbers, node.clobbers),
+        tuple(_given(parts, exchange, words)),
+        parts.spans.others() if node.watches_overlap else ((), ()),
+        node.ambient.glance.look,
+        (tuple(addresses), tuple(wants)),
+        # By number: one more reference to them would count.
+        (tuple(map(id, held)), tuple(uses)),
+        (count, numbers, others),
+    )
+
+
+def _given(
+    parts: Parts, exchange: Exchange, words: Sequence[tuple[tuple[int, int], ...]]
+) -> list[tuple[Any, ...]]:
+    """Return what is to be known of each argument."""
+    memo, node = parts.memo, parts.node
+    fixed = {i for i, _ in node.fixed}
+    return [
+        (
+            memo.references[i],
+            tuple(_flag(array, flag) for flag in exchange.flags),
+            memo.lows[i],
+            parts.spans.lengths[i],
+            i in fixed,
+            words[i],
+        )
+        for i, array in enumerate(parts.arrays)
+    ]
+
+
+def _flag(array: Any, flag: tuple[str, bool]) -> bool:
+    name, is_called = flag
+    value = getattr(array, name)
+    return bool(value() if is_called else value)
+
+
+def _deeds(parts: Parts) -> tuple[Any, ...]:
+    """Return what makes the result, and what is bound."""
+    pattern, kept = parts.pattern, parts.kept
+    glance, first = parts.node.ambient.glance, _total(pattern) - pattern.bound
+    makers = [_maker(each) for each in kept.makers] if kept else []
+    picks: tuple[Any, ...] = ()
+    if pattern.picks is not None:
+        picks = pattern.constants, tuple(pattern.picks)
+    slots = tuple((k, name, first + number) for k, name, number in parts.slots or ())
+    expected: tuple[Any, ...] = ()
+    if pattern.bound and glance.latest:
+        pairs = [(place, first + number) for number, place in parts.node.expects or ()]
+        expected = glance.latest, *pairs
+    return tuple(makers), picks, (pattern.shape, pattern.bound), slots, expected
+
+
+def _total(pattern: Pattern) -> int:
+    return pattern.made if pattern.picks is None else len(pattern.picks)
+
+
+def _maker(make: Callable[[], Any]) -> tuple[Any, ...]:
+    """Return a function and two arguments, the last by number, or its own number."""
+    match make:
+        case functools.partial(func=function, args=(first, second), keywords={}):
+            return function, first, id(second)
+    return (id(make),)

@@ -1,0 +1,195 @@
+/* Whether all is as it was: then nothing has been done yet. */
+#ifndef SAPWOOD_AGAIN_FITS_H
+#define SAPWOOD_AGAIN_FITS_H
+
+#include "again.h"
+
+static int refers_to(Object *reference, const Object *value) {
+  Object *target = NULL;
+  int same;
+  if (!PyWeakref_GetRef)
+    return PyWeakref_GetObject(reference) == value;
+  PyWeakref_GetRef(reference, &target);
+  same = target == value;
+  if (target)
+    Py_DecRef(target);
+  return same;
+}
+
+static Object *target_of(Object *reference) { /* not owned: somebody else has it */
+  Object *target = NULL;
+  if (!PyWeakref_GetRef)
+    return PyWeakref_GetObject(reference);
+  if (PyWeakref_GetRef(reference, &target) == 1)
+    Py_DecRef(target);
+  return target;
+}
+
+/* What it has kept, and how things stand between streams, are as they were. */
+static int is_state_same(const struct again *a) {
+  Object *encore = target_of(at(a, ENCORE)), *state = at(a, STATE);
+  return encore && !is_none(encore) &&
+         same_number(attribute_of(a, encore, ERA), item(state, 0)) &&
+         attribute_of(a, encore, MARKS_) == item(state, 1) &&
+         same_number(attribute_of(a, encore, CHANGES_), attribute(a, CHANGES, LATEST)) &&
+         same_number(attribute_of(a, encore, RENEWALS_), attribute(a, GLANCE, RENEWALS));
+}
+
+static int is_on_stream(const struct again *a) {
+  void *stream = NULL;
+  return !a->exchange->current(CUDA, a->ordinal, &stream) && stream == a->stream;
+}
+
+static int is_like(const Tensor *found, const struct argument *arg) {
+  size_t size = (size_t)arg->seen.dims * sizeof *arg->shape;
+  return found->dims == arg->seen.dims && found->code == arg->seen.code &&
+         found->bits == arg->seen.bits && found->lanes == arg->seen.lanes &&
+         found->device == arg->seen.device && found->ordinal == arg->seen.ordinal &&
+         !memcmp(found->shape, arg->shape, size) &&
+         !memcmp(found->strides, arg->strides, size);
+}
+
+/* What a layout does not say: whether it requires grad, is a leaf, and so on. */
+static int has_flags(const struct again *a, Object *tensor, Object *flags) {
+  for (Size k = 0; k < a->kinds; k++) {
+    Object *kind = item(at(a, FLAGS), k);
+    Object *value = PyObject_GetAttr(tensor, item(kind, 0)), *method = value;
+    if (value && item(kind, 1) == &_Py_TrueStruct) {
+      value = PyObject_CallNoArgs(method);
+      Py_DecRef(method);
+    }
+    Py_DecRef(value);
+    if (!value || value != item(flags, k)) /* both are True or False */
+      return 0;
+  }
+  return 1;
+}
+
+static int is_wanted(const struct again *a, Object *tensor, Object *wanted) {
+  Object *value = PyObject_GetAttr(tensor, item(at(a, NAMES), REQUIRES_GRAD));
+  Py_DecRef(value);
+  return value == wanted;
+}
+
+/* Whether an argument fits; whether it is the same object is told, too. */
+static int fits(struct again *a, Size k, Object *tensor, int *same) {
+  struct argument *arg = &a->arguments[k];
+  Tensor found;
+  uint64_t address;
+  if ((Object *)tensor->type != arg->class || a->exchange->look(tensor, &found) ||
+      !is_like(&found, arg))
+    return 0;
+  address = a->lows[k] = (uint64_t)found.data + found.offset;
+  if (refers_to(arg->reference, tensor) && address == arg->address)
+    return !a->grad || is_wanted(a, tensor, item(arg->flags, 0));
+  *same = 0;
+  if (address != arg->address &&
+      (arg->fixed || (address | arg->address) & (VECTOR - 1)))
+    return 0;
+  return has_flags(a, tensor, arg->flags);
+}
+
+/* Whether the arguments share bytes with nothing, each other included. */
+static int are_apart(const struct again *a) {
+  for (Size k = 0; k < a->count; k++) {
+    uint64_t low = a->lows[k], end = low + a->arguments[k].length;
+    Size before = 0, above = a->others;
+    if (low == end)
+      continue;
+    for (Size j = 0; j < k; j++)
+      if (low < a->lows[j] + a->arguments[j].length && a->lows[j] < end)
+        return 0;
+    while (before < above) { /* the starts below the end */
+      Size middle = (before + above) / 2;
+      if (a->starts[middle] < end)
+        before = middle + 1;
+      else
+        above = middle;
+    }
+    if (before && low < a->ends[before - 1])
+      return 0;
+  }
+  return 1;
+}
+
+/* Whether all work was on this stream, and all bytes are as good as ever: then nothing
+ * is to be ordered, whatever is used. */
+static int is_alone(const struct again *a) {
+  Object *alone = attribute(a, FOREST, ALONE);
+  return alone && !is_none(alone) && refers_to(alone, target_of(at(a, STREAM))) &&
+         attribute(a, CHANGES, REVOKED) == &_Py_FalseStruct;
+}
+
+static int are_arguments_fit(struct again *a, Object *call) {
+  int same = 1;
+  for (Size k = 0; k < a->count; k++)
+    if (!fits(a, k, item(call, k), &same))
+      return 0;
+  return same || (is_alone(a) && are_apart(a));
+}
+
+/* Whether a mask is without these pages, or has them all; one that did is known. */
+static int is_mask(Object *mask, Object *pages, Object **known, int all) {
+  Object *both;
+  int fit;
+  if (mask == *known)
+    return 1;
+  if (!mask || !(both = PyNumber_And(mask, pages)))
+    return 0;
+  fit = all ? PyObject_RichCompareBool(both, pages, EQUAL) == 1
+            : PyObject_IsTrue(both) == 0;
+  Py_DecRef(both);
+  if (fit) {
+    Object *old = *known;
+    *known = given(mask);
+    Py_DecRef(old);
+  }
+  return fit;
+}
+
+static int is_free(struct again *a) {
+  Object *held = at(a, HELD), *counted = at(a, COUNTED), *masks = at(a, MASKS);
+  Object *uses = attribute(a, PAGES, USES), *stream = target_of(at(a, STREAM));
+  if (!is_mask(attribute(a, PAGES, LIVE), item(masks, 0), &a->live, 0))
+    return 0;
+  for (Size k = 0; k < PyTuple_Size(item(held, 0)); k++)
+    if (((Object *)number(item(held, 0), k))->references !=
+        (Size)number(item(held, 1), k))
+      return 0;
+  for (Size k = 0; k < PyTuple_Size(item(counted, 1)); k++) {
+    Object *count = PyObject_CallFunctionObjArgs(item(counted, 0),
+                                                 item(item(counted, 1), k), NULL);
+    int same = count && same_number(count, item(item(counted, 2), k));
+    Py_DecRef(count);
+    if (!same)
+      return 0;
+  }
+  return stream && uses && PyDict_Size(uses) == 1 &&
+         is_mask(PyDict_GetItemWithError(uses, stream), item(masks, 1), &a->claimed, 1);
+}
+
+static int are_there(const struct again *a, Object *found) {
+  Object *wanted = item(at(a, MARKS), 1);
+  if (PyObject_Size(found) != a->read)
+    return 0;
+  for (Size k = 0; k < a->read; k++) {
+    Object *array = PyList_GetItem(found, k);
+    Tensor seen;
+    if (a->exchange->look(array, &seen) ||
+        (uint64_t)seen.data + seen.offset != a->marks[k])
+      return 0;
+    if (PyTuple_Size(wanted) && !is_wanted(a, array, item(wanted, k)))
+      return 0;
+  }
+  return 1;
+}
+
+/* Whatever may be looked at without the arrays that the function reads. */
+static int is_like_before(struct again *a, Object *call) {
+  void *context;
+  return PyTuple_Size(call) == a->count && is_on_stream(a) &&
+         is_state_same(a) && are_arguments_fit(a, call) && is_free(a) && !a->context_of(&context) &&
+         context == a->context;
+}
+
+#endif

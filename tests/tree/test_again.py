@@ -1,0 +1,268 @@
+"""Encores in C: what they give is eager's, and what does not fit is left to Python."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import random
+import weakref
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+from sapwood.native import compiled
+from sapwood.testing import IN_C, Rig
+from sapwood.tree import again
+from sapwood.tree.again import SOURCE, maker
+
+SEEDS = range(4)
+TURNS = 300
+LENGTH = 24
+
+
+@pytest.fixture(autouse=True)
+def _compiler():
+    if maker() is None:
+        pytest.skip("no C compiler here")
+
+
+@pytest.fixture
+def rig():
+    made = Rig(IN_C)
+    yield made
+    gc.collect()
+    made.finish()
+
+
+class Slots:
+    """What functions read besides their arguments."""
+
+
+def _pair(o, x, y):
+    return x * 2.0 + o.shift, y - x
+
+
+def _scaled(o, x):
+    x *= 0.5
+    return x[::2] + o.shift[: len(x) : 2]
+
+
+def _alone(_, x):
+    return [x + 1.0]
+
+
+def _first(_, x, y):
+    x *= 0.5
+    return y * 1.0
+
+
+FUNCTIONS = {_pair: 2, _scaled: 1, _alone: 1, _first: 2}
+
+
+class Beside:
+    """The same functions on a device and on the host, and arrays to call them with."""
+
+    def __init__(self, rig, chance):
+        self.chance = chance
+        self.host, self.device = Slots(), Slots()
+        self.host.shift, self.host.next = np.arange(LENGTH * 1.0), np.ones(LENGTH)
+        for name, value in vars(self.host).items():
+            setattr(self.device, name, rig.runtime.array(value))
+        self.hosts = [np.full(LENGTH, float(k)) for k in range(5)]
+        self.given = [rig.runtime.array(each) for each in self.hosts]
+        # Two that overlap, and one of another length.
+        host = np.arange(LENGTH * 2.0)
+        whole = rig.runtime.array(host)
+        for cut in (slice(0, LENGTH), slice(8, LENGTH + 8), slice(3)):
+            self.hosts.append(host[cut])
+            self.given.append(whole[cut])
+        here = self.device
+        self.functions = [
+            (rig.runtime.graph(lambda *args, fn=fn: fn(here, *args)), fn, count)
+            for fn, count in FUNCTIONS.items()
+        ]
+        self.kept = []
+
+    def turn(self):
+        """Call once; return whether all is right."""
+        chance = self.chance
+        graphed, plain, count = chance.choice(self.functions)
+        numbers = [self.number(count) for _ in range(count)]
+        for _ in range(chance.choice((2, 8, 30))):
+            found = graphed(*[self.given[k] for k in numbers])
+            expected = plain(self.host, *[self.hosts[k] for k in numbers])
+            match chance.randrange(16):
+                case 0:
+                    self.kept.append((found, expected))
+                case 1 if not _same(found, expected):
+                    return False
+            del found
+            if chance.random() < 0.2:
+                numbers[0] = self.number(count)
+        right = chance.random() < 0.8 or self.rightly()
+        self.kept = self.kept[-3:] if chance.random() < 0.5 else []
+        if chance.random() < 0.1:
+            for slots in (self.host, self.device):
+                slots.shift, slots.next = slots.next, slots.shift
+        return right
+
+    def number(self, count):
+        """Return which array is passed: alone, it may be the short one."""
+        return self.chance.randrange(len(self.given) - (count > 1))
+
+    def rightly(self):
+        """Return whether all that is kept or written is as on the host."""
+        pairs = zip(self.given, self.hosts, strict=True)
+        return all(_same(*each) for each in [*pairs, *self.kept])
+
+
+def _same(found, expected):
+    if isinstance(expected, (list, tuple)):
+        return type(found) is type(expected) and all(map(_same, found, expected))
+    return np.asarray(found).tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
+def wrong_turn(seed):
+    """Return the turn at which something was wrong, or None; and launches by C."""
+    rig = Rig(IN_C)
+    beside = Beside(rig, random.Random(seed))
+    for turn in range(TURNS):
+        if not beside.turn():
+            rig.abandon()
+            return turn, 0
+    launches, right = rig.lending.launches, beside.rightly()
+    del beside
+    gc.collect()
+    if right:
+        rig.finish()
+    else:
+        rig.abandon()
+    return (None if right else TURNS), launches
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_c_plays_is_right(seed):
+    """Arguments that move, that are written, outputs that are held or dropped."""
+    turn, launches = wrong_turn(seed)
+    assert turn is None
+    assert launches > TURNS
+
+
+def test_replays_by_c_are_counted(rig):
+    """Statistics, explanations and the picture tell of them as of all others."""
+    f, x = rig.runtime.graph(lambda x: x + 1.0), rig.runtime.array(np.zeros(4))
+    for _ in range(60):
+        f(x)
+    assert rig.lending.launches > 40
+    stats = f.stats()
+    assert stats.replays + stats.warmups + stats.recordings - 1 >= 59
+    assert f"{stats.replays} replays of" in f.explain()
+    assert rig.runtime.snapshot()["recordings"][0]["hits"] == stats.replays
+
+
+@pytest.mark.parametrize("call", ["launch_graph", "set_op"])
+def test_a_driver_that_refuses_is_told_of(rig, call):
+    """The error is the driver's, nothing has run, and the next call is right."""
+    f = rig.runtime.graph(lambda x: x * 3.0)
+    given = [rig.runtime.array(np.full(4, float(k))) for k in range(3)]
+    for turn in range(40):
+        f(given[turn % 3])
+    assert rig.lending.launches > 20
+    fail = _Refusing(rig, call)
+    for number in (1, 2, 0):
+        fail.armed = True
+        with pytest.raises(sw.DriverError, match=call):
+            f(given[number])
+        fail.armed = False
+        assert np.asarray(f(given[number])).tolist() == [3.0 * number] * 4
+
+
+class _Refusing:
+    """Has every call of one name refused while it is armed."""
+
+    def __init__(self, rig, name):
+        self.armed = False
+        below = rig.lending.driver
+        inner = getattr(below, name)
+
+        def refuse(*args):
+            if self.armed:
+                raise sw.DriverError(name, 999, "UNKNOWN", "refused")
+            return inner(*args)
+
+        setattr(below, name, refuse)
+
+
+def test_nothing_is_kept_alive(rig):
+    """Neither the arguments, nor what the function reads, nor the function."""
+    o = Slots()
+    o.shift = rig.runtime.array(np.ones(4))
+    f = rig.runtime.graph(lambda x: x + o.shift)
+    x = rig.runtime.array(np.zeros(4))
+    for _ in range(40):
+        f(x)
+    assert rig.lending.launches > 20
+    gone = [weakref.ref(each) for each in (x, o.shift, f)]
+    del x, o.shift, f
+    assert [each() for each in gone] == [None] * 3
+
+
+def test_outputs_of_other_recordings_stay(rig):
+    """Recordings of one function share the pages of outputs, but not while one is held.
+
+    The short one is played in C again and again, beside an output of the long one.
+    """
+    f = rig.runtime.graph(lambda x: x + 1.0)
+    long, short = (rig.runtime.array(np.zeros(n)) for n in (64, 4))
+    for turn in range(60):
+        f(short)
+        if turn % 6 == 0:
+            held = f(long)
+        assert np.asarray(held).tolist() == [1.0] * 64
+    launches = rig.lending.launches
+    del held
+    for _ in range(40):
+        f(short)
+    assert rig.lending.launches > launches + 20
+
+
+def test_keywords_and_others_go_by_python(rig):
+    """What C does not know is played all the same."""
+    f = rig.runtime.graph(lambda x, k=1.0: x * k)
+    x = rig.runtime.array(np.ones(4))
+    for _ in range(20):
+        assert np.asarray(f(x, k=2.0)).tolist() == [2.0] * 4
+        assert np.asarray(f(x)).tolist() == [1.0] * 4
+        assert np.asarray(f(x=x)).tolist() == [1.0] * 4
+
+
+MUTANTS = {
+    "arguments elsewhere": ("stale |= *word->at != a->lows[k];", ";"),
+    "other layouts": ("!is_like(&found, arg))", "0)"),
+    "held outputs": ("(Size)number(item(held, 1), k))\n      return 0;", "0) {}"),
+    "overlaps": (
+        "if (low < a->lows[j] + a->arguments[j].length && a->lows[j] < end)",
+        "if (0)",
+    ),
+    "what is read": ("if (!found || is_none(found) || !are_there(a, found))", "if (0)"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_caught(name, tmp_path, monkeypatch):
+    """Each under one of the seeds at least."""
+    right, wrong = MUTANTS[name]
+    count = 0
+    for part in [*SOURCE.parent.glob("again*"), *SOURCE.parent.glob("ambient/*.h")]:
+        if part.suffix in {".c", ".h"}:
+            text, path = part.read_text(), tmp_path / part.relative_to(SOURCE.parent)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text.replace(right, wrong))
+            count += text.count(right)
+    assert count == 1
+    make = ctypes.PyDLL(str(compiled(tmp_path / SOURCE.name, tmp_path / "so")))
+    make.sapwood_again.restype = ctypes.py_object
+    make.sapwood_again.argtypes = (ctypes.py_object, ctypes.py_object)
+    monkeypatch.setattr(again, "maker", lambda: make.sapwood_again)
+    assert any(wrong_turn(seed)[0] is not None for seed in SEEDS)
