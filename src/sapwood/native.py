@@ -82,11 +82,11 @@ def _digest(source: Path) -> str:
 
 
 def _parts(source: Path) -> list[Path]:
-    """Return a C file and all files beside it that it includes, each once."""
+    """Return a C file and all files of ours that it includes, each once."""
     found = [source]
     for part in found:
         names = _INCLUDE.findall(part.read_text())
-        found += [each for name in names if (each := part.with_name(name)) not in found]
+        found += [each for name in names if (each := part.parent / name) not in found]
     return found
 
 

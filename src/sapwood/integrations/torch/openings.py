@@ -15,7 +15,7 @@ import torch
 
 from sapwood.tree.ambient import views
 from sapwood.tree.ambient.code import names_of
-from sapwood.tree.ambient.frameworks import declare_opening
+from sapwood.tree.ambient.frameworks import declare_front, declare_opening
 from sapwood.tree.ambient.owners import owner_of_class
 from sapwood.tree.ambient.scope import Opening, Openings, Reach
 from sapwood.tree.ambient.views import EMPTY, View, Way
@@ -241,12 +241,33 @@ def _store_optimizer_gradient(optimizer: Any, key: Any, value: Any) -> None:
     _parameters_of(optimizer)[key].grad = None if value is EMPTY else value
 
 
+def _rests(optimizer: Any) -> Iterator[views.Rest]:
+    """Yield what the parameters of an optimizer rest on, and their state."""
+    groups, state = optimizer.param_groups, optimizer.state
+    yield vars(optimizer), ("param_groups", "state")
+    yield groups, None
+    for group in groups:
+        yield group, ("params",)
+        yield group["params"], None
+    yield state, None
+    for inner in state.values():
+        yield inner, None
+
+
 GROUPS: Final = View(
     "parameter groups",
     lambda optimizer: (optimizer.param_groups,),
     lambda path, _, __: f"{path}.param_groups",
+    way=Way(rests=lambda optimizer: [(vars(optimizer), ("param_groups",))]),
 )
-STATE: Final = View("optimizer state", _state, _state_path, _store_state, "keys")
+STATE: Final = View(
+    "optimizer state",
+    _state,
+    _state_path,
+    _store_state,
+    "keys",
+    way=Way(rests=_rests),
+)
 STEPPED: Final = View(
     "optimizer gradients",
     _optimizer_gradients,
@@ -254,6 +275,7 @@ STEPPED: Final = View(
     _store_optimizer_gradient,
     bearer=lambda optimizer, key: _parameters_of(optimizer)[key],
     attribute="grad",
+    way=Way(into=_parameters_of, rests=_rests, each="grad"),
 )
 
 
@@ -286,5 +308,6 @@ for _plain in (
     torch.memory_format,
 ):
     declare_opening(_plain, _nothing, _alike)
+declare_front("_torchdynamo_orig_callable")
 declare_opening(torch.nn.Module, _module, _deciders)
 declare_opening(torch.optim.Optimizer, _optimizer, _alike)

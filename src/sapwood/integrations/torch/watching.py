@@ -1,21 +1,24 @@
 """What torch's dispatcher tells while a function is watched.
 
 Every operation is seen with its tensors, autograd's among them, on whatever thread it
-runs: what it uses and writes, and whether a replay could repeat it.
+runs: what it uses and writes, and whether a replay could repeat it. A compiled graph
+is one operation, whatever is in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, NamedTuple, Self
 from weakref import WeakSet
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sapwood.integrations.torch.compiled import listening
 from sapwood.integrations.torch.layout import text
 from sapwood.integrations.torch.storages import Storages
-from sapwood.tree.session import Session
+from sapwood.tree.session import Session, user_line
 
 __all__ = ["Watcher"]
 
@@ -30,6 +33,10 @@ _DATA: Final = (
 _CPU: Final = (
     "Keep it on the device: optimizers do with capturable=True; make other tensors "
     'with device="cuda"'
+)
+_GENERATOR: Final = (
+    "it draws from a generator of its own, and replays would draw the same again",
+    "Draw from torch's default generator of the device",
 )
 _aten: Final[Any] = torch.ops.aten
 _WAITS: Final = frozenset(
@@ -83,7 +90,63 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         self.session, self._storages = session, storages
         self._kind = storages.place.type
         self._made: WeakSet[Any] = WeakSet()
+        self._stack = ExitStack()
+        self._regions = 0
+        self._line: str | None = None
         self.went_back = False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return that compiled functions run as they are: what they do is told."""
+        return True
+
+    def __enter__(self) -> Self:
+        """Begin to be told, by the dispatcher and of compiled graphs."""
+        self._stack.enter_context(listening(self))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Be told no more."""
+        super().__exit__(*raised)
+        self._stack.close()
+
+    def compiling(self) -> None:
+        """Note that torch compiles. Raises `Unready` in a capture."""
+        if self._kind == "cuda" and torch.cuda.is_current_stream_capturing():
+            self.session.unready("torch compiles something while it is captured")
+        self.session.prepares = True
+
+    @contextmanager
+    def region(self, graph: Any, inputs: Sequence[Any]) -> Iterator[None]:
+        """Note one compiled graph; operations inside of it are parts of it."""
+        self._note_backward()
+        if self._kind in graph.device_types:
+            self._note_region(graph, inputs)
+        outside, self._line = self._line, self._line or user_line()
+        self._regions += 1
+        try:
+            yield
+        finally:
+            self._regions -= 1
+            self._line = outside
+
+    def _note_region(self, graph: Any, inputs: Sequence[Any]) -> None:
+        for each in inputs:
+            if isinstance(each, torch.Generator) and each.device.type == self._kind:
+                self._refused(*_GENERATOR)
+            elif isinstance(each, torch.Tensor) and self._kind != "cpu":
+                self._refuse_cpu_tensor(each, "is used on the device", _DATA)
+        self.session.op("compiled graph", repr(_plain(list(inputs))).encode())
+        self.session.code.append((graph.cache_key, graph))
+        for i, each in enumerate(inputs):
+            if isinstance(each, torch.Tensor) and each.device.type == self._kind:
+                storage = self._storages.of(each)
+                self.session.uses(storage, writes=i in graph.mutated_input_idxs)
+
+    def _note_backward(self) -> None:
+        if torch._C._current_graph_task_id() >= 0:
+            self.went_back = True
 
     def __torch_dispatch__(
         self,
@@ -98,9 +161,8 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         tensors = list(_tensors(func, args, given))
         here = [each for each in tensors if each[0].device.type == self._kind]
         self._refuse(func, args, given, tensors, here)
-        if torch._C._current_graph_task_id() >= 0:
-            self.went_back = True
-        if here or _makes(given, self._kind):
+        self._note_backward()
+        if not self._regions and (here or _makes(given, self._kind)):
             self.session.op(str(func), _constants(func, args, given))
         for tensor, writes in here:
             self.session.uses(self._storages.of(tensor), writes=writes)
@@ -120,20 +182,14 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         """Say what no replay could repeat, before it is done."""
         packet = func.overloadpacket
         if here and (packet in _WAITS or _indexes_by_mask(packet, args)):
-            self.session.refuse(
-                f"a value is needed on the host ({packet.__name__})", _HOST
-            )
+            self._refused(f"a value is needed on the host ({packet.__name__})", _HOST)
         elif here and packet in _ENTERS:
-            self.session.refuse("host data enters the device (torch.tensor)", _DATA)
+            self._refused("host data enters the device (torch.tensor)", _DATA)
         elif packet in (_aten._to_copy, _aten.copy_):
             self._refuse_copy(packet, args, given)
         generator = given.get("generator")
         if generator is not None and generator.device.type == self._kind:
-            self.session.refuse(
-                "it draws from a generator of its own, and replays would draw the "
-                "same again",
-                "Draw from torch's default generator of the device",
-            )
+            self._refused(*_GENERATOR)
         self._refuse_cpu(packet, tensors, here)
 
     def _refuse_copy(
@@ -148,11 +204,17 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         if source == target or self._kind not in (source, target):
             return
         if target == self._kind:
-            self.session.refuse(
-                f"host data enters the device (a tensor {text(args[-1])})", _DATA
-            )
+            what = f"host data enters the device (a tensor {text(args[-1])})"
+            self._refused(what, _DATA)
         else:
-            self.session.refuse("a value is needed on the host (a copy)", _HOST)
+            self._refused("a value is needed on the host (a copy)", _HOST)
+
+    def _refused(self, what: str, remedy: str) -> None:
+        """Tell the session; in a compiled graph, at the line that it came from."""
+        if self._regions and self.session.prepares:
+            # Code that was just compiled may tune itself, and does so once.
+            return
+        self.session.refuse(what, remedy, self._line)
 
     def _refuse_cpu(
         self,
@@ -163,14 +225,16 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         if self._kind == "cpu" or packet in (_aten._to_copy, _aten.copy_):
             return
         for tensor, writes in tensors:
-            if tensor.device.type != "cpu" or tensor.untyped_storage() in self._made:
-                continue
-            if writes or here:
-                does = "is written" if writes else "is used on the device"
-                self.session.refuse(
-                    f"a CPU tensor {text(tensor)} {does}, which no replay would repeat",
-                    _CPU if writes else _DATA,
-                )
+            if writes:
+                self._refuse_cpu_tensor(tensor, "is written", _CPU)
+            elif here:
+                self._refuse_cpu_tensor(tensor, "is used on the device", _DATA)
+
+    def _refuse_cpu_tensor(self, tensor: Any, does: str, remedy: str) -> None:
+        if tensor.device.type != "cpu" or tensor.untyped_storage() in self._made:
+            return
+        what = f"a CPU tensor {text(tensor)} {does}, which no replay would repeat"
+        self._refused(what, remedy)
 
     def _made_here(
         self, packet: Any, tensors: list[tuple[Any, bool]], result: Any

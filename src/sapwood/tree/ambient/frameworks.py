@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import FunctionType
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from sapwood.tree.ambient.scope import Openings, Reach
 from sapwood.tree.ambient.views import View
 
-__all__ = ["Deciders", "Declared", "declare_opening", "opening_of"]
+__all__ = [
+    "Deciders",
+    "Declared",
+    "behind",
+    "declare_front",
+    "declare_opening",
+    "opening_of",
+]
 
 Deciders: TypeAlias = Callable[[Any], Iterable[View]]
 """Says which views decide, by their names or lengths, how a value is looked into."""
@@ -39,6 +47,24 @@ def declare_opening(
     """
     _declared[cls] = Declared(opened, deciders)
     _found.clear()
+
+
+_fronts: set[str] = set()
+
+
+def declare_front(mark: str) -> None:
+    """Say by which attribute a function names another that it only stands before."""
+    _fronts.add(mark)
+
+
+def behind(fn: Any) -> Any:
+    """Return the function that a framework's function stands before, or itself."""
+    while isinstance(fn, FunctionType):
+        marks = _fronts.intersection(vars(fn))
+        if not marks:
+            break
+        fn = vars(fn)[marks.pop()]
+    return fn
 
 
 def opening_of(cls: type) -> Declared | None:

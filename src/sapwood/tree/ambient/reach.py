@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from sapwood.errors import CaptureError, StaleOutput
 from sapwood.tree.ambient import views
+from sapwood.tree.ambient.frameworks import behind
 from sapwood.tree.ambient.openings import is_structural, openings
 from sapwood.tree.ambient.scope import ATOMS, Opening, Reach
 from sapwood.tree.ambient.slots import Slot
@@ -363,9 +364,10 @@ def starts(
 
 def _roots(fn: Any, known: Reach) -> Iterator[tuple[str, Any]]:
     """Yield where the walk starts: the object that ``fn`` is bound to, and its code."""
+    fn = behind(fn)
     while isinstance(fn, MethodType):
         yield "self", fn.__self__
-        fn = fn.__func__
+        fn = behind(fn.__func__)
     call = next(
         (vars(cls)["__call__"] for cls in type(fn).__mro__ if "__call__" in vars(cls)),
         None,

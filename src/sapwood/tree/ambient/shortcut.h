@@ -23,16 +23,19 @@ enum way {
   STILL_SLOT,   /* the attribute or item of `of` is `is` */
   STILL_CLASS,  /* the class of `at` is that of the step */
   STILL_LATEST, /* the latest reference is to `at` */
+  STILL_LIST,   /* list `of` has the same items */
 };
 
 struct check {
   enum way way;
   struct step *step;
-  Object *at, *of, *is; /* not owned */
+  Object *at, *of, *is; /* not owned, and these are not either: */
+  Object **items;
+  Size size;
 };
 
 struct shortcut {
-  Size count, relies, room; /* checks and dicts; registers that are filled */
+  Size count, relies, room, dicts; /* checks, dicts, and for how many there is room */
   struct check *checks;
   struct relied *relied;
   Object **found;     /* NULL: in its register */
@@ -40,16 +43,18 @@ struct shortcut {
   Object **held;      /* what is owned during one look */
 };
 
-/* What is known of a register: its object, if any, and whether a dict holds that. */
+/* What is known of a register: its object, if any, and whether a dict holds that. Of
+ * what is opened anew every time it is known what is in there: it is `sealed`. */
 struct known {
   Object *object;
-  int firm;
+  int firm, sealed;
+  int rests; /* of what is about to be opened: on dicts, 1, or on lists, too, 2 */
 };
 
 struct builder {
   struct shortcut *made;
   struct known *known;
-  Size registers;
+  int failed;
 };
 
 static void free_shortcut(struct shortcut *c) {
@@ -57,6 +62,8 @@ static void free_shortcut(struct shortcut *c) {
     return;
   for (Size k = 0; k < c->relies; k++)
     leave_watched(c->relied[k].on);
+  for (Size k = 0; c->checks && k < c->count; k++)
+    free(c->checks[k].items);
   free(c->checks), free(c->relied), free(c->found), free(c->registers), free(c->held);
   free(c);
 }
@@ -65,12 +72,12 @@ static struct shortcut *new_shortcut(Size steps, Size registers, Size used) {
   struct shortcut *c = calloc(1, sizeof *c);
   if (!c)
     return NULL;
+  c->room = c->dicts = steps + 1;
   c->checks = calloc((size_t)steps + 1, sizeof *c->checks);
   c->relied = calloc((size_t)steps + 1, sizeof *c->relied);
   c->found = calloc((size_t)used + 1, sizeof *c->found);
   c->registers = calloc((size_t)registers + 1, sizeof *c->registers);
-  c->held = calloc((size_t)steps + 1, sizeof *c->held);
-  if (c->checks && c->relied && c->found && c->registers && c->held)
+  if (c->checks && c->relied && c->found && c->registers)
     return c;
   free_shortcut(c);
   return NULL;
@@ -78,24 +85,49 @@ static struct shortcut *new_shortcut(Size steps, Size registers, Size used) {
 
 /* Making one, step by step, while all steps are taken. */
 
-static void check(struct builder *b, enum way way, struct step *s, Object *is) {
-  struct check *made = &b->made->checks[b->made->count++];
+/* Make room for one more in an array, which may move; NULL where there is none. */
+static void *grown(void *array, Size count, Size *room, size_t size) {
+  void *more;
+  if (count < *room)
+    return array;
+  more = realloc(array, 2 * (size_t)*room * size);
+  if (more)
+    *room *= 2;
+  return more;
+}
+
+static struct check *check(struct builder *b, enum way way, struct step *s,
+                           Object *is) {
+  struct shortcut *c = b->made;
+  struct check *made = grown(c->checks, c->count, &c->room, sizeof *made);
+  if (!made) {
+    b->failed = 1;
+    return NULL;
+  }
+  c->checks = made, made += c->count++;
+  made->items = NULL, made->size = 0;
   made->way = way, made->step = s, made->is = is;
   made->at = tests_at(s->op) ? b->known[s->at].object : NULL;
   made->of = takes_of(s->op) ? b->known[s->of].object : NULL;
+  return made;
 }
 
 /* Rely on a dict, as it is now; NULL where it cannot be watched. */
 static struct watched *rely(struct builder *b, struct step *s, Object *dict) {
   struct shortcut *c = b->made;
+  struct relied *relied;
   Size k = 0;
   while (k < c->relies && c->relied[k].on->dict != dict)
     k++;
   if (k == c->relies) {
     struct watched *w = use_watched(dict);
-    if (!w)
+    relied = w ? grown(c->relied, c->relies, &c->dicts, sizeof *relied) : NULL;
+    if (!relied) {
+      if (w)
+        leave_watched(w);
       return NULL;
-    c->relied[c->relies++] = (struct relied){w, w->changes};
+    }
+    c->relied = relied, relied[c->relies++] = (struct relied){w, w->changes};
   }
   s->relies = k;
   return c->relied[k].on;
@@ -103,10 +135,11 @@ static struct watched *rely(struct builder *b, struct step *s, Object *dict) {
 
 /* Rely on what a step will read of a dict; false where it is to be taken again. */
 static int relies(struct builder *b, struct step *s) {
-  Object *dict = b->known[s->op == ITEM ? s->of : s->at].object;
+  struct known known = b->known[s->op == ITEM ? s->of : s->at];
+  Object *dict = known.object;
   struct watched *w;
   s->relies = -1;
-  if (s->restless || !dict || dict->type != &PyDict_Type || !(w = rely(b, s, dict)))
+  if (known.sealed || s->restless || !dict || dict->type != &PyDict_Type || !(w = rely(b, s, dict)))
     return 0;
   w->whole |= s->op == LENGTH || s->op == KEYS;
   if (s->op == ITEM)
@@ -119,7 +152,7 @@ static int relies(struct builder *b, struct step *s) {
 
 static void now_known(struct builder *b, const struct step *s, Object *object,
                       int firm) {
-  b->known[s->at].object = object, b->known[s->at].firm = firm;
+  b->known[s->at] = (struct known){object, firm, 0, 0};
 }
 
 /* Whether later steps look into what a step has read. */
@@ -171,8 +204,57 @@ static int is_weak(const Object *reference) {
   return reference->type == &_PyWeakref_RefType;
 }
 
+/* Rely on one dict, or have one list checked; false where neither can be. */
+static int rest_on(struct builder *b, struct step *s, Object *on, Object *keys,
+                   int *listed) {
+  struct check *made;
+  struct watched *w;
+  if (on->type != &PyList_Type) {
+    w = rely(b, s, on);
+    s->relies = -1;
+    if (w && is_none(keys))
+      w->any = 1;
+    for (Size k = 0; w && !is_none(keys) && k < PyTuple_Size(keys); k++)
+      count_key(w, PyTuple_GetItem(keys, k));
+    return w != NULL;
+  }
+  *listed = 1;
+  made = check(b, STILL_LIST, s, NULL);
+  if (!made)
+    return 0;
+  made->of = on, made->size = PyObject_Size(on);
+  made->items = malloc((size_t)(made->size + 1) * sizeof *made->items);
+  for (Size k = 0; made->items && k < made->size; k++)
+    made->items[k] = PyList_GetItem(on, k);
+  return made->items != NULL;
+}
+
+/* Note that what was opened stays what it is while all that it rests on does. What is
+ * given here is read before the thing is opened, and relied on from then on. */
+static int note_rests(struct builder *b, struct step *s, Object *thing) {
+  Object *rests = called(s->ask, thing), *each, *all = NULL;
+  int listed = 0, fit = rests != NULL;
+  if (rests && (all = PyObject_GetIter(rests)))
+    while ((each = PyIter_Next(all))) {
+      fit = fit && rest_on(b, s, PyTuple_GetItem(each, 0), PyTuple_GetItem(each, 1),
+                           &listed);
+      Py_DecRef(each);
+    }
+  fit = fit && all && !PyErr_Occurred();
+  if (PyErr_Occurred())
+    PyErr_Clear();
+  Py_DecRef(all);
+  Py_DecRef(rests);
+  b->failed |= !fit;
+  return fit ? 1 + listed : 0;
+}
+
 static void note_test(struct builder *b, struct step *s, int relied) {
   struct known at = b->known[s->at];
+  if (at.sealed) {
+    b->failed |= s->op < LENGTH || s->op > LACKS;
+    return;
+  }
   if (relied || (s->op == IS && at.object))
     return;
   if (s->op == SAME && at.object && b->known[s->of].object)
@@ -191,7 +273,12 @@ static void note(struct builder *b, struct step *s, const struct step *end, int 
                  struct known of, Object *value) {
   if (tests_at(s->op))
     note_test(b, s, relied);
-  else if (s->op == ROOT) {
+  else if (of.sealed) {
+    b->failed |= s->op != ITEM;
+    now_known(b, s, value, of.firm);
+  } else if (s->op == OPEN && of.rests) {
+    b->known[s->at] = (struct known){value, of.rests == 1, 1, 0};
+  } else if (s->op == ROOT) {
     check(b, STILL_ROOT, s, value);
     now_known(b, s, value, 0);
   } else if (s->op == WHOLE && is_plain(of.object))
@@ -212,6 +299,15 @@ static void note(struct builder *b, struct step *s, const struct step *end, int 
 static void put(Object **at, Object *object) {
   Py_IncRef(object);
   fill(at, object);
+}
+
+static int has_items(const struct check *c) {
+  if (PyObject_Size(c->of) != c->size)
+    return 0;
+  for (Size k = 0; k < c->size; k++)
+    if (PyList_GetItem(c->of, k) != c->items[k])
+      return 0;
+  return 1;
 }
 
 static int is_still(struct check *c, Object *latest, struct shortcut *all,
@@ -243,6 +339,8 @@ static int is_still(struct check *c, Object *latest, struct shortcut *all,
     return c->at->type == s->value;
   case STILL_LATEST:
     return refers(PyList_GetItem(latest, s->of), c->at);
+  case STILL_LIST:
+    return has_items(c);
   }
   return 0;
 }

@@ -43,10 +43,12 @@ static Object *not_told(void) {
 static int take_all(struct program *p, Object **registers, struct builder *b) {
   const struct step *end = p->steps + p->count;
   for (struct step *s = p->steps; s < end; s++) {
-    struct known of = {NULL, 0};
+    struct known of = {NULL, 0, 0, 0};
     int relied = 0;
     if (b) {
       of = takes_of(s->op) ? b->known[s->of] : of;
+      if (s->op == OPEN && of.object && !of.sealed && !is_none(s->ask))
+        of.rests = note_rests(b, s, of.object);
       relied = (s->op == ITEM || (s->op >= LENGTH && s->op <= LACKS)) && relies(b, s);
     }
     if (!take(s, p->latest, registers))
@@ -72,9 +74,10 @@ static Object *taken(struct program *p, struct builder *b) {
 /* Take all steps, and keep the shortcut that they come to. */
 static Object *taken_and_noted(struct program *p) {
   struct builder b = {new_shortcut(p->count, p->registers, p->used),
-                      calloc((size_t)p->registers, sizeof *b.known), p->registers};
+                      calloc((size_t)p->registers, sizeof *b.known), 0};
   Object *result = taken(p, b.made && b.known ? &b : NULL);
-  if (b.made && b.known && result && !is_none(result) && !p->shortcut) {
+  if (b.made && b.known && !b.failed && result && !is_none(result) &&
+      !p->shortcut && (b.made->held = calloc((size_t)b.made->count + 1, sizeof result))) {
     for (Size k = 0; k < p->used; k++)
       b.made->found[k] = b.known[p->found[k]].object;
     p->shortcut = b.made, b.made = NULL, p->successes = 0;
@@ -206,3 +209,6 @@ EXPORT Object *sapwood_steps(Object *steps, Object *found, Object *latest,
   Py_DecRef(self);
   return function;
 }
+
+/* Have no dict watched: this interpreter does not tell of all that changes. */
+EXPORT void sapwood_watch_nothing(void) { watcher = REFUSED; }

@@ -37,7 +37,7 @@ class Op(IntEnum):
     ROOT = 0
     """Fill it with ``value()``, which must not be None."""
     OPEN = 1
-    """Fill it with ``value(of)``."""
+    """Fill it with ``value(of)``; that rests on what ``ask(of)`` gives, if that is."""
     WHOLE = 2
     """Fill it with ``of``, if that is a plain list, tuple or dict; else as `OPEN`."""
     ATTRIBUTE = 3
@@ -69,7 +69,7 @@ class Step(NamedTuple):
     at: int
     of: int = 0
     value: Any = None
-    ask: Callable[[Any], bool] | None = None
+    ask: Callable[[Any], object] | None = None
 
 
 class Check(Protocol):
@@ -138,6 +138,8 @@ class _Assembler:
             self._add(Op.CLASS, thing, value=check.cls)
         if not check.tests:
             return True
+        if check.way is not None and check.way.getters is not None:
+            return all(self._got(test, check.way) for test in check.tests)
         space = self._opened(check, thing)
         each = check.way.each if check.way else ""
         return all(self._test(test, space, each) for test in check.tests)
@@ -152,7 +154,7 @@ class _Assembler:
         at: int,
         of: int = 0,
         value: Any = None,
-        ask: Callable[[Any], bool] | None = None,
+        ask: Callable[[Any], object] | None = None,
     ) -> None:
         self.program.steps.append(Step(op, at, of, value, ask))
 
@@ -160,6 +162,8 @@ class _Assembler:
         way = check.way
         if way is None:
             self._add(Op.OPEN, self._space, thing, check.open)
+        elif way.rests is not None:
+            self._add(Op.OPEN, self._space, thing, way.into or check.open, way.rests)
         elif not way.attribute:
             self._add(Op.WHOLE, self._space, thing, check.open)
         else:
@@ -209,6 +213,19 @@ class _Assembler:
             self._add(Op.IS, self._slot(self._value, space, guard.key, each), 0, first)
         return True
 
+    def _got(self, test: Test, way: Way) -> bool:
+        """Add steps for values that getters give; False where that is not all."""
+        if not isinstance(test, ConstantTest):
+            return False
+        for guard, first in zip(test.guards, test.first, strict=True):
+            getter = (way.getters or {})[guard.key]
+            value = getter()
+            if first is CHANGING or (way.shown or _itself)(value) != first:
+                return False
+            self._add(Op.ROOT, self._value, 0, getter)
+            self._add(Op.IS, self._value, 0, value)
+        return True
+
     def _objects(
         self,
         test: SeenTest | NodeTest | OpaqueTest | ArrayTest,
@@ -239,6 +256,10 @@ class _Assembler:
             program.places.append((test, number))
         else:
             self._add(Op.REFERS, at, value=first)
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _lacks(names: frozenset[str], space: Any) -> bool:

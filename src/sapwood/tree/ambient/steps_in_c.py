@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sapwood.errors import MisuseError
 from sapwood.native import native_path
-from sapwood.tree.ambient.steps import Program
+from sapwood.tree.ambient.steps import Op, Program, Step
 
 __all__ = ["SOURCE", "in_c", "is_suited", "maker"]
 
@@ -42,13 +42,54 @@ def maker() -> Maker | None:
     if not is_suited(sys.implementation.name, abi, sys.maxsize):
         return None
     try:
-        make: Any = ctypes.PyDLL(str(native_path(SOURCE))).sapwood_steps
+        library = ctypes.PyDLL(str(native_path(SOURCE)))
+        make: Any = library.sapwood_steps
     except (MisuseError, OSError):
         # No compiler, no folder, or an interpreter whose functions cannot be found.
         return None
     make.restype = ctypes.py_object
     make.argtypes = (*[ctypes.py_object] * 3, ctypes.c_ssize_t)
+    if not all(_is_told(make, write) for write in _WRITES):
+        library.sapwood_watch_nothing()
     return make  # type: ignore[no-any-return]
+
+
+class _Probe:
+    """Something with an attribute."""
+
+    def __init__(self) -> None:
+        self.read: object = None
+
+
+def _set(probe: _Probe) -> None:
+    for value in [0] * 100:  # as often as it takes to be done the quick way
+        probe.read = value
+
+
+_WRITES: Final = (
+    _set,
+    lambda probe: object.__setattr__(probe, "read", 0),
+    lambda probe: delattr(probe, "read"),
+    lambda probe: probe.__dict__.update(read=0),
+)
+
+
+def _is_told(make: Maker, write: Callable[[_Probe], object]) -> bool:
+    """Return whether a look notices that an attribute was written.
+
+    CPython 3.13 does not tell those who watch the dict of an object of its attributes.
+    """
+    probe = _Probe()
+    steps = (
+        Step(Op.ROOT, 0, 0, lambda: probe),
+        Step(Op.ATTRIBUTE, 1, 0, "__dict__"),
+        Step(Op.ITEM, 2, 1, "read"),
+        Step(Op.IS, 2, 0, None),
+    )
+    look = make(steps, (), [], 3)
+    seen = [look() is not None for _ in range(3)]
+    write(probe)
+    return all(seen) and look() is None
 
 
 def is_suited(implementation: str, abi: str, largest: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from types import MemberDescriptorType
@@ -44,6 +44,7 @@ __all__ = [
     "TYPE",
     "VARIABLES",
     "WRAPPED",
+    "Rest",
     "Space",
     "View",
     "Way",
@@ -54,6 +55,10 @@ __all__ = [
 
 Space: TypeAlias = Mapping[Any, Any] | Sequence[Any]
 """What a view opens a thing into."""
+
+
+Rest: TypeAlias = tuple[object, tuple[Any, ...] | None]
+"""A dict or list that something rests on, and the keys of a dict that count."""
 
 
 class _Empty:
@@ -73,11 +78,20 @@ class Way:
     That is an ``attribute`` of the thing, or the ``item`` of that; no attribute: it is
     the thing itself, where this is a plain list, tuple or dict. Slots hold what is in
     there, or the attribute ``each`` of it.
+
+    What has to be called rests on what ``rests(thing)`` gives, each with the keys that
+    count there, or None for all: while those dicts and lists stay, so do its slots.
+    It is ``into(thing)`` where each of its slots is an attribute. And what is no
+    thing's has ``getters`` by key, whose values are shown as ``shown(value)``.
     """
 
     attribute: str = ""
     item: str = ""
     each: str = ""
+    rests: Callable[[Any], Iterable[Rest]] | None = None
+    into: Callable[[Any], Any] | None = None
+    getters: Mapping[Any, Callable[[], Any]] | None = None
+    shown: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,138 @@
+"""What torch's compiler has made, as a watched function runs it.
+
+The kernels that it generates are launched past the dispatcher. So every compiled graph
+is told as a whole: what it takes, and what of that it writes. It runs as it is, without
+the graphs that torch would record of it by itself. That torch compiles is told, too.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import wraps
+from importlib import import_module
+from sys import modules
+from typing import Any, Final, NamedTuple, Protocol
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+__all__ = ["Listener", "listening"]
+
+_GRAPHS: Final = "torch._inductor.output_code"
+_TREES: Final = "torch._inductor.cudagraph_trees"
+
+Function = Callable[..., Any]
+
+
+class Listener(Protocol):
+    """A dispatch mode that is told of compiled graphs as well."""
+
+    def region(self, graph: Any, inputs: Sequence[Any]) -> AbstractContextManager[None]:
+        """Return what a compiled graph runs in."""
+        ...
+
+    def compiling(self) -> None:
+        """Take note that torch begins to compile; what this raises ends that."""
+        ...
+
+
+class _Replaced(NamedTuple):
+    """A method that stands back while somebody listens."""
+
+    owner: type
+    name: str
+    method: Function
+
+
+_lock: Final = threading.Lock()
+_listening: Final[list[Listener]] = []
+_replaced: Final[list[_Replaced]] = []
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Tell a mode of the compiled graphs that run under it, and of compiling.
+
+    Not of graphs where nothing had been compiled before: of that, they hear.
+    """
+    thread = threading.get_ident()
+
+    def begun(_: Any) -> None:
+        # Torch takes all modes away before it compiles what comes forward.
+        if threading.get_ident() == thread or listener in _listeners():
+            listener.compiling()
+
+    handler: Any = torch._dynamo.callback_handler
+    call = _uncompiled(begun)
+    _begin(listener)
+    handler.register_start_callback(call)
+    try:
+        yield
+    finally:
+        # What resets the compiler forgets who wants to be called.
+        if call in handler.start_callbacks:
+            handler.remove_start_callback(call)
+        _end(listener)
+
+
+def _begin(listener: Listener) -> None:
+    with _lock:
+        if not _replaced and _GRAPHS in modules:
+            graphs, trees = modules[_GRAPHS], import_module(_TREES)
+            _replace(graphs.CompiledFxGraph, "__call__", _told)
+            _replace(trees.CUDAGraphTreeManager, "_run", _without_graphs)
+        _listening.append(listener)
+
+
+def _end(listener: Listener) -> None:
+    with _lock:
+        _listening.remove(listener)
+        while _replaced and not _listening:
+            owner, name, method = _replaced.pop()
+            setattr(owner, name, method)
+
+
+def _replace(owner: type, name: str, by: Callable[[Function], Function]) -> None:
+    method = getattr(owner, name)
+    setattr(owner, name, _uncompiled(by(method)))
+    _replaced.append(_Replaced(owner, name, method))
+
+
+def _uncompiled(function: Function) -> Function:
+    """Return a function that torch does not compile where it comes to it."""
+    made: Function = torch._dynamo.disable(function, reason="it tells of compiled code")
+    return made
+
+
+def _listeners() -> list[Listener]:
+    """Return who listens to this thread, on which autograd may be for another."""
+    modes = _get_current_dispatch_mode_stack()
+    return [each for each in tuple(_listening) if each in modes]
+
+
+def _told(run: Function) -> Function:
+    """Return what runs a compiled graph, and tells of it first."""
+
+    @wraps(run)
+    def call(graph: Any, inputs: Sequence[Any]) -> Any:
+        with ExitStack() as stack:
+            for listener in _listeners():
+                stack.enter_context(listener.region(graph, inputs))
+            return run(graph, inputs)
+
+    return call
+
+
+def _without_graphs(run: Function) -> Function:
+    """Return what runs compiled code in place of the graph that torch has of it."""
+
+    @wraps(run)
+    def call(trees: Any, new_inputs: Any, function_id: Any) -> Any:
+        if _listeners():
+            # As torch itself does with what it cannot record.
+            return trees.ids_to_funcs[function_id].model(new_inputs)
+        return run(trees, new_inputs, function_id)
+
+    return call

@@ -1,0 +1,347 @@
+"""What torch's compiler has made is told, where it runs and when it is made."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from sapwood import CaptureError
+from sapwood.tree.ambient import survey
+from sapwood.tree.session import Session, Unready
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # what the compiler says of itself
+
+
+@pytest.fixture
+def watch(adapter_of):
+    """Return what runs a function while it is watched, and what was told of it."""
+    from sapwood.integrations.torch.watching import Watcher
+
+    adapter = adapter_of("cpu")
+
+    def run(fn, *args):
+        session = Session(tolerant=False)
+        with Watcher(session, adapter.storages_of) as watcher:
+            fn(*args)
+        used = {id(storage): use for storage, use in session.used.items()}
+        return session, watcher, lambda t: used.get(id(adapter.storage(t)))
+
+    return run
+
+
+@pytest.fixture
+def generated():
+    """Skip where there is nothing to generate kernels for the CPU with."""
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler here")
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def graph():
+    """Return a compiled graph of the device that has no memory."""
+    return SimpleNamespace(
+        device_types={"meta"}, mutated_input_idxs={0}, cache_key="a graph"
+    )
+
+
+@pytest.fixture
+def meta(adapter_of):
+    """Return a watcher of tensors without memory, and its session."""
+    from sapwood.integrations.torch.watching import Watcher
+
+    adapter, session = adapter_of("meta"), Session(tolerant=False)
+    with Watcher(session, adapter.storages_of) as watcher:
+        yield watcher, session, adapter.storage
+
+
+class _Generator(torch.Generator):
+    """A generator that says that it is of the device that has no memory."""
+
+    @property
+    def device(self):
+        return torch.device("meta")
+
+
+# What runs.
+
+
+@pytest.mark.usefixtures("generated")
+def test_a_compiled_graph_is_one_operation(watch):
+    """What it takes is told, and what it writes, at the line that it came from."""
+    linear, cache = nn.Linear(8, 8), torch.zeros(4, 8)
+    place = torch.tensor([1])
+
+    @torch.compile
+    def step(x):
+        cache.index_copy_(0, place, linear(x))
+        return cache.sum(1)
+
+    x = torch.randn(1, 8)
+    with torch.no_grad():
+        first, _, _ = watch(step, x)
+        again, _, used = watch(step, x)
+    assert first.prepares
+    assert not again.prepares
+    assert [name for name, _ in again.ops] == ["compiled graph"]
+    assert again.digests() == first.digests()
+    assert again.code == first.code
+    assert used(cache).writes
+    assert __file__ in used(cache).where
+    for each in (x, place, linear.weight, linear.bias):
+        assert not used(each).writes
+
+
+@pytest.mark.usefixtures("generated")
+def test_compiled_training_is_told(watch):
+    """Backward is a compiled graph, too; what is between and behind them is seen."""
+    linear = nn.Linear(8, 8)
+
+    @torch.compile
+    def loss(x):
+        return nn.functional.gelu(linear(x)).sum()
+
+    def step(x):
+        loss(x * 2).backward()
+
+    x = torch.randn(3, 8)
+    watch(step, x)
+    session, watcher, used = watch(step, x)
+    names = [name for name, _ in session.ops]
+    assert watcher.went_back
+    assert not session.prepares
+    assert names.count("compiled graph") == len(session.code) == 2
+    assert names[0] == "aten.mul.Tensor"
+    assert "aten.add_.Tensor" in names
+    assert used(linear.weight.grad).writes
+    assert not used(linear.weight).writes
+
+
+def test_a_compiled_step_goes_back(watch):
+    """Where backward is compiled by a compiled function, nobody waits for ever."""
+    torch._dynamo.reset()
+    linear = nn.Linear(8, 8)
+
+    @torch.compile(backend="aot_eager")
+    def step(x):
+        linear.zero_grad()
+        linear(x).sum().backward()
+
+    x = torch.randn(3, 8)
+    first, *_, last, again = (watch(step, x)[0] for _ in range(4))
+    assert first.prepares
+    assert not last.prepares
+    assert last.digests() == again.digests()
+
+
+@pytest.mark.usefixtures("generated")
+def test_others_are_not_told(watch):
+    """A compiled graph on a thread that is not watched is no part of the function."""
+    double = torch.compile(lambda x: x * 2)
+    x, other = torch.randn(3), torch.randn(3)
+    double(x)
+
+    def step(x):
+        thread = threading.Thread(target=double, args=(other,))
+        thread.start()
+        thread.join()
+        return double(x)
+
+    session, _, used = watch(step, x)
+    assert len(session.ops) == 1
+    assert used(other) is None
+    assert used(x) is not None
+
+
+@pytest.mark.usefixtures("generated")
+def test_torch_is_left_as_it_was(watch):
+    """What runs compiled graphs is only another while somebody watches."""
+    from torch._inductor.cudagraph_trees import CUDAGraphTreeManager
+    from torch._inductor.output_code import CompiledFxGraph
+
+    methods = lambda: (CompiledFxGraph.__call__, CUDAGraphTreeManager._run)  # noqa: E731
+    before, inside = methods(), []
+    watch(lambda: watch(lambda: inside.append(methods())))
+    with pytest.raises(ZeroDivisionError):
+        watch(lambda: 1 // 0)
+    assert methods() == before
+    assert all(a is not b for a, b in zip(inside[0], before, strict=True))
+    assert not torch._dynamo.callback_handler.start_callbacks
+
+
+@pytest.mark.usefixtures("generated")
+def test_torch_records_no_graphs_inside_of_ours(watch):
+    """Where torch would record or replay a graph of its own, its code runs instead."""
+    from torch._inductor.cudagraph_trees import CUDAGraphTreeManager
+
+    model = SimpleNamespace(model=lambda inputs: [2 * each for each in inputs])
+    trees, found = SimpleNamespace(ids_to_funcs={7: model}), []
+    watch(lambda: found.append(CUDAGraphTreeManager._run(trees, [1, 2], 7)))
+    assert found == [[2, 4]]
+
+
+# What no replay repeats.
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (torch.ones(()), "a CPU tensor .* is used on the device"),
+        (_Generator(), "a generator of its own"),
+    ],
+    ids=["tensor", "generator"],
+)
+def test_what_a_compiled_graph_takes_is_refused(meta, graph, given, text):
+    """It may take no CPU tensor from outside, nor a generator."""
+    watcher, session, _ = meta
+    with pytest.raises(CaptureError, match=text), watcher.region(graph, [given]):
+        pass
+    assert not session.used
+
+
+def test_numbers_tell_compiled_graphs_apart(meta, graph):
+    """A number that a compiled graph takes is baked in, and so it is compared."""
+    watcher, session, storage = meta
+    x = torch.zeros(4, device="meta")
+    for number in (3, 3, 4):
+        with watcher.region(graph, [x, number]):
+            x + 1
+    _, first, second, third = session.digests()
+    assert first == second != third
+    assert session.used[storage(x)].writes
+
+
+def test_in_a_compiled_graph_refusals_have_its_line(meta, graph):
+    """What is refused inside of generated code, is refused where that is called."""
+    watcher, _, _ = meta
+    x = torch.zeros(4, device="meta")
+    names = {"torch": torch, "x": x}
+    code = compile("x.nonzero()", "/tmp/generated.py", "exec")
+    with (
+        pytest.raises(CaptureError, match="on the host") as caught,
+        watcher.region(graph, [x]),
+    ):
+        exec(code, names)
+    assert __file__ in str(caught.value)
+
+
+def test_what_tunes_itself_is_not_refused(meta, graph):
+    """What code does that was compiled just now, it may do once."""
+    watcher, session, _ = meta
+    x = torch.zeros(4, device="meta")
+    watcher.compiling()
+    with watcher.region(graph, [x]):
+        torch.ops.aten.lift_fresh(x)
+    assert session.unrecordable is None
+    with pytest.raises(CaptureError, match="host data"):
+        torch.ops.aten.lift_fresh(x)
+
+
+# What compiles.
+
+
+def test_nothing_is_compiled_in_a_capture(adapter_of, monkeypatch):
+    """A capture that torch begins to compile in ends; outside, it compiles as ever."""
+    from sapwood.integrations.torch.watching import Watcher
+
+    torch._dynamo.reset()
+    double = torch.compile(lambda x: x * 2, backend="eager")
+    x, session = torch.ones(3), Session(tolerant=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        with (
+            pytest.raises(Exception, match="compiles"),
+            Watcher(session, adapter_of("cuda").storages_of),
+        ):
+            double(x)
+    assert type(session.unrecordable) is type(session.unrecordable.anew()) is Unready
+    assert __file__ in session.unrecordable.where
+    assert torch.equal(double(x), x * 2)
+
+
+def test_what_others_compile_is_theirs(watch):
+    """That another thread compiles says nothing of the function that is watched."""
+    torch._dynamo.reset()
+    double = torch.compile(lambda x: x * 2, backend="eager")
+
+    def step():
+        thread = threading.Thread(target=double, args=(torch.ones(3),))
+        thread.start()
+        thread.join()
+
+    session, _, _ = watch(step)
+    assert not session.prepares
+
+
+def test_the_compiler_may_be_reset(watch):
+    """A compiler that is reset inside of a watched function forgets who listens."""
+    session, _, _ = watch(torch._dynamo.reset)
+    assert not session.prepares
+
+
+# What is reached.
+
+
+class _Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.scale = nn.Linear(4, 4), 3.0
+        self.register_buffer("shift", torch.ones(4))
+
+    def forward(self, x):
+        return self.linear(x) * self.scale + self.shift
+
+
+@pytest.mark.parametrize("way", ["itself", "in a closure", "by method"])
+def test_a_compiled_module_is_read_as_the_module(adapter, way):
+    """What it was made of is read, and nothing of what the compiler keeps."""
+    torch._dynamo.reset()
+    module, x = _Scaled(), torch.randn(2, 4)
+    compiled = torch.compile(module, backend="aot_eager")
+    if way == "by method":
+        module.compile(backend="aot_eager")
+        compiled = module
+    fn = compiled if way == "itself" else lambda x: compiled(x)
+
+    def look():
+        return survey(fn, {"x": x}, adapter)
+
+    with torch.no_grad():
+        before = look()
+        fn(x)
+        after = look()
+        assert not after.changes_since(before)
+        assert after.key == before.key
+        reached = [path.rpartition(".")[2] for path in before.array_slots()]
+        assert sorted(reached) == ["bias", "shift", "weight"]
+        module.scale = 4.0
+        assert look().key != before.key
+
+
+@pytest.mark.parametrize("way", ["itself", "in a closure"])
+def test_a_compiled_function_is_read_as_the_function(adapter, way):
+    """It, and a function that calls it, read what the plain one reads."""
+    torch._dynamo.reset()
+    weight, x, scale = torch.ones(4), torch.randn(2, 4), 2.0
+
+    def plain(x):
+        return x * weight * scale
+
+    compiled = torch.compile(plain, backend="aot_eager")
+    fn = compiled if way == "itself" else lambda x: compiled(x)
+
+    def look():
+        return survey(fn, {"x": x}, adapter)
+
+    before = look()
+    fn(x)
+    assert not look().changes_since(before)
+    assert list(before.array_slots().values()) == [weight]
+    scale = 3.0
+    assert look().key != before.key
