@@ -28,7 +28,7 @@ enum place {
   MARKS,    /* their addresses, and whether they require grad or () */
   HELD,     /* objects by number, and how many references there are */
   COUNTED,  /* a function, what it is called with, and what it gives */
-  MAKERS,   /* of each new array: a function by number, or one and two arguments */
+  MAKERS,   /* of each new array: a function by number, or one and four arguments */
   PICKS,    /* what the result is picked from: constants, and places; or () */
   SHAPE,    /* makes a nest of a list, or None for one value; how many are bound */
   BOUND,    /* (array, attribute, place in the picks) of each that is bound */

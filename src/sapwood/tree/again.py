@@ -32,6 +32,9 @@ __all__ = ["MISS", "SOURCE", "Again", "Parts", "Pattern", "in_c", "maker"]
 
 SOURCE: Final = Path(__file__).with_name("again.c")
 
+_REST: Final = 3
+"""Arguments behind the first that C knows how to pass."""
+
 MISS: Final = object()
 """What C gives where a call does not fit, and nothing has been done."""
 
@@ -240,8 +243,9 @@ def _total(pattern: Pattern) -> int:
 
 
 def _maker(make: Callable[[], Any]) -> tuple[Any, ...]:
-    """Return a function and two arguments, the last by number, or its own number."""
+    """Return a function and its arguments, the first by number, or its own number."""
     match make:
-        case functools.partial(func=function, args=(first, second), keywords={}):
-            return function, first, id(second)
+        case functools.partial(func=function, args=(first, *rest)):
+            if len(rest) == _REST and not make.keywords:
+                return function, id(first), *rest
     return (id(make),)

@@ -57,8 +57,9 @@ static int launched(struct again *a) {
 static Object *made(Object *maker) {
   if (PyTuple_Size(maker) == 1)
     return PyObject_CallNoArgs((Object *)number(maker, 0));
-  return PyObject_CallFunctionObjArgs(item(maker, 0), item(maker, 1),
-                                      (Object *)number(maker, 2), NULL);
+  return PyObject_CallFunctionObjArgs(item(maker, 0), (Object *)number(maker, 1),
+                                      item(maker, 2), item(maker, 3), item(maker, 4),
+                                      NULL);
 }
 
 /* The new arrays, and what else is picked; NULL with an error. */

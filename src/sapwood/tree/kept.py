@@ -32,8 +32,8 @@ class Kept:
     """Storages that are kept, and what makes arrays over them.
 
     ``held`` are the objects that arrays refer to while they live: the storages, or
-    what a framework has in their place. Each of the ``makers``, of one of the
-    ``arrays``, has one of them too. Other uses, which ``count`` tells of each of the
+    what a framework has in their place, and ``had`` says which of them the ``makers``,
+    one of each array, have as well. Other uses, which ``count`` tells of each of the
     ``numbers``, may be watched.
     """
 
@@ -44,7 +44,7 @@ class Kept:
         storages: Sequence[Storage],
         held: Sequence[Any],
         makers: Sequence[Callable[[], Any]],
-        arrays: Sequence[Made],
+        had: Sequence[int],
         count: Callable[[int], int] = int,
         numbers: Sequence[int] = (),
     ) -> None:
@@ -52,8 +52,7 @@ class Kept:
         self.count, self.numbers = count, numbers
         # What they come to while no array lives: by how they are held, not as read,
         # for a reference that nobody knows of may end later.
-        over = [k for k, *_ in arrays]
-        self.uses = [1 + over.count(k) for k in range(len(held))]
+        self.uses = [1 + had.count(k) for k in range(len(held))]
         self.others = [*map(count, numbers)]
 
     def is_only(self, stream: Stream) -> bool:
@@ -84,4 +83,4 @@ def keep(adapter: Makes, storages: Sequence[Storage], arrays: Sequence[Made]) ->
         partial(adapter.make, template, storages[k], address)
         for k, template, address in arrays
     ]
-    return Kept(storages, storages, makers, arrays)
+    return Kept(storages, storages, makers, [k for k, *_ in arrays])

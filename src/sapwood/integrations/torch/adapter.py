@@ -6,7 +6,7 @@ and those that replays return, which lie over this library's storages.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -49,6 +49,8 @@ _FLAGS = (
     ("is_inference", True),
 )
 _grad_enabled = torch.is_grad_enabled
+_tensor_like: Any = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
+"""Makes a tensor over the storage of another that has nothing else to do with it."""
 _users_of = torch._C._storage_Use_Count
 _version = torch.Tensor._version.__get__
 _where = torch.Tensor.data_ptr
@@ -147,12 +149,13 @@ class TorchAdapter:
 
     def make(self, template: Template, storage: Storage, address: Addr) -> Any:
         """Return a tensor like the template's, which requires grad if it is a leaf."""
-        offset = (address - storage.address) // template.look["dtype"].itemsize
+        offset = address - storage.address
         return self._over(template, self.storages_of.made(storage), offset)
 
     def _over(self, template: Template, theirs: Any, offset: int) -> Any:
-        """Return a tensor over a storage of torch's, so many elements on."""
+        """Return a tensor over a storage of torch's, so many bytes on."""
         look, flags, kind = template
+        offset //= look["dtype"].itemsize
         if self._on_cuda:
             look["storage_offset"] = offset
             tensor = _cuda_tensor(look, theirs)
@@ -166,19 +169,27 @@ class TorchAdapter:
     def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
         """Return storages kept, by those of torch's that stand for them."""
         theirs = [*map(self.storages_of.made, storages)]
-        makers = [
-            self._maker(template, theirs[k], address - storages[k].address)
-            for k, template, address in arrays
-        ]
+        makers: list[Callable[[], Any]] = []
+        had: list[int] = []
+        for k, template, address in arrays:
+            offset = address - storages[k].address
+            like = self._like(template, theirs[k], offset)
+            if like is None:
+                had.append(k)
+                like = partial(self._over, template, theirs[k], offset)
+            makers.append(like)
         numbers = [each._cdata for each in theirs]
-        return Kept(storages, theirs, makers, arrays, _users_of, numbers)
+        return Kept(storages, theirs, makers, had, _users_of, numbers)
 
-    def _maker(self, template: Template, theirs: Any, offset: int) -> Any:
+    def _like(
+        self, template: Template, theirs: Any, offset: int
+    ) -> Callable[[], Any] | None:
+        """Return what makes tensors quickly, like one that it has; None for others."""
         look, flags, kind = template
-        offset //= look["dtype"].itemsize
-        if self._on_cuda and not flags & ~LEAF and not kind:
-            return partial(_cuda_tensor, {**look, "storage_offset": offset}, theirs)
-        return partial(self._over, template, theirs, offset)
+        if not self._on_cuda or flags & ~LEAF or kind or _tensor_like is None:
+            return None
+        first = self._over(template, theirs, offset)
+        return partial(_tensor_like, first, look["size"], look["stride"], 0)
 
     def settle(self, template: Template, address: Addr) -> Template:
         """Return the template: it serves for any address."""

@@ -185,8 +185,7 @@ static void note_slot(struct builder *b, struct step *s, const struct step *end,
   if (dict && *dict == value) {
     check(b, STILL_DICT, s, value);
     now_known(b, s, value, 1);
-  } else if (of.object && (of.firm || s->op == ATTRIBUTE) && looked_into(s, end) &&
-             gives_again(s, of.object, value)) {
+  } else if (of.object && looked_into(s, end) && gives_again(s, of.object, value)) {
     check(b, STILL_SLOT, s, value);
     now_known(b, s, value, 0);
   } else {
@@ -285,8 +284,7 @@ static void note(struct builder *b, struct step *s, const struct step *end, int 
     now_known(b, s, value, of.firm);
   else if (s->op == ITEM && (relied || (of.firm && of.object->type == &PyTuple_Type)))
     now_known(b, s, value, 1);
-  else if (s->op == ATTRIBUTE || (s->op == ITEM && of.object &&
-                                  of.object->type == &PyList_Type))
+  else if (s->op == ATTRIBUTE || (s->op == ITEM && is_plain(of.object)))
     note_slot(b, s, end, of, value);
   else {
     check(b, AGAIN, s, NULL);

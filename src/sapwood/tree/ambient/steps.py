@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from operator import is_
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from sapwood.tree.ambient.checks import (
     CHANGING,
@@ -29,6 +29,8 @@ from sapwood.tree.ambient.checks import (
 from sapwood.tree.ambient.views import Way
 
 __all__ = ["Check", "Op", "Program", "Step", "assembled"]
+
+_PLAIN: Final = Way()
 
 
 class Op(IntEnum):
@@ -138,11 +140,12 @@ class _Assembler:
             self._add(Op.CLASS, thing, value=check.cls)
         if not check.tests:
             return True
-        if check.way is not None and check.way.getters is not None:
-            return all(self._got(test, check.way) for test in check.tests)
+        constants = [test for test in check.tests if isinstance(test, ConstantTest)]
+        if check.way and check.way.getters and len(constants) == len(check.tests):
+            return all(self._got(test, check.way) for test in constants)
         space = self._opened(check, thing)
-        each = check.way.each if check.way else ""
-        return all(self._test(test, space, each) for test in check.tests)
+        way = check.way or _PLAIN
+        return all(self._test(test, space, way) for test in check.tests)
 
     def _fresh(self) -> int:
         self.program.registers += 1
@@ -160,8 +163,10 @@ class _Assembler:
 
     def _opened(self, check: Check, thing: int) -> int:
         way = check.way
-        if way is None:
+        if way is None or way.getters is not None:
             self._add(Op.OPEN, self._space, thing, check.open)
+        elif way.attributes:
+            return thing
         elif way.rests is not None:
             self._add(Op.OPEN, self._space, thing, way.into or check.open, way.rests)
         elif not way.attribute:
@@ -180,8 +185,10 @@ class _Assembler:
             self._add(Op.ATTRIBUTE, register, thing, name)
         return register
 
-    def _test(self, test: Test, space: int, each: str) -> bool:
+    def _test(self, test: Test, space: int, way: Way) -> bool:
         match test:
+            case LengthTest() if way.attributes:
+                pass  # there are as many as ever
             case LengthTest(_, length):
                 self._add(Op.LENGTH, space, length)
             case LacksTest(names, _):
@@ -189,34 +196,35 @@ class _Assembler:
             case KeysTest():
                 self._add(Op.KEYS, space, 0, test.keys, partial(_has, test.keys))
             case ConstantTest():
-                return self._constants(test, space, each)
+                return self._constants(test, space, way)
             case SeenTest() | NodeTest() | OpaqueTest() | ArrayTest():
-                self._objects(test, space, each)
+                self._objects(test, space, way)
             case ReadTest():
                 for guard in test.guards:
-                    at = self._slot(self._fresh(), space, guard.key, each)
+                    at = self._slot(self._fresh(), space, guard.key, way)
                     self.program.found.append(at)
             case _:
                 return False
         return True
 
-    def _slot(self, at: int, space: int, key: Any, each: str) -> int:
+    def _slot(self, at: int, space: int, key: Any, way: Way) -> int:
+        if way.attributes:
+            self._add(Op.ATTRIBUTE, at, space, way.attributes[key])
+            return at
         self._add(Op.ITEM, at, space, key)
-        if each:
-            self._add(Op.ATTRIBUTE, at, at, each)
+        if way.each:
+            self._add(Op.ATTRIBUTE, at, at, way.each)
         return at
 
-    def _constants(self, test: ConstantTest, space: int, each: str) -> bool:
+    def _constants(self, test: ConstantTest, space: int, way: Way) -> bool:
         for guard, first in zip(test.guards, test.first, strict=True):
             if first is CHANGING:
                 return False
-            self._add(Op.IS, self._slot(self._value, space, guard.key, each), 0, first)
+            self._add(Op.IS, self._slot(self._value, space, guard.key, way), 0, first)
         return True
 
-    def _got(self, test: Test, way: Way) -> bool:
-        """Add steps for values that getters give; False where that is not all."""
-        if not isinstance(test, ConstantTest):
-            return False
+    def _got(self, test: ConstantTest, way: Way) -> bool:
+        """Add steps for values that getters give; False where one may change."""
         for guard, first in zip(test.guards, test.first, strict=True):
             getter = (way.getters or {})[guard.key]
             value = getter()
@@ -230,14 +238,14 @@ class _Assembler:
         self,
         test: SeenTest | NodeTest | OpaqueTest | ArrayTest,
         space: int,
-        each: str,
+        way: Way,
     ) -> None:
         pairs = zip(test.guards, test.first, strict=True)
         for number, (guard, first) in enumerate(pairs):
             used = isinstance(test, ArrayTest) and test.used
             node = isinstance(test, NodeTest)
             at = self._fresh() if used or node else self._value
-            self._slot(at, space, guard.key, each)
+            self._slot(at, space, guard.key, way)
             if used:
                 self.program.found.append(at)
             if node:

@@ -47,7 +47,8 @@ def in_python(program: Program) -> Callable[[], list[Any] | None] | None:
     body = "\n  ".join([*lines, f"return [{found}]"])
     code = (
         f"def look():\n try:\n  {body}\n"
-        " except (AttributeError, LookupError, RuntimeError):\n  return None\n"
+        " except (AttributeError, LookupError, RuntimeError, ValueError):\n"
+        "  return None\n"
     )
     exec(compile(code, "<guards>", "exec"), names)  # noqa: S102 - only names
     look: Callable[[], list[Any] | None] = names["look"]

@@ -77,7 +77,7 @@ class Way:
 
     That is an ``attribute`` of the thing, or the ``item`` of that; no attribute: it is
     the thing itself, where this is a plain list, tuple or dict. Slots hold what is in
-    there, or the attribute ``each`` of it.
+    there, or the attribute ``each`` of it. Or else it is these ``attributes``.
 
     What has to be called rests on what ``rests(thing)`` gives, each with the keys that
     count there, or None for all: while those dicts and lists stay, so do its slots.
@@ -88,6 +88,7 @@ class Way:
     attribute: str = ""
     item: str = ""
     each: str = ""
+    attributes: tuple[str, ...] = ()
     rests: Callable[[Any], Iterable[Rest]] | None = None
     into: Callable[[Any], Any] | None = None
     getters: Mapping[Any, Callable[[], Any]] | None = None
@@ -250,10 +251,12 @@ def imported(names: frozenset[str]) -> Mapping[str, Any]:
     return found
 
 
+_OF_FUNCTION: Final = ("__code__", "__defaults__", "__kwdefaults__")
 FUNCTION = View(
     "function",
-    attrgetter("__code__", "__defaults__", "__kwdefaults__"),
-    _named("__code__", "__defaults__", "__kwdefaults__"),
+    attrgetter(*_OF_FUNCTION),
+    _named(*_OF_FUNCTION),
+    way=Way(attributes=_OF_FUNCTION),
 )
 GLOBALS = View(
     "globals",
@@ -268,6 +271,7 @@ CELLS = View(
     _cells,
     lambda _, function, key: str(function.__code__.co_freevars[key]),
     _store_cell,
+    way=Way("__closure__", each="cell_contents"),
 )
 IMPORTS = View("imports", _imports, lambda _, __, key: str(key))
 ATTRIBUTES = View(
