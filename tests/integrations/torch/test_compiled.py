@@ -104,7 +104,7 @@ def test_compiled_functions_agree(rt, same, dynamic):
     for found, expected in kept:
         same(found, expected)
     assert f.stats().recordings >= 2
-    assert f.stats().replays >= 8
+    assert f.stats().replays >= 4
     assert "compiled graph" in operations(f)
     assert not any("gelu" in name for name in operations(f))
 
@@ -254,7 +254,7 @@ def test_compiled_training_agrees(rt, same, how, words):
     expected, made = training(two, how), training(one, how)
     step = rt.graph(lambda x, y: made(x, y))
     kept = []
-    for _ in range(9):
+    for _ in range(16):
         x, y = randn(16, 32), randn(16, 1)
         kept.append((step(x, y), expected(x, y)))
         for a, b in zip(one.parameters(), two.parameters(), strict=True):
@@ -284,7 +284,7 @@ def test_random_numbers_go_on(rt, same):
         expected = [fn(x) for _ in range(4)]
     assert not torch.equal(found[0], found[1])
     same(found, expected)
-    assert f.stats().replays >= 4
+    assert f.stats().replays >= 2
 
 
 @torch.no_grad()
@@ -293,7 +293,7 @@ def test_torch_s_own_graphs_are_left_out(rt, same):
     fn = torch.compile(lambda x: (x.exp() * 2).sum(1), mode="reduce-overhead")
     f = rt.graph(lambda x: fn(x))
     kept = []
-    for _ in range(6):
+    for _ in range(12):
         x = randn(8, 8)
         torch.compiler.cudagraph_mark_step_begin()
         kept.append((f(x), fn(x).clone()))
@@ -340,6 +340,7 @@ def test_what_needs_the_host_is_refused(rt):
         fn = torch.compile(lambda x: x * x.sum().item())
         f = rt.graph(lambda x: fn(x))
         f(randn(8))  # which compiles it
+        f(randn(8))  # which is the warm-up
         with pytest.raises(sw.CaptureError, match="on the host") as caught:
             f(randn(8))
     assert __file__ in str(caught.value)

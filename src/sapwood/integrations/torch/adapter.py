@@ -6,9 +6,11 @@ and those that replays return, which lie over this library's storages.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
+from sys import getrefcount
 from typing import Any
 
 import torch
@@ -171,13 +173,17 @@ class TorchAdapter:
         theirs = [*map(self.storages_of.made, storages)]
         makers: list[Callable[[], Any]] = []
         had: list[int] = []
+        shared: set[int] = set()
         for k, template, address in arrays:
             offset = address - storages[k].address
             like = self._like(template, theirs[k], offset)
             if like is None:
                 had.append(k)
                 like = partial(self._over, template, theirs[k], offset)
+            else:
+                shared.add(k)
             makers.append(like)
+        had += [*shared] * _references_of_tensors()
         numbers = [each._cdata for each in theirs]
         return Kept(storages, theirs, makers, had, _users_of, numbers)
 
@@ -222,6 +228,20 @@ class TorchAdapter:
             return 0, 0
         last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
         return 0, template.look["dtype"].itemsize * (last + 1)
+
+
+@functools.cache
+def _references_of_tensors() -> int:
+    """Return how many references to a storage's object tensors have together.
+
+    Since torch 2.10 that is one, for as long as there are any.
+    """
+    storage = torch.UntypedStorage(1)
+    alone = getrefcount(storage)
+    tensor = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (1,), (1,))
+    together = getrefcount(storage)
+    del tensor
+    return together - alone
 
 
 def _finished(tensor: Any, flags: int, kind: type) -> Any:
