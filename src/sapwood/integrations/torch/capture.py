@@ -59,9 +59,10 @@ class TorchOwner:
         base, size = range_.lend(room)
         page = range_.pages.page
         self._segments = open_segments(base, size, device=place.index, page=page)
-        functions = torch.cuda.memory.CUDAPluggableAllocator(*self._segments.symbols)
-        self._functions = functions
-        self._pool: Any = torch.cuda.MemPool(functions.allocator())
+        # Torch's class for these would load the library anew every time.
+        functions = self._segments.serve, self._segments.take_back
+        self._functions: Any = _C._cuda_customAllocator(*functions)
+        self._pool: Any = torch.cuda.MemPool(self._functions)
         self._graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
         self._generator = torch.cuda.default_generators[place.index]
         self._history = History(place.index)
