@@ -140,14 +140,12 @@ class Range:
         """
         page, at = self.pages.page, Addr(self.base + HALF)
         count = min(max(1, align_up(size, page) // page), (REACH - HALF) // page)
-        # Few large ones: each is mapped, and given access, and unmapped again.
-        least = max(grain(count), power_below(min(count, _LENT)))
-        spare = [e for e in self._spare() if e.pages >= least]
-        extent = max(
-            spare,
-            key=lambda e: e.pages,
-            default=None,
-        ) or self.pages.create(least, scratch=True)
+        spare = [e for e in self._spare() if e.pages >= grain(count)]
+        extent = max(spare, key=lambda e: e.pages, default=None)
+        if extent is None:
+            # Large, for it is mapped, given access and unmapped again and again.
+            most = max(grain(count), power_below(min(count, _LENT)))
+            extent = self.pages.create(most, scratch=True)
         whole = Size(-(-count // extent.pages) * extent.pages * page)
         driver = self.pages.driver
         extent.ranges += 1
