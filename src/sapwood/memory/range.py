@@ -22,7 +22,7 @@ from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import DriverError, InternalError
 from sapwood.memory.backing import covering, folded, release_unused
 from sapwood.memory.blocks import Blocks
-from sapwood.memory.cover import grain, power_below, runs, stretch
+from sapwood.memory.cover import grain, runs, stretch
 from sapwood.memory.fold import Life, stretches
 from sapwood.memory.pages import Extent, Pages
 from sapwood.memory.storage import Storage
@@ -32,8 +32,6 @@ __all__ = ["REACH", "Range"]
 
 RESERVE: Final = Size(1 << 37)
 HALF: Final = Size(RESERVE // 2)
-_LENT: Final = 64
-"""Pages of the extent that stands behind lent addresses, where they are as many."""
 REACH: Final = Size(HALF + HALF // 2)
 """Up to here captured allocations lie, behind it those made after the capture."""
 
@@ -140,12 +138,10 @@ class Range:
         """
         page, at = self.pages.page, Addr(self.base + HALF)
         count = min(max(1, align_up(size, page) // page), (REACH - HALF) // page)
-        spare = [e for e in self._spare() if e.pages >= grain(count)]
-        extent = max(spare, key=lambda e: e.pages, default=None)
-        if extent is None:
-            # Large, for it is mapped, given access and unmapped again and again.
-            most = max(grain(count), power_below(min(count, _LENT)))
-            extent = self.pages.create(most, scratch=True)
+        least = grain(count)
+        spare = [e for e in self._spare() if e.pages >= least]
+        largest = max(spare, key=lambda e: e.pages, default=None)
+        extent = largest or self.pages.create(least, scratch=True)
         whole = Size(-(-count // extent.pages) * extent.pages * page)
         driver = self.pages.driver
         extent.ranges += 1
