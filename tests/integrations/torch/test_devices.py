@@ -81,7 +81,7 @@ def test_each_gpu_trains(runtimes, same):
             x = on(number, 8, 16)
             same(f(x).detach(), eagerly(x).detach())
             same(list(mine.parameters()), list(theirs.parameters()))
-        assert f.stats().replays >= 5
+        assert f.stats().replays >= 4
 
 
 def test_tensors_of_another_gpu_are_refused(runtimes):

@@ -62,7 +62,9 @@ class TorchOwner:
         # Torch's class for these would load the library anew every time.
         functions = self._segments.serve, self._segments.take_back
         self._functions: Any = _C._cuda_customAllocator(*functions)
-        self._pool: Any = torch.cuda.MemPool(self._functions)
+        # A pool is of the device that is current where it is made, and of no other.
+        with torch.cuda.device(place):
+            self._pool: Any = torch.cuda.MemPool(self._functions)
         self._graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
         self._generator = torch.cuda.default_generators[place.index]
         self._history = History(place.index)
