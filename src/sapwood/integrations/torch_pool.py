@@ -58,9 +58,10 @@ def open_pool(
         segments = open_segments(base, whole, device=lender.device, page=PAGE)
         undo.callback(segments.close)
         functions = cuda.memory.CUDAPluggableAllocator(*segments.symbols)
-        mempool = cuda.MemPool(
-            functions.allocator(), **{name: True for name in options if options[name]}
-        )
+        wanted = {name: True for name in options if options[name]}
+        # A pool is of the device that is current where it is made, and of no other.
+        with cuda.device(lender.device):
+            mempool = cuda.MemPool(functions.allocator(), **wanted)
         undo.pop_all()
     return Pool(lender, address, segments, mempool)
 

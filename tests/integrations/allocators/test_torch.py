@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -61,7 +62,11 @@ def torch(face, request):
         native_library()  # compiled outside the time of a test
         face(
             torch={"version": SimpleNamespace(cuda="13.0"), "__version__": "2.11"},
-            torch__cuda={"MemPool": MemPool, "empty_cache": empty_cache},
+            torch__cuda={
+                "MemPool": MemPool,
+                "device": nullcontext,
+                "empty_cache": empty_cache,
+            },
             torch__cuda__memory={"CUDAPluggableAllocator": Pluggable},
         )
 
