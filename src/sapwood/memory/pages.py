@@ -78,7 +78,8 @@ class Pages:
 
     ``limit`` bounds the bytes of all extents, the ``heap`` pages included. ``live``
     is the mask of pages that a lease holds; ``lingering`` are the closed ranges that
-    wait for the end of one. ``reclaim`` is asked for memory before an
+    wait for the end of one; ``revoked`` says whether any lease was ever ended while
+    arrays had its bytes. ``reclaim`` is asked for memory before an
     `OutOfMemory` is raised, and says whether it found any; ``holders`` says who has
     how many bytes.
     """
@@ -87,6 +88,7 @@ class Pages:
         self.driver, self.limit = driver, limit
         self.page = driver.abilities.page
         self.live = Mask(0)
+        self.revoked = False
         self.extents: dict[Extent, None] = {}
         self.lingering: dict[Lingering, None] = {}
         self.heap = 0

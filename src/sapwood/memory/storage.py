@@ -19,15 +19,14 @@ class Changes:
     """How things stand between streams: `latest` differs where that has changed.
 
     While one stream alone uses some bytes nothing does: whoever has ordered that
-    stream once need not look again. ``revoked``: some bytes may not be used any more.
+    stream once need not look again.
     """
 
-    __slots__ = ("_numbers", "latest", "revoked")
+    __slots__ = ("_numbers", "latest")
 
     def __init__(self) -> None:
         self._numbers = count(1)
         self.latest = 0
-        self.revoked = False
 
     def note(self) -> None:
         """Note that bytes are used by another stream too, or may not be any more."""

@@ -117,7 +117,7 @@ static int are_apart(const struct again *a) {
 static int is_alone(const struct again *a) {
   Object *alone = attribute(a, FOREST, ALONE);
   return alone && !is_none(alone) && refers_to(alone, target_of(at(a, STREAM))) &&
-         attribute(a, CHANGES, REVOKED) == &_Py_FalseStruct;
+         attribute(a, PAGES, REVOKED) == &_Py_FalseStruct;
 }
 
 static int are_arguments_fit(struct again *a, Object *call) {

@@ -35,11 +35,10 @@ def place_order(
 ) -> Order:
     """Return the order for a recording of ``fn``, which is called ``name``.
 
-    ``before`` surveys the call; ``pinned`` and ``donated`` are the places that the
-    user declared so; ``candidates`` the output extents that may be shared.
+    ``before`` surveys the call; ``pinned`` and ``donated`` places were declared so.
     """
     names, number = parameters.names(call), forest.number("recording")
-    reached = map(forest.adapter.storage, before.arrays())
+    reached = map(id, map(forest.adapter.storage, before.arrays()))
     return Order(
         fn=fn,
         plan=Plan(
@@ -55,7 +54,7 @@ def place_order(
         pinned=pinned,
         group=group,
         anywhere=step.anywhere,
-        reached=frozenset(map(id, reached)),
+        reached=frozenset(reached),
         bind=parameters.bind,
         survey=surveyor.survey,
     )

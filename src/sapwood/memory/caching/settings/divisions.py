@@ -59,7 +59,7 @@ class Divisions(Mapping[int, int]):
         if len(set(steps)) <= 1:
             return str(steps[0] if steps else 0)
         first = next(i for i, count in enumerate(steps) if count != steps[0]) - 1
-        rest = next(i for i in range(_INTERVALS - 1, 0, -1) if steps[i] != steps[-1])
+        rest = next(i for i in range(_INTERVALS - 1, -1, -1) if steps[i] != steps[-1])
         pairs = [f"{1 << power}:{steps[power]}" for power in range(first, rest + 1)]
         return f"[{','.join(pairs)},>:{steps[-1]}]"
 
