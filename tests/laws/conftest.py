@@ -42,6 +42,7 @@ NOT_ON_CUDA = {
     "test_an_exception_beside_live_parts": "live parts need exact addresses",
     "test_as_many_ops_as_eager": f"{_UNSEEN}: its ops are not counted",
     "test_bound_outputs_may_be_kept": _UNTRAPPED,
+    "test_copied_leaves_cost_a_call_together": "what moves is patched there",
     "test_copies_are_per_storage": _AGAIN,
     "test_draws_of_many_kinds": "uniform numbers only",
     "test_escaped_outputs_are_revoked_too": _UNTRAPPED,

@@ -196,15 +196,17 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         self, packet: Any, args: tuple[Any, ...], given: Mapping[str, Any]
     ) -> None:
         if packet is _aten.copy_:
-            target, source = args[0].device.type, args[1].device.type
+            given_tensor = args[1]
+            target, source = args[0].device.type, given_tensor.device.type
         else:
-            source = args[0].device.type
+            given_tensor = args[0]
+            source = given_tensor.device.type
             wanted = given.get("device")
             target = source if wanted is None else torch.device(wanted).type
         if source == target or self._kind not in (source, target):
             return
         if target == self._kind:
-            what = f"host data enters the device (a tensor {text(args[-1])})"
+            what = f"host data enters the device (a tensor {text(given_tensor)})"
             self._refused(what, _DATA)
         else:
             self._refused("a value is needed on the host (a copy)", _HOST)
