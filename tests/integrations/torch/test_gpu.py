@@ -638,9 +638,7 @@ def test_threads(rt):
 
     def work(arguments):
         with torch.no_grad():
-            for x in arguments:
-                if not torch.equal(f(x), module(x)):
-                    wrong.append(x)
+            wrong.extend(x for x in arguments if not torch.equal(f(x), module(x)))
 
     threads = [threading.Thread(target=work, args=(each,)) for each in given]
     for each in threads:
