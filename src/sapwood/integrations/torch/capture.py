@@ -17,7 +17,7 @@ from sapwood.driver.streams import Stream
 from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.integrations.torch.history import History
 from sapwood.integrations.torch.layout import text
-from sapwood.integrations.torch.snapshots import snapshot_of
+from sapwood.integrations.torch.snapshots import unharmed
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.fold import Life
 from sapwood.memory.guest import GuestStream
@@ -163,7 +163,9 @@ class TorchOwner:
     def survivors(self) -> list[tuple[Addr, Size]]:
         """Return the allocations of the capture that are alive."""
         found: list[tuple[Addr, Size]] = []
-        for segment in snapshot_of(self._pool.id):
+        with unharmed(self._pool.id) as pool:
+            segments = torch.cuda.memory_snapshot(pool, include_traces=False)
+        for segment in segments:
             found += [
                 (Addr(block["address"]), Size(block["size"]))
                 for block in segment["blocks"]

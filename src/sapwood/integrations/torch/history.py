@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from sapwood.integrations.torch.snapshots import unharmed
 from sapwood.memory.fold import Life
 from sapwood.units import Addr
 
@@ -58,7 +59,9 @@ class History:
         self._ours = False
         try:
             # A snapshot without a pool would tell of everything there is.
-            self._events = _C._cuda_memorySnapshot(pool)["device_traces"][self._device]
+            with unharmed(pool) as number:
+                traces = _C._cuda_memorySnapshot(number)["device_traces"]
+            self._events = traces[self._device]
         finally:
             torch.cuda.memory._record_memory_history(None)
 

@@ -9,34 +9,31 @@ so that this shows from there on: two owners free one number, and memory is corr
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from sys import getrefcount
-from typing import Any, Final
+from typing import Final
 
-import torch
-
-__all__ = ["snapshot_of"]
+__all__ = ["unharmed"]
 
 _SHARED: Final = 256
 """The largest number of which CPython has one object for all."""
 
 
-def snapshot_of(
-    pool: tuple[int, int],
-    snapshot: Callable[..., list[Any]] = torch.cuda.memory_snapshot,
-) -> list[Any]:
-    """Return torch's segments of a pool, by its ``id``; ``snapshot`` is torch's way.
+@contextmanager
+def unharmed(pool: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Yield a pool's ``id``, to be told to one snapshot of torch's.
 
-    Each part has a reference more during the call, which is torch's to give up. Where
-    torch leaves it, it is taken back, but from numbers that all share: how many others
-    have those meanwhile cannot be told, and one reference more does no harm.
+    Each part has a reference more meanwhile, which is torch's to give up. Where torch
+    leaves it, it is taken back, but from numbers that all share: how many others have
+    come to have those cannot be told, and one reference more does no harm.
     """
-    parts = (*pool, False)
+    parts = (*pool, False)  # whether traces are included is told beside the number
     before = [getrefcount(parts[at]) for at in range(len(parts))]
     for part in parts:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
     try:
-        return snapshot(parts[:2], include_traces=False)
+        yield pool
     finally:
         after = [getrefcount(parts[at]) for at in range(len(parts))]
         for part, old, new in zip(parts, before, after, strict=True):
