@@ -151,7 +151,7 @@ class Graphed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if session.current() is not None or _disabled.get():
-            return self.__wrapped__(*args, **kwargs)
+            return self._target()()(*args, **kwargs)
         runner = self._runner
         if runner is None or self._runtime() is not self._on:
             runner = self.runner()
@@ -225,16 +225,6 @@ class _Method(Graphed):
     ) -> None:
         self._method = weakref.WeakMethod(method)
         super().__init__(method.__func__, options, runtime)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if session.current() is not None or _disabled.get():
-            return self._alive()(*args, **kwargs)
-        runner = self.runner()
-        for play in runner.encores.agains:
-            result = play(args, kwargs)
-            if result is not MISS:
-                return result
-        return runner.call(args, kwargs)
 
     def _alive(self) -> Callable[..., Any]:
         method = self._method()
