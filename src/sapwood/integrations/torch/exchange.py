@@ -13,6 +13,11 @@ __all__ = ["exchange_table"]
 _NAME: Final = b"dlpack_exchange_api"
 _VERSION: Final = (1, 3)
 
+# A prototype of our own: what is set on ctypes.pythonapi's function is set for all.
+_pointer_of: Final = ctypes.PYFUNCTYPE(
+    ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p
+)(("PyCapsule_GetPointer", ctypes.pythonapi))
+
 
 @functools.cache
 def exchange_table() -> int | None:
@@ -23,14 +28,6 @@ def exchange_table() -> int | None:
     capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if capsule is None:
         return None
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = (
-        ctypes.c_void_p,
-        (
-            ctypes.py_object,
-            ctypes.c_char_p,
-        ),
-    )
-    table: int = pointer(capsule, _NAME)
+    table: int = _pointer_of(capsule, _NAME)
     major, minor = (ctypes.c_uint32 * 2).from_address(table)
     return table if major == _VERSION[0] and minor >= _VERSION[1] else None

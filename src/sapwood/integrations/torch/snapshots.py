@@ -16,6 +16,10 @@ from typing import Final
 
 __all__ = ["unharmed"]
 
+_COUNTING: Final = ctypes.PYFUNCTYPE(None, ctypes.py_object)
+_take: Final = _COUNTING(("Py_IncRef", ctypes.pythonapi))
+_drop: Final = _COUNTING(("Py_DecRef", ctypes.pythonapi))
+
 _SHARED: Final = 256
 """The largest number of which CPython has one object for all."""
 
@@ -31,11 +35,11 @@ def unharmed(pool: tuple[int, int]) -> Iterator[tuple[int, int]]:
     parts = (*pool, False)  # whether traces are included is told beside the number
     before = [getrefcount(parts[at]) for at in range(len(parts))]
     for part in parts:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
+        _take(part)
     try:
         yield pool
     finally:
         after = [getrefcount(parts[at]) for at in range(len(parts))]
         for part, old, new in zip(parts, before, after, strict=True):
             if part > _SHARED and new > old:
-                ctypes.pythonapi.Py_DecRef(ctypes.py_object(part))
+                _drop(part)
