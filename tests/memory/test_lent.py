@@ -20,9 +20,26 @@ from sapwood.units import Addr, Size
 def test_lent_addresses_are_backed_by_little_and_kept_by_need(
     open_bench, page, pages, data
 ):
-    """All that is lent is mapped, on a sixteenth of it; what is used stays."""
+    """All that is lent is mapped, on no more than that; what is used stays."""
     with open_bench("earliest") as bench:
         _lent_and_kept(bench, page, pages, data)
+
+
+@settings(max_examples=20)
+@given(pages=st.integers(1, 200), data=st.data())
+def test_where_memory_is_scarce_a_sixteenth_backs_what_is_lent(
+    open_bench, page, pages, data
+):
+    """What would be quicker to map is not worth what somebody else has."""
+    limit = data.draw(st.integers(max(1, pages // 16), pages))
+    with open_bench("earliest", limit=limit) as bench:
+        reclaimed = []
+        bench.device.pages.reclaim = lambda: reclaimed.append(True)
+        range_ = Range.reserve(bench.device.pages)
+        _, size = range_.lend(Size(pages * page))
+        assert size >= pages * page
+        assert not reclaimed
+        range_.close()
 
 
 def _lent_and_kept(bench, page, pages, data):
@@ -30,7 +47,7 @@ def _lent_and_kept(bench, page, pages, data):
     base, size = range_.lend(Size(pages * page - 1))
     assert base == range_.base + HALF
     assert size >= pages * page - 1
-    assert device.pages.mapped() <= max(1, pages // 16)
+    assert device.pages.mapped() <= pages
     used = data.draw(st.sets(st.integers(0, min(pages, 40) - 1)))
     lives = [_life(base + i * page, 1, 0, None) for i in used]
     range_.fold(lives, set(), ())
@@ -71,6 +88,8 @@ def test_whatever_fails_nothing_is_left(every_fault):
     def live(bench):
         pages, ranges = bench.device.pages, []
         page = pages.page
+        # Too little to lend all at once: nothing that fails is tried otherwise.
+        pages.limit = Size(31 * page)
         try:
             for _ in range(2):
                 ranges.append(Range.reserve(pages))
@@ -85,6 +104,19 @@ def test_whatever_fails_nothing_is_left(every_fault):
                     release(range_.close)
 
     assert {"create", "map", "set_access", "unmap", "release"} <= set(every_fault(live))
+
+
+def test_where_lending_much_fails_little_is_lent(every_fault):
+    """What is only quicker may fail: that is not told, and all comes back."""
+
+    def live(bench):
+        range_ = Range.reserve(bench.device.pages)
+        try:
+            range_.lend(Size(32 * bench.device.pages.page))
+        finally:
+            range_.close()
+
+    assert "create" in every_fault(live, "create")
 
 
 def test_who_is_evicted_meanwhile_lends_nothing(make_bench, page):
@@ -111,16 +143,17 @@ def test_who_is_evicted_meanwhile_lends_nothing(make_bench, page):
 
 
 def test_an_extent_that_is_there_is_lent_again(bench, page):
-    """Backing what is captured next makes no memory where some lies idle."""
+    """Backing what is captured next makes no memory where some of the size is."""
     first, second = (Range.reserve(bench.device.pages) for _ in range(2))
-    base, _ = first.lend(Size(32 * page))
-    first.fold([_life(base, 32 * page, 0, None)], set(), ())
-    before = bench.device.pages.mapped()
-    second.lend(Size(32 * page))
-    assert bench.device.pages.mapped() == before
+    first.lend(Size(32 * page))
+    for pages in (32, 63):
+        second.lend(Size(pages * page))
+        assert bench.device.pages.mapped() == 32
+        second.fold([], set(), ())
     second.close()
-    assert bench.device.pages.mapped() == before
+    assert bench.device.pages.mapped() == 32
     first.close()
+    assert bench.device.pages.mapped() == 0
 
 
 def test_a_range_that_is_closed_lends_no_more(bench, page):

@@ -102,7 +102,17 @@ class Pages:
 
     def create(self, pages: int, *, scratch: bool) -> Extent:
         """Create an extent of adjacent, numbered pages; raises `OutOfMemory`."""
-        handle = self.create_raw(pages)
+        return self._numbered(self.create_raw(pages), pages, scratch=scratch)
+
+    def create_if_free(self, pages: int, *, scratch: bool) -> Extent | None:
+        """Create an extent where there is memory for it now; nothing is reclaimed."""
+        try:
+            handle = self._create(Size(pages * self.page))
+        except OutOfMemory:
+            return None
+        return self._numbered(handle, pages, scratch=scratch)
+
+    def _numbered(self, handle: ExtentHandle, pages: int, *, scratch: bool) -> Extent:
         first = self._free_numbers(pages)
         extent = Extent(handle, first, pages, scratch=scratch)
         self.extents[extent] = None

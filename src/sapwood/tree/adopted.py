@@ -174,8 +174,9 @@ def _drawn(
     read_by: Arrays,
 ) -> Drawing:
     order, forest = scene.order, scene.forest
-    places = [*scene.places, *read_by.places(forest.adapter)]
-    names, roles = ambient_roles(order, ambient, read_by, forest)
+    ambient_places = read_by.places(forest.adapter)
+    places = [*scene.places, *ambient_places]
+    names, roles = ambient_roles(order, ambient, ambient_places, forest)
     linked = partial(
         adopt,
         forest.device.driver,

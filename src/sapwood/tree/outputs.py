@@ -193,6 +193,7 @@ def analyse(
     earlier parts of it made; any other storage is new.
     """
     leaves, structure = flatten(result, adapter.is_array)
+    told = _Known(known, carried, adapter)
     seen: dict[int, int] = {}
     storages: dict[int, int] = {}
     new: list[Bytes] = []
@@ -205,9 +206,7 @@ def analyse(
             outputs.append(Same(seen[id(value)]))
             continue
         seen[id(value)] = i
-        output: Output | None = _of_known(value, known, adapter) or _of_carried(
-            value, carried, adapter
-        )
+        output = told.find(value)
         if output is None:
             storage = adapter.storage(value)
             if id(storage) not in storages:
@@ -222,24 +221,30 @@ def analyse(
     )
 
 
-def _of_known(
-    value: Array, known: Sequence[Array], adapter: Adapter
-) -> Alias | View | None:
-    for k, array in enumerate(known):
-        if array is value:
-            return Alias(k)
-    for k, array in enumerate(known):
-        if adapter.storage(array) is adapter.storage(value):
-            offset = adapter.address(value) - adapter.address(array)
-            return View(k, adapter.template(value), offset)
-    return None
+class _Known:
+    """Finds what an array is, or a view of, among those that were there before."""
 
+    def __init__(
+        self, arrays: Sequence[Array], carried: Sequence[Storage], adapter: Adapter
+    ) -> None:
+        self._arrays, self._adapter = arrays, adapter
+        # The first of several counts.
+        self._numbers = {id(array): k for k, array in reversed([*enumerate(arrays)])}
+        owners = enumerate(map(adapter.storage, arrays))
+        self._owners = {storage: k for k, storage in reversed([*owners])}
+        self._carried = {storage: k for k, storage in enumerate(carried)}
 
-def _of_carried(
-    value: Array, carried: Sequence[Storage], adapter: Adapter
-) -> Carried | None:
-    for k, storage in enumerate(carried):
-        if storage is adapter.storage(value):
-            offset = adapter.address(value) - storage.address
-            return Carried(k, adapter.template(value), offset)
-    return None
+    def find(self, value: Array) -> Output | None:
+        """Return how replays come by an array; None for one over a new storage."""
+        adapter, number = self._adapter, self._numbers.get(id(value))
+        if number is not None:
+            return Alias(number)
+        storage, address = adapter.storage(value), adapter.address(value)
+        owner = self._owners.get(storage)
+        if owner is not None:
+            offset = address - adapter.address(self._arrays[owner])
+            return View(owner, adapter.template(value), offset)
+        owner = self._carried.get(storage)
+        if owner is not None:
+            return Carried(owner, adapter.template(value), address - storage.address)
+        return None

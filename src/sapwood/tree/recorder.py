@@ -116,12 +116,13 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
         values = [change.new for change in bound]
         ambient = _ambient(taken, values, forest)
         read_by = look([slot.read() for slot in ambient.arrays], adapter)
-        everything = [*places, *read_by.places(adapter)]
+        ambient_places = read_by.places(adapter)
+        everything = [*places, *ambient_places]
         recording = read(captured.graph, lines, everything, stages, range_, device)
     finally:
         device.driver.destroy_graph(captured.graph)
     outputs = analyse(captured.result, values, [*arrays, *read_by.arrays], adapter)
-    names, more = ambient_roles(order, ambient, read_by, forest)
+    names, more = ambient_roles(order, ambient, ambient_places, forest)
     starts = range_.base, *_starts(everything, stages)
     sketch = Sketch(recording, (*order.names, *names), starts)
     roles = _of_what_is_known((*roles, *more), sketch, order, forest)
@@ -362,7 +363,7 @@ def used_by(
 def ambient_roles(
     order: Order,
     ambient: Ambient,
-    arrays: Arrays,
+    places: Sequence[Place],
     forest: Forest,
     hints: Sequence[Role] | None = None,
 ) -> tuple[list[str], list[Role]]:
@@ -370,7 +371,6 @@ def ambient_roles(
 
     ``hints`` as in `argument_roles`.
     """
-    places = arrays.places(forest.adapter)
     names = [ambient.arrays[place.arrays[0]].path for place in places]
     histories = [order.group.ambient.get(name, History()) for name in names]
     exact = _is_exact(forest) or order.group.hopeful

@@ -117,7 +117,9 @@ class TorchFramework(GuestFramework):
         if watching is None or self.storages is None:
             yield
             return
-        before = self._allocated()
+        # What a capture allocates is the range's, and known.
+        counts = not torch.cuda.is_current_stream_capturing()
+        before = self._allocated() if counts else 0
         watcher = Watcher(watching, self.storages)
         try:
             with self.turn, self._apart(), _uncached(), watcher:
@@ -128,7 +130,8 @@ class TorchFramework(GuestFramework):
             raise
         finally:
             self.went_back = watcher.went_back
-            watching.room = Size(self._allocated() - before)
+            if counts:
+                watching.room = Size(self._allocated() - before)
 
     def _apart(self) -> AbstractContextManager[object]:
         """Return a context in which work is captured, or else on the stream aside."""

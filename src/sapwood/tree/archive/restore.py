@@ -89,7 +89,8 @@ def _drawing(
     hints = archive.roles[: archive.arguments]
     roles = argument_roles(order, places[: archive.arguments], forest, hints)
     hints = archive.roles[archive.arguments :]
-    names, more = ambient_roles(order, ambient, read_by, forest, hints)
+    ambient_places = places[archive.arguments :]
+    names, more = ambient_roles(order, ambient, ambient_places, forest, hints)
     roles = (*roles, *more)
     return Drawing(
         plan=plan,

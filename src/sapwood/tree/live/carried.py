@@ -46,11 +46,11 @@ class CarriedRoles:
             self._roles.append(self._anywhere(place))
 
     def first(
-        self, ambient: Ambient, arrays: Arrays, places: Sequence[Place]
+        self, ambient: Ambient, places: Sequence[Place]
     ) -> tuple[list[str], list[Role]]:
         """Return the names and roles of the first part's places."""
-        names, roles = ambient_roles(self._order, ambient, arrays, self._forest)
         count = len(self._roles)
+        names, roles = ambient_roles(self._order, ambient, places[count:], self._forest)
         found = enumerate(places[count:], count)
         self._first = dict(zip(names, found, strict=True))
         return [*self._names, *names], [*self._roles, *roles]

@@ -237,7 +237,7 @@ class _Parts:
                 self.ambient, self.carried, old, symbols, first
             )
         else:
-            names, roles = self.roles.first(self.ambient, self.arrays, old)
+            names, roles = self.roles.first(self.ambient, old)
         roles += [Role.PATCHED] * made
         staged = [r if i in symbols else Role.PINNED for i, r in enumerate(roles, 1)]
         return Drawing(
