@@ -7,7 +7,8 @@ is what eight batch sizes of one model hold on the device, and what recording th
 takes: `torch_memory.py`.
 
 Run it by path for a table and the goals; ``--out`` keeps the figures as JSON, by
-default in $OUT; ``--compile`` adds the columns of ``torch.compile``.
+default in $OUT; ``--compile`` adds the columns of ``torch.compile`` where it is quick
+or rows are named, ``--all`` adds them everywhere.
 """
 
 from __future__ import annotations
@@ -225,7 +226,13 @@ def asked(said: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--rows", nargs="+", choices=[*ROWS, "memory"])
-    arguments.add_argument("--columns", nargs="+", choices=COLUMNS)
+    columns = arguments.add_mutually_exclusive_group()
+    columns.add_argument("--columns", nargs="+", choices=COLUMNS)
+    columns.add_argument(
+        "--all",
+        action="store_true",
+        help="every column of every row, or of those that are named",
+    )
     arguments.add_argument(
         "--compile",
         nargs="?",
@@ -236,7 +243,10 @@ def asked(said: Sequence[str] | None = None) -> argparse.Namespace:
         "those that take it little; and what memory is compared with",
     )
     arguments.add_argument("--out", default=os.environ.get("OUT", ""))
-    return arguments.parse_args(said)
+    options = arguments.parse_args(said)
+    if options.all and not options.compile:
+        options.compile = COMPILING
+    return options
 
 
 def wanted_of(row: Row, options: argparse.Namespace) -> set[str]:
@@ -244,7 +254,7 @@ def wanted_of(row: Row, options: argparse.Namespace) -> set[str]:
     compiling = {*MODES, "on compiled"}
     if options.columns:
         return set(options.columns)
-    if options.compile and (row.quick or options.rows):
+    if options.all or (options.compile and (row.quick or options.rows)):
         return set(COLUMNS)
     return set(COLUMNS) - compiling
 
