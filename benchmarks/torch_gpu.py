@@ -3,11 +3,12 @@
 Host is what a call costs its caller, total what it costs when calls follow each other;
 both in microseconds, medians of 7 repetitions. *By hand* is a raw ``CUDAGraph`` whose
 inputs are copied by hand; *on compiled* is a recording of a compiled function. *Memory*
-is what eight batch sizes of one model reserve on the device, recorded in either order;
-*recording* is what a call that records takes.
+is what eight batch sizes of one model hold on the device, and what recording them
+takes: `torch_memory.py`.
 
 Run it by path for a table and the goals; ``--out`` keeps the figures as JSON, by
-default in $OUT; ``--compile`` adds the columns of ``torch.compile``.
+default in $OUT; ``--compile`` adds the columns of ``torch.compile`` where it is quick
+or rows are named, ``--all`` adds them everywhere.
 """
 
 from __future__ import annotations
@@ -16,32 +17,31 @@ import argparse
 import json
 import os
 import platform
-import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import torch
+import torch_memory
 from torch_goals import Goal, goals_of, memory_goals
-from torch_rows import ROWS, Row, transformer
+from torch_limit import Figures, at_most, tried
+from torch_rows import ROWS, Row
 
 import sapwood as sw
 from sapwood.version import __version__
 
 WARM: Final = 20
 REPETITIONS: Final = 7
-MIB: Final = 1 << 20
+COMPILING: Final = 60
+"""How many seconds torch may compile, where none are given."""
 PACKAGES: Final = ("cuda-bindings", "torch", "torchvision", "transformers", "triton")
 MODES: Final = {"compile": "default", "trees": "reduce-overhead"}
-SIZES: Final = (64, 48, 32, 16, 8, 4, 2, 1)
-
-Figures = dict[str, Any]
 
 
 def timed(call: Callable[[], Any], count: int) -> Figures:
@@ -137,26 +137,6 @@ def recorded_in(graphed: Any) -> dict[str, int]:
     }
 
 
-class TooLong(BaseException):
-    """Compiling takes longer than was allowed; nothing on the way may catch it."""
-
-
-@contextmanager
-def at_most(seconds: int) -> Iterator[None]:
-    """Raise `TooLong` where what is inside takes longer."""
-
-    def stop(*_: object) -> None:
-        raise TooLong
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def compiled(row: Row, mode: str, seconds: int) -> Callable[..., Any]:
     """Return the function as torch compiles it; raises `TooLong`."""
     # What an earlier column or row left would count as a change, and be recompiled.
@@ -174,6 +154,8 @@ def compiled(row: Row, mode: str, seconds: int) -> Callable[..., Any]:
     with at_most(seconds):
         for _ in range(3):
             call(*row.args)
+        # Arguments that a call hands to the next one may be others to the compiler.
+        row.drive(call, row.args)
         torch.cuda.synchronize()
     return call
 
@@ -231,61 +213,40 @@ def measured(row: Row, wanted: set[str], seconds: int) -> Figures:
     # with the same code elsewhere.
     for name, mode in MODES.items():
         if name in wanted:
-            columns[name] = _tried(lambda mode=mode: by_torch(row, mode, seconds))
+            columns[name] = tried(lambda mode=mode: by_torch(row, mode, seconds))
     if "on compiled" in wanted:
-        columns["on compiled"] = _tried(lambda: on_compiled(row, seconds))
+        columns["on compiled"] = tried(lambda: on_compiled(row, seconds))
     return found
-
-
-def _tried(measure: Callable[[], Figures]) -> Figures:
-    try:
-        return measure()
-    except TooLong:
-        return {"says": "skipped: compiling takes too long"}
-    except Exception as error:  # noqa: BLE001 - the other columns are still wanted
-        return {"says": f"failed: {type(error).__name__}: {str(error)[:200]}"}
-
-
-# Memory, and what recording costs.
-
-
-def recorded(order: tuple[int, ...]) -> Figures:
-    """Return what one runtime holds with all batch sizes recorded, and the times."""
-    model, took = transformer(), []
-    with sw.Runtime(device="cuda:0", arrays="torch") as rt, torch.no_grad():
-        graphed = rt.graph(model)
-        for size in order:
-            x = torch.randn(size, 256, 1024, device="cuda", dtype=torch.bfloat16)
-            graphed(x)
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            graphed(x)
-            took.append((time.perf_counter() - start) * 1e3)
-            assert torch.equal(graphed(x), model(x))
-        stats = rt.memory_stats()
-    held = stats["pages.mapped"] * stats["page.bytes"] / MIB
-    return {"mib": held, "ms": [round(each, 2) for each in took]}
 
 
 # What was asked for, and what came out.
 
 
-def asked() -> argparse.Namespace:
+def asked(said: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--rows", nargs="+", choices=[*ROWS, "memory"])
-    arguments.add_argument("--columns", nargs="+", choices=COLUMNS)
+    columns = arguments.add_mutually_exclusive_group()
+    columns.add_argument("--columns", nargs="+", choices=COLUMNS)
+    columns.add_argument(
+        "--all",
+        action="store_true",
+        help="every column of every row, or of those that are named",
+    )
     arguments.add_argument(
         "--compile",
         nargs="?",
         type=int,
-        const=60,
+        const=COMPILING,
         metavar="SECONDS",
         help="have torch compile, for so long at most: rows that are named, or else "
-        "those that take it little",
+        "those that take it little; and what memory is compared with",
     )
     arguments.add_argument("--out", default=os.environ.get("OUT", ""))
-    return arguments.parse_args()
+    options = arguments.parse_args(said)
+    if options.all and not options.compile:
+        options.compile = COMPILING
+    return options
 
 
 def wanted_of(row: Row, options: argparse.Namespace) -> set[str]:
@@ -293,13 +254,16 @@ def wanted_of(row: Row, options: argparse.Namespace) -> set[str]:
     compiling = {*MODES, "on compiled"}
     if options.columns:
         return set(options.columns)
-    if options.compile and (row.quick or options.rows):
+    if options.all or (options.compile and (row.quick or options.rows)):
         return set(COLUMNS)
     return set(COLUMNS) - compiling
 
 
 def show(name: str, found: Figures) -> list[str]:
-    """Print a row and its goals; return the goals that it misses."""
+    """Print a row and its goals; return what it misses."""
+    if "says" in found:
+        print(f"{name} {found['says']}")
+        return [f"{name}: {found['says']}"]
     print(f"{found['title']} ({found['pinned']} pinned)")
     columns = found["columns"]
     for way in COLUMNS:
@@ -352,27 +316,35 @@ def installed(package: str) -> str | None:
         return None
 
 
+def row_of(name: str, options: argparse.Namespace) -> Figures:
+    """Make a row and measure it."""
+    row = ROWS[name]()
+    with torch.set_grad_enabled(row.grad):
+        return measured(row, wanted_of(row, options), options.compile or COMPILING)
+
+
+def memory(kept: Figures, options: argparse.Namespace) -> list[str]:
+    """Measure what recordings hold and take, and print it; return the goals missed."""
+    print(torch_memory.HEAD)
+    for kind, order, found in torch_memory.measure(options.compile or 0):
+        kept["memory"].setdefault(kind, {})[order] = found
+        print(torch_memory.line(kind, order, found), flush=True)
+        save(kept, options.out)
+    return told("memory", list(memory_goals(kept["memory"])))
+
+
 def main() -> None:
     """Measure, print a table and the goals, and keep the figures."""
     options = asked()
     kept: Figures = {"about": about(), "rows": {}, "memory": {}}
     missed: list[str] = []
-    names = options.rows or [*ROWS, "memory"]
-    for name in names:
+    for name in options.rows or [*ROWS, "memory"]:
         if name == "memory":
+            missed += memory(kept, options)
             continue
-        row = ROWS[name]()
-        with torch.set_grad_enabled(row.grad):
-            wanted = wanted_of(row, options)
-            kept["rows"][name] = measured(row, wanted, options.compile or 60)
+        kept["rows"][name] = tried(partial(row_of, name, options))
         missed += show(name, kept["rows"][name])
         save(kept, options.out)
-    if "memory" in names:
-        for order, sizes in (("large first", SIZES), ("small first", SIZES[::-1])):
-            kept["memory"][order] = each = recorded(sizes)
-            print(f"{order}: {each['mib']:.0f} MiB; recording took {each['ms']} ms")
-            goals = memory_goals(order, each["mib"], median(each["ms"]))
-            missed += told("memory", list(goals))
     print(f"\n{len(missed)} goals missed", *missed, sep="\n  ")
     save(kept, options.out)
 
