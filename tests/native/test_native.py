@@ -13,10 +13,11 @@ import pytest
 from sapwood import MisuseError
 from sapwood.memory.native.library import SOURCE as SEGMENTS
 from sapwood.native import FLAGS, cache_folder, compiled, native_path
+from sapwood.tree.again import SOURCE as AGAIN
 from sapwood.tree.ambient.steps_in_c import SOURCE as STEPS
 
 
-@pytest.mark.parametrize("source", [SEGMENTS, STEPS], ids=lambda each: each.stem)
+@pytest.mark.parametrize("source", [AGAIN, SEGMENTS, STEPS], ids=lambda each: each.stem)
 def test_the_source_compiles_without_a_warning(tmp_path, source):
     """All that the compiler could say about it is an error here."""
     strict = ("-Wall", "-Wextra", "-Wconversion", "-Wno-sign-conversion", "-Werror")

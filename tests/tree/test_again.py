@@ -12,7 +12,7 @@ import pytest
 
 import sapwood as sw
 from sapwood.native import compiled
-from sapwood.testing import IN_C, Rig
+from sapwood.testing import IN_C, Rig, lending
 from sapwood.tree import again
 from sapwood.tree.again import SOURCE, maker
 
@@ -145,6 +145,17 @@ def wrong_turn(seed):
 def test_what_c_plays_is_right(seed):
     """Arguments that move, that are written, outputs that are held or dropped."""
     turn, launches = wrong_turn(seed)
+    assert turn is None
+    assert launches > TURNS
+
+
+def test_what_c_plays_is_right_without_a_quick_look(monkeypatch):
+    """Where a framework has none, C looks at arrays as DLPack has it."""
+    quick = lending._Looked.exchange
+    monkeypatch.setattr(
+        lending._Looked, "exchange", lambda self: quick(self)._replace(where=0)
+    )
+    turn, launches = wrong_turn(SEEDS[0])
     assert turn is None
     assert launches > TURNS
 

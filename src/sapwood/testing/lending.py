@@ -46,6 +46,9 @@ class _Tensor(ctypes.Structure):
 
 
 _Look = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Tensor))
+_Where = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.c_void_p)
+)
 _Current = ctypes.PYFUNCTYPE(
     ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)
 )
@@ -145,13 +148,18 @@ class _Looked(NumpyAdapter):
         super().__init__(device)
         self._buffers: Any = None
         self._device_of = device
-        self._functions = _Look(self._looked), _Current(self._current)
-        table = (0, 0, 0, 0, 0, *map(_address, self._functions))
+        self._functions = (
+            _Look(self._looked),
+            _Current(self._current),
+            _Where(self._found),
+        )
+        table = (0, 0, 0, 0, 0, *map(_address, self._functions[:2]))
         self._table = (ctypes.c_uint64 * len(table))(*table)
 
     def exchange(self) -> Exchange:  # type: ignore[override]
         """Return the table; no flags are needed."""
-        return Exchange(ctypes.addressof(self._table), 0, ())
+        where = _address(self._functions[2])
+        return Exchange(ctypes.addressof(self._table), 0, (), where)
 
     def marks(self, arrays: Sequence[Any]) -> Marks:  # type: ignore[override]
         """Return where arrays are."""
@@ -170,6 +178,10 @@ class _Looked(NumpyAdapter):
         tensor.shape, tensor.strides = (
             ctypes.cast(each, ctypes.POINTER(ctypes.c_int64)) for each in self._buffers
         )
+        return 0
+
+    def _found(self, array: Any, data: Any) -> int:
+        data[0] = self.span(array)[0]
         return 0
 
     def _current(self, device: int, ordinal: int, stream: Any) -> int:

@@ -130,8 +130,8 @@ static void read_numbers(uint64_t *to, Object *from) {
     to[k] = number(from, k);
 }
 
-/* (exchange, ordinal, stream, launch, set, context_of, exec, context, nodes), of nodes
- * (node, params). */
+/* (exchange, ordinal, stream, launch, set, context_of, exec, context, nodes, where,
+ * inside), of nodes (node, params). */
 static void read_native(struct again *a, Object *from) {
   Object *nodes = item(from, 8);
   a->exchange = (const struct exchange *)number(from, 0);
@@ -141,6 +141,8 @@ static void read_native(struct again *a, Object *from) {
   a->set = (int (*)(void *, void *, const void *))number(from, 4);
   a->context_of = (int (*)(void **))number(from, 5);
   a->exec = (void *)number(from, 6), a->context = (void *)number(from, 7);
+  a->where = (int (*)(const void *, void **))number(from, 9);
+  a->inside = (Size)number(from, 10);
   for (Size n = 0; n < a->nodes; n++) {
     Object *node = item(nodes, n);
     struct copies *c = &a->copies[n];

@@ -94,6 +94,8 @@ struct again {
   uint64_t *lows, *starts, *ends, *marks;
   Object *live, *claimed; /* owned: masks that were found to fit */
   const struct exchange *exchange;
+  int (*where)(const void *, void **); /* or NULL */
+  Size inside;
   int (*launch)(void *, void *), (*set)(void *, void *, const void *);
   int (*context_of)(void **);
   void *exec, *context, *stream;

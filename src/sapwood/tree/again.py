@@ -126,7 +126,8 @@ def in_c(parts: Parts) -> Again | None:
     raw = parts.forest.device.driver.raw_stream(stream.handle)
     numbers = (
         *(exchange.table, exchange.ordinal, raw, native.launch, native.set_params),
-        *(native.context_of, native.exec_, native.context, nodes, lent),
+        *(native.context_of, native.exec_, native.context, nodes),
+        *(exchange.where, exchange.inside, lent),
     )
     spec = (*_conditions(parts, exchange, words), *_deeds(parts), numbers)
     return Again(*make((*spec, exchange.flags), tuple(parts.arrays)))

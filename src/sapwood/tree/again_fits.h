@@ -168,15 +168,25 @@ static int is_free(struct again *a) {
          is_mask(PyDict_GetItemWithError(uses, stream), item(masks, 1), &a->claimed, 1);
 }
 
+/* Whether an array that is known lies where it did. */
+static int is_there(const struct again *a, Object *array, uint64_t address) {
+  void *data;
+  return !a->where((const char *)array + a->inside, &data) && (uint64_t)data == address;
+}
+
+static int is_seen_there(const struct again *a, Object *array, uint64_t address) {
+  Tensor seen;
+  return !a->exchange->look(array, &seen) &&
+         (uint64_t)seen.data + seen.offset == address;
+}
+
 static int are_there(const struct again *a, Object *found) {
   Object *wanted = item(at(a, MARKS), 1);
   if (PyObject_Size(found) != a->read)
     return 0;
   for (Size k = 0; k < a->read; k++) {
     Object *array = PyList_GetItem(found, k);
-    Tensor seen;
-    if (a->exchange->look(array, &seen) ||
-        (uint64_t)seen.data + seen.offset != a->marks[k])
+    if (!(a->where ? is_there : is_seen_there)(a, array, a->marks[k]))
       return 0;
     if (PyTuple_Size(wanted) && !is_wanted(a, array, item(wanted, k)))
       return 0;

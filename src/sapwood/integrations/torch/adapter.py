@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from sapwood.integrations.torch.exchange import exchange_table
+from sapwood.integrations.torch.exchange import data_of_tensors, exchange_table
 from sapwood.integrations.torch.layout import (
     CONJUGATE,
     KINDS,
@@ -207,7 +207,8 @@ class TorchAdapter:
         table = exchange_table()
         if table is None or not self._on_cuda or self.place.index is None:
             return None
-        return Exchange(table, self.place.index, _FLAGS)
+        where, inside = data_of_tensors() or (0, 0)
+        return Exchange(table, self.place.index, _FLAGS, where, inside)
 
     def dump(self, template: Template) -> Any:
         """Refuse: recordings of torch's kernels are not kept."""

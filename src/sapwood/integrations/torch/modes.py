@@ -6,6 +6,7 @@ their values are put together without much ado, and named only where one differs
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from operator import call
@@ -16,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from sapwood.tree.ambient.frameworks import declare_opening
 from sapwood.tree.ambient.scope import Opening, Openings, Reach
-from sapwood.tree.ambient.views import View, Way
+from sapwood.tree.ambient.views import View, Way, Witness
 
 __all__ = ["MODES", "Modes"]
 
@@ -88,12 +89,44 @@ def _named(values: tuple[Any, ...]) -> dict[str, Any]:
 
 MODES: Final = Modes()
 
+_STATE: Final = {
+    "grad_mode": ("is_grad_enabled()",),
+    # Not the dtype: it does not count there while autocast is off.
+    "autocast_state": ('is_autocast_enabled("cuda")', "is_autocast_cache_enabled()"),
+    "default_dtype": ("get_default_dtype()",),
+    "allow_tf32": ("backends.cuda.matmul.allow_tf32",),
+    "allow_fp16_reduce": (
+        "backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
+    ),
+    "allow_bf16_reduce": (
+        "backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
+    ),
+    "deterministic_algorithms": ("are_deterministic_algorithms_enabled()",),
+}
+"""What torch's own guard of its state holds, and which modes those are."""
+
+
+def _witness() -> Witness | None:
+    """Return torch's guard of its state; None where this torch has none, or another."""
+    guards = getattr(getattr(_C, "_dynamo", None), "guards", None)
+    kind: Any = getattr(guards, "GlobalStateGuard", None)
+    if kind is None:
+        return None
+    made = kind()
+    try:
+        state = json.loads(made.__getstate__())
+    except (AttributeError, TypeError, ValueError):
+        return None
+    keys = {key for each, modes in _STATE.items() if each in state for key in modes}
+    return Witness(made.check, keys)
+
+
 _VIEW: Final = View(
     "torch modes",
     Modes.now,
     lambda path, _, key: f"{path}.{key}",
     portable=False,
-    way=Way(getters=_GETTERS, shown=_shown),
+    way=Way(getters=_GETTERS, shown=_shown, witness=_witness),
 )
 
 

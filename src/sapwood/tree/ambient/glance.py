@@ -18,7 +18,10 @@ from sapwood.tree.ambient.steps_in_python import in_python
 __all__ = ["Glance"]
 
 PATIENCE: Final = 8
-"""Matches before the function is made: most recordings that are used, are used more."""
+"""Matches before the function is made: most recordings that are used, are used more.
+So many, and twice as many each time, that it does not see make it anew."""
+
+PATIENCE_AT_MOST: Final = 1024
 
 
 class Glance:
@@ -26,12 +29,14 @@ class Glance:
 
     ``latest`` are references to the arrays that were seen last. Whoever binds another
     one where one of them was, and of the same looks, puts it in there. ``renewals``
-    counts how often that was done for arrays that are used.
+    counts how often that was done for arrays that are used, or the function was made
+    anew: it sees more than the tests, and what has changed may stay as it is now.
     """
 
     __slots__ = (
         "_checks",
         "_left",
+        "_patience",
         "_places",
         "_roots",
         "latest",
@@ -43,7 +48,7 @@ class Glance:
         self, roots: Sequence[Callable[[], object]], checks: Sequence[Check]
     ) -> None:
         self._roots, self._checks = roots, checks
-        self._left = PATIENCE
+        self._left = self._patience = PATIENCE
         self.latest: list[Callable[[], object]] = []
         self._places: list[tuple[ArrayTest, int]] = []
         self.renewals = 0
@@ -52,6 +57,7 @@ class Glance:
     def _wait(self) -> None:
         self._left -= 1
         if self._left <= 0:
+            self._left = self._patience
             self.write()
 
     def write(self) -> None:
@@ -65,6 +71,19 @@ class Glance:
         look = in_c(program) or in_python(program) or _nothing
         self.latest, self._places = program.latest, program.places
         self.look = look
+
+    def matched(self, used: Sequence[Any]) -> None:
+        """Expect what the tests have just found to be as it was: the used arrays."""
+        if used:
+            self.renew(used)
+        if self.look == self._wait or self.look is _nothing or self.look() is not None:
+            return
+        self._left -= 1
+        if self._left <= 0:
+            self._left = self._patience = min(2 * self._patience, PATIENCE_AT_MOST)
+            self.renewals += 1
+            self.look = self._wait
+            self.write()
 
     def renew(self, used: Iterable[Any]) -> None:
         """Expect these arrays, which look as the used ones did."""

@@ -70,8 +70,8 @@ class Ambient:
         found = self.glance.look()
         if found is None:
             found = self._tested()
-            if found:
-                self.glance.renew(found)
+            if found is not None:
+                self.glance.matched(found)
         return found
 
     def _tested(self) -> list[Any] | None:

@@ -225,14 +225,21 @@ class _Assembler:
 
     def _got(self, test: ConstantTest, way: Way) -> bool:
         """Add steps for values that getters give; False where one may change."""
+        witness = way.witness() if way.witness else None
         for guard, first in zip(test.guards, test.first, strict=True):
             getter = (way.getters or {})[guard.key]
             value = getter()
             if first is CHANGING or (way.shown or _itself)(value) != first:
                 return False
-            self._add(Op.ROOT, self._value, 0, getter)
-            self._add(Op.IS, self._value, 0, value)
-        return True
+            if witness is None or guard.key not in witness.keys:
+                self._given(getter, value)
+        if witness is not None:
+            self._given(witness.holds, True)
+        return witness is None or witness.holds()
+
+    def _given(self, getter: Callable[[], Any], value: Any) -> None:
+        self._add(Op.ROOT, self._value, 0, getter)
+        self._add(Op.IS, self._value, 0, value)
 
     def _objects(
         self,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from operator import attrgetter
 from types import MemberDescriptorType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from sapwood.tree.ambient.code import names_of
@@ -48,6 +49,7 @@ __all__ = [
     "Space",
     "View",
     "Way",
+    "Witness",
     "imported",
     "member_names",
     "value_text",
@@ -71,6 +73,16 @@ class _Empty:
 EMPTY = _Empty()
 
 
+class Witness(NamedTuple):
+    """While ``holds()`` is True, what ``keys`` give is what they gave when it was made.
+
+    It may well be False without that any of them has changed.
+    """
+
+    holds: Callable[[], bool]
+    keys: AbstractSet[Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """What a view opens, where that can be told without calling it.
@@ -82,7 +94,8 @@ class Way:
     What has to be called rests on what ``rests(thing)`` gives, each with the keys that
     count there, or None for all: while those dicts and lists stay, so do its slots.
     It is ``into(thing)`` where each of its slots is an attribute. And what is no
-    thing's has ``getters`` by key, whose values are shown as ``shown(value)``.
+    thing's has ``getters`` by key, whose values are shown as ``shown(value)``; a
+    ``witness``, made now, may say of many at once that they are as they are now.
     """
 
     attribute: str = ""
@@ -93,6 +106,7 @@ class Way:
     into: Callable[[Any], Any] | None = None
     getters: Mapping[Any, Callable[[], Any]] | None = None
     shown: Callable[[Any], Any] | None = None
+    witness: Callable[[], Witness | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

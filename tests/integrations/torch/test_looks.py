@@ -1,0 +1,184 @@
+"""What is asked of torch in a few nanoseconds is what is asked of it at length."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from sapwood.integrations.torch.exchange import data_of_tensors
+from sapwood.integrations.torch.modes import _GETTERS, MODES, _witness
+from sapwood.tree.ambient import Surveyor
+
+# Where the elements are.
+
+
+@pytest.fixture
+def data_of():
+    """Return what C asks, asked from here."""
+    found = data_of_tensors()
+    if found is None:
+        pytest.skip("this torch has no such function")
+    address, inside = found
+    ask = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(address)
+
+    def data_of(tensor):
+        data = ctypes.c_void_p()
+        assert ask(id(tensor) + inside, ctypes.addressof(data)) == 0
+        return data.value or 0
+
+    return data_of
+
+
+def test_every_kind_of_tensor_tells_where_it_is(data_of):
+    """Views and parameters, empty ones, and those of inference mode."""
+    plain = torch.arange(12.0)
+    with torch.inference_mode():
+        inferred = plain + 1
+    for each in (
+        plain,
+        plain[5:],
+        plain.view(3, 4).t()[1:],
+        torch.nn.Parameter(plain),
+        torch.nn.Buffer(plain),
+        plain.requires_grad_() * 2,
+        inferred,
+        torch.empty(0),
+        torch.zeros(3, dtype=torch.complex64).conj(),
+    ):
+        assert data_of(each) == each.data_ptr()
+
+
+def test_what_moves_under_the_same_object_is_told(data_of):
+    """Other data, a larger storage, and another tensor's insides."""
+    mine, other = torch.nn.Parameter(torch.ones(4)), torch.nn.Parameter(torch.ones(5))
+    held = [mine.data, other.data]
+    mine.data = torch.zeros(4)
+    assert data_of(mine) == mine.data_ptr() != held[0].data_ptr()
+    torch.utils.swap_tensors(mine, other)
+    assert data_of(mine) == mine.data_ptr() == held[1].data_ptr()
+    grown = torch.ones(4)
+    before = grown.data_ptr()
+    grown.resize_(1 << 20)
+    assert data_of(grown) == grown.data_ptr() != before
+
+
+# The modes.
+
+
+@contextmanager
+def _set(getter, setter, value):
+    before = getter()
+    setter(value)
+    try:
+        yield
+    finally:
+        setter(before)
+
+
+def _matmul(name):
+    backend = torch.backends.cuda.matmul
+    value = not getattr(backend, name)
+    return _set(
+        lambda: getattr(backend, name), lambda to: setattr(backend, name, to), value
+    )
+
+
+CHANGES = {
+    "is_grad_enabled()": torch.no_grad,
+    'is_autocast_enabled("cuda")': lambda: _set(
+        lambda: torch.is_autocast_enabled("cuda"),
+        lambda on: torch.set_autocast_enabled("cuda", on),
+        True,
+    ),
+    "is_autocast_cache_enabled()": lambda: _set(
+        torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled, False
+    ),
+    "get_default_dtype()": lambda: _set(
+        torch.get_default_dtype, torch.set_default_dtype, torch.float64
+    ),
+    "backends.cuda.matmul.allow_tf32": lambda: _matmul("allow_tf32"),
+    "backends.cuda.matmul.allow_fp16_reduced_precision_reduction": lambda: _matmul(
+        "allow_fp16_reduced_precision_reduction"
+    ),
+    "backends.cuda.matmul.allow_bf16_reduced_precision_reduction": lambda: _matmul(
+        "allow_bf16_reduced_precision_reduction"
+    ),
+    "are_deterministic_algorithms_enabled()": lambda: _set(
+        torch.are_deterministic_algorithms_enabled,
+        torch.use_deterministic_algorithms,
+        True,
+    ),
+}
+
+
+@pytest.fixture
+def witness():
+    """Return torch's guard of its state."""
+    made = _witness()
+    if made is None:
+        pytest.skip("this torch has no such guard")
+    return made
+
+
+def test_all_that_a_witness_speaks_of_is_changed_here(witness):
+    """There is a change below for each of its modes, and each is a mode."""
+    assert witness.keys == CHANGES.keys()
+    assert witness.keys <= _GETTERS.keys()
+
+
+@pytest.mark.parametrize("mode", CHANGES)
+def test_a_mode_that_changes_is_seen(witness, mode):
+    """And that it is as it was, too."""
+    before = MODES.now()[mode]
+    with CHANGES[mode]():
+        assert MODES.now()[mode] != before
+        assert not witness.holds()
+    assert MODES.now()[mode] == before
+    assert witness.holds()
+
+
+def test_other_threads_have_modes_of_their_own(witness):
+    """A witness speaks of the thread that asks."""
+    with torch.no_grad():
+        inside = _witness()
+    assert witness.holds()
+    assert not inside.holds()
+
+
+# Guards that see more than counts.
+
+
+@pytest.fixture
+def threads():
+    """Restore how many threads torch has."""
+    before = torch.get_num_threads()
+    yield before
+    torch.set_num_threads(before)
+
+
+def test_what_does_not_count_is_soon_forgotten(adapter, threads):
+    """How many threads there are is no mode: guards hold, and are quick again soon."""
+    weight = torch.ones(3)
+
+    def f(x):
+        return x * weight
+
+    surveyor = Surveyor(lambda: f, adapter)
+    ambient = surveyor.survey({"x": torch.ones(3)}).guards(lambda _: True)
+    for _ in range(20):
+        assert ambient.match() is not None
+    assert ambient.glance.look() is not None
+    torch.set_num_threads(threads + 1)
+    for _ in range(20):
+        (found,) = ambient.match()
+        assert found is weight
+    assert ambient.glance.look() is not None
+    with torch.no_grad():
+        assert ambient.glance.look() is None
+        assert ambient.match() is None
