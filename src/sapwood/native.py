@@ -24,7 +24,7 @@ __all__ = ["FLAGS", "cache_folder", "compiled", "native_path"]
 
 FLAGS: Final = (
     "-std=c11",
-    "-O1",
+    "-O2",
     "-fPIC",
     "-shared",
     "-fvisibility=hidden",

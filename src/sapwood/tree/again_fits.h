@@ -31,8 +31,10 @@ static int is_state_same(const struct again *a) {
   return encore && !is_none(encore) &&
          same_number(attribute_of(a, encore, ERA), item(state, 0)) &&
          attribute_of(a, encore, MARKS_) == item(state, 1) &&
-         same_number(attribute_of(a, encore, CHANGES_), attribute(a, CHANGES, LATEST)) &&
-         same_number(attribute_of(a, encore, RENEWALS_), attribute(a, GLANCE, RENEWALS));
+         same_number(attribute_of(a, encore, CHANGES_),
+                     attribute(a, CHANGES, LATEST)) &&
+         same_number(attribute_of(a, encore, RENEWALS_),
+                     attribute(a, GLANCE, RENEWALS));
 }
 
 static int is_on_stream(const struct again *a) {
@@ -197,8 +199,8 @@ static int are_there(const struct again *a, Object *found) {
 /* Whatever may be looked at without the arrays that the function reads. */
 static int is_like_before(struct again *a, Object *call) {
   void *context;
-  return PyTuple_Size(call) == a->count && is_on_stream(a) &&
-         is_state_same(a) && are_arguments_fit(a, call) && is_free(a) && !a->context_of(&context) &&
+  return PyTuple_Size(call) == a->count && is_on_stream(a) && is_state_same(a) &&
+         are_arguments_fit(a, call) && is_free(a) && !a->context_of(&context) &&
          context == a->context;
 }
 

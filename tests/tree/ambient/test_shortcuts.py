@@ -291,10 +291,11 @@ MUTANTS = {
         "c->relied[k].on->changes == c->relied[k].changes",
         "c->relied[k].on",
     ),
-    "dicts that are replaced": ("return dict && *dict == c->is;", "return !!dict;"),
-    "classes": ("return c->at->type == s->value;", "return 1;"),
+    "changes overlooked": ("c->events = events;", "c->events = events + 1;"),
+    "dicts that are replaced": ("return *c->slot == c->is;", "return !!*c->slot;"),
+    "classes": ("return (const Object *)c->at->type == c->is;", "return 1;"),
     "lists": ("if (PyList_GetItem(c->of, k) != c->items[k])", "if (0)"),
-    "latest": ("return refers(PyList_GetItem(latest, s->of), c->at);", "return 1;"),
+    "latest": ("return refers(PyList_GetItem(latest, c->size), c->at);", "return 1;"),
 }
 
 

@@ -19,23 +19,25 @@ struct relied {
 enum way {
   AGAIN,        /* take the step; `at` and `of`, where known, go into its registers */
   STILL_ROOT,   /* what it is called with gives `is` */
-  STILL_DICT,   /* the dict of object `of` is `is` */
+  STILL_DICT,   /* the dict of object `of`, which is in `slot`, is `is` */
   STILL_SLOT,   /* the attribute or item of `of` is `is` */
-  STILL_CLASS,  /* the class of `at` is that of the step */
-  STILL_LATEST, /* the latest reference is to `at` */
-  STILL_LIST,   /* list `of` has the same items */
+  STILL_CLASS,  /* the class of `at` is `is` */
+  STILL_LATEST, /* the latest reference, of number `size`, is to `at` */
+  STILL_LIST,   /* list `of` has the same `size` items */
 };
 
 struct check {
   enum way way;
   struct step *step;
   Object *at, *of, *is; /* not owned, and these are not either: */
-  Object **items;
+  Object **items, **slot;
   Size size;
 };
 
 struct shortcut {
   Size count, relies, room, dicts; /* checks, dicts, and for how many there is room */
+  Size again;         /* how many checks take a step */
+  Size events;        /* changes of all dicts when these had not changed */
   struct check *checks;
   struct relied *relied;
   Object **found;     /* NULL: in its register */
@@ -104,8 +106,8 @@ static struct check *check(struct builder *b, enum way way, struct step *s,
     b->failed = 1;
     return NULL;
   }
-  c->checks = made, made += c->count++;
-  made->items = NULL, made->size = 0;
+  c->checks = made, made += c->count++, c->again += way == AGAIN;
+  made->items = made->slot = NULL, made->size = 0;
   made->way = way, made->step = s, made->is = is;
   made->at = tests_at(s->op) ? b->known[s->at].object : NULL;
   made->of = takes_of(s->op) ? b->known[s->of].object : NULL;
@@ -139,7 +141,8 @@ static int relies(struct builder *b, struct step *s) {
   Object *dict = known.object;
   struct watched *w;
   s->relies = -1;
-  if (known.sealed || s->restless || !dict || dict->type != &PyDict_Type || !(w = rely(b, s, dict)))
+  if (known.sealed || s->restless || !dict || dict->type != &PyDict_Type ||
+      !(w = rely(b, s, dict)))
     return 0;
   w->whole |= s->op == LENGTH || s->op == KEYS;
   if (s->op == ITEM)
@@ -183,7 +186,9 @@ static void note_slot(struct builder *b, struct step *s, const struct step *end,
                       ? _PyObject_GetDictPtr(of.object)
                       : NULL;
   if (dict && *dict == value) {
-    check(b, STILL_DICT, s, value);
+    struct check *made = check(b, STILL_DICT, s, value);
+    if (made)
+      made->slot = dict;
     now_known(b, s, value, 1);
   } else if (of.object && looked_into(s, end) && gives_again(s, of.object, value)) {
     check(b, STILL_SLOT, s, value);
@@ -250,6 +255,7 @@ static int note_rests(struct builder *b, struct step *s, Object *thing) {
 
 static void note_test(struct builder *b, struct step *s, int relied) {
   struct known at = b->known[s->at];
+  struct check *made;
   if (at.sealed) {
     b->failed |= s->op < LENGTH || s->op > LACKS;
     return;
@@ -260,11 +266,13 @@ static void note_test(struct builder *b, struct step *s, int relied) {
     return;
   if (s->op == REFERS && at.firm && is_weak(s->value))
     return;
-  check(b,
-        s->op == CLASS && at.object    ? STILL_CLASS
-        : s->op == LATEST && at.object ? STILL_LATEST
-                                       : AGAIN,
-        s, NULL);
+  made = check(b,
+               s->op == CLASS && at.object    ? STILL_CLASS
+               : s->op == LATEST && at.object ? STILL_LATEST
+                                              : AGAIN,
+               s, s->value);
+  if (made && made->way == STILL_LATEST)
+    made->size = s->of;
 }
 
 /* Note what a step has come to, which was taken with `of` in its register. */
@@ -311,7 +319,6 @@ static int has_items(const struct check *c) {
 static int is_still(struct check *c, Object *latest, struct shortcut *all,
                     Object **held) {
   struct step *s = c->step;
-  Object **dict;
   switch (c->way) {
   case AGAIN:
     if (c->at)
@@ -327,16 +334,15 @@ static int is_still(struct check *c, Object *latest, struct shortcut *all,
       Py_IncRef(c->is);
     return *held == c->is;
   case STILL_DICT:
-    dict = _PyObject_GetDictPtr(c->of);
-    return dict && *dict == c->is;
+    return *c->slot == c->is;
   case STILL_SLOT:
     *held = s->op == ITEM ? PyObject_GetItem(c->of, s->value)
                           : PyObject_GetAttr(c->of, s->value);
     return *held == c->is;
   case STILL_CLASS:
-    return c->at->type == s->value;
+    return (const Object *)c->at->type == c->is;
   case STILL_LATEST:
-    return refers(PyList_GetItem(latest, s->of), c->at);
+    return refers(PyList_GetItem(latest, c->size), c->at);
   case STILL_LIST:
     return has_items(c);
   }
@@ -354,10 +360,14 @@ static int relied_on(struct step *s, Size number, const struct relied *changed) 
 }
 
 /* Return the first dict that has changed, or their number. */
-static Size unchanged(const struct shortcut *c) {
+static Size unchanged(struct shortcut *c) {
   Size k = 0;
+  if (c->events == events)
+    return c->relies;
   while (k < c->relies && c->relied[k].on->changes == c->relied[k].changes)
     k++;
+  if (k == c->relies)
+    c->events = events;
   return k;
 }
 
@@ -371,17 +381,16 @@ static int still(struct shortcut *c, Object *latest) {
 }
 
 static void let_go(struct shortcut *c) {
-  for (Size k = 0; k < c->count; k++) {
-    struct check *each = &c->checks[k];
-    if (c->held[k]) {
-      Py_DecRef(c->held[k]);
-      c->held[k] = NULL;
-    }
-    if (each->way == AGAIN) {
-      fill(&c->registers[each->step->at], NULL);
-      if (takes_of(each->step->op))
-        fill(&c->registers[each->step->of], NULL);
-    }
+  for (Size k = 0; k < c->count; k++)
+    if (c->held[k])
+      fill(&c->held[k], NULL);
+  for (Size k = 0; c->again && k < c->count; k++) {
+    const struct check *each = &c->checks[k];
+    if (each->way != AGAIN)
+      continue;
+    fill(&c->registers[each->step->at], NULL);
+    if (takes_of(each->step->op))
+      fill(&c->registers[each->step->of], NULL);
   }
 }
 
