@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -117,6 +118,24 @@ def make(world):
         return world.guest.stream(world.device, handle, name, world.dropped)
 
     return make
+
+
+def test_a_stream_is_adopted_once(world):
+    """Whoever adopts it first, at the same time too: one that goes takes its handle."""
+    raw, found = world.device.open_foreign_stream(), []
+    begin = threading.Barrier(4)
+
+    def adopt():
+        begin.wait()
+        found.append(world.guest.adopt(raw, "theirs", world.device, world.dropped))
+
+    threads = [threading.Thread(target=adopt) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert {id(each) for each in found} == {id(world.guest.known(raw))}
+    assert not world.dropped
 
 
 def test_work_comes_in_the_order_of_the_program(world, make):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sapwood.driver.streams import Fork
 from sapwood.errors import StaleOutput
-from sapwood.memory.storage import Storage
+from sapwood.memory.storage import CHANGES, Storage
 from sapwood.units import Addr, Size
 
 streams = st.integers(0, 2)
@@ -82,6 +82,28 @@ def test_bytes_that_nobody_wrote_have_readers_only(bench):
     bench.recorded.reset()
     storage.order_write(device.default)
     assert bench.recorded.counts()["wait_event"] == 1
+
+
+def test_borrowers_stay_users(bench):
+    """Reads and writes order nothing with them, and end none of them."""
+    device, other = bench.device, bench.device.new_stream()
+    storage = device.allocate_on_heap(Size(1), device.default)
+    storage.order_write(device.default)
+    before = CHANGES.latest
+    storage.borrow(device.default)
+    assert CHANGES.latest == before, "who wrote last is no other"
+    storage.borrow(other)
+    assert CHANGES.latest > before
+    bench.recorded.reset()
+    before = CHANGES.latest
+    for _ in range(2):
+        storage.order_write(device.default)
+        storage.order_read(device.default)
+        storage.borrow(other)
+    assert "wait_event" not in bench.recorded.counts()
+    assert CHANGES.latest == before
+    assert storage.borrowers == (device.default, other)
+    assert set(storage.users()) == {device.default, other}
 
 
 def test_the_last_holder_gives_the_bytes_back_once():

@@ -8,6 +8,7 @@ are without this library.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from typing import Any, Self
@@ -32,6 +33,7 @@ class GuestFramework(ABC):
     def __init__(self) -> None:
         self.made: WeakValueDictionary[int, Stream] = WeakValueDictionary()
         self.adopted: dict[int, Stream] = {}
+        self._adopting = threading.RLock()
 
     @abstractmethod
     def raw(self) -> int:
@@ -68,9 +70,13 @@ class GuestFramework(ABC):
 
     def adopt(self, raw: int, name: str, driver: Driver, dropped: Queue) -> Stream:
         """Return a stream of the framework's own, known from now on."""
-        stream = self.stream(driver, driver.adopt_stream(raw), name, dropped)
-        self.adopted[raw] = stream
-        return stream
+        # Of two over one handle, the first to go would take it along.
+        with self._adopting:
+            found = self.adopted.get(raw)
+            if found is None:
+                found = self.stream(driver, driver.adopt_stream(raw), name, dropped)
+                self.adopted[raw] = found
+            return found
 
     def close(self) -> None:
         """Let go of all streams."""

@@ -5,6 +5,7 @@ A finaliser may run anywhere, inside any lock: it only appends to a queue.
 
 from __future__ import annotations
 
+import threading
 from itertools import count
 from typing import Final, Protocol
 
@@ -35,6 +36,7 @@ class Changes:
 
 
 CHANGES: Final = Changes()
+_borrowing: Final = threading.Lock()
 
 
 class Token(Protocol):
@@ -48,14 +50,16 @@ class Storage:
     """Bytes ``[address, address + size)``, whose they are, and who uses them.
 
     ``writer`` is the stream that wrote last, ``readers`` the streams that are
-    ordered after that write. ``stale`` says why the bytes may not be used any more,
-    ``remedy`` what to do about it.
+    ordered after that write, ``borrowers`` those that use the bytes besides, until they
+    are given back, in an order that is their own affair. ``stale`` says why the bytes
+    may not be used any more, ``remedy`` what to do about it.
     ``captured`` bytes were allocated while capturing, for what is captured alone.
     """
 
     __slots__ = (
         "__weakref__",
         "address",
+        "borrowers",
         "captured",
         "dropped",
         "readers",
@@ -80,6 +84,7 @@ class Storage:
         self.captured = captured
         self.writer: Stream | None = None
         self.readers: tuple[Stream, ...] = ()
+        self.borrowers: tuple[Stream, ...] = ()
         self.stale: str | None = None
         self.remedy = "Copy it before, or name it in step(keep=...)"
 
@@ -88,7 +93,23 @@ class Storage:
 
     def users(self) -> tuple[Stream, ...]:
         """Return the streams whose work may still be using these bytes."""
+        return (*self._ordered(), *self.borrowers)
+
+    def _ordered(self) -> tuple[Stream, ...]:
         return self.readers if self.writer is None else (self.writer, *self.readers)
+
+    def borrow(self, stream: Stream) -> None:
+        """Count ``stream`` among the users, whatever comes, until nobody has the bytes.
+
+        No work is ordered by it but that of whoever has them next. Any thread may call
+        it that has them.
+        """
+        with _borrowing:
+            if stream in self.borrowers:
+                return
+            self.borrowers = (*self.borrowers, stream)
+        if stream is not self.writer:
+            CHANGES.note()
 
     def check(self) -> None:
         """Raise `StaleOutput` where the bytes were revoked or donated."""
@@ -127,7 +148,7 @@ class Storage:
         self, stream: Stream, writer: Stream | None, readers: tuple[Stream, ...]
     ) -> None:
         if stream.fork is None or self.captured:
-            if any(other is not stream for other in self.users()):
+            if any(other is not stream for other in self._ordered()):
                 CHANGES.note()
             self.writer, self.readers = writer, readers
         else:

@@ -25,14 +25,18 @@ static Object *target_of(Object *reference) { /* not owned: somebody else has it
   return target;
 }
 
-/* What it has kept, and how things stand between streams, are as they were. */
+/* How things stand between streams is as it was. */
+static int is_order_same(const struct again *a) {
+  return same_number(attribute_of(a, target_of(at(a, ENCORE)), CHANGES_),
+                     attribute(a, CHANGES, LATEST));
+}
+
+/* What it has kept is as it was. */
 static int is_state_same(const struct again *a) {
   Object *encore = target_of(at(a, ENCORE)), *state = at(a, STATE);
   return encore && !is_none(encore) &&
          same_number(attribute_of(a, encore, ERA), item(state, 0)) &&
          attribute_of(a, encore, MARKS_) == item(state, 1) &&
-         same_number(attribute_of(a, encore, CHANGES_),
-                     attribute(a, CHANGES, LATEST)) &&
          same_number(attribute_of(a, encore, RENEWALS_),
                      attribute(a, GLANCE, RENEWALS));
 }
@@ -196,12 +200,13 @@ static int are_there(const struct again *a, Object *found) {
   return 1;
 }
 
-/* Whatever may be looked at without the arrays that the function reads. */
+/* Whatever may be looked at without the arrays that the function reads. Who else uses
+ * an output is said, on any thread, before it is dropped: so it is asked after that. */
 static int is_like_before(struct again *a, Object *call) {
   void *context;
   return PyTuple_Size(call) == a->count && is_on_stream(a) && is_state_same(a) &&
-         are_arguments_fit(a, call) && is_free(a) && !a->context_of(&context) &&
-         context == a->context;
+         are_arguments_fit(a, call) && is_free(a) && is_order_same(a) &&
+         !a->context_of(&context) && context == a->context;
 }
 
 #endif

@@ -58,7 +58,10 @@ class Kept:
     def is_only(self, stream: Stream) -> bool:
         """Return whether this stream alone has used the storages, and all are valid."""
         return all(
-            storage.writer is stream and not storage.readers and storage.stale is None
+            storage.writer is stream
+            and not storage.readers
+            and storage.stale is None
+            and all(other is stream for other in storage.borrowers)
             for storage in self.storages
         )
 

@@ -178,7 +178,7 @@ def test_threads_hold_results_of_one_function(f, same):
 def test_results_used_on_another_stream(f, same):
     """A stream that the caller waits for has read a result before it is overwritten.
 
-    `record_stream`, which is nothing to these storages, does no harm.
+    To record it as well, now and then, changes nothing.
     """
     side, here = torch.cuda.Stream(), torch.cuda.current_stream()
     sums = []

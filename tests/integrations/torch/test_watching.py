@@ -64,6 +64,18 @@ def test_backward_is_seen(watch, x):
     assert adapter.storage(weight) in back.used
 
 
+def test_recording_a_stream_is_no_operation(watch, x):
+    """It neither uses nor writes a tensor, whatever its schema says."""
+    stream = torch.Stream(stream_id=7, device_index=0, device_type=1)
+
+    def fn():
+        with pytest.raises(NotImplementedError):
+            x.record_stream(stream)
+
+    session, _, _ = watch(fn)
+    assert (session.ops, session.used) == ([], {})
+
+
 def test_digests_tell_operations_apart(watch, x):
     """The same operations have the same digests; others, or other numbers, have not."""
     digests = [

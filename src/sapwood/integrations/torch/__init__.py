@@ -14,6 +14,7 @@ from sapwood.driver.api import Driver
 from sapwood.errors import MisuseError, NoDevice
 from sapwood.integrations.torch import openings as openings
 from sapwood.integrations.torch.adapter import TorchAdapter
+from sapwood.integrations.torch.borrowing import notice_borrowers
 from sapwood.integrations.torch.capture import TorchCaptor
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.device import Device
@@ -32,6 +33,7 @@ def framework(driver: Driver) -> TorchFramework:
             f"torch {torch.__version__} is built without CUDA: install one with it",
         )
     torch.cuda.init()
+    notice_borrowers()
     return TorchFramework(torch.device("cuda", driver.abilities.ordinal))
 
 
@@ -41,6 +43,7 @@ def adapter(device: Device) -> TorchAdapter:
     made = TorchAdapter(device, place)
     if isinstance(device.framework, TorchFramework):
         device.framework.storages = made.storages_of
+        made.storages_of.stream_of = device.framework.stream_of
     return made
 
 

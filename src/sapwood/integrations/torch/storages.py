@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,7 +18,7 @@ from sapwood.integrations.torch.layout import text
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size
 
-__all__ = ["Storages"]
+__all__ = ["Lent", "Storages", "lent"]
 
 
 class _Theirs:
@@ -26,6 +26,21 @@ class _Theirs:
 
     def ended(self, streams: tuple[Stream, ...]) -> None:
         del streams
+
+
+class Lent(NamedTuple):
+    """What a storage of torch's stands for, and whose that is."""
+
+    storage: Storage
+    storages: Storages
+
+
+def lent(tensor: Any) -> Lent | None:
+    """Return what a tensor's storage stands for; None where torch allocated it."""
+    if not torch._C._has_storage(tensor):
+        return None
+    found: Lent | None = getattr(tensor.untyped_storage(), "sapwood", None)
+    return found
 
 
 class _Reference(weakref.ref[Any]):
@@ -38,7 +53,12 @@ class _Reference(weakref.ref[Any]):
 
 
 class Storages:
-    """Finds the one for the other; ``place`` is where the tensors are."""
+    """Finds the one for the other; ``place`` is where the tensors are.
+
+    ``stream_of`` returns the stream here that one of torch's is.
+    """
+
+    stream_of: Callable[[Any], Stream]
 
     def __init__(self, place: torch.device, dropped: Queue) -> None:
         self.place, self._dropped = place, dropped
@@ -78,6 +98,8 @@ class Storages:
                 storage.address, self.place, storage.size
             )
             self._remember(theirs, storage)
+            # So the bytes stay as long as it does, whatever becomes of all else.
+            theirs.sapwood = Lent(storage, self)
         return theirs
 
     def _remember(self, theirs: Any, ours: Storage) -> None:

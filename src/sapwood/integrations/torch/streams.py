@@ -47,12 +47,14 @@ class TorchFramework(GuestFramework):
         self.went_back = False
         self.turn = threading.RLock()
         self._primed = threading.local()
+        self._adopt: Callable[[int], Stream] | None = None
         self._aside: Stream | None = None
         self._make_aside: Callable[[], Stream] | None = None
 
     def default(self, driver: Driver, dropped: Queue) -> Stream:
         """Return torch's default stream."""
         raw = torch.cuda.default_stream(self.place).cuda_stream
+        self._adopt = partial(self.adopt_current, driver=driver, dropped=dropped)
         self._make_aside = partial(self._new_aside, driver, dropped)
         return self.adopt(raw, "default", driver, dropped)
 
@@ -96,6 +98,26 @@ class TorchFramework(GuestFramework):
         # Torch's own streams are of a pool that it never gives back.
         return self.adopt(raw, f"torch's {raw:#x}", driver, dropped)
 
+    def stream_of(self, theirs: Any) -> Stream:
+        """Return the stream that one of torch's is, whether it was used before or not.
+
+        Raises `MisuseError` for a stream of another device.
+        """
+        if self._adopt is None:
+            raise MisuseError("torch has no stream here: make a new runtime")
+        if theirs.device != self.place:
+            raise MisuseError(
+                f"a tensor on {self.place} cannot be recorded on a stream of "
+                f"{theirs.device}, which no replay could wait for. Have a stream of "
+                f"{self.place} wait for that work, and record the tensor on it"
+            )
+        raw = torch.cuda.Stream(
+            stream_id=theirs.stream_id,
+            device_index=theirs.device_index,
+            device_type=theirs.device_type,
+        ).cuda_stream
+        return self.known(raw) or self._adopt(raw)
+
     def trim(self) -> Size:
         """Have torch give back what it keeps; not while this thread captures."""
         if torch.cuda.is_current_stream_capturing():
@@ -107,7 +129,7 @@ class TorchFramework(GuestFramework):
     def close(self) -> None:
         """Let go of all streams."""
         super().close()
-        self._aside = self._make_aside = None
+        self._aside = self._make_aside = self._adopt = None
 
     @contextmanager
     def watched(self, allocate: Allocate) -> Iterator[None]:

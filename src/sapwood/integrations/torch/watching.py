@@ -158,6 +158,9 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         """Note one operation, and run it."""
         del types
         given = kwargs or {}
+        if func.overloadpacket is _aten.record_stream:
+            # It computes nothing, and tells whose memory it is to those who ask.
+            return func(*args, **given)
         tensors = list(_tensors(func, args, given))
         here = [each for each in tensors if each[0].device.type == self._kind]
         self._refuse(func, args, given, tensors, here)
