@@ -206,7 +206,8 @@ def test_generators_of_ones_own_are_refused(rt, x, how):
     """One besides the default would draw the same again: it is refused, by line."""
     own = rt.generator(3)
     if how == "closed over":
-        f, args = rt.graph(lambda x: torch.rand(4, generator=own, device="cuda")), (x,)
+        f = rt.graph(lambda x: x + torch.rand(32, generator=own, device="cuda"))
+        args = (x,)
     else:
         f = rt.graph(lambda x, g: x + torch.rand(32, generator=g, device="cuda"))
         args = x, own
