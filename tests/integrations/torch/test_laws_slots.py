@@ -277,3 +277,41 @@ def test_modules_keep_tensors(alike, fresh):
         yield kept
 
     assert alike(program).count("passed_through") == 0
+
+
+class Lazy(nn.Module):
+    """A module that registers its buffer when it is first called."""
+
+    def forward(self, x):
+        if not hasattr(self, "cache"):
+            self.register_buffer("cache", x * 0)
+        self.cache += x
+        return self.cache * 2
+
+
+@pytest.mark.xfail(strict=False, reason="a module that gains a buffer is refused")
+@torch.no_grad()
+def test_a_module_may_register_a_buffer(alike):
+    """So is a buffer that a module comes to have."""
+
+    def program(w):
+        f = w.graph(Lazy())
+        for _ in range(6):
+            yield f(w.values(4))
+
+    alike(program)
+
+
+@pytest.mark.xfail(
+    strict=False, reason="what is read besides arguments is always where it was"
+)
+def test_a_state_carried_by_a_slot_settles(rt, same):
+    """``o.h = o.h + x`` needs no more recordings than ``h = f(h)`` does."""
+    o, plain = Counted(h=torch.zeros(8, device="cuda")), torch.zeros(8, device="cuda")
+    f, x = rt.graph(lambda x: _carried(o, x)), torch.ones(8, device="cuda")
+    for _ in range(40):
+        f(x)
+        plain = plain * 0.5 + x
+    same(o.h, plain)
+    recordings, o.h = f.stats().recordings, None
+    assert recordings <= 3
