@@ -11,7 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from sapwood import Runtime
 from sapwood.testing import Rig
+from sapwood.testing.fixtures import encores_at_once
 
 
 @pytest.fixture
@@ -148,8 +150,22 @@ class World:
         return sum(getattr(function.stats(), field) for function in self.functions)
 
 
+@pytest.fixture(params=["behind layers", "in C"])
+def played(request):
+    """Return a runtime of torch's tensors, whose encores Python or C plays.
+
+    C launches past all layers: where there are some, it plays none.
+    """
+    if request.param == "behind layers":
+        yield request.getfixturevalue("rt")
+        return
+    with Runtime(device="cuda:0", arrays="torch") as made:
+        encores_at_once(made)
+        yield made
+
+
 @pytest.fixture
-def alike(rt, torch, bits):
+def alike(played, torch, bits):
     """Return what runs a program eagerly and replayed, and gives the world of that.
 
     A program is a generator function. It gets a `World`, and yields what must be the
@@ -168,9 +184,9 @@ def alike(rt, torch, bits):
             del shown
 
     def alike(program):
-        expected = run(program, World(torch, rt, replayed=False))
+        expected = run(program, World(torch, played, replayed=False))
         assert expected, "a program yields something"
-        world = World(torch, rt, replayed=True)
+        world = World(torch, played, replayed=True)
         found = run(program, world)
         assert len(found) == len(expected)
         for i, pair in enumerate(zip(found, expected, strict=True)):
@@ -188,7 +204,7 @@ def agrees(alike):
     after every call.
     """
 
-    def agrees(fn, make, calls=5):
+    def agrees(fn, make, calls=6):
         def lasting(w):
             f, args = w.graph(fn), make(w)
             for _ in range(calls):

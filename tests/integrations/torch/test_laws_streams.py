@@ -46,21 +46,21 @@ class Side:
 
 
 @pytest.fixture(params=["torch's", "the runtime's"])
-def streams(request, rt):
+def streams(request):
     """Return what makes two streams, ordered by hand or by the runtime.
 
     Whoever asks for them drops them, too, before the runtime is closed.
     """
     if request.param == "torch's":
-        return lambda: (Side(), Side())
-    return lambda: (rt.stream(), rt.stream())
+        return lambda _: (Side(), Side())
+    return lambda rt: (rt.stream(), rt.stream())
 
 
 def test_two_streams_with_dependent_data(alike, streams):
     """Replays and eager work on two streams read what the other has written."""
 
     def program(w):
-        one, two = streams()
+        one, two = streams(w.rt)
         f, g = w.graph(work), w.graph(lambda h: h - 1)
         x, y = w.values(SIZE), w.values(SIZE)
         kept = []
@@ -80,7 +80,7 @@ def test_a_read_is_over_before_its_bytes_are_written(alike, streams):
     """``y`` read on one stream, dropped, and overwritten from another."""
 
     def program(w):
-        one, two = streams()
+        one, two = streams(w.rt)
         f, x, out = w.graph(lambda x: x + 1), w.values(SIZE), []
         for i in range(12):
             with one:
@@ -100,7 +100,7 @@ def test_a_replay_waits_for_readers_of_what_it_writes(alike, streams):
     """An argument that another stream still reads is written only afterwards."""
 
     def program(w):
-        one, two = streams()
+        one, two = streams(w.rt)
         f, state, x = w.graph(advance), w.values(SIZE), w.values(SIZE)
         out, kept = [], []
         for _ in range(10):
@@ -120,7 +120,7 @@ def test_a_copied_argument_is_read_before_it_is_written(alike, streams):
     """Arguments that replays copy in may be overwritten from another stream."""
 
     def program(w):
-        one, two = streams()
+        one, two = streams(w.rt)
         f, y, out, kept = w.graph(work), w.values(SIZE), [], []
         for i in range(10):
             x = w.values(SIZE)
@@ -139,7 +139,7 @@ def test_warm_up_record_and_replay_on_different_streams(alike, streams):
     """Where a recording was made says nothing about where it runs."""
 
     def program(w):
-        around = *streams(), contextlib.nullcontext()
+        around = *streams(w.rt), contextlib.nullcontext()
         f, x, y = w.graph(work), w.values(SIZE), w.values(SIZE)
         for i in range(12):
             with around[i % 3]:
@@ -164,7 +164,7 @@ def test_random_programs_on_three_streams(alike, streams):
     """Any order of replays, eager work, writes and drops over three streams."""
 
     def program(w):
-        draw, around = random.Random(21), (*streams(), contextlib.nullcontext())
+        draw, around = random.Random(21), (*streams(w.rt), contextlib.nullcontext())
         fs = [
             w.graph(lambda a, b: (a + b) * 0.5),
             w.graph(lambda a, b: (a - b) * 0.5),
