@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
+import struct
 import threading
 from collections import deque
 from types import SimpleNamespace
 
 import pytest
 
+from sapwood import Runtime
 from sapwood.testing import Rig
+from sapwood.testing.fixtures import encores_at_once
 
 
 @pytest.fixture
@@ -81,6 +85,143 @@ def same(torch):
             assert found == expected
 
     return same
+
+
+@pytest.fixture
+def bits(torch):
+    """Return what makes nests of tensors and plain values comparable bit for bit.
+
+    Which tensors share a storage is compared, too.
+    """
+
+    def told(value, owners):
+        if isinstance(value, torch.Tensor):
+            owners.append(value.untyped_storage().data_ptr())
+            plain = value.detach().resolve_conj().resolve_neg().reshape(-1)
+            plain = plain.clone(memory_format=torch.contiguous_format)
+            data = plain.view(torch.uint8).cpu().numpy().tobytes()
+            return value.dtype, value.shape, value.stride(), data
+        if isinstance(value, dict):
+            pairs = [(key, told(each, owners)) for key, each in value.items()]
+            return type(value), pairs
+        if isinstance(value, (list, tuple)):
+            return type(value), [told(each, owners) for each in value]
+        if dataclasses.is_dataclass(value):
+            return type(value), told(vars(value), owners)
+        if isinstance(value, float):
+            return float, struct.pack("<d", value)
+        return type(value), value
+
+    def bits(*nest):
+        owners = []
+        shown = told(nest, owners)
+        return shown, [owner and owners.index(owner) for owner in owners]
+
+    return bits
+
+
+class World:
+    """Where a program runs, replayed or eager; it makes what the program needs."""
+
+    def __init__(self, torch, rt, *, replayed):
+        self.torch, self.rt, self.replayed = torch, rt, replayed
+        self.functions = []
+
+    def graph(self, fn=None, **options):
+        """Graph a function; eagerly, return it."""
+        if fn is None:
+            return lambda fn: self.graph(fn, **options)
+        if not self.replayed:
+            return fn
+        self.functions.append(self.rt.graph(fn, **options))
+        return self.functions[-1]
+
+    def values(self, *shape, dtype=None):
+        """Return a tensor of new values: in both worlds the same, in their order."""
+        dtype = dtype or self.torch.get_default_dtype()
+        if dtype.is_floating_point or dtype.is_complex:
+            made = self.torch.randn(shape, device="cuda", dtype=self.torch.complex128)
+            return (made if dtype.is_complex else made.real.clone()).to(dtype)
+        made = self.torch.randint(0, 40, shape, device="cuda")
+        return made > 20 if dtype is self.torch.bool else made.to(dtype)
+
+    def count(self, field):
+        """Return the sum of one statistic over the functions of this world."""
+        return sum(getattr(function.stats(), field) for function in self.functions)
+
+
+@pytest.fixture(params=["behind layers", "in C"])
+def played(request):
+    """Return a runtime of torch's tensors, whose encores Python or C plays.
+
+    C launches past all layers: where there are some, it plays none.
+    """
+    if request.param == "behind layers":
+        yield request.getfixturevalue("rt")
+        return
+    with Runtime(device="cuda:0", arrays="torch") as made:
+        encores_at_once(made)
+        yield made
+
+
+@pytest.fixture
+def alike(played, torch, bits):
+    """Return what runs a program eagerly and replayed, and gives the world of that.
+
+    A program is a generator function. It gets a `World`, and yields what must be the
+    same in both, bit for bit.
+    """
+
+    def run(program, world):
+        torch.manual_seed(11)
+        running, seen = program(world), []
+        while True:
+            try:
+                shown = next(running)
+            except StopIteration:
+                return seen
+            seen.append(bits(shown))
+            del shown
+
+    def alike(program):
+        expected = run(program, World(torch, played, replayed=False))
+        assert expected, "a program yields something"
+        world = World(torch, played, replayed=True)
+        found = run(program, world)
+        assert len(found) == len(expected)
+        for i, pair in enumerate(zip(found, expected, strict=True)):
+            assert pair[0] == pair[1], f"what is yielded as number {i} differs"
+        return world
+
+    return alike
+
+
+@pytest.fixture
+def agrees(alike):
+    """Return what compares calls of one function, with lasting and new arguments.
+
+    ``make`` gets a world and returns the arguments. Results and arguments are compared
+    after every call.
+    """
+
+    def agrees(fn, make, calls=6):
+        def lasting(w):
+            f, args = w.graph(fn), make(w)
+            for _ in range(calls):
+                yield f(*args), args
+
+        def fresh(w):
+            f = w.graph(fn)
+            for _ in range(calls):
+                args = make(w)
+                yield f(*args), args
+
+        world = alike(lasting)
+        assert world.count("recordings") == 1
+        assert world.count("replays") == calls - 2
+        assert alike(fresh).count("replays") >= 1
+
+    return agrees
 
 
 # Ways to hold a tensor: each returns what reads the old values again, once.

@@ -1,0 +1,251 @@
+"""Many shapes share memory; where there is too little, that is said, not suffered."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import pytest
+
+import sapwood as sw
+from sapwood import events
+from sapwood.testing import Rig
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.gpu
+
+MIB = 1 << 20
+BATCHES = (8, 1, 64, 2, 128, 32, 4, 16)
+ORDERS = {
+    "given": BATCHES,
+    "rising": tuple(sorted(BATCHES)),
+    "falling": tuple(sorted(BATCHES, reverse=True)),
+}
+WIDTH = 1 << 16
+
+
+@pytest.fixture
+def make_rig():
+    """Return a maker of runtimes, leak-checked when the test is over."""
+    made = []
+
+    def make(**options):
+        made.append(Rig("cuda", arrays="torch", **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.finish()
+
+
+def layers(x, w):
+    h = (x * w).relu()
+    h = h * 2 + x
+    return (h * h)[:, ::2] - 1
+
+
+def weights():
+    return torch.linspace(-1, 1, WIDTH, device="cuda")
+
+
+def of_sizes(sizes):
+    return [torch.randn(size, device="cuda") for size in sizes]
+
+
+def run_all(rt, same, batches, rounds=3):
+    f, w = rt.graph(layers), weights()
+    for _ in range(rounds):
+        for batch in batches:
+            x = torch.randn(batch, WIDTH, device="cuda")
+            same(f(x, w), layers(x, w))
+    return f
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_eight_batch_sizes_share_pages(make_rig, same, order):
+    """All of them take hardly more memory than the largest alone."""
+    alone = make_rig().runtime
+    run_all(alone, same, [max(BATCHES)])
+    largest = alone.memory_stats()["pages.mapped"]
+    rt = make_rig().runtime
+    f = run_all(rt, same, ORDERS[order])
+    stats = rt.memory_stats()
+    assert f.stats().recordings == f.stats().replays == len(BATCHES)
+    assert stats["pages.live"] == 0
+    assert stats["pages.mapped"] <= 1.1 * largest
+    assert stats["ranges.pages"] > 1.5 * stats["pages.mapped"]
+
+
+def test_batch_sizes_with_outputs_held(make_rig, same):
+    """What is held comes on top, and no more than that."""
+    alone = make_rig().runtime
+    run_all(alone, same, [max(BATCHES)])
+    largest = alone.memory_stats()["pages.mapped"]
+    rt = make_rig().runtime
+    f, w, held = rt.graph(layers), weights(), {}
+    for _ in range(3):
+        for batch in BATCHES:
+            x = torch.randn(batch, WIDTH, device="cuda")
+            held[batch] = f(x, w), layers(x, w)
+    for pair in held.values():
+        same(*pair)
+    stats = rt.memory_stats()
+    assert stats["pages.mapped"] <= 1.1 * largest + 2 * stats["pages.live"]
+    assert f.stats().evicted == 0
+
+
+def test_shapes_in_a_cycle(rt, same):
+    """200 shapes in turn: right, what fits is replayed, nothing recorded for ever."""
+    limit, most, given = 16, 0, of_sizes(range(1, 201))
+    f = rt.graph(lambda x: (x * 2, x.sum()), max_recordings=limit)
+    for _ in range(4):
+        for x in given:
+            same(f(x), (x * 2, x.sum()))
+            x.add_(1)
+        most = max(most, rt.memory_stats()["ranges"])
+    stats = f.stats()
+    assert most <= limit
+    assert stats.warmups == 200
+    assert stats.recordings <= 2 * limit
+    assert stats.replays >= 2 * limit
+    assert stats.passed_through >= 2 * (200 - limit)
+
+
+def test_shapes_at_random(rt, same):
+    """200 shapes at random: bounded, mostly not recording, evictions reported."""
+    draw, limit, most, given = random.Random(3), 16, 0, of_sizes(range(1, 201))
+    f = rt.graph(lambda x: x * 2, max_recordings=limit)
+    for _ in range(800):
+        x = draw.choice(given)
+        same(f(x), x * 2)
+        x += 1
+        most = max(most, rt.memory_stats()["ranges"])
+    stats = f.stats()
+    assert most <= limit
+    assert stats.recordings < 800 / 3
+    assert stats.evicted >= stats.recordings - limit
+    told = [each for each in rt.events() if isinstance(each, events.Evicted)]
+    assert told
+    assert all(each.reason for each in told)
+    assert "evict" in f.explain()
+
+
+def test_a_new_set_of_shapes_is_recorded_at_last(rt):
+    """When the shapes in use change, the newcomers replace what is not used."""
+    f = rt.graph(lambda x: x + 1, max_recordings=4)
+    for given in (of_sizes((1, 2, 3, 4)), of_sizes((5, 6, 7, 8))):
+        for _ in range(8):
+            for x in given:
+                f(x)
+        before = f.stats().replays
+        for x in given:
+            f(x)
+        assert f.stats().replays == before + 4
+    assert f.stats().evicted == 4
+
+
+def test_memory_returns_with_the_function(rig, rt, same):
+    """A function that is gone takes its recordings and their pages with it."""
+    x = torch.zeros(10, device="cuda")
+    for _ in range(3):
+        f = rt.graph(lambda x: (x + 1, x - 1))
+        for _ in range(5):
+            kept = f(x)
+        del f
+        gc.collect()
+        same(kept, (x + 1, x - 1))
+        del kept
+    gc.collect()
+    rt.synchronize()
+    assert rt.memory_stats()["ranges"] == 0
+    assert rt.memory_stats()["pages.mapped"] == 0
+    assert rig.device.live_handles()["execs"] == 0
+
+
+# Too little.
+
+
+def test_out_of_memory_while_recording(make_rig, same):
+    """What does not fit is an `OutOfMemory` that says who has the memory."""
+    rt = make_rig(memory_limit=96 * MIB).runtime
+    small, x = rt.graph(lambda x: x + 1, name="small"), torch.randn(100, device="cuda")
+    for _ in range(4):
+        held, expected = small(x), x + 1
+
+    def sums(x):
+        parts = [x + i for i in range(9)]
+        return sum(part.sum() for part in parts)
+
+    large, big = rt.graph(sums), torch.zeros(8 * MIB, device="cuda")
+    with pytest.raises(sw.OutOfMemory) as failed:
+        for _ in range(3):
+            large(big)
+    error = failed.value
+    assert isinstance(error, MemoryError)
+    assert error.asked > 0
+    assert error.free >= 0
+    assert error.largest >= 0
+    assert all(size > 0 for _, size in error.holders)
+    del failed, error
+    same((held, large.__wrapped__(big)), (expected, sums(big)))
+    for _ in range(4):
+        same(small(x), x + 1)
+        x += 1
+    assert not big.any()
+    with sw.disabled():
+        same(large(big), sums(big))
+
+
+def test_recordings_are_evicted_before_memory_runs_out(make_rig, same):
+    """A recording that is in nobody's use gives its pages to a new one."""
+    rt = make_rig(memory_limit=112 * MIB).runtime
+    one = rt.graph(lambda x: (x + 1) * 2, name="one")
+    two = rt.graph(lambda x: (x - 1, x - 2), name="two")
+    x = torch.randn(8 * MIB, device="cuda")
+    for _ in range(3):
+        for _ in range(4):
+            same(one(x), (x + 1) * 2)
+        for _ in range(4):
+            same(two(x), (x - 1, x - 2))
+    total = rt.stats()
+    assert total.evicted > 0
+    assert total.replays > 0
+    reasons = {e.reason for e in rt.events() if isinstance(e, events.Evicted)}
+    assert any("memory" in reason for reason in reasons)
+
+
+def test_held_outputs_are_never_evicted(make_rig, same):
+    """Live outputs are not given to anybody, however short memory is."""
+    rt = make_rig(memory_limit=96 * MIB).runtime
+    f = rt.graph(lambda x: x + 1, max_variants=8)
+    x, kept = torch.zeros(2 * MIB, device="cuda"), []
+    with pytest.raises(sw.OutOfMemory):
+        for _ in range(40):
+            kept.append((f(x), x + 1))
+            x += 1
+    assert len(kept) > 3
+    for pair in kept:
+        same(*pair)
+    assert float(x[0]) == len(kept)
+    kept.clear()
+    gc.collect()
+    for _ in range(4):
+        same(f(x), x + 1)
+
+
+def test_closing_gives_everything_back(rig, rt, same):
+    """After `close`, only what is held remains, and it goes with its holder."""
+    f, w = rt.graph(layers), weights()
+    x = torch.randn(4, WIDTH, device="cuda")
+    kept = [f(x, w) for _ in range(5)]
+    rt.close()
+    assert rig.device.live_handles()["execs"] == 0
+    for each in kept:
+        same(each, layers(x, w))
+    del each
+    kept.clear()
+    gc.collect()
+    rig.check_leaks()
+    with pytest.raises(sw.MisuseError):
+        rt.array([0.0])
