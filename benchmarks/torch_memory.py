@@ -4,6 +4,7 @@ Each kind of graphs records all sizes in a process of its own, in either order. 
 the pages that Sapwood has mapped, or the segments of torch's private pool. *By hand*
 are raw graphs that share one pool; their results stay in it, but not their inputs, nor
 cuBLAS's workspaces where the warm-up made them: those the others' figures have in them.
+Every call is given another tensor, so that all but *by hand* have copies of them, too.
 Milliseconds are the host's, for the call that records; by hand for a capture and the
 first replay.
 
@@ -244,12 +245,14 @@ def recording(way: Way, x: Any, expected: Any) -> tuple[float, bool]:
 
     Raises `RuntimeError` where no call records.
     """
-    same = True
+    same, given = True, [x]
     for _ in range(CALLS):
         before = way.recordings()
+        # Another tensor every time, as from who serves requests.
+        given.append(x.clone())
         torch.cuda.synchronize()
         start = time.perf_counter()
-        result = way.call(x)
+        result = way.call(given[-1])
         took = (time.perf_counter() - start) * 1e3
         same = torch.equal(result, expected) and same
         del result  # what is alive when the next one is recorded is not reused

@@ -59,18 +59,19 @@ static Object *unlocked(const struct again *a, Object *shown) {
 /* What does not fit is no error; what went wrong once it was launched is one. */
 static Object *again(Object *self, Object *const *args, Size count) {
   struct again *a = PyCapsule_GetPointer(item(self, 0), name);
-  Object *free = NULL, *shown = NULL;
+  Object *mine = NULL, *shown = NULL;
   int begun = 0;
-  if (count == 2 && !PyDict_Size(args[1]) && !a->busy)
-    free = PyObject_CallFunctionObjArgs(item(at(a, LOCK), 0), &_Py_FalseStruct, NULL);
+  if (count == 2 && !PyDict_Size(args[1]))
+    mine = PyObject_CallNoArgs(item(at(a, LOCK), 0));
   /* One under way on this thread has what it notes to itself, as others have. */
-  if (free == &_Py_TrueStruct) {
+  if (mine && !a->busy) {
     a->busy = 1;
     shown = played(a, args[0], &begun);
     a->busy = 0;
-    shown = unlocked(a, shown);
   }
-  Py_DecRef(free);
+  if (mine)
+    shown = unlocked(a, shown);
+  Py_DecRef(mine);
   if (shown || begun)
     return shown;
   PyErr_Clear();

@@ -38,7 +38,6 @@ def place_order(
     ``before`` surveys the call; ``pinned`` and ``donated`` places were declared so.
     """
     names, number = parameters.names(call), forest.number("recording")
-    reached = map(id, map(forest.adapter.storage, before.arrays()))
     return Order(
         fn=fn,
         plan=Plan(
@@ -54,7 +53,7 @@ def place_order(
         pinned=pinned,
         group=group,
         anywhere=step.anywhere,
-        reached=frozenset(reached),
+        before=before,
         bind=parameters.bind,
         survey=surveyor.survey,
     )

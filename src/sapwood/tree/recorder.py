@@ -58,8 +58,7 @@ class Order:
     """What is to be recorded, and how.
 
     ``names`` are those of the call's places; ``pinned`` the places that the user
-    declared so; ``reached`` the identities of storages that the function reaches by
-    itself; ``anywhere`` as in `Step`.
+    declared so; ``anywhere`` as in `Step`. ``before`` is the survey of the call.
     """
 
     fn: Callable[..., Any]
@@ -68,7 +67,7 @@ class Order:
     pinned: frozenset[int]
     group: Group
     anywhere: bool
-    reached: frozenset[int]
+    before: Survey
     bind: Callable[[tuple[Any, ...], Mapping[str, Any]], Mapping[str, object]]
     survey: Callable[[Mapping[str, object]], Survey]
 
@@ -116,13 +115,12 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
         values = [change.new for change in bound]
         ambient = _ambient(taken, values, forest)
         read_by = look([slot.read() for slot in ambient.arrays], adapter)
-        ambient_places = read_by.places(adapter)
-        everything = [*places, *ambient_places]
+        everything = [*places, *read_by.places(adapter)]
         recording = read(captured.graph, lines, everything, stages, range_, device)
     finally:
         device.driver.destroy_graph(captured.graph)
     outputs = analyse(captured.result, values, [*arrays, *read_by.arrays], adapter)
-    names, more = ambient_roles(order, ambient, ambient_places, forest)
+    names, more = ambient_roles(order, ambient, everything[len(places) :], forest)
     starts = range_.base, *_starts(everything, stages)
     sketch = Sketch(recording, (*order.names, *names), starts)
     roles = _of_what_is_known((*roles, *more), sketch, order, forest)
@@ -199,7 +197,8 @@ def take(
     """Have a call captured with other arrays in it; slots are not restored yet."""
     args, kwargs = _with_leaves(order.plan.call, arrays)
     arguments = order.bind(args, kwargs)
-    before = order.survey(arguments)
+    known = order.before
+    before = known if known.is_of(arguments) else order.survey(arguments)
     try:
         captured = capture.run(order.fn, args, kwargs, Session(tolerant=False))
     except BaseException:
@@ -257,8 +256,9 @@ def argument_roles(
         anywhere=order.anywhere,
     )
     # A copy of what the function also reads by itself would go its own way.
+    reached = {*map(forest.adapter.storage, order.before.arrays())}
     return tuple(
-        Role.PINNED if id(place.storage) in order.reached else role
+        Role.PINNED if place.storage in reached else role
         for place, role in zip(places, roles, strict=True)
     )
 
