@@ -89,6 +89,9 @@ class Owner:
         self.over.append(Life(address, Addr(address + size), born, self.moment))
         self.idle[size].append(address)
 
+    def holding(self, _):
+        return nullcontext()
+
     def begin(self):
         self.world.current = self
         self.world.below.begin_capture(self.stream.handle)
@@ -129,7 +132,7 @@ class World:
     """A runtime whose recordings are such a framework's."""
 
     def __init__(self, *, folds=True):
-        self.folds, self.current = folds, None
+        self.folds, self.current, self.rejoined = folds, None, 0
         self.emulated = Emulated(Size(1 << 23), PAGE, "latest")
         self.below = Adopting(Inexact(self.emulated))
         self.checked = Checked(self.below)
@@ -142,6 +145,9 @@ class World:
 
     def stream(self):
         return self.forest.capture_stream()
+
+    def rejoin(self):
+        self.rejoined += 1
 
     def owner(self, range_, room, stream):
         return Owner(self, range_, room, stream)

@@ -7,6 +7,7 @@ in the same graph; the framework makes that launchable, and keeps it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from sapwood.driver.api import (
@@ -32,6 +33,13 @@ class Owner(Protocol):
     @property
     def launches(self) -> bool:
         """Whether only `launch` does all that a replay is."""
+        ...
+
+    def holding(self, arrays: Sequence[Any]) -> AbstractContextManager[object]:
+        """Return a context after which arrays have the memory that they have now.
+
+        Whatever has become of them inside is told by `refusal`.
+        """
         ...
 
     def begin(self) -> None:

@@ -55,6 +55,13 @@ class Framework(Protocol):
         """Give back memory that the framework keeps for later; return how much."""
         ...
 
+    def chance(self) -> Callable[[], object]:
+        """Return what puts random numbers back to where they are now.
+
+        Those are meant that the framework draws by itself, of no array.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of all streams."""
 
@@ -95,6 +102,10 @@ class Plain:
     def trim(self) -> Size:
         """Return 0: all memory is the device's."""
         return Size(0)
+
+    def chance(self) -> Callable[[], object]:
+        """Return what does nothing: the state of generators is an array."""
+        return int
 
     def close(self) -> None:
         """Let go of nothing: streams are known while somebody has them."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Self
 from weakref import WeakValueDictionary
@@ -77,6 +78,10 @@ class GuestFramework(ABC):
                 found = self.stream(driver, driver.adopt_stream(raw), name, dropped)
                 self.adopted[raw] = found
             return found
+
+    def chance(self) -> Callable[[], object]:
+        """Return what does nothing, for frameworks that draw from arrays."""
+        return int
 
     def close(self) -> None:
         """Let go of all streams."""

@@ -6,6 +6,7 @@ A finaliser may run anywhere, inside any lock: it only appends to a queue.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from itertools import count
 from typing import Final, Protocol
 
@@ -54,6 +55,7 @@ class Storage:
     are given back, in an order that is their own affair. ``stale`` says why the bytes
     may not be used any more, ``remedy`` what to do about it.
     ``captured`` bytes were allocated while capturing, for what is captured alone.
+    ``trap`` has a framework refuse its arrays over bytes that are stale.
     """
 
     __slots__ = (
@@ -67,6 +69,7 @@ class Storage:
         "size",
         "stale",
         "token",
+        "trap",
         "writer",
     )
 
@@ -86,6 +89,7 @@ class Storage:
         self.readers: tuple[Stream, ...] = ()
         self.borrowers: tuple[Stream, ...] = ()
         self.stale: str | None = None
+        self.trap: Callable[[Storage], None] | None = None
         self.remedy = "Copy it before, or name it in step(keep=...)"
 
     def __del__(self) -> None:
@@ -111,14 +115,24 @@ class Storage:
         if stream is not self.writer:
             CHANGES.note()
 
+    def revoke(self, why: str) -> None:
+        """Have the bytes be used no more, and whoever does be told ``why``."""
+        self.stale = why
+        if self.trap is not None:
+            self.trap(self)
+
     def check(self) -> None:
         """Raise `StaleOutput` where the bytes were revoked or donated."""
-        if self.stale is not None:
-            raise StaleOutput(
-                f"this array of {self.size} bytes",
-                self.stale,
-                self.remedy,
-            )
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
+
+    def refusal(self) -> StaleOutput | None:
+        """Return what is raised for a use of the bytes; None where they are good."""
+        if self.stale is None:
+            return None
+        what = f"this array of {self.size} bytes"
+        return StaleOutput(what, self.stale, self.remedy)
 
     def order_read(self, stream: Stream) -> None:
         """Order further work of ``stream`` after the last write of these bytes."""

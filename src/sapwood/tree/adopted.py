@@ -65,6 +65,12 @@ class Captor(Protocol):
         """Return the stream that captures are made on."""
         ...
 
+    def rejoin(self) -> None:
+        """Have all work to come run after what captures have run on that stream.
+
+        What is captured has not; but the framework may have prepared something.
+        """
+
     def owner(self, range_: Range, room: Size, stream: Stream) -> Owner:
         """Return a capture on ``stream`` that allocates from ``room`` of a range."""
         ...
@@ -130,12 +136,24 @@ def _record_into(
     stages, arrays = stand_ins(given, places, roles, range_, device, adapter)
     scene = _Scene(order, forest, range_, owner, places, roles, stages, arrays)
     capture = _Adopting(device, captor.stream(), range_, owner)
-    taken = take(order, forest, capture, arrays)
-    try:
-        return _built(scene, taken)
-    finally:
-        # It stays the owner's, and is known for as long as what was made of it.
-        device.driver.destroy_graph(taken.captured.graph)
+    with owner.holding([*arrays, *order.before.arrays()]):
+        try:
+            taken = take(order, forest, capture, arrays)
+        finally:
+            captor.rejoin()
+        # It stays the owner's, and is known as long as what was made of it.
+        forget = partial(device.driver.destroy_graph, taken.captured.graph)
+        try:
+            made = _built(scene, taken)
+        except BaseException:
+            forget()
+            raise
+        try:
+            forget()
+        except DriverError:
+            made.node.exec.close()
+            raise
+        return made
 
 
 def _built(scene: _Scene, taken: Taken) -> Recorded:

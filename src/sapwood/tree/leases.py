@@ -119,7 +119,8 @@ class Leases:
 
     def revoke_one(self, storage: Storage, why: str) -> None:
         """End the lease on one storage: using it raises `StaleOutput` from now on."""
-        storage.stale, self.pages.revoked = why, True
+        storage.revoke(why)
+        self.pages.revoked = True
         CHANGES.note()
         self._loose.discard(storage)
         if isinstance(storage.token, Lease):

@@ -29,7 +29,9 @@ def check_kind(fn: Callable[..., Any]) -> None:
         ("a coroutine function", inspect.iscoroutinefunction),
         ("a generator function", inspect.isgeneratorfunction),
     ):
-        if is_kind(fn) or is_kind(vars(type(fn)).get("__call__")):
+        # What an object runs when it is called; of a module that is its `forward`.
+        runs = vars(type(fn)).get("__call__"), getattr(type(fn), "forward", None)
+        if is_kind(fn) or any(map(is_kind, runs)):
             raise MisuseError(
                 f"{getattr(fn, '__qualname__', fn)} is {kind}, whose body does not "
                 "run when it is called. Graph a plain function that it calls"

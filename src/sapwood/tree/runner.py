@@ -410,6 +410,7 @@ class Runner:
         looked = self._look(args, kwargs)
         storages = reachable(call, looked, forest.adapter)
         before = Preserved(forest.device, storages).save()
+        rewind = forest.device.framework.chance()
         tally, made = self.diary.tally, self.diary.tally["recordings"]
         try:
             with rehearsal():
@@ -420,6 +421,7 @@ class Runner:
         finally:
             undo_bound(self._look(args, kwargs).changes_since(looked))
             before.restore()
+            rewind()
 
     def _is_warm(self, call: Call) -> bool:
         with self.forest.device.lock:

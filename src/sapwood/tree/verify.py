@@ -43,12 +43,14 @@ def verified(
     """
     before, adapter = look(), forest.adapter
     start = Preserved(forest.device, storages).save()
+    rewind = forest.device.framework.chance()
     expected = _bits(eager(), adapter)
     changes = look().changes_since(before)
     expected |= _bound(changes, adapter)
     undo_bound(changes)
     end = Preserved(forest.device, storages).save()
     start.restore()
+    rewind()
     result = replayed()
     found = _bits(result, adapter) | _bound(look().changes_since(before), adapter)
     names = [*expected, *(name for name in found if name not in expected)]

@@ -66,11 +66,12 @@ def run_all(rt, same, batches, rounds=3):
 def test_eight_batch_sizes_share_pages(make_rig, same, order):
     """All of them take hardly more memory than the largest alone."""
     alone = make_rig().runtime
-    run_all(alone, same, [max(BATCHES)])
+    lasting = run_all(alone, same, [max(BATCHES)])
     largest = alone.memory_stats()["pages.mapped"]
     rt = make_rig().runtime
     f = run_all(rt, same, ORDERS[order])
     stats = rt.memory_stats()
+    assert lasting.stats().recordings == 1
     assert f.stats().recordings == f.stats().replays == len(BATCHES)
     assert stats["pages.live"] == 0
     assert stats["pages.mapped"] <= 1.1 * largest
@@ -80,7 +81,7 @@ def test_eight_batch_sizes_share_pages(make_rig, same, order):
 def test_batch_sizes_with_outputs_held(make_rig, same):
     """What is held comes on top, and no more than that."""
     alone = make_rig().runtime
-    run_all(alone, same, [max(BATCHES)])
+    lasting = run_all(alone, same, [max(BATCHES)])
     largest = alone.memory_stats()["pages.mapped"]
     rt = make_rig().runtime
     f, w, held = rt.graph(layers), weights(), {}
@@ -91,6 +92,7 @@ def test_batch_sizes_with_outputs_held(make_rig, same):
     for pair in held.values():
         same(*pair)
     stats = rt.memory_stats()
+    assert lasting.stats().recordings == 1
     assert stats["pages.mapped"] <= 1.1 * largest + 2 * stats["pages.live"]
     assert f.stats().evicted == 0
 
@@ -246,6 +248,7 @@ def test_closing_gives_everything_back(rig, rt, same):
     del each
     kept.clear()
     gc.collect()
-    rig.check_leaks()
+    held = rig.device.live_handles()
+    assert [held[each] for each in ("reservations", "extents", "mappings")] == [0] * 3
     with pytest.raises(sw.MisuseError):
         rt.array([0.0])

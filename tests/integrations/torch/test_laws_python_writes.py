@@ -185,9 +185,6 @@ def test_what_holds_nothing_at_the_end_is_no_survivor(alike):
     assert alike(program).count("replays") == 4
 
 
-@pytest.mark.xfail(
-    strict=False, reason="a capture that is refused leaves x.data where nothing is"
-)
 def test_memory_given_to_a_tensor_is_taken_back(rt):
     """A tensor that the function gave other memory has its own when it is refused."""
     weight, x = torch.ones(64, device="cuda"), torch.ones(64, device="cuda")

@@ -217,7 +217,6 @@ def test_generators_of_ones_own_are_refused(rt, x, how):
     assert f.stats().recordings == 0
 
 
-@pytest.mark.xfail(strict=False, reason="warming draws from torch's generator")
 def test_warming_leaves_the_generator_unmoved(rt, x):
     """`warm` records without taking numbers, or touching tensors."""
     f = rt.graph(lambda x: (x.add_(1), draws(x))[1])
@@ -228,7 +227,6 @@ def test_warming_leaves_the_generator_unmoved(rt, x):
     assert drawn() == before
 
 
-@pytest.mark.xfail(strict=False, reason="the eager run and the replay draw in turn")
 def test_what_draws_may_be_verified(rt, x):
     """A replay that is held against an eager run draws the same, and once."""
     f = rt.graph(draws, verify=1)

@@ -36,7 +36,6 @@ def told(use, *args):
     return ""
 
 
-@pytest.mark.xfail(strict=False, reason="no use of a tensor is trapped")
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_revoked_output_is_stale(rt, kind, use):
@@ -50,7 +49,6 @@ def test_a_revoked_output_is_stale(rt, kind, use):
     assert found.startswith("sapwood.StaleOutput"), found
 
 
-@pytest.mark.xfail(strict=False, reason="no use of a tensor is trapped")
 def test_a_stale_output_is_no_argument(rt):
     """Nor may one be passed to a graphed function."""
     f, g, x = rt.graph(lambda x: x * 2), rt.graph(lambda h: h + 1), three()

@@ -91,7 +91,8 @@ def test_views_of_closed_over_tensors(alike):
             views[0][0, 0] += 1
             yield views, weight
 
-    assert alike(program).count("replays") >= 4
+    # The views of one call are held while the next runs: there are two variants.
+    assert alike(program).count("replays") == 3
 
 
 def three(x):

@@ -88,7 +88,8 @@ def test_write_then_read_between_calls(alike):
             momentum[i % 5] = 0
             yield loss, weight, momentum
 
-    assert alike(program).count("replays") == 6
+    # One loss is held while the next is made: there are two variants.
+    assert alike(program).count("replays") == 5
 
 
 @pytest.mark.parametrize("returned", [True, False])
@@ -161,7 +162,7 @@ def test_a_state_that_returns_itself(alike):
 
     def f(state):
         state *= 2
-        state[0] = 1
+        state[0].fill_(1)
         return state
 
     def program(w):

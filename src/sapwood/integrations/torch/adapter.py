@@ -89,7 +89,7 @@ class TorchAdapter:
         if type(value) not in _kinds or not self._is_here(value):
             return None
         self._check(value)
-        return layout_of(value), self.storage(value), Addr(value.data_ptr())
+        return self.layout(value), self.storage(value), Addr(value.data_ptr())
 
     def _check(self, tensor: Any) -> None:
         if tensor.layout is not torch.strided or tensor.is_quantized:
@@ -108,7 +108,11 @@ class TorchAdapter:
     def marks(self, arrays: Sequence[Any]) -> Marks:
         """Return where tensors are, and where it matters, whether they require grad."""
         wanted = _grad_enabled()
-        return [*map(_where, arrays)], [*map(_wants, arrays)] if wanted else ()
+        try:
+            return [*map(_where, arrays)], [*map(_wants, arrays)] if wanted else ()
+        except RuntimeError:
+            self._check_stale(arrays)
+            raise
 
     def versions(self, arrays: Sequence[Any]) -> Sequence[object]:
         """Return how often tensors were written in place, as by ``x.t_()``."""
@@ -120,7 +124,16 @@ class TorchAdapter:
 
     def layout(self, array: Any) -> Hashable:
         """Return shape, strides, dtype, alignment, flags and class."""
-        return layout_of(array)
+        try:
+            return layout_of(array)
+        except RuntimeError:
+            self._check_stale([array])
+            raise
+
+    def _check_stale(self, arrays: Sequence[Any]) -> None:
+        """Raise `StaleOutput` where torch has refused one for that."""
+        for array in arrays:
+            self.storage(array).check()
 
     def address(self, array: Any) -> Addr:
         """Return where the first element lies."""
@@ -137,8 +150,10 @@ class TorchAdapter:
 
     def bits(self, array: Any) -> bytes:
         """Return the bytes of all elements in C order."""
-        flat = array.detach().resolve_conj().resolve_neg().contiguous().cpu()
-        return bytes(flat.reshape(-1).view(torch.uint8).numpy().tobytes())
+        found = array.detach().resolve_conj().resolve_neg().cpu()
+        # One element is contiguous whatever its strides, and no bytes for torch.
+        flat = torch.empty(found.numel(), dtype=found.dtype).copy_(found.reshape(-1))
+        return bytes(flat.view(torch.uint8).numpy().tobytes())
 
     def template(self, array: Any) -> Template:
         """Return what the tensor looks like."""

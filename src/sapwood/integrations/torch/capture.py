@@ -41,6 +41,10 @@ class TorchCaptor:
         """Return the stream that torch captures on."""
         return self._framework.aside()
 
+    def rejoin(self) -> None:
+        """Have all work to come run after what captures have run on that stream."""
+        self._framework.rejoin()
+
     def owner(self, range_: Range, room: Size, stream: Stream) -> TorchOwner:
         """Return a capture on ``stream`` that allocates from ``room`` of a range."""
         return TorchOwner(self._framework, range_, room, stream)
@@ -70,8 +74,28 @@ class TorchOwner:
         self._generator = torch.cuda.default_generators[place.index]
         self._history = History(place.index)
         self._known = self._closed = False
+        self._held: Sequence[tuple[Any, Any]] = ()
         self.launches = True
         range_.outsiders = self._holds
+
+    @contextmanager
+    def holding(self, arrays: Sequence[Any]) -> Iterator[None]:
+        """Have tensors end with the memory that they have, whatever they are given."""
+        self._held = [(tensor, tensor.detach()) for tensor in arrays]
+        try:
+            yield
+        finally:
+            for tensor, before in self._moved():
+                tensor.data = before
+            self._held = ()
+
+    def _moved(self) -> list[tuple[Any, Any]]:
+        """Return the tensors that have other memory by now, and what they had."""
+        return [
+            (tensor, before)
+            for tensor, before in self._held
+            if tensor.untyped_storage()._cdata != before.untyped_storage()._cdata
+        ]
 
     def begin(self) -> None:
         """Begin to capture on the stream, and to allocate from the range."""
@@ -82,6 +106,8 @@ class TorchOwner:
         with ExitStack() as failed:
             failed.callback(self._framework.turn.release)
             failed.callback(self._history.end, self._pool.id)
+            # Torch itself writes there before it captures: what random numbers need.
+            self._framework.gather()
             self._history.begin()
             with self._on_stream():
                 self._graph.capture_begin(
@@ -174,7 +200,13 @@ class TorchOwner:
         return found
 
     def refusal(self, result: Any, arrays: Sequence[Any]) -> CaptureError | None:
-        """Return what is wrong with what the function leaves to autograd."""
+        """Return what is wrong with what the function leaves to others."""
+        for tensor, _ in self._moved():
+            return CaptureError(
+                f"the function gives a tensor {text(tensor)} other memory, as by "
+                "x.data = y, which no replay would repeat",
+                remedy="Write into it, x.copy_(y), or bind the new tensor to a slot",
+            )
         for tensor in arrays:
             if tensor.is_leaf and tensor.grad is not None and self._is_new(tensor.grad):
                 tensor.grad = None

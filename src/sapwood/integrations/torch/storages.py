@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -18,7 +18,12 @@ from sapwood.integrations.torch.layout import text
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size
 
-__all__ = ["Lent", "Storages", "lent"]
+__all__ = ["TRAPS", "Lent", "Storages", "lent"]
+
+_refuse: Any = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)
+
+TRAPS: Final = _refuse is not None
+"""Whether torch can refuse a storage: it can where it is built with CUDA."""
 
 
 class _Theirs:
@@ -106,6 +111,14 @@ class Storages:
         reference = _Reference(theirs, self._forget)
         reference.number, reference.storage = theirs._cdata, ours
         self._known[reference.number] = self._made[id(ours)] = reference
+        ours.trap = self._trap if TRAPS else None
+
+    def _trap(self, ours: Storage) -> None:
+        """Have torch refuse whatever needs to know where these bytes are."""
+        known = self._made.get(id(ours))
+        theirs = None if known is None else known()
+        if theirs is not None:
+            _refuse(theirs._cdata, f"sapwood.StaleOutput: {ours.refusal()}")
 
 
 def _forgetting(

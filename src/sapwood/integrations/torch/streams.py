@@ -13,7 +13,7 @@ import torch
 from sapwood.driver.api import CaptureStatus, Driver
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import MisuseError
-from sapwood.integrations.torch.storages import Storages
+from sapwood.integrations.torch.storages import TRAPS, Storages
 from sapwood.integrations.torch.watching import Watcher
 from sapwood.memory.framework import Allocate
 from sapwood.memory.guest import GuestFramework, GuestStream
@@ -30,6 +30,7 @@ _CAPTURE = (
 
 
 _BEFORE = "previous error during capture"
+_WITHIN = "during CUDA graph capture"
 _asides: dict[int, Any] = {}
 
 
@@ -37,8 +38,11 @@ class TorchFramework(GuestFramework):
     """Torch's tensors on one GPU; ``storages`` are those of its adapter.
 
     ``turn`` is had by whoever uses the stream aside; ``went_back`` says whether the
-    function that was watched last ran backward through autograd's graph.
+    function that was watched last ran backward through autograd's graph. Torch itself
+    refuses tensors over bytes that are stale.
     """
+
+    traps = TRAPS
 
     def __init__(self, place: torch.device) -> None:
         super().__init__()
@@ -126,6 +130,11 @@ class TorchFramework(GuestFramework):
         torch.cuda.empty_cache()
         return Size(before - torch.cuda.memory_reserved(self.place))
 
+    def chance(self) -> Callable[[], object]:
+        """Return what sets the device's default generator to where it is now."""
+        generator = torch.cuda.default_generators[self.place.index]
+        return partial(generator.set_state, generator.get_state())
+
     def close(self) -> None:
         """Let go of all streams."""
         super().close()
@@ -147,7 +156,8 @@ class TorchFramework(GuestFramework):
             with self.turn, self._apart(), _uncached(), watcher:
                 yield
         except RuntimeError as error:
-            if watching.unrecordable is None and self._is_spoilt():
+            refused = not counts and _WITHIN in str(error)
+            if watching.unrecordable is None and (refused or self._is_spoilt()):
                 _told(watching, error)
             raise
         finally:
@@ -159,12 +169,27 @@ class TorchFramework(GuestFramework):
         """Return a context in which work is captured, or else on the stream aside."""
         if torch.cuda.is_current_stream_capturing():
             return nullcontext()
+        return self.gather()
+
+    def gather(self) -> Stream:
+        """Return the stream aside, which now comes after all others.
+
+        What torch has from that stream may have been used on any of them.
+        """
         aside = self.aside()
-        # What torch has from that stream may have been used on any other.
-        for other in [*self.adopted.values(), *self.made.values()]:
-            if other is not aside:
-                aside.wait(other)
+        for other in self._others():
+            aside.wait(other)
         return aside
+
+    def rejoin(self) -> None:
+        """Have all streams come after the stream aside."""
+        aside = self.aside()
+        for other in self._others():
+            other.wait(aside)
+
+    def _others(self) -> list[Stream]:
+        streams = [*self.adopted.values(), *self.made.values()]
+        return [each for each in streams if each is not self._aside and not each.ended]
 
     def _is_spoilt(self) -> bool:
         """Return whether a capture has gone wrong on the stream aside."""

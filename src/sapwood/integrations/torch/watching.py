@@ -41,8 +41,11 @@ _GENERATOR: Final = (
 _aten: Final[Any] = torch.ops.aten
 _WAITS: Final = frozenset(
     {
+        _aten._linalg_check_errors,
         _aten._local_scalar_dense,
         _aten._unique2,
+        _aten.allclose,
+        _aten.bincount,
         _aten.equal,
         _aten.is_nonzero,
         _aten.item,
@@ -184,7 +187,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
     ) -> None:
         """Say what no replay could repeat, before it is done."""
         packet = func.overloadpacket
-        if here and (packet in _WAITS or _indexes_by_mask(packet, args)):
+        if here and (packet in _WAITS or _waits(packet, args, given)):
             self._refused(f"a value is needed on the host ({packet.__name__})", _HOST)
         elif here and packet in _ENTERS:
             self._refused("host data enters the device (torch.tensor)", _DATA)
@@ -275,7 +278,10 @@ def _makes(given: Mapping[str, Any], kind: str) -> bool:
     return device is not None and torch.device(device).type == kind
 
 
-def _indexes_by_mask(packet: Any, args: tuple[Any, ...]) -> bool:
+def _waits(packet: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
+    """Return whether an operation that need not wait does, for such arguments."""
+    if packet is _aten.repeat_interleave:
+        return given.get("output_size") is None
     if packet not in (_aten.index, _aten.index_put_, _aten.index_put):
         return False
     masks = (torch.bool, torch.uint8)

@@ -1,0 +1,99 @@
+"""Tensors over bytes that were revoked: torch refuses them, and says why."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from sapwood.errors import StaleOutput
+from sapwood.integrations.torch.storages import TRAPS
+from sapwood.memory.storage import Storage
+from sapwood.units import Addr, Size
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not TRAPS, reason="torch is built without CUDA"),
+]
+
+
+class Kept:
+    """Bytes that stay, whoever drops them."""
+
+    def __init__(self, memory):
+        self.memory = memory
+
+    def ended(self, streams):
+        """Do nothing."""
+
+
+@pytest.fixture
+def made(adapter, returns):
+    """Return a storage, and a tensor over its bytes."""
+    memory = torch.arange(8.0)
+    storage = Storage(Addr(memory.data_ptr()), Size(32), Kept(memory), returns)
+    return storage, adapter.make(adapter.template(memory), storage, storage.address)
+
+
+USES = {
+    "arithmetic": lambda y: y + 1,
+    "a view": lambda y: y[2:] * 2,
+    "one value": lambda y: float(y[0]),
+    "written": lambda y: y.zero_(),
+    "an address": lambda y: y.data_ptr(),
+    "numpy": lambda y: y.numpy().sum(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_every_use_is_refused(made, use):
+    """And says that it is stale, since when, and what to do."""
+    storage, tensor = made
+    USES[use](tensor)
+    storage.revoke("a later step() began")
+    with pytest.raises(RuntimeError, match=r"^sapwood\.StaleOutput: .* later step\(\)"):
+        USES[use](tensor)
+
+
+def test_views_from_before_are_refused(made):
+    """They are of the same bytes."""
+    storage, tensor = made
+    views = tensor[1:], tensor.view(2, 4).t(), tensor.detach(), tensor.data
+    storage.revoke("it was donated to f")
+    for each in views:
+        with pytest.raises(RuntimeError, match=r"^sapwood\.StaleOutput: .* donated"):
+            each.sum()
+
+
+def test_whoever_asks_here_is_told_by_the_error_of_ours(made, adapter):
+    """An argument, an array that a function reads, arrays by their marks."""
+    storage, tensor = made
+    storage.revoke("a later step() began")
+    for ask in (
+        lambda: adapter.look(tensor),
+        lambda: adapter.layout(tensor[1:]),
+        lambda: adapter.marks([torch.ones(2), tensor]),
+    ):
+        with pytest.raises(StaleOutput, match=r"a later step\(\) began"):
+            ask()
+
+
+def test_a_tensor_of_the_users_may_be_revoked(adapter):
+    """As one that was donated."""
+    mine = torch.ones(4)
+    adapter.storage(mine).revoke("it was donated to f")
+    with pytest.raises(RuntimeError, match=r"^sapwood\.StaleOutput"):
+        mine + 1
+
+
+def test_errors_that_are_not_of_staleness_pass(adapter):
+    """They are torch's own."""
+    mine = torch.ones(4)
+    torch._C._set_storage_data_ptr_access_error_msg(
+        mine.untyped_storage()._cdata, "out of order"
+    )
+    for ask in (lambda: adapter.layout(mine), lambda: adapter.marks([mine])):
+        with pytest.raises(RuntimeError, match=r"^out of order"):
+            ask()
