@@ -135,12 +135,9 @@ def _record_into(
     roles = argument_roles(order, places, forest)
     stages, arrays = stand_ins(given, places, roles, range_, device, adapter)
     scene = _Scene(order, forest, range_, owner, places, roles, stages, arrays)
-    capture = _Adopting(device, captor.stream(), range_, owner)
+    capture = _Adopting(device, captor, range_, owner)
     with owner.holding([*arrays, *order.before.arrays()]):
-        try:
-            taken = take(order, forest, capture, arrays)
-        finally:
-            captor.rejoin()
+        taken = take(order, forest, capture, arrays)
         # It stays the owner's, and is known as long as what was made of it.
         forget = partial(device.driver.destroy_graph, taken.captured.graph)
         try:
@@ -221,10 +218,10 @@ class _Adopting(Capture):
     """A capture that its owner makes."""
 
     def __init__(
-        self, device: Device, stream: Stream, range_: Range, owner: Owner
+        self, device: Device, captor: Captor, range_: Range, owner: Owner
     ) -> None:
-        super().__init__(device, stream, range_, frozenset())
-        self.owner = owner
+        super().__init__(device, captor.stream(), range_, frozenset())
+        self.captor, self.owner = captor, owner
 
     def pause(self) -> GraphHandle:
         """End the capture, and return its graph."""
@@ -232,6 +229,7 @@ class _Adopting(Capture):
         self._open = False
         raw = self.owner.end()
         self.fork.leave()
+        self.captor.rejoin()
         return self.device.driver.adopt_graph(raw)
 
     def _begin(self) -> None:
@@ -239,9 +237,13 @@ class _Adopting(Capture):
         self._open = True
 
     def _abandon(self, failed: BaseException) -> None:
-        del failed
-        if self._open:
-            self.owner.abandon()
+        if not self._open:
+            return
+        self.owner.abandon()
+        try:
+            self.captor.rejoin()
+        except DriverError as error:
+            failed.add_note(f"no stream could wait for it: {error.name}")
 
 
 def _recording(

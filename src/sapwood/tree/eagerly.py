@@ -11,6 +11,7 @@ from typing import Any
 
 from sapwood.errors import CaptureError
 from sapwood.tree.ambient import Survey, Surveyor
+from sapwood.tree.containers import flatten
 from sapwood.tree.diary import Diary
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
@@ -60,7 +61,7 @@ class Eagerly:
         if error is None and not watching.prepares:
             error = plain_changes(live.changes)
         with forest.device.lock:
-            self._lease_loosely(watched)
+            self._lease_loosely(watched, watching)
             group.warm = None
             if error is None and not watching.prepares:
                 group.warm = Warm(
@@ -91,13 +92,19 @@ class Eagerly:
         """Run a call eagerly that is not recorded, for a reason."""
         watched = warm_up(self.target(), args, kwargs, self.forest.device, None)
         with self.forest.device.lock:
-            self._lease_loosely(watched)
+            self._lease_loosely(watched, None)
             self._donate(call, watched.result)
             self.diary.passed_through(call, reason)
         return watched.result
 
-    def _lease_loosely(self, watched: Watched) -> None:
-        for storage in watched.storages:
+    def _lease_loosely(self, watched: Watched, watching: Session | None) -> None:
+        """Have a later step end what the function made, as far as that is known."""
+        adapter, made = self.forest.adapter, [*watched.storages]
+        if watching is not None and watching.made:
+            leaves, _ = flatten(watched.result, adapter.is_array)
+            shown = map(adapter.storage, filter(adapter.is_array, leaves))
+            made += watching.made.intersection(shown)
+        for storage in made:
             self.forest.leases.begin_loose(storage)
 
     def _donate(self, call: Call, result: Any) -> None:

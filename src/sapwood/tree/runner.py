@@ -126,7 +126,8 @@ class Runner:
         else:
             result = self._replay(found, call, args, kwargs)
         self.diary.replayed(began, found.node)
-        if not verify:
+        # What was donated is no more: no call is like this one.
+        if not verify and not found.node.revokes:
             self.encores.learn(call, found)
         return result
 

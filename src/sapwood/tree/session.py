@@ -87,8 +87,9 @@ class Session:
     runs live parts, where the session has any; ``breaks`` says, for each, after how
     many ops which one ran, on what and with what result. ``lines`` are those of the
     ops that were given to the device, ``spans`` the bytes of those that were not.
-    Where the framework says so itself, ``used`` are the storages that ops use, and
-    ``room`` the bytes of everything that was allocated; ``code`` is what a compiler
+    Where the framework says so itself, ``used`` are the storages that ops use, ``made``
+    those of a warm-up that were first seen as what an op gives, and ``room`` the bytes
+    of everything that was allocated; ``code`` is what a compiler
     has made of parts of the function, behind what tells it apart. If it ``prepares``
     what later calls find ready, a warm-up shows nothing of those.
     """
@@ -100,6 +101,7 @@ class Session:
         self.lines: list[str | None] = []
         self.spans: list[tuple[Addr, Addr]] = []
         self.used: dict[Storage, Use] = {}
+        self.made: set[Storage] = set()
         self.room = Size(0)
         self.code: list[tuple[str, object]] = []
         self.prepares = False

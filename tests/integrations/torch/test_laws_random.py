@@ -26,8 +26,7 @@ def drawn():
     return bytes(torch.cuda.get_rng_state().tolist())
 
 
-@pytest.fixture
-def x(torch):
+def seeded():
     """Return an argument, with a seed after it."""
     made = torch.randn(32, device="cuda")
     torch.manual_seed(5)
@@ -106,8 +105,9 @@ def test_extra_recordings_leave_the_generator_unmoved(alike):
     assert alike(program).count("escaped") > 0
 
 
-def test_a_failed_capture_leaves_the_generator_unmoved(rt, x, same):
+def test_a_failed_capture_leaves_the_generator_unmoved(rt, same):
     """Whatever a capture has drawn when it is given up, nobody has drawn."""
+    x = seeded()
 
     def waits(x):
         y = draws(x)
@@ -136,8 +136,9 @@ def test_a_failed_capture_leaves_the_generator_unmoved(rt, x, same):
     same(found, [draws(x) for _ in range(4)])
 
 
-def test_memory_that_runs_out_in_a_capture_leaves_the_generator_unmoved(rt, x):
+def test_memory_that_runs_out_in_a_capture_leaves_the_generator_unmoved(rt):
     """The same where torch's allocator finds no memory."""
+    x = seeded()
 
     def greedy(x):
         y = draws(x)
@@ -159,8 +160,9 @@ def test_memory_that_runs_out_in_a_capture_leaves_the_generator_unmoved(rt, x):
     assert after in (before, drawn())
 
 
-def test_a_call_that_is_refused_draws_as_eager_does(rt, x, same):
+def test_a_call_that_is_refused_draws_as_eager_does(rt, same):
     """A call that passes through takes its numbers once."""
+    x = seeded()
     log = []
 
     def fn(x):
@@ -177,8 +179,9 @@ def test_a_call_that_is_refused_draws_as_eager_does(rt, x, same):
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 4])
-def test_an_exception_after_drawing(rt, x, same, calls):
+def test_an_exception_after_drawing(rt, same, calls):
     """A function that draws and then raises has drawn once, as eagerly."""
+    x = seeded()
     fail = [False]
 
     def fn(x):
@@ -202,8 +205,9 @@ def test_an_exception_after_drawing(rt, x, same, calls):
 
 
 @pytest.mark.parametrize("how", ["closed over", "argument"])
-def test_generators_of_ones_own_are_refused(rt, x, how):
+def test_generators_of_ones_own_are_refused(rt, how):
     """One besides the default would draw the same again: it is refused, by line."""
+    x = seeded()
     own = rt.generator(3)
     if how == "closed over":
         f = rt.graph(lambda x: x + torch.rand(32, generator=own, device="cuda"))
@@ -217,8 +221,9 @@ def test_generators_of_ones_own_are_refused(rt, x, how):
     assert f.stats().recordings == 0
 
 
-def test_warming_leaves_the_generator_unmoved(rt, x):
+def test_warming_leaves_the_generator_unmoved(rt):
     """`warm` records without taking numbers, or touching tensors."""
+    x = seeded()
     f = rt.graph(lambda x: (x.add_(1), draws(x))[1])
     before, values = drawn(), x.clone()
     f.warm(x)
@@ -227,8 +232,9 @@ def test_warming_leaves_the_generator_unmoved(rt, x):
     assert drawn() == before
 
 
-def test_what_draws_may_be_verified(rt, x):
+def test_what_draws_may_be_verified(rt):
     """A replay that is held against an eager run draws the same, and once."""
+    x = seeded()
     f = rt.graph(draws, verify=1)
     wrong = ""
     try:

@@ -92,6 +92,9 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.session, self._storages = session, storages
         self._kind = storages.place.type
+        self._captures = (
+            self._kind == "cuda" and torch.cuda.is_current_stream_capturing()
+        )
         self._made: WeakSet[Any] = WeakSet()
         self._stack = ExitStack()
         self._regions = 0
@@ -116,7 +119,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
 
     def compiling(self) -> None:
         """Note that torch compiles. Raises `Unready` in a capture."""
-        if self._kind == "cuda" and torch.cuda.is_current_stream_capturing():
+        if self._captures:
             self.session.unready("torch compiles something while it is captured")
         self.session.prepares = True
 
@@ -175,7 +178,17 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         result = func(*args, **given)
         if not here:
             self._made_here(func.overloadpacket, tensors, result)
+        if not self._captures:
+            self._made_now(result)
         return result
+
+    def _made_now(self, result: Any) -> None:
+        """Note what an operation gives that nobody has come with before."""
+        for tensor in _flat(result):
+            if tensor.device.type == self._kind:
+                storage = self._storages.of(tensor)
+                if storage not in self.session.used:
+                    self.session.made.add(storage)
 
     def _refuse(
         self,
