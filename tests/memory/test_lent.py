@@ -156,6 +156,19 @@ def test_an_extent_that_is_there_is_lent_again(bench, page):
     assert bench.device.pages.mapped() == 0
 
 
+def test_nothing_stays_on_what_was_made_to_be_lent(bench, page):
+    """What is allocated meanwhile has pages of its own, and no more than it takes."""
+    range_ = Range.reserve(bench.device.pages)
+    base, _ = range_.lend(Size(40 * page))
+    stream, returns = bench.device.stream(), bench.device.returns
+    held = range_.allocate(Size(3 * page), stream, returns, line=None)
+    range_.fold([_life(base, 2 * page, 0, None)], set(), ())
+    assert range_.size() == bench.device.pages.mapped() == 3 + 2
+    assert validate(snapshot(bench.device, {"range": range_})) == []
+    del held
+    range_.close()
+
+
 def test_a_range_that_is_closed_lends_no_more(bench, page):
     """A capture that was abandoned leaves nothing mapped, nor any memory."""
     range_ = Range.reserve(bench.device.pages)
@@ -173,8 +186,10 @@ def test_addresses_that_somebody_knows_stay_reserved(bench, page):
     range_.close()
     assert range_ in pages.lingering
     assert range_.base <= base
+    pages.close_lingering()
+    assert range_ in pages.lingering
     known[0] = False
-    range_.close()
+    pages.close_lingering()
     assert range_ not in pages.lingering
 
 

@@ -162,6 +162,7 @@ class Device:
         self.closed = True
         with self.lock, Release() as release:
             release(self.returns.drain)
+            release(self.pages.close_lingering)
             release(self.pages.settle, Mask(-1))
             release(self.driver.synchronize)
             release(self.heap.close)

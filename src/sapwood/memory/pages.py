@@ -187,9 +187,13 @@ class Pages:
                 del self._holds[number]
                 self.live = Mask(self.live & ~(1 << number))
         if self.lingering and self.live != before:
-            with Release() as release:
-                for range_ in list(self.lingering):
-                    release(range_.close)
+            self.close_lingering()
+
+    def close_lingering(self) -> None:
+        """Close again what closed ranges could not let go of before."""
+        with Release() as release:
+            for range_ in list(self.lingering):
+                release(range_.close)
 
     # Use by streams.
 

@@ -68,6 +68,7 @@ class Range:
         self.mask = Mask(0)
         self._extents: dict[int, Extent] = {}
         self._lent: tuple[Extent, Addr, Size] | None = None
+        self._wide: Extent | None = None
         self.outsiders: Callable[[], bool] = bool
         self._lines: dict[Addr, str | None] = {}
         self._halves = (Blocks(base), Blocks(Addr(base + HALF)))
@@ -163,9 +164,9 @@ class Range:
         largest = max(self._spare(), key=lambda e: e.pages, default=None)
         if largest is not None and 2 * largest.pages >= wanted:
             return largest
-        made = self.pages.create_if_free(wanted, scratch=True)
-        if made is not None:
-            return made
+        self._wide = self.pages.create_if_free(wanted, scratch=True)
+        if self._wide is not None:
+            return self._wide
         if largest is not None and largest.pages >= least:
             return largest
         return self.pages.create(least, scratch=True)
@@ -196,7 +197,7 @@ class Range:
             self._open(first, count)
 
     def _take_back(self) -> None:
-        lent, self._lent = self._lent, None
+        lent, self._lent, self._wide = self._lent, None, None
         if lent is None:
             return
         extent, at, size = lent
@@ -337,7 +338,8 @@ class Range:
                     release(self.pages.driver.unreserve, base, RESERVE)
 
     def _spare(self) -> list[Extent]:
-        mine = set(self._extents.values())
+        # What was made to be lent goes when that ends: nothing else may lie on it.
+        mine = {*self._extents.values(), self._wide}
         return [e for e in self.pages.extents if e.scratch and e not in mine]
 
     def _map(

@@ -94,6 +94,8 @@ def record_adopted(order: Order, forest: Forest, captor: Captor) -> Recorded:
 
 
 def _record(order: Order, forest: Forest, captor: Captor) -> Recorded:
+    # Of captures that failed, whose tensors lived on in an exception.
+    forest.device.pages.close_lingering()
     range_ = Range.reserve(forest.device.pages)
     try:
         warm = order.group.warm

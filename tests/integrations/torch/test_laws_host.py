@@ -267,9 +267,6 @@ def test_what_waits_in_an_operation_is_refused(rt, same, how, tolerant):
     assert f.stats().recordings == f.stats().replays == 0
 
 
-@pytest.mark.xfail(
-    strict=False, reason="what waits inside of an operation is found by the capture"
-)
 @pytest.mark.parametrize("how", HIDDEN)
 def test_what_waits_in_an_operation_is_refused_on_call_one(rt, how):
     """It would be best to say so at once."""

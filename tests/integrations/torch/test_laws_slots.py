@@ -289,7 +289,7 @@ class Lazy(nn.Module):
         return self.cache * 2
 
 
-@pytest.mark.xfail(strict=False, reason="a module that gains a buffer is refused")
+@pytest.mark.xfail(reason="a module that gains a buffer is refused")
 @torch.no_grad()
 def test_a_module_may_register_a_buffer(alike):
     """So is a buffer that a module comes to have."""
@@ -302,9 +302,7 @@ def test_a_module_may_register_a_buffer(alike):
     alike(program)
 
 
-@pytest.mark.xfail(
-    strict=False, reason="what is read besides arguments is always where it was"
-)
+@pytest.mark.xfail(reason="what is read besides arguments is always where it was")
 def test_a_state_carried_by_a_slot_settles(rt, same):
     """``o.h = o.h + x`` needs no more recordings than ``h = f(h)`` does."""
     o, plain = Counted(h=torch.zeros(8, device="cuda")), torch.zeros(8, device="cuda")
