@@ -10,7 +10,7 @@ __all__ = ["Goal", "goals_of", "memory_goals"]
 
 REPLAYED: Final = ("same inputs", "other inputs")
 MEMORY: Final = 300.0
-RECORDED: Final = ("sapwood", "sapwood on compiled")
+RECORDED: Final = ("sapwood", "sapwood, inputs that stay", "sapwood on compiled")
 RECORDING: Final = 2.75
 """Milliseconds where torch's own trees were not measured beside it: half of theirs."""
 

@@ -14,6 +14,7 @@ or rows are named, ``--all`` adds them everywhere.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -46,6 +47,9 @@ MODES: Final = {"compile": "default", "trees": "reduce-overhead"}
 
 def timed(call: Callable[[], Any], count: int) -> Figures:
     """Return host and total microseconds of a call, with all samples."""
+    # What earlier columns left, a compiler's above all, is not collected meanwhile.
+    gc.collect()
+    gc.freeze()
     for _ in range(min(WARM, 3 * count)):
         call()
     host, total = [], []

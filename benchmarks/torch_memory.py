@@ -4,7 +4,8 @@ Each kind of graphs records all sizes in a process of its own, in either order. 
 the pages that Sapwood has mapped, or the segments of torch's private pool. *By hand*
 are raw graphs that share one pool; their results stay in it, but not their inputs, nor
 cuBLAS's workspaces where the warm-up made them: those the others' figures have in them.
-Every call is given another tensor, so that all but *by hand* have copies of them, too.
+Every call is given another tensor, so that all but *by hand* have copies of them, too;
+not where it says that they stay.
 Milliseconds are the host's, for the call that records; by hand for a capture and the
 first replay.
 
@@ -173,14 +174,19 @@ def _all_of(nodes: Mapping[Any, Sequence[Any]]) -> list[Any]:
 
 
 class Kind(NamedTuple):
-    """A way to record, and the mode in which torch compiles the function, if any."""
+    """A way to record, and the mode in which torch compiles the function, if any.
+
+    Those that are ``fresh`` are given another tensor by every call.
+    """
 
     by: Callable[[Call], AbstractContextManager[Way]]
     mode: str | None = None
+    fresh: bool = True
 
 
 KINDS: Final = {
     "sapwood": Kind(by_sapwood),
+    "sapwood, inputs that stay": Kind(by_sapwood, fresh=False),
     "by hand": Kind(by_hand),
     "trees": Kind(by_trees, "reduce-overhead"),
     "sapwood on compiled": Kind(by_sapwood, "default"),
@@ -212,7 +218,7 @@ def batch(size: int) -> Any:
 # Measuring one of them.
 
 
-def recorded(way: Way, sizes: Sequence[int]) -> Figures:
+def recorded(way: Way, sizes: Sequence[int], *, fresh: bool) -> Figures:
     """Record all sizes; return MiB, and milliseconds of each call that recorded.
 
     Every recording is replayed once more when there are all, with another argument.
@@ -225,22 +231,23 @@ def recorded(way: Way, sizes: Sequence[int]) -> Figures:
     for size in sizes:
         x = batch(size)
         expected = way.plain(x).clone()
-        ms, same = recording(way, x, expected)
+        ms, same = recording(way, x, expected, fresh=fresh)
         took.append(round(ms, 2))
         kept[size] = x, expected
         differ |= set() if same else {size}
     before = way.recordings()
     for size, (x, expected) in kept.items():
-        differ |= set() if torch.equal(way.call(x.clone()), expected) else {size}
-    found: Figures = {"mib": way.mib(), "ms": took}
+        found = way.call(x.clone() if fresh else x)
+        differ |= set() if torch.equal(found, expected) else {size}
+    figures: Figures = {"mib": way.mib(), "ms": took}
     if differ:
-        found["differ"] = sorted(differ)
+        figures["differ"] = sorted(differ)
     if way.recordings() > before:
-        found["anew"] = way.recordings() - before
-    return found
+        figures["anew"] = way.recordings() - before
+    return figures
 
 
-def recording(way: Way, x: Any, expected: Any) -> tuple[float, bool]:
+def recording(way: Way, x: Any, expected: Any, *, fresh: bool) -> tuple[float, bool]:
     """Call until a call has recorded; return its milliseconds, and if all was right.
 
     Raises `RuntimeError` where no call records.
@@ -249,7 +256,7 @@ def recording(way: Way, x: Any, expected: Any) -> tuple[float, bool]:
     for _ in range(CALLS):
         before = way.recordings()
         # Another tensor every time, as from who serves requests.
-        given.append(x.clone())
+        given.append(x.clone() if fresh else x)
         torch.cuda.synchronize()
         start = time.perf_counter()
         result = way.call(given[-1])
@@ -263,9 +270,9 @@ def recording(way: Way, x: Any, expected: Any) -> tuple[float, bool]:
 
 def one(kind: str, order: str) -> Figures:
     """Measure one kind and order in this process."""
-    by, mode = KINDS[kind]
+    by, mode, fresh = KINDS[kind]
     with torch.no_grad(), by(model_of(mode)) as way:
-        return recorded(way, ORDERS[order])
+        return recorded(way, ORDERS[order], fresh=fresh)
 
 
 # Measuring all of them.
