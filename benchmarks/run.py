@@ -1,6 +1,6 @@
-"""Run benchmarks, all or those named: print their figures, keep them as JSON.
+"""Run benchmarks, all of these or those named: print their figures, keep them as JSON.
 
-A benchmark is a module beside this one with ``measure()``, which returns figures by
+A benchmark here is a module beside this one with ``measure()``, which returns figures by
 name, and ``GOALS``, the most that some of them should be. Goals are shown, not
 enforced: machines differ, ratios less so.
 """
@@ -15,17 +15,18 @@ from importlib.metadata import version
 from pathlib import Path
 
 HERE = Path(__file__).parent
+ALL = ("imports", "replay", "report", "start", "store")
+"""Those that need nothing but this machine; the others are run by their paths."""
 PACKAGES = ("sapwood", "numpy")
 
 
 def main(names: list[str]) -> None:
     """Run the benchmarks called ``names``; all if there are none."""
-    names = names or sorted(p.stem for p in HERE.glob("*.py") if p.stem != "run")
     results = HERE / "results"
     results.mkdir(exist_ok=True)
     versions = {package: version(package) for package in PACKAGES}
     versions |= {"python": platform.python_version(), "machine": platform.platform()}
-    for name in names:
+    for name in names or ALL:
         module = importlib.import_module(name)
         figures = module.measure()
         print(f"\n{name}")
