@@ -1,7 +1,7 @@
 """Run benchmarks, all of these or those named: print their figures, keep them as JSON.
 
-A benchmark here is a module beside this one with ``measure()``, which returns figures by
-name, and ``GOALS``, the most that some of them should be. Goals are shown, not
+A benchmark here is a module beside this one with ``measure()``, which returns figures
+by name, and ``GOALS``, the most that some of them should be. Goals are shown, not
 enforced: machines differ, ratios less so.
 """
 

@@ -189,6 +189,19 @@ def test_random_programs_on_three_streams(alike, streams):
     assert alike(program).count("replays") > 10
 
 
+def test_torchs_streams_come_round(rt, same):
+    """Torch gives the same few streams out again: one of them is that of captures."""
+    x = torch.arange(8.0, device="cuda")
+    for k in range(40):
+        f, stream = rt.graph(lambda x, k=k: x * 2 + k), torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            found = [f(x) for _ in range(3)]
+        torch.cuda.current_stream().wait_stream(stream)
+        same(found, [x * 2 + k] * 3)
+        del found
+
+
 def test_a_stream_that_is_dropped(rt, same):
     """Streams may die while their work is pending."""
     f, x = rt.graph(lambda x: x * 2), torch.randn(SIZE, device="cuda")

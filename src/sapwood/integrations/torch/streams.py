@@ -76,9 +76,9 @@ class TorchFramework(GuestFramework):
 
     def _new_aside(self, driver: Driver, dropped: Queue) -> Stream:
         # Torch never forgets a stream that it has allocated for: it must be torch's.
-        raw = _asides.setdefault(self.place.index, torch.cuda.Stream(self.place))
-        handle = driver.adopt_stream(raw.cuda_stream)
-        return self.stream(driver, handle, "capture", dropped)
+        theirs = _asides.setdefault(self.place.index, torch.cuda.Stream(self.place))
+        # Torch has so many streams, and gives them out again: it may be a user's, too.
+        return self.adopt(theirs.cuda_stream, "capture", driver, dropped)
 
     def raw(self) -> int:
         """Return the number of torch's current stream."""
