@@ -90,10 +90,13 @@ class Device:
             )
 
     def new_stream(self) -> Stream:
-        """Return a new stream, destroyed when it is garbage.
+        """Return a new stream, destroyed when it is garbage, or a framework's own.
 
         Work on it that is not over then is ordered before that of an heir.
         """
+        lasting = self.framework.lasting(self.driver, self.returns)
+        if lasting is not None:
+            return lasting
         with self.lock:
             if self._heir is None:
                 self._heir = self.own_stream("heir")

@@ -51,6 +51,13 @@ class Framework(Protocol):
         """Return this thread's current stream; None where it is the default."""
         ...
 
+    def lasting(self, driver: Driver, dropped: Queue) -> Stream | None:
+        """Return one of the framework's own streams; None where it takes any.
+
+        It does not where it never forgets a stream that it was used with.
+        """
+        ...
+
     def trim(self) -> Size:
         """Give back memory that the framework keeps for later; return how much."""
         ...
@@ -98,6 +105,11 @@ class Plain:
         """Return the innermost ``with stream:`` of this driver, if any."""
         del dropped
         return current_stream(driver)
+
+    def lasting(self, driver: Driver, dropped: Queue) -> Stream | None:
+        """Return None: a stream is forgotten when it goes."""
+        del driver, dropped
+        return None
 
     def trim(self) -> Size:
         """Return 0: all memory is the device's."""

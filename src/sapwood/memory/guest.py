@@ -79,6 +79,11 @@ class GuestFramework(ABC):
                 self.adopted[raw] = found
             return found
 
+    def lasting(self, driver: Driver, dropped: Queue) -> Stream | None:
+        """Return None, for frameworks that forget streams that go."""
+        del driver, dropped
+        return None
+
     def chance(self) -> Callable[[], object]:
         """Return what does nothing, for frameworks that draw from arrays."""
         return int

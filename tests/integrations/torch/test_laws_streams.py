@@ -202,6 +202,20 @@ def test_torchs_streams_come_round(rt, same):
         del found
 
 
+def test_memory_of_streams_that_are_gone_is_given_back(rt, same):
+    """Torch waits for every stream that it has allocated for, dropped or not."""
+    f, x = rt.graph(lambda x: x * 2), torch.randn(SIZE, device="cuda")
+    for _ in range(4):
+        stream = rt.stream()
+        with stream:
+            y = f(x) + torch.ones(SIZE, device="cuda")
+        same(y, x * 2 + 1)
+        del stream, y
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
 def test_a_stream_that_is_dropped(rt, same):
     """Streams may die while their work is pending."""
     f, x = rt.graph(lambda x: x * 2), torch.randn(SIZE, device="cuda")

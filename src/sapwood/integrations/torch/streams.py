@@ -75,10 +75,21 @@ class TorchFramework(GuestFramework):
         return self._aside
 
     def _new_aside(self, driver: Driver, dropped: Queue) -> Stream:
-        # Torch never forgets a stream that it has allocated for: it must be torch's.
-        theirs = _asides.setdefault(self.place.index, torch.cuda.Stream(self.place))
         # Torch has so many streams, and gives them out again: it may be a user's, too.
-        return self.adopt(theirs.cuda_stream, "capture", driver, dropped)
+        raw = _aside_of(self.place).cuda_stream
+        return self.adopt(raw, "capture", driver, dropped)
+
+    def lasting(self, driver: Driver, dropped: Queue) -> Stream:
+        """Return a stream of torch's, which may have been given out before.
+
+        Torch never forgets a stream that it has allocated for, and waits for all of
+        them when it gives memory back.
+        """
+        theirs = torch.cuda.Stream(self.place)
+        if theirs.cuda_stream == _aside_of(self.place).cuda_stream:
+            theirs = torch.cuda.Stream(self.place)
+        raw = theirs.cuda_stream
+        return self.known(raw) or self.adopt_current(raw, driver, dropped)
 
     def raw(self) -> int:
         """Return the number of torch's current stream."""
@@ -217,6 +228,13 @@ class TorchFramework(GuestFramework):
         found = torch.cuda.memory_stats_as_nested_dict(self.place)
         count: int = found["allocated_bytes"]["all"]["allocated"] if found else 0
         return count
+
+
+def _aside_of(place: torch.device) -> Any:
+    """Return torch's stream of all captures on a GPU."""
+    if place.index not in _asides:
+        _asides[place.index] = torch.cuda.Stream(place)
+    return _asides[place.index]
 
 
 @contextmanager
