@@ -11,8 +11,10 @@ import gc
 import numpy as np
 import pytest
 
+from sapwood.memory.storage import Storage
 from sapwood.testing import IN_C, INEXACT, VARIANTS, Rig
 from sapwood.tree.again import maker
+from sapwood.tree.kept import Kept
 
 LENGTH = 64
 LATE = ("latest", "random:1", IN_C)
@@ -135,3 +137,39 @@ def test_c_plays_on(beside):
         del y
     assert beside.rig.lending.launches == before + 20, "its own stream is no other"
     assert beside.wrong() == 0
+
+
+def _kept_whoever_reads(self, stream):
+    return all(each.writer is stream and not each.readers for each in self.storages)
+
+
+def _borrow_unsaid(self, stream):
+    self.borrowers = (*self.borrowers, stream)
+
+
+MUTANTS = {
+    "borrowers are no users": (Storage, "users", Storage._ordered),
+    "kept whoever reads": (Kept, "is_only", _kept_whoever_reads),
+    "encores are not told": (Storage, "borrow", _borrow_unsaid),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_caught(name, monkeypatch):
+    """On one kind of device at least where work is done late."""
+    monkeypatch.setattr(*MUTANTS[name])
+    kinds = LATE if maker() else LATE[:-1]
+    assert any(_is_wrong(kind) for kind in kinds)
+
+
+def _is_wrong(kind):
+    rig = Rig(kind)
+    beside = Beside(rig)
+    for i in range(12):
+        beside.lend(says=True, views=i % 2)
+        beside.again(3)
+    found = beside.wrong()
+    beside.__dict__.clear()
+    gc.collect()
+    rig.finish()
+    return found > 0
