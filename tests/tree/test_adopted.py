@@ -283,3 +283,30 @@ def test_folding_takes_fewer_pages(make_world):
             del x, graphed
     assert all(few <= many for few, many in zip(taken[True], taken[False], strict=True))
     assert taken[True][0] < 0.6 * taken[False][0]
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("mine"), sw.DriverError("launch", 999, "UNKNOWN", "made up")]
+)
+def test_streams_rejoin_after_every_capture(make_world, error):
+    """However it ends: what the framework prepared for it comes before all else."""
+
+    def fails(x):
+        y = x * 2.0
+        if world.current is not None:
+            raise error
+        return y
+
+    with make_world() as world:
+        x = world.runtime.array(np.ones(LENGTH))
+        f, g = world.runtime.graph(layers), world.runtime.graph(fails)
+        for count in (0, 1, 1):
+            f(x)
+            assert world.rejoined == count
+        g(x)
+        with pytest.raises(type(error)):
+            g(x)
+        assert world.rejoined == 2
+        f(x)
+        error.__traceback__ = None
+        del f, g, x
