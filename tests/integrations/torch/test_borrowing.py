@@ -129,7 +129,9 @@ def test_tensors_made_in_inference_mode(over, stream):
     assert storage.borrowers == ("7", "8")
 
 
-@pytest.mark.parametrize("view", [torch.conj, lambda y: y.conj().imag], ids=str)
+@pytest.mark.parametrize(
+    "view", [torch.conj, lambda y: y.conj().imag], ids=["conjugate", "negative"]
+)
 def test_views_that_torch_would_materialise(over, stream, view):
     """A conjugate and a negative view are recorded as what they view."""
     y, storage, _ = over(torch.randn(LENGTH, dtype=torch.complex64))
