@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import random
+import signal
+import threading
 import weakref
 
 import numpy as np
@@ -203,6 +205,39 @@ class _Refusing:
             return inner(*args)
 
         setattr(below, name, refuse)
+
+
+def test_waiting_for_others_may_be_interrupted(rig):
+    """The interrupt comes out, nothing is held, and the next call is right."""
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals are for the main thread")
+    f, x = rig.runtime.graph(lambda x: x + 1.0), rig.runtime.array(np.zeros(4))
+    for _ in range(40):
+        f(x)
+    launches, lock = rig.lending.launches, rig.runtime._forest.device.lock
+    held, over = threading.Event(), threading.Event()
+    thread = threading.Thread(target=_hold, args=(lock, held, over))
+    main = threading.get_ident()
+    later = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGUSR1))
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        thread.start()
+        held.wait()
+        later.start()
+        with pytest.raises(KeyboardInterrupt):
+            f(x)
+    finally:
+        over.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert np.asarray(f(x)).tolist() == [1.0] * 4
+    assert rig.lending.launches == launches + 1
+
+
+def _hold(lock, held, over):
+    with lock:
+        held.set()
+        over.wait(20)
 
 
 def test_nothing_is_kept_alive(rig):

@@ -61,8 +61,10 @@ static Object *again(Object *self, Object *const *args, Size count) {
   struct again *a = PyCapsule_GetPointer(item(self, 0), name);
   Object *mine = NULL, *shown = NULL;
   int begun = 0;
-  if (count == 2 && !PyDict_Size(args[1]))
-    mine = PyObject_CallNoArgs(item(at(a, LOCK), 0));
+  /* Others may have it for long: what interrupts the waiting is the caller's. */
+  if (count == 2 && !PyDict_Size(args[1]) &&
+      !(mine = PyObject_CallNoArgs(item(at(a, LOCK), 0))))
+    return NULL;
   /* One under way on this thread has what it notes to itself, as others have. */
   if (mine && !a->busy) {
     a->busy = 1;
