@@ -13,6 +13,7 @@ from sapwood.driver.emulated import Emulated
 from sapwood.driver.streams import current_stream
 from sapwood.errors import DriverError, MisuseError
 from sapwood.memory.guest import GuestFramework
+from sapwood.units import Size
 
 DEFAULT = 1
 
@@ -188,3 +189,47 @@ def test_a_stream_that_cannot_be_ordered_is_not_entered(world, make, monkeypatch
     with stream, other, pytest.raises(MisuseError, match="not the current one"):
         stream.__exit__()
     assert world.now == [DEFAULT]
+
+
+class Threaded(Guest):
+    """The same, with streams that are current on one thread."""
+
+    def __init__(self):
+        GuestFramework.__init__(self)
+        self.local = threading.local()
+
+    @property
+    def now(self):
+        return self.local.__dict__.setdefault("now", [DEFAULT])
+
+
+def test_two_threads_inside_one_stream_leave_their_own_ways():
+    """Whoever leaves first is back where it was, and so is the other."""
+    driver, dropped = Emulated(Size(1 << 20), Size(4096)), deque()
+    framework, found, turns = Threaded(), {}, threading.Barrier(2, timeout=20)
+    framework.adopt(DEFAULT, "default", driver, dropped)
+    stream = framework.stream(driver, driver.create_stream(), "shared", dropped)
+    other = framework.stream(driver, driver.create_stream(), "other", dropped)
+
+    def first():
+        with stream:
+            turns.wait()
+            turns.wait()
+        found["first"] = framework.raw()
+        turns.wait()
+
+    def second():
+        turns.wait()
+        with other, stream:
+            turns.wait()
+            turns.wait()
+        found["second"] = framework.raw()
+
+    threads = [threading.Thread(target=each) for each in (first, second)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert found == {"first": DEFAULT, "second": DEFAULT}
+    framework.close()
+    driver.close()

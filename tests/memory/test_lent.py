@@ -156,6 +156,26 @@ def test_an_extent_that_is_there_is_lent_again(bench, page):
     assert bench.device.pages.mapped() == 0
 
 
+def test_what_was_made_to_be_lent_is_the_first_to_go(make_bench, page):
+    """Where memory is scarce all at once, less is lent, and nobody loses anything."""
+    bench = make_bench(limit=40)
+    pages, reclaimed = bench.device.pages, []
+    pages.reclaim = lambda: reclaimed.append(True)
+    range_ = Range.reserve(pages)
+    base, size = range_.lend(Size(63 * page))
+    assert pages.mapped() == 32
+    stream, returns = bench.device.stream(), bench.device.returns
+    held = range_.allocate(Size(20 * page), stream, returns, line=None)
+    assert not reclaimed
+    assert size >= 63 * page
+    assert pages.mapped() < 32
+    range_.fold([_life(base + 62 * page, page, 0, None)], set(), ())
+    assert pages.mapped() == 20 + 1
+    assert validate(snapshot(bench.device, {"range": range_})) == []
+    del held
+    range_.close()
+
+
 def test_nothing_stays_on_what_was_made_to_be_lent(bench, page):
     """What is allocated meanwhile has pages of its own, and no more than it takes."""
     range_ = Range.reserve(bench.device.pages)

@@ -12,12 +12,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any, Final, Self
 from weakref import WeakValueDictionary
 
 from sapwood.driver.api import Driver, StreamHandle
 from sapwood.driver.streams import Queue, Stream
-from sapwood.errors import DriverError
+from sapwood.errors import DriverError, InternalError
 
 __all__ = ["GuestFramework", "GuestStream"]
 
@@ -94,13 +94,31 @@ class GuestFramework(ABC):
         self.made.clear()
 
 
+class _Entered(threading.local):
+    """The streams that a thread is inside of: several may be inside of one."""
+
+    def __init__(self) -> None:
+        self.within: list[tuple[Stream, Any, bool]] = []
+
+    def leave(self, stream: Stream) -> tuple[Any, bool]:
+        """Forget the last time that the stream was entered; return what that was."""
+        for number in reversed(range(len(self.within))):
+            if self.within[number][0] is stream:
+                _, inside, aside = self.within.pop(number)
+                return inside, aside
+        raise InternalError(f"a stream is left where it was entered: {stream!r}")
+
+
+_entered: Final = _Entered()
+
+
 class GuestStream(Stream):
     """A stream; ``with stream:`` makes it the framework's current one.
 
     ``theirs`` is what the framework has made of it, which that looks after.
     """
 
-    __slots__ = ("_aside", "_entered", "framework", "theirs")
+    __slots__ = ("framework", "theirs")
 
     def __init__(
         self,
@@ -114,31 +132,30 @@ class GuestStream(Stream):
         super().__init__(driver, handle, name, dropped, heir)
         self.framework = framework
         self.theirs: Any = None
-        self._entered: list[Any] = []
-        self._aside = False
 
     def __enter__(self) -> Self:
         around = self.framework.current(self.driver, self.dropped)
         raw, inside = self.framework.inside(self)
         # What is captured does not run, and is no work to wait for.
-        self._aside = self.fork is not None and self.fork.origin is self
+        aside = self.fork is not None and self.fork.origin is self
         super().__enter__()
         try:
-            if around is not self and not self._aside:
+            if around is not self and not aside:
                 self.wait(around)
         except DriverError:
             super().__exit__()
             raise
         inside.__enter__()
-        self._entered.append(inside)
+        _entered.within.append((self, inside, aside))
         self.framework.made[raw] = self
         return self
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
-        self._entered.pop().__exit__(*error)
+        inside, aside = _entered.leave(self)
+        inside.__exit__(*error)
         around = self.framework.current(self.driver, self.dropped)
-        if around is not self and not self._aside:
+        if around is not self and not aside:
             try:
                 around.wait(self)
             except DriverError:

@@ -79,9 +79,9 @@ class Pages:
     ``limit`` bounds the bytes of all extents, the ``heap`` pages included. ``live``
     is the mask of pages that a lease holds; ``lingering`` are the closed ranges that
     wait for the end of one; ``revoked`` says whether any lease was ever ended while
-    arrays had its bytes. ``reclaim`` is asked for memory before an
-    `OutOfMemory` is raised, and says whether it found any; ``holders`` says who has
-    how many bytes.
+    arrays had its bytes. ``spare`` and then ``reclaim`` are asked for memory before an
+    `OutOfMemory` is raised, and say whether they found any: what nobody will miss, and
+    what somebody may; ``holders`` says who has how many bytes.
     """
 
     def __init__(self, driver: Driver, limit: Size | None) -> None:
@@ -93,6 +93,7 @@ class Pages:
         self.lingering: dict[Lingering, None] = {}
         self.heap = 0
         self.reclaim: Callable[[], bool] = bool
+        self.spare: Callable[[], bool] = bool
         self.holders: Callable[[], tuple[tuple[str, int], ...]] = tuple
         self._numbers = Mask(0)
         self._holds: dict[int, int] = {}
@@ -131,7 +132,7 @@ class Pages:
                 return self._create(size)
             # A name for the error that outlives this would keep callers' arrays alive.
             except OutOfMemory as error:
-                if not self.reclaim():
+                if not (self.spare() or self.reclaim()):
                     raise OutOfMemory(
                         error.call,
                         asked=size,

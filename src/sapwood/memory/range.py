@@ -143,7 +143,10 @@ class Range:
         """
         page, at = self.pages.page, Addr(self.base + HALF)
         count = min(max(1, align_up(size, page) // page), (REACH - HALF) // page)
-        extent = self._aside(count)
+        return self._lend(at, count, self._aside(count))
+
+    def _lend(self, at: Addr, count: int, extent: Extent) -> tuple[Addr, Size]:
+        page = self.pages.page
         whole = Size(-(-count // extent.pages) * extent.pages * page)
         driver = self.pages.driver
         extent.ranges += 1
@@ -166,10 +169,21 @@ class Range:
             return largest
         self._wide = self.pages.create_if_free(wanted, scratch=True)
         if self._wide is not None:
+            self.pages.spare = self._narrow
             return self._wide
         if largest is not None and largest.pages >= least:
             return largest
         return self.pages.create(least, scratch=True)
+
+    def _narrow(self) -> bool:
+        """Lend the same addresses with less, as memory is scarce; say if that helps."""
+        if self._lent is None or self._wide is None:
+            return False
+        _, at, size = self._lent
+        count = size // self.pages.page
+        self._take_back()
+        self._lend(at, count, self.pages.create(grain(count), scratch=True))
+        return True
 
     def fold(
         self,
@@ -198,6 +212,7 @@ class Range:
 
     def _take_back(self) -> None:
         lent, self._lent, self._wide = self._lent, None, None
+        self.pages.spare = bool
         if lent is None:
             return
         extent, at, size = lent

@@ -37,7 +37,8 @@ class Changes:
 
 
 CHANGES: Final = Changes()
-_borrowing: Final = threading.Lock()
+# One that a finaliser may take that runs while it is held.
+_borrowing: Final = threading.RLock()
 
 
 class Token(Protocol):

@@ -170,10 +170,10 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     drawing = _drawn(scene, captured, outputs, ambient, read_by)
     if error is None:
         _check(owner.refusal(captured.result, scene.arrays), outputs, scene)
-    node = build(drawing, scene.range, scene.forest.device)
     marks = adapter.marks(read_by.arrays)
-    node.whereabouts.others = () if marks is None else marks[1]
     error = error or differs(order.group.warm, session, outputs)
+    node = build(drawing, scene.range, scene.forest.device)
+    node.whereabouts.others = () if marks is None else marks[1]
     return Recorded(node, read_by, tuple(change.slot for change in bound), error)
 
 

@@ -134,5 +134,9 @@ class Encores:
     def forget(self, node: Node) -> None:
         """Have no encore of a recording any more."""
         self.tell()
+        for each in self._ready:
+            # Somebody may be about to play it in C, and waits for the lock.
+            if each.node is node:
+                each.let_go()
         self._ready = tuple(each for each in self._ready if each.node is not node)
         self._list()

@@ -197,8 +197,8 @@ def take(
     """Have a call captured with other arrays in it; slots are not restored yet."""
     args, kwargs = _with_leaves(order.plan.call, arrays)
     arguments = order.bind(args, kwargs)
-    known = order.before
-    before = known if known.is_of(arguments) else order.survey(arguments)
+    # Not that of the order: others may have bound slots since it was made.
+    before = order.survey(arguments)
     try:
         captured = capture.run(order.fn, args, kwargs, Session(tolerant=False))
     except BaseException:

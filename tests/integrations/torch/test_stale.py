@@ -80,6 +80,15 @@ def test_whoever_asks_here_is_told_by_the_error_of_ours(made, adapter):
             ask()
 
 
+def test_one_that_merely_lies_somewhere_is_known_by_its_bytes(made, adapter):
+    """Where it lay is told, for those who look at all that a function reaches."""
+    storage, tensor = made
+    views = [tensor, tensor[2:], tensor.view(2, 4).t()[1:]]
+    before = [(adapter.address(each), adapter.span(each)) for each in views]
+    storage.revoke("a later step() began")
+    assert [(adapter.address(each), adapter.span(each)) for each in views] == before
+
+
 def test_a_tensor_of_the_users_may_be_revoked(adapter):
     """As one that was donated."""
     mine = torch.ones(4)
@@ -94,6 +103,10 @@ def test_errors_that_are_not_of_staleness_pass(adapter):
     torch._C._set_storage_data_ptr_access_error_msg(
         mine.untyped_storage()._cdata, "out of order"
     )
-    for ask in (lambda: adapter.layout(mine), lambda: adapter.marks([mine])):
+    for ask in (
+        lambda: adapter.layout(mine),
+        lambda: adapter.marks([mine]),
+        lambda: adapter.span(mine),
+    ):
         with pytest.raises(RuntimeError, match=r"^out of order"):
             ask()

@@ -440,25 +440,3 @@ def test_things_that_become_one_are_one(arrays):
         call.__code__, call.__globals__, "call", None, call.__closure__
     )
     assert _as_walked(surveyor, fn, {"given": call}, arrays)
-
-
-def test_a_survey_is_of_the_same_objects_only(arrays):
-    """By name; tuples of the same objects are the same, other containers are not."""
-    x, y, both = object(), object(), [1]
-
-    def of(**arguments):
-        return survey(lambda *_, **__: None, arguments, arrays)
-
-    looked = of(a=x, b=(x, y), c=both)
-    assert looked.is_of({"a": x, "b": (x, y), "c": both})
-    assert looked.is_of({"c": both, "b": (x, y), "a": x})
-    for other in (
-        {"a": y},
-        {"b": (y, x)},
-        {"b": (x,)},
-        {"b": x},
-        {"c": [1]},
-        {"d": x},
-    ):
-        assert not looked.is_of({"a": x, "b": (x, y), "c": both} | other)
-    assert not of(a=x, b=y).is_of({"b": x, "a": y})

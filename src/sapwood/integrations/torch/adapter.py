@@ -136,13 +136,20 @@ class TorchAdapter:
             self.storage(array).check()
 
     def address(self, array: Any) -> Addr:
-        """Return where the first element lies."""
-        return Addr(array.data_ptr())
+        """Return where the first element lies, or did before it was stale."""
+        try:
+            return Addr(array.data_ptr())
+        except RuntimeError:
+            ours = self.storage(array)
+            if ours.stale is None:
+                raise
+            offset = array.storage_offset() * array.element_size()
+            return Addr(ours.address + offset)
 
     def span(self, array: Any) -> tuple[Addr, Addr]:
         """Return the bytes that the elements lie in."""
-        low = array.data_ptr()
-        return Addr(low), Addr(low + reach(array))
+        low = self.address(array)
+        return low, Addr(low + reach(array))
 
     def storage(self, array: Any) -> Storage:
         """Return the storage that the tensor views."""

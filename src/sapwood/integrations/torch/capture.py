@@ -90,11 +90,11 @@ class TorchOwner:
             self._held = ()
 
     def _moved(self) -> list[tuple[Any, Any]]:
-        """Return the tensors that have other memory by now, and what they had."""
+        """Return the tensors that are of other memory by now, and what they were."""
         return [
-            (tensor, before)
-            for tensor, before in self._held
-            if tensor.untyped_storage()._cdata != before.untyped_storage()._cdata
+            each
+            for each in self._held
+            if _whereabouts(each[0]) != _whereabouts(each[1])
         ]
 
     def begin(self) -> None:
@@ -203,8 +203,8 @@ class TorchOwner:
         """Return what is wrong with what the function leaves to others."""
         for tensor, _ in self._moved():
             return CaptureError(
-                f"the function gives a tensor {text(tensor)} other memory, as by "
-                "x.data = y, which no replay would repeat",
+                f"the function gives a tensor {text(tensor)} other memory or another "
+                "shape, as by x.data = y or x.t_(), which no replay would repeat",
                 remedy="Write into it, x.copy_(y), or bind the new tensor to a slot",
             )
         for tensor in arrays:
@@ -229,7 +229,10 @@ class TorchOwner:
         return None
 
     def _is_new(self, tensor: Any) -> bool:
-        at = tensor.data_ptr()
+        try:
+            at = tensor.data_ptr()
+        except RuntimeError:
+            return False  # it is stale
         return any(lo <= at < hi for lo, hi in self._spans())
 
     def instantiate(self) -> int:
@@ -268,6 +271,16 @@ class TorchOwner:
             self._pool = None
             _close(self._segments, self._functions)
         return False
+
+
+def _whereabouts(tensor: Any) -> tuple[Any, ...]:
+    return (
+        tensor.untyped_storage()._cdata,
+        tensor.storage_offset(),
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+    )
 
 
 _out: list[tuple[Segments, Any]] = []

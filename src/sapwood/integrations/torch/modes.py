@@ -24,6 +24,7 @@ __all__ = ["MODES", "Modes"]
 _C: Final[Any] = torch._C
 
 _interned: dict[Any, Any] = {}
+_PRECISE: Final = ("all", "matmul", "conv", "rnn")
 
 
 def _same(getter: Callable[[], Any]) -> Callable[[], Any]:
@@ -60,6 +61,17 @@ _GETTERS: Final[dict[str, Callable[[], Any]]] = {
 }
 
 
+def _asked(getter: Callable[[], Any]) -> Any:
+    """Return a mode; where it was set by torch's newer names, all that these say."""
+    try:
+        return getter()
+    except RuntimeError:
+        precision = getattr(_C, "_get_fp32_precision_getter", None)
+        if precision is None:
+            raise
+        return tuple([precision("cuda", op) for op in _PRECISE])
+
+
 def _shown(value: Any) -> Any:
     return str(value) if isinstance(value, torch.dtype) else value
 
@@ -74,7 +86,10 @@ class Modes:
 
     def now(self) -> dict[str, Any]:
         """Return the modes that this thread is in, by what one would write."""
-        values = tuple(map(call, _GETTERS.values()))
+        try:
+            values = tuple(map(call, _GETTERS.values()))
+        except RuntimeError:
+            values = tuple(map(_asked, _GETTERS.values()))
         found = self._known.get(values)
         if found is None:
             if len(self._known) >= self.LIMIT:
@@ -112,10 +127,10 @@ def _witness() -> Witness | None:
     kind: Any = getattr(guards, "GlobalStateGuard", None)
     if kind is None:
         return None
-    made = kind()
     try:
+        made = kind()
         state = json.loads(made.__getstate__())
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, RuntimeError, TypeError, ValueError):
         return None
     keys = {key for each, modes in _STATE.items() if each in state for key in modes}
     return Witness(made.check, keys)

@@ -199,7 +199,11 @@ class TorchFramework(GuestFramework):
             other.wait(aside)
 
     def _others(self) -> list[Stream]:
-        streams = [*self.adopted.values(), *self.made.values()]
+        # References, at once: other threads come to be inside of streams meanwhile.
+        made = [
+            stream for ref in self.made.valuerefs() if (stream := ref()) is not None
+        ]
+        streams = [*list(self.adopted.values()), *made]
         return [each for each in streams if each is not self._aside and not each.ended]
 
     def _is_spoilt(self) -> bool:

@@ -185,7 +185,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
     def _made_now(self, result: Any) -> None:
         """Note what an operation gives that nobody has come with before."""
         for tensor in _flat(result):
-            if tensor.device.type == self._kind:
+            if tensor.device.type == self._kind and torch._C._has_storage(tensor):
                 storage = self._storages.of(tensor)
                 if storage not in self.session.used:
                     self.session.made.add(storage)

@@ -228,7 +228,10 @@ class _Assembler:
         witness = way.witness() if way.witness else None
         for guard, first in zip(test.guards, test.first, strict=True):
             getter = (way.getters or {})[guard.key]
-            value = getter()
+            try:
+                value = getter()
+            except RuntimeError:
+                return False
             if first is CHANGING or (way.shown or _itself)(value) != first:
                 return False
             if witness is None or guard.key not in witness.keys:

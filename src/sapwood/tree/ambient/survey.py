@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
-from operator import is_
 from types import ModuleType
 from typing import Any
 from weakref import ReferenceType
@@ -55,15 +54,6 @@ class Survey:
         trail: Trail | None = None,
     ) -> None:
         self._walk, self._arguments, self._trail = walk, arguments, trail
-
-    def is_of(self, arguments: Mapping[str, object]) -> bool:
-        """Return whether these arguments are the very same objects as the survey's.
-
-        So are tuples of the same objects, which differ in nothing else.
-        """
-        return arguments.keys() == self._arguments.keys() and all(
-            _is_same(value, self._arguments[name]) for name, value in arguments.items()
-        )
 
     @cached_property
     def key(self) -> Hashable:
@@ -230,12 +220,6 @@ class Survey:
         cls = type(self._walk.nodes[inside.node].value)
         found = (vars(base)[new.key] for base in cls.__mro__ if new.key in vars(base))
         return isinstance(next(found, None), cached_property)
-
-
-def _is_same(value: object, other: object) -> bool:
-    if type(value) is not tuple or type(other) is not tuple:
-        return value is other
-    return len(value) == len(other) and all(map(is_, value, other))
 
 
 def _is_dead(row: Row) -> bool:
