@@ -234,6 +234,23 @@ def test_waiting_for_others_may_be_interrupted(rig):
     assert rig.lending.launches == launches + 1
 
 
+def test_what_was_evicted_is_played_no_more(rig):
+    """Even by whoever was about to, and has all that it needs."""
+
+    def halve(x):
+        x *= 0.5
+
+    f, x = rig.runtime.graph(halve), rig.runtime.array(np.full(4, 8.0))
+    for _ in range(40):
+        f(x)
+    encores, launches = f.runner().encores, rig.lending.launches
+    (encore,), (play,) = encores._ready, encores.agains
+    assert play((x,), {}) is not again.MISS
+    rig.runtime._forest.fell(encore.node, "for this test")
+    assert play((x,), {}) is again.MISS
+    assert rig.lending.launches == launches + 1
+
+
 def _hold(lock, held, over):
     with lock:
         held.set()
