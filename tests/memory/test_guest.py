@@ -202,6 +202,14 @@ class Threaded(Guest):
     def now(self):
         return self.local.__dict__.setdefault("now", [DEFAULT])
 
+    @contextmanager
+    def _current(self, raw):
+        # As frameworks have it: whoever leaves is where it was when it entered.
+        before = list(self.now)
+        self.now.append(raw)
+        yield
+        self.now[:] = before
+
 
 def test_two_threads_inside_one_stream_leave_their_own_ways():
     """Whoever leaves first is back where it was, and so is the other."""
