@@ -7,7 +7,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.driver import HostOp
+from sapwood.driver import CopyOp, EmptyOp, HostOp, SetOp
 
 
 @given(
@@ -65,4 +65,22 @@ def test_nobody_elses_graph_is_made_up(lab, refused):
     graph = driver.create_graph()
     with refused("INVALID_HANDLE"):
         driver.adopt_exec(graph, 4096)
+    driver.destroy_graph(graph)
+
+
+def test_where_everything_begins_is_among_the_words(lab):
+    """Whatever kind of op a node is of; what is no address may be there, too."""
+    driver, address = lab.driver, lab.memory()
+    graph = driver.create_graph()
+    assert driver.words(graph) == frozenset()
+    driver.add_node(graph, EmptyOp())
+    driver.add_node(graph, HostOp(print))
+    assert driver.words(graph) == frozenset()
+    driver.add_node(graph, lab.op("add", address, address + 64, 1))
+    assert {address, address + 64} <= driver.words(graph)
+    driver.add_node(graph, CopyOp(address + 128, address + 256, 32))
+    driver.add_node(graph, SetOp(address + 512, 0, 16))
+    ends = {address + each for each in (0, 64, 128, 256, 512)}
+    assert ends <= driver.words(graph)
+    assert driver.words(graph).isdisjoint({address + 8, address + 1024})
     driver.destroy_graph(graph)

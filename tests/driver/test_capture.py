@@ -47,6 +47,30 @@ def test_a_capture_is_a_chain_of_its_ops(lab):
     driver.destroy_graph(graph)
 
 
+def test_what_a_capture_has_by_now_is_counted(lab, refused):
+    """Each op is one more, on whatever stream of the capture it is; nothing else is."""
+    driver, address = lab.driver, lab.memory()
+    first, second = lab.stream(), lab.stream()
+    with refused("ILLEGAL_STATE"):
+        driver.counter(first)
+    driver.begin_capture(first)
+    count = driver.counter(first)
+    assert count() == 0
+    lab.launch(first, "add", address, address, 1)
+    assert count() == 1
+    driver.set(address, 7, 8, first)
+    lab.order(first, second)
+    assert count() == driver.counter(second)() == 2
+    driver.copy(address + 64, address, 32, second)
+    assert count() == 3
+    lab.order(second, first)
+    graph = driver.end_capture(first)
+    assert len(driver.nodes(graph)) == 3
+    driver.destroy_graph(graph)
+    with refused("ILLEGAL_STATE"):
+        driver.counter(first)
+
+
 def test_events_fork_and_join(lab):
     """A stream that waits for captured work joins the capture, edges and all."""
     driver, address = lab.driver, lab.memory()

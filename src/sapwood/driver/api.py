@@ -286,6 +286,13 @@ class Driver(Protocol):
         ...
 
     def capture_status(self, stream: StreamHandle) -> CaptureStatus: ...
+    def counter(self, stream: StreamHandle) -> Callable[[], int]:
+        """Return what tells how many nodes the capture of a stream has by now.
+
+        It may be called on any thread, until that capture ends.
+        """
+        ...
+
     def create_graph(self) -> GraphHandle: ...
     def destroy_graph(self, graph: GraphHandle) -> None: ...
     def add_node(
@@ -319,6 +326,13 @@ class Driver(Protocol):
 
         In CUDA that is a ``CUgraph``. It stays its owner's, who keeps it until the
         handle, and those of all that was made of it, are destroyed.
+        """
+        ...
+
+    def words(self, graph: GraphHandle) -> frozenset[Addr] | None:
+        """Return whatever may be an address among what the nodes of a graph are given.
+
+        None where there is a node that cannot be looked into.
         """
         ...
 

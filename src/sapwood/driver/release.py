@@ -6,15 +6,16 @@ them are made, and the first error is raised at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import ParamSpec, Self
+from typing import ParamSpec, Self, TypeVar
 
 from sapwood.errors import DriverError
 
 __all__ = ["Release"]
 
 P = ParamSpec("P")
+H = TypeVar("H")
 
 
 class Release:
@@ -34,6 +35,11 @@ class Release:
             call(*args, **kwargs)
         except DriverError as error:
             self._first = self._first or error
+
+    def each(self, call: Callable[[H], object], things: Iterable[H]) -> None:
+        """Make one call for each of the things that there are now."""
+        for each in list(things):
+            self(call, each)
 
     def __enter__(self) -> Self:
         return self

@@ -6,7 +6,7 @@ later call says so. Streams that other libraries made are not waited for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -48,7 +48,6 @@ __all__ = ["Cuda"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-H = TypeVar("H")
 
 
 def _bare(
@@ -142,17 +141,17 @@ class Cuda:
             return
         memory, flow, graphs = self._memory, self._flow, self._graphs
         with Release() as release:
-            _end_all(release, self.destroy_stream, flow.origins)
+            release.each(self.destroy_stream, flow.origins)
             release(self._settle)
-            _end_all(release, self.destroy_exec, graphs.execs.values)
-            _end_all(release, self.destroy_graph, graphs.graphs.values)
-            _end_all(release, self.unload_module, self._kernels.modules.values)
+            release.each(self.destroy_exec, graphs.execs.values)
+            release.each(self.destroy_graph, graphs.graphs.values)
+            release.each(self.unload_module, self._kernels.modules.values)
             release(self._unload_kept)
-            _end_all(release, self.destroy_event, flow.events.values)
-            _end_all(release, self.destroy_stream, flow.streams.handles())
-            _end_all(release, self.release, memory.extents.values)
-            _end_all(release, self.free_host, memory.host)
-            _end_all(release, self.unregister_host, memory.registered)
+            release.each(self.destroy_event, flow.events.values)
+            release.each(self.destroy_stream, flow.streams.handles())
+            release.each(self.release, memory.extents.values)
+            release.each(self.free_host, memory.host)
+            release.each(self.unregister_host, memory.registered)
             for address, size in list(memory.mappings.items()):
                 release(self.unmap, address, size)
             for address, size in list(memory.reservations.items()):
@@ -371,6 +370,10 @@ class Cuda:
         return self._flow.status(stream)
 
     @_call
+    def counter(self, stream: StreamHandle) -> Callable[[], int]:
+        return self._flow.counter(stream)
+
+    @_call
     def create_graph(self) -> GraphHandle:
         return self._graphs.create()
 
@@ -427,6 +430,10 @@ class Cuda:
         return self._graphs.adopt(raw)
 
     @_call
+    def words(self, graph: GraphHandle) -> frozenset[Addr] | None:
+        return self._graphs.words(graph)
+
+    @_call
     def surround(
         self, graph: GraphHandle, first: tuple[Op, ...], last: tuple[Op, ...]
     ) -> tuple[tuple[NodeHandle, ...], tuple[NodeHandle, ...]]:
@@ -439,10 +446,3 @@ class Cuda:
     @_call
     def native(self, exec_: ExecHandle, nodes: Sequence[NodeHandle]) -> Native:
         return self._graphs.native(exec_, nodes)
-
-
-def _end_all(
-    release: Release, give_back: Callable[[H], None], handles: Iterable[H]
-) -> None:
-    for handle in list(handles):
-        release(give_back, handle)

@@ -13,6 +13,7 @@ from typing import Any
 
 from sapwood.driver.api import CaptureStatus, EventHandle, StreamHandle
 from sapwood.driver.cuda.bindings import Answer, Library
+from sapwood.driver.cuda.counter import counter_of
 from sapwood.driver.cuda.hosts import Hosts
 from sapwood.driver.cuda.streams import Streams
 from sapwood.driver.handles import Table
@@ -247,6 +248,17 @@ class Flow:
     def status(self, stream: StreamHandle) -> CaptureStatus:
         """Return whether the stream is capturing."""
         return self._status(self.streams.find(stream))
+
+    def counter(self, stream: StreamHandle) -> Callable[[], int]:
+        """Return what counts the nodes of the capture that the stream is in."""
+        library, raw = self._library, self.streams.find(stream)
+        status, _, graph, *_ = library(library.cu.cuStreamGetCaptureInfo, raw)
+        if self._statuses[status] is not CaptureStatus.ACTIVE:
+            raise Refusal(
+                Result.ILLEGAL_STATE,
+                f"stream {stream:#x} is not capturing: begin first",
+            )
+        return counter_of(library, graph)
 
     def call_host(
         self,

@@ -37,8 +37,10 @@ from sapwood.driver.cuda.ops import (
     set_of,
     set_params,
 )
+from sapwood.driver.cuda.words import words_of
 from sapwood.driver.handles import Table
 from sapwood.driver.results import Refusal, Result
+from sapwood.units import Addr
 
 __all__ = ["Graphs"]
 
@@ -172,6 +174,11 @@ class Graphs:
         for before, after in edges:
             order.add(after, before)
         return tuple(order.static_order())
+
+    def words(self, graph: GraphHandle) -> frozenset[Addr] | None:
+        """Return what may be an address in any node; None where one hides it."""
+        nodes = map(self.graphs.find(graph).nodes.__getitem__, self.nodes(graph))
+        return words_of(self._library, self._kernels, nodes)
 
     def edges(self, graph: GraphHandle) -> tuple[tuple[NodeHandle, NodeHandle], ...]:
         """Return ``(before, after)`` pairs, in the order of the nodes."""

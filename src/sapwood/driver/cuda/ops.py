@@ -6,6 +6,7 @@ What CUDA can record and an op cannot say is refused by name, never half told.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 from sapwood.driver.api import CopyOp, FunctionHandle, KernelOp, SetOp
@@ -17,6 +18,7 @@ __all__ = [
     "copy_of",
     "kernel_of",
     "kernel_params",
+    "kernel_words",
     "set_of",
     "set_params",
 ]
@@ -57,6 +59,12 @@ def kernel_of(library: Library, kernels: Kernels, node: Any) -> KernelOp:
         (params.blockDimX, params.blockDimY, params.blockDimZ),
         params.sharedMemBytes,
     )
+
+
+def kernel_words(params: Any, function: Function) -> Iterator[Addr]:
+    """Yield the words among a kernel node's parameters that may be addresses."""
+    for _, word in function.words(_parameter_bytes(params, function)):
+        yield Addr(word)
 
 
 def copy_of(library: Library, node: Any) -> CopyOp:

@@ -346,6 +346,10 @@ class Emulated:
         return self._flow.status(stream)
 
     @_call
+    def counter(self, stream: StreamHandle) -> Callable[[], int]:
+        return self._flow.counter(stream)
+
+    @_call
     def create_graph(self) -> GraphHandle:
         return self._work.graphs.add(Graph(self._handles))
 
@@ -390,6 +394,10 @@ class Emulated:
     @_call
     def adopt_graph(self, raw: int) -> GraphHandle:
         raise _nobody_else(raw)
+
+    @_call
+    def words(self, graph: GraphHandle) -> frozenset[Addr] | None:
+        return self._work.words(graph)
 
     @_call
     def surround(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from sapwood.driver.api import (
     CaptureStatus,
@@ -273,9 +274,7 @@ class Flow:
         queue = self.streams.find(stream)
         capture = self._captures.get(queue)
         if capture is None:
-            raise Refusal(
-                Result.ILLEGAL_STATE, f"stream {stream} is not capturing: begin first"
-            )
+            raise _not_capturing(stream)
         if capture.origin is not queue:
             raise Refusal(
                 Result.STREAM_CAPTURE_UNMATCHED,
@@ -304,6 +303,13 @@ class Flow:
         if capture.broken is None:
             return CaptureStatus.ACTIVE
         return CaptureStatus.INVALIDATED
+
+    def counter(self, stream: StreamHandle) -> Callable[[], int]:
+        """Return what counts the nodes of the capture that the stream is in."""
+        capture = self._captures.get(self.streams.find(stream))
+        if capture is None:
+            raise _not_capturing(stream)
+        return partial(len, capture.graph.nodes)
 
     def _queue(self, stream: StreamHandle, doing: str = "") -> Queue:
         """Return where a stream's work goes, if it may do what is being done."""
@@ -357,6 +363,12 @@ class Flow:
         capture.open = False
         for queue in capture.frontiers:
             self._captures.pop(queue, None)
+
+
+def _not_capturing(stream: StreamHandle) -> Refusal:
+    return Refusal(
+        Result.ILLEGAL_STATE, f"stream {stream} is not capturing: begin first"
+    )
 
 
 def _raise(error: Refusal | None) -> None:

@@ -24,6 +24,7 @@ from sapwood.driver.emulated.memory import Memory
 from sapwood.driver.emulated.programs import Program, Step, bind_kernel, bind_plain
 from sapwood.driver.emulated.schedules import Schedule
 from sapwood.driver.results import Refusal, Result
+from sapwood.units import Addr
 
 __all__ = ["Work"]
 
@@ -116,6 +117,13 @@ class Work:
         found = self.graphs.find(graph)
         self._bind(op)
         return found.add(op, after)
+
+    def words(self, graph: GraphHandle) -> frozenset[Addr]:
+        """Return where everything begins that any node uses."""
+        nodes = self.graphs.find(graph).nodes.values()
+        return frozenset(
+            Addr(lo) for node in nodes for lo, _, _ in self._bind(node.op).spans
+        )
 
     def surround(
         self, graph: GraphHandle, first: tuple[Op, ...], last: tuple[Op, ...]
