@@ -295,3 +295,56 @@ _CHANGES = [
     lambda _, optimizer: optimizer.state.clear(),
     lambda _, __: torch.set_grad_enabled(mode=not torch.is_grad_enabled()),
 ]
+
+
+# Kernels of Triton's.
+
+
+class JITFunction:
+    """A kernel, as Triton has them: it keeps what it has compiled."""
+
+    __module__ = "triton.runtime.jit"
+
+    def __init__(self, fn):
+        self.fn, self.made, self.__globals__ = fn, {}, globals()
+
+    def __getitem__(self, grid):
+        return lambda *given: self.made.setdefault(len(given), given)
+
+
+class Heuristics(JITFunction):
+    """What chooses a kernel's constants by functions of the user's."""
+
+    __module__ = "triton.runtime.autotuner"
+
+    def __init__(self, fn, values):
+        super().__init__(fn)
+        self.values = values
+
+
+def test_what_a_kernel_keeps_is_its_own_affair(look):
+    """Launching one changes nothing that counts; another one in its place does."""
+    kernels = {"scale": JITFunction(None)}
+    kernel = JITFunction(None)
+
+    def fn():
+        kernel[1](2)
+        return kernels["scale"][1](2)
+
+    before = look(fn)
+    fn()
+    assert list(look(fn).changes_since(before)) == []
+    guards = before.guards(lambda _: True)
+    assert guards.match() is not None
+    kernels["scale"] = JITFunction(None)
+    assert guards.match() is None
+
+
+def test_what_chooses_for_a_kernel_is_looked_into(look):
+    """Functions of the user's that a kernel's launches ask are read like others."""
+    wide = [False]
+    kernel = Heuristics(JITFunction(None), {"block": lambda _: 2 if wide[0] else 1})
+    guards = look(lambda: kernel[1](2)).guards(lambda _: True)
+    assert guards.match() is not None
+    wide[0] = True
+    assert guards.match() is None

@@ -6,7 +6,7 @@ optimizer's groups and its state. Gradients are slots: replays bind them again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -15,7 +15,11 @@ import torch
 
 from sapwood.tree.ambient import views
 from sapwood.tree.ambient.code import names_of
-from sapwood.tree.ambient.frameworks import declare_front, declare_opening
+from sapwood.tree.ambient.frameworks import (
+    declare_front,
+    declare_opening,
+    declare_opening_of,
+)
 from sapwood.tree.ambient.owners import owner_of_class
 from sapwood.tree.ambient.scope import Opening, Openings, Reach
 from sapwood.tree.ambient.views import EMPTY, View, Way
@@ -311,3 +315,19 @@ for _plain in (
 declare_front("_torchdynamo_orig_callable")
 declare_opening(torch.nn.Module, _module, _deciders)
 declare_opening(torch.optim.Optimizer, _optimizer, _alike)
+
+
+def _named_only(*names: str) -> Callable[[Any, Reach], Openings]:
+    view = Opening(views.ATTRIBUTES, frozenset(names))
+    return lambda _, __: iter([view])
+
+
+# A kernel is what it was when it was compiled, and Triton refuses one whose globals are
+# others by then. Around it there is what the user's own functions decide.
+_TRITON: Final = (
+    ("jit", "JITFunction", _nothing),
+    ("autotuner", "Autotuner", _named_only("fn", "pre_hook", "post_hook")),
+    ("autotuner", "Heuristics", _named_only("fn", "values")),
+)
+for _module_name, _name, _opened in _TRITON:
+    declare_opening_of(f"triton.runtime.{_module_name}", _name, _opened, _alike)

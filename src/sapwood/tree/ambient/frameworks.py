@@ -16,6 +16,7 @@ __all__ = [
     "behind",
     "declare_front",
     "declare_opening",
+    "declare_opening_of",
     "opening_of",
 ]
 
@@ -31,6 +32,7 @@ class Declared(NamedTuple):
 
 
 _declared: dict[type, Declared] = {}
+_declared_by_name: dict[tuple[str, str], Declared] = {}
 _found: WeakKeyDictionary[type, Declared | None] = WeakKeyDictionary()
 
 
@@ -46,6 +48,17 @@ def declare_opening(
     same. They are views of the kinds "names" and "length".
     """
     _declared[cls] = Declared(opened, deciders)
+    _found.clear()
+
+
+def declare_opening_of(
+    module: str,
+    name: str,
+    opened: Callable[[Any, Reach], Openings],
+    deciders: Deciders | None = None,
+) -> None:
+    """Say the same of a class that is not imported before somebody uses it."""
+    _declared_by_name[module, name] = Declared(opened, deciders)
     _found.clear()
 
 
@@ -69,9 +82,13 @@ def behind(fn: Any) -> Any:
 
 def opening_of(cls: type) -> Declared | None:
     """Return how to look into instances of a class, where an integration has said."""
-    if not _declared:
+    if not _declared and not _declared_by_name:
         return None
     if cls not in _found:
-        bases = (_declared[base] for base in cls.__mro__ if base in _declared)
-        _found[cls] = next(bases, None)
+        _found[cls] = next(filter(None, map(_declaration, cls.__mro__)), None)
     return _found[cls]
+
+
+def _declaration(cls: type) -> Declared | None:
+    named = cls.__module__, cls.__qualname__
+    return _declared.get(cls) or _declared_by_name.get(named)
