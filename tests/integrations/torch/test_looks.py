@@ -150,10 +150,26 @@ def test_other_threads_have_modes_of_their_own(witness):
     assert not inside.holds()
 
 
-@pytest.mark.parametrize("backend", ["matmul", "cudnn"])
-def test_precision_by_its_newer_names_is_a_mode(adapter, backend):
-    """Torch refuses to say it by the older ones then; it is guarded all the same."""
-    owner = torch.backends.cuda.matmul if backend == "matmul" else torch.backends.cudnn
+def _precisions():
+    """Return what torch takes for each kind of operation, by its newer names."""
+    ask = torch._C._get_fp32_precision_getter
+    return [ask("cuda", op) for op in ("matmul", "conv", "rnn")]
+
+
+PRECISE = {
+    "matmul": torch.backends.cuda.matmul,
+    "conv": torch.backends.cudnn.conv,
+    "all": torch.backends.cudnn,
+}
+
+
+@pytest.mark.parametrize("which", PRECISE)
+def test_precision_by_its_newer_names_is_a_mode(adapter, which):
+    """Torch refuses to say it by the older ones then; it is guarded all the same.
+
+    What is said of all operations counts for those of which nothing else is.
+    """
+    owner = PRECISE[which]
     weight, before = torch.ones(3), owner.fp32_precision
     surveyor = Surveyor(lambda: lambda x: x * weight, adapter)
 
@@ -161,13 +177,16 @@ def test_precision_by_its_newer_names_is_a_mode(adapter, backend):
         return surveyor.survey({"x": torch.ones(3)}).guards(lambda _: True)
 
     try:
-        seen = []
+        seen, precise = [], []
         for precision in ("ieee", "tf32"):
             owner.fp32_precision = precision
+            precise.append(_precisions())
             seen.append(guards())
             for _ in range(20):
                 assert seen[-1].match() is not None
-        assert seen[0].match() is None
+        differ = precise[0] != precise[1]
+        assert differ or which == "all"
+        assert (seen[0].match() is None) is differ
     finally:
         owner.fp32_precision = before
 
