@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from sapwood.driver.api import GraphHandle
+from sapwood.driver.api import Driver, GraphHandle
 from sapwood.driver.release import Release
 from sapwood.driver.results import Result
 from sapwood.driver.streams import Stream
@@ -45,7 +45,7 @@ from sapwood.tree.session import Session, Unready
 from sapwood.tree.signature import Arrays, Place, look
 from sapwood.tree.stage import stand_ins
 from sapwood.tree.watch import Capture, Captured
-from sapwood.units import Size, size_text
+from sapwood.units import Addr, Size, size_text
 
 __all__ = ["Captor", "record_adopted"]
 
@@ -162,8 +162,12 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     if error is None:
         _check_code(order.group.warm, session)
     values = [change.new for change in bound]
-    used = used_by(session.spans, (captured.result, values), adapter)
-    ambient = taken.before.guards(used)
+    spans = _spans(captured, scene.forest.device.driver)
+    if spans is None:
+        ambient = taken.before.guards(_any_array)
+    else:
+        used = used_by(spans, (captured.result, values), adapter)
+        ambient = taken.before.guards(used)
     read_by = look([slot.read() for slot in ambient.arrays], adapter)
     known = [*scene.arrays, *read_by.arrays]
     outputs = analyse(captured.result, values, known, adapter)
@@ -175,6 +179,24 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     node = build(drawing, scene.range, scene.forest.device)
     node.whereabouts.others = () if marks is None else marks[1]
     return Recorded(node, read_by, tuple(change.slot for change in bound), error)
+
+
+def _spans(captured: Captured, driver: Driver) -> list[tuple[Addr, Addr]] | None:
+    """Return what ops use; None where it may be anything.
+
+    What is no op's uses what it names: where that begins, or where it ends.
+    """
+    spans = list(captured.session.spans)
+    if captured.session.untold:
+        words = driver.words(captured.graph)
+        if words is None:
+            return None
+        spans += [(Addr(word - 1), Addr(word + 1)) for word in words]
+    return spans
+
+
+def _any_array(_: Array) -> bool:
+    return True
 
 
 def _check_code(warm: Warm | None, session: Session) -> None:
@@ -256,12 +278,16 @@ def _recording(
 ) -> Recording:
     """Return what the session was told, as a recording whose ops have only names.
 
-    Raises `CaptureError` for a storage that is neither in the range nor in a place.
+    What it was not told of may write all of them. Raises `CaptureError` for a storage
+    that is neither in the range nor in a place.
     """
     symbols: dict[int, int] = {}
     for i, place in enumerate(places):
         symbols.setdefault(id(stages.get(i, place.storage)), i + 1)
     touches: list[Touch] = []
+    if session.untold:
+        sizes = [Size(place.hi - place.lo) for place in places]
+        touches += [Touch(i + 1, 0, size, True) for i, size in enumerate(sizes) if size]
     for storage, use in session.used.items():
         inside = range_.base <= storage.address < range_.base + RESERVE
         symbol = symbols.get(id(storage), RANGE if inside else None)

@@ -91,7 +91,8 @@ class Session:
     those of a warm-up that were first seen as what an op gives, and ``room`` the bytes
     of everything that was allocated; ``code`` is what a compiler
     has made of parts of the function, behind what tells it apart. If it ``prepares``
-    what later calls find ready, a warm-up shows nothing of those.
+    what later calls find ready, a warm-up shows nothing of those. ``untold`` counts
+    what was captured and is no op's: it may use, and write, whatever can be reached.
     """
 
     def __init__(self, *, tolerant: bool) -> None:
@@ -105,6 +106,7 @@ class Session:
         self.room = Size(0)
         self.code: list[tuple[str, object]] = []
         self.prepares = False
+        self.untold = 0
         self._where: list[str | None] = []
         self.breaks: list[Broken] = []
         self.between: Between | None = None

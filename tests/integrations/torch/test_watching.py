@@ -143,3 +143,88 @@ def test_a_tolerant_session_goes_on(watch, x):
     """Where that is asked for, what cannot be recorded is noted and done."""
     session, _, _ = watch(lambda: x.copy_(torch.ones(4, 4)), tolerant=True)
     assert "host data" in str(session.unrecordable)
+
+
+# Work that is launched past the dispatcher.
+
+
+@pytest.fixture
+def captured(adapter_of):
+    """Return what runs a function with a count of what it captures, and how much.
+
+    An operation launches two. The function is given what launches one more, past the
+    dispatcher, and what a compiled graph runs in.
+    """
+    from sapwood.integrations.torch.watching import Watcher
+
+    adapter = adapter_of("meta")
+
+    class Launching(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            count[0] += 2
+            return func(*args, **kwargs or {})
+
+    count = [5]
+
+    def launch():
+        count[0] += 1
+
+    def run(fn):
+        session = Session(tolerant=False)
+        with Launching(), Watcher(session, adapter.storages_of, lambda: count[0]) as w:
+            fn(launch, w.region)
+        return session.untold
+
+    return run
+
+
+def test_what_operations_launch_is_told(captured, x):
+    """Nothing else is there, whatever was captured before."""
+    assert captured(lambda *_: x + 1) == 0
+    assert captured(lambda *_: (x.t() @ x).add_(1)) == 0
+
+
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_what_is_launched_past_operations_is_untold(captured, x, where):
+    """Before, between and behind them."""
+
+    def fn(launch, _):
+        for k in range(3):
+            if k == where:
+                launch()
+                launch()
+            if k < 2:
+                x.add(1)
+
+    assert captured(fn) == 2
+
+
+def test_what_an_operation_that_fails_launches_does_not_hide_others(captured, x):
+    """A function may go on after an error."""
+
+    def fn(launch, _):
+        with pytest.raises(RuntimeError):
+            x + torch.zeros(3, device="meta")
+        launch()
+        return x + 1
+
+    assert captured(fn) >= 1
+
+
+def test_what_a_compiled_graph_launches_is_told(captured, x):
+    """It is one operation, and what it takes is told, however deep graphs are."""
+    from types import SimpleNamespace
+
+    graph = SimpleNamespace(device_types={"meta"}, cache_key="k", mutated_input_idxs=())
+
+    def fn(launch, region):
+        with region(graph, [x]):
+            launch()
+            with region(graph, [x]):
+                launch()
+            x.add(1)
+            launch()
+        x.add(1)
+
+    assert captured(fn) == 0
+    assert captured(lambda launch, r: (launch(), fn(launch, r), launch())) == 2

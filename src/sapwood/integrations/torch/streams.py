@@ -162,7 +162,7 @@ class TorchFramework(GuestFramework):
         # What a capture allocates is the range's, and known.
         counts = not torch.cuda.is_current_stream_capturing()
         before = self._allocated() if counts else 0
-        watcher = Watcher(watching, self.storages)
+        watcher = Watcher(watching, self.storages, None if counts else self._counter())
         try:
             with self.turn, self._apart(), _uncached(), watcher:
                 yield
@@ -175,6 +175,11 @@ class TorchFramework(GuestFramework):
             self.went_back = watcher.went_back
             if counts:
                 watching.room = Size(self._allocated() - before)
+
+    def _counter(self) -> Callable[[], int]:
+        """Return what tells how much the capture in progress has by now."""
+        aside = self.aside()
+        return aside.driver.counter(aside.handle)
 
     def _apart(self) -> AbstractContextManager[object]:
         """Return a context in which work is captured, or else on the stream aside."""

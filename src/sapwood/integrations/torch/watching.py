@@ -7,7 +7,7 @@ is one operation, whatever is in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple, Self
 from weakref import WeakSet
@@ -86,15 +86,24 @@ def _arguments_of(op: Any) -> tuple[_Argument, ...]:
 
 
 class Watcher(TorchDispatchMode):  # type: ignore[misc]
-    """Tells a session of all operations on the tensors of one device."""
+    """Tells a session of all operations on the tensors of one device.
 
-    def __init__(self, session: Session, storages: Storages) -> None:
+    ``count`` says how much has been captured by now, where this is a capture: what
+    comes to be there between operations was launched past the dispatcher.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        storages: Storages,
+        count: Callable[[], int] | None = None,
+    ) -> None:
         super().__init__()
         self.session, self._storages = session, storages
         self._kind = storages.place.type
-        self._captures = (
-            self._kind == "cuda" and torch.cuda.is_current_stream_capturing()
-        )
+        self._captures = count is not None
+        self._count = count or int
+        self._told = self._count()
         self._made: WeakSet[Any] = WeakSet()
         self._stack = ExitStack()
         self._regions = 0
@@ -116,6 +125,15 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         """Be told no more."""
         super().__exit__(*raised)
         self._stack.close()
+        if raised[:1] in ((), (None,)):
+            self._find_untold()
+
+    def _find_untold(self) -> None:
+        """Tell the session of work that no operation has launched."""
+        if not self._regions:
+            count = self._count()
+            self.session.untold += count - self._told
+            self._told = count
 
     def compiling(self) -> None:
         """Note that torch compiles. Raises `Unready` in a capture."""
@@ -127,6 +145,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
     def region(self, graph: Any, inputs: Sequence[Any]) -> Iterator[None]:
         """Note one compiled graph; operations inside of it are parts of it."""
         self._note_backward()
+        self._find_untold()
         if self._kind in graph.device_types:
             self._note_region(graph, inputs)
         outside, self._line = self._line, self._line or user_line()
@@ -136,6 +155,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         finally:
             self._regions -= 1
             self._line = outside
+        self._told = self._count()
 
     def _note_region(self, graph: Any, inputs: Sequence[Any]) -> None:
         for each in inputs:
@@ -175,7 +195,9 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             self.session.op(str(func), _constants(func, args, given))
         for tensor, writes in here:
             self.session.uses(self._storages.of(tensor), writes=writes)
+        self._find_untold()
         result = func(*args, **given)
+        self._told = self._count()
         if not here:
             self._made_here(func.overloadpacket, tensors, result)
         if not self._captures:
