@@ -22,6 +22,7 @@ from sapwood.errors import CaptureError, InternalError
 from sapwood.graphs.exec import Copies, Exec, Lent, Staged, staging
 from sapwood.graphs.recording import Recording
 from sapwood.memory.fold import Life
+from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size
 
 __all__ = ["Adopted", "Owner", "adopt"]
@@ -42,6 +43,9 @@ class Owner(Protocol):
         """
         ...
 
+    def follow(self, stages: Sequence[Storage]) -> None:
+        """Note when these stages of inputs are used last, if that can be known."""
+
     def begin(self) -> None:
         """Begin to capture this thread's work, and to allocate from the range."""
 
@@ -55,10 +59,11 @@ class Owner(Protocol):
     def abandon(self) -> None:
         """End a capture that nobody wants; raises nothing that is not a bug."""
 
-    def lives(self) -> list[Life]:
+    def lives(self, stages: Sequence[Storage]) -> list[Life]:
         """Return when what was allocated was in use, by the order of the capture.
 
-        All addresses that were served to the framework's allocator are in it.
+        All addresses that were served to the framework's allocator are in it. So are
+        the stages, which are in use from the beginning, unless all are to the end.
         """
         ...
 

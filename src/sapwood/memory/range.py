@@ -12,8 +12,16 @@ else has captured with an allocator of his own is backed by `fold`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from typing import Final
 
 from sapwood.driver.api import Access
@@ -193,22 +201,37 @@ class Range:
     ) -> None:
         """Back of the lent addresses those that ``lives`` touch.
 
-        Pages that are never alive at the same time may be one. ``outputs`` and
-        ``candidates`` as in `place`. If it raises, the range must be closed.
+        Temporaries that are among them are backed anew. Pages that are never alive at
+        the same time may be one. ``outputs`` and ``candidates`` as in `place`. If it
+        raises, the range must be closed.
         """
         self._take_back()
+        lives = [*lives, *self._lasting(lives)]
         found = stretches(lives, outputs, self.base, self.pages.page)
         self.folded = bool(found)
-        mine = set(self._extents.values())
-        idle = [e for e in candidates if e not in mine]
-        placed, made = folded(self.pages, found, self._spare(), idle)
-        try:
-            for index, extent in placed.items():
-                self._map_extent(index, extent)
-        finally:
-            release_unused(self.pages, made)
+        touched = {i for each in found for i in each.indices()}
+        with self._moving(touched):
+            mine = set(self._extents.values())
+            idle = [e for e in candidates if e not in mine]
+            placed, made = folded(self.pages, found, self._spare(), idle)
+            try:
+                for index, extent in placed.items():
+                    self._map_extent(index, extent)
+            finally:
+                release_unused(self.pages, made)
         for first, count in runs({i for each in found for i in each.indices()}):
             self._open(first, count)
+
+    def _lasting(self, lives: Sequence[Life]) -> Iterator[Life]:
+        """Yield temporaries of which nothing is known, where some are told of."""
+        told = {life.lo for life in lives}
+        taken = self._halves[False].taken
+        if told.isdisjoint(taken):
+            return
+        first = min(life.born for life in lives)
+        for address, size in taken.items():
+            if address not in told:
+                yield Life(address, Addr(address + size), first, None)
 
     def _take_back(self) -> None:
         lent, self._lent, self._wide = self._lent, None, None
@@ -278,25 +301,30 @@ class Range:
         ``candidates`` are output extents that may be shared. If it raises, the range
         must be closed.
         """
+        with self._moving(outputs) as inside:
+            for pages, scratch in (
+                (inside - outputs, True),
+                (inside & outputs, False),
+            ):
+                spare = self._spare() if scratch else list(candidates)
+                for first, count in runs(pages):
+                    self._map(first, count, spare, scratch=scratch)
+
+    @contextmanager
+    def _moving(self, pages: AbstractSet[int]) -> Iterator[set[int]]:
+        """Unmap the extents that hold any of these pages; yield all theirs."""
         moved = {
             index: extent
             for index, extent in self._extents.items()
-            if not outputs_free(index, extent.pages, outputs)
+            if not pages.isdisjoint(range(index, index + extent.pages))
         }
-        inside = {index + i for index, e in moved.items() for i in range(e.pages)}
         # Held meanwhile, so that scratch is not released only to be created again.
         for extent in moved.values():
             extent.ranges += 1
         with Release() as release:
             try:
                 self._unmap(moved)
-                for pages, scratch in (
-                    (inside - outputs, True),
-                    (inside & outputs, False),
-                ):
-                    spare = self._spare() if scratch else list(candidates)
-                    for first, count in runs(pages):
-                        self._map(first, count, spare, scratch=scratch)
+                yield {i + index for index, e in moved.items() for i in range(e.pages)}
             finally:
                 for extent in moved.values():
                     extent.ranges -= 1
@@ -406,8 +434,3 @@ class Range:
                 extent.ranges -= 1
                 if not extent.ranges:
                     release(self.pages.release, extent)
-
-
-def outputs_free(index: int, pages: int, outputs: AbstractSet[int]) -> bool:
-    """Return whether none of these pages holds an output."""
-    return outputs.isdisjoint(range(index, index + pages))

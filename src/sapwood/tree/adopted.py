@@ -138,6 +138,7 @@ def _record_into(
     stages, arrays = stand_ins(given, places, roles, range_, device, adapter)
     scene = _Scene(order, forest, range_, owner, places, roles, stages, arrays)
     capture = _Adopting(device, captor, range_, owner)
+    owner.follow(_followed(stages, device))
     with owner.holding([*arrays, *order.before.arrays()]):
         taken = take(order, forest, capture, arrays)
         # It stays the owner's, and is known as long as what was made of it.
@@ -213,6 +214,9 @@ def _drawn(
     read_by: Arrays,
 ) -> Drawing:
     order, forest = scene.order, scene.forest
+    # Whatever is no op's may use an input to the end.
+    untold = captured.session.untold
+    followed = [] if untold else _followed(scene.stages, forest.device)
     ambient_places = read_by.places(forest.adapter)
     places = [*scene.places, *ambient_places]
     names, roles = ambient_roles(order, ambient, ambient_places, forest)
@@ -233,9 +237,15 @@ def _drawn(
         stages=scene.stages,
         ambient=ambient,
         ambient_arrays=read_by,
-        lives=scene.owner.lives(),
+        lives=scene.owner.lives(followed),
         link=linked,
     )
+
+
+def _followed(stages: Mapping[int, Storage], device: Device) -> list[Storage]:
+    """Return the stages, if what they hold could be held in the pages of others."""
+    found = list(stages.values())
+    return found if any(each.size >= device.pages.page for each in found) else []
 
 
 class _Adopting(Capture):

@@ -15,14 +15,16 @@ import torch
 
 from sapwood.driver.streams import Stream
 from sapwood.errors import CaptureError, DriverError, MisuseError
-from sapwood.integrations.torch.history import History
+from sapwood.integrations.torch.history import History, lives_of
 from sapwood.integrations.torch.layout import text
+from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.snapshots import unharmed
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.fold import Life
 from sapwood.memory.guest import GuestStream
 from sapwood.memory.native import Segments, open_segments
 from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
 from sapwood.tree.containers import flatten
 from sapwood.units import Addr, Size
 
@@ -73,10 +75,19 @@ class TorchOwner:
         self._graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
         self._generator = torch.cuda.default_generators[place.index]
         self._history = History(place.index)
+        self._moments = self._moments_of(())
         self._known = self._closed = False
         self._held: Sequence[tuple[Any, Any]] = ()
         self.launches = True
         range_.outsiders = self._holds
+
+    def _moments_of(self, stages: Sequence[Storage]) -> Moments:
+        raw = self._framework.theirs(self._stream).cuda_stream
+        return Moments(stages, raw, self._place.index)
+
+    def follow(self, stages: Sequence[Storage]) -> None:
+        """Note when these stages of inputs are used last."""
+        self._moments = self._moments_of(stages)
 
     @contextmanager
     def holding(self, arrays: Sequence[Any]) -> Iterator[None]:
@@ -106,13 +117,16 @@ class TorchOwner:
         with ExitStack() as failed:
             failed.callback(self._framework.turn.release)
             failed.callback(self._history.end, self._pool.id)
+            failed.callback(self._moments.end)
             # Torch itself writes there before it captures: what random numbers need.
             self._framework.gather()
+            self._moments.begin()
             self._history.begin()
             with self._on_stream():
                 self._graph.capture_begin(
                     pool=self._pool.id, capture_error_mode="thread_local"
                 )
+            self._framework.passed = self._moments.passed
             failed.pop_all()
 
     def end(self) -> int:
@@ -142,6 +156,8 @@ class TorchOwner:
             last.callback(self._framework.turn.release)
             last.callback(_C._cuda_clearCublasWorkspaces)
             last.callback(self._history.end, self._pool.id)
+            last.callback(self._moments.end)
+            self._framework.passed = None
             try:
                 with self._on_stream():
                     yield
@@ -170,14 +186,18 @@ class TorchOwner:
         with torch.cuda.stream(self._framework.theirs(self._stream)):
             yield
 
-    def lives(self) -> list[Life]:
-        """Return when what was allocated was in use; all that was served is in it."""
-        spans = self._spans()
+    def lives(self, stages: Sequence[Storage]) -> list[Life]:
+        """Return when what was allocated, and stages, were in use.
+
+        All that was served is in it.
+        """
+        spans, events = self._spans(), self._history.taken()
         raw = self._framework.theirs(self._stream).cuda_stream
-        found = self._history.lives(spans, raw)
+        found = lives_of(events, spans, raw)
         if found is None:
             return [Life(lo, hi, 0, None) for lo, hi in spans]
-        return [*(Life(lo, hi, 0, 0) for lo, hi in spans), *found]
+        staged = self._moments.lives(stages, events)
+        return [*(Life(lo, hi, 0, 0) for lo, hi in spans), *found, *staged]
 
     def _spans(self) -> list[tuple[Addr, Addr]]:
         return [

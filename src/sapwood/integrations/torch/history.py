@@ -65,12 +65,10 @@ class History:
         finally:
             torch.cuda.memory._record_memory_history(None)
 
-    def lives(
-        self, spans: Iterable[tuple[Addr, Addr]], stream: int
-    ) -> list[Life] | None:
-        """Return `lives_of` what was noted, which is then forgotten."""
+    def taken(self) -> Sequence[Event]:
+        """Return what was noted, which is then forgotten."""
         events, self._events = self._events, ()
-        return lives_of(events, spans, stream)
+        return events
 
 
 def lives_of(

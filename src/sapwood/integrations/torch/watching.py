@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 from weakref import WeakSet
 
 import torch
@@ -18,9 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sapwood.integrations.torch.compiled import listening
 from sapwood.integrations.torch.layout import text
 from sapwood.integrations.torch.storages import Storages
+from sapwood.memory.storage import Storage
 from sapwood.tree.session import Session, user_line
 
-__all__ = ["Watcher"]
+__all__ = ["Passed", "Watcher"]
 
 _HOST: Final = (
     "Return the tensor, or compute it outside the graphed function, or use "
@@ -68,6 +69,11 @@ class _Argument(NamedTuple):
     writes: bool
 
 
+Uses: TypeAlias = list[tuple[Storage, bool]]
+"""What an operation uses, and whether it writes it."""
+
+Passed: TypeAlias = Callable[[Uses], object]
+
 _arguments: dict[Any, tuple[_Argument, ...]] = {}
 
 
@@ -89,7 +95,8 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
     """Tells a session of all operations on the tensors of one device.
 
     ``count`` says how much has been captured by now, where this is a capture: what
-    comes to be there between operations was launched past the dispatcher.
+    comes to be there between operations was launched past the dispatcher. ``passed``
+    is told of each operation that is over, what it used and whether that was written.
     """
 
     def __init__(
@@ -97,12 +104,13 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         session: Session,
         storages: Storages,
         count: Callable[[], int] | None = None,
+        passed: Passed | None = None,
     ) -> None:
         super().__init__()
         self.session, self._storages = session, storages
         self._kind = storages.place.type
         self._captures = count is not None
-        self._count = count or int
+        self._count, self._passed = count or int, passed
         self._told = self._count()
         self._made: WeakSet[Any] = WeakSet()
         self._stack = ExitStack()
@@ -146,8 +154,9 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         """Note one compiled graph; operations inside of it are parts of it."""
         self._note_backward()
         self._find_untold()
+        uses: Uses = []
         if self._kind in graph.device_types:
-            self._note_region(graph, inputs)
+            uses = self._note_region(graph, inputs)
         outside, self._line = self._line, self._line or user_line()
         self._regions += 1
         try:
@@ -155,9 +164,19 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         finally:
             self._regions -= 1
             self._line = outside
-        self._told = self._count()
+        self._end(uses)
 
-    def _note_region(self, graph: Any, inputs: Sequence[Any]) -> None:
+    def _note_uses(self, uses: Uses) -> None:
+        for storage, writes in uses:
+            self.session.uses(storage, writes=writes)
+
+    def _end(self, uses: Uses) -> None:
+        """Take note that an operation is over, and has launched all that it does."""
+        self._told = self._count()
+        if self._passed is not None:
+            self._passed(uses)
+
+    def _note_region(self, graph: Any, inputs: Sequence[Any]) -> Uses:
         for each in inputs:
             if isinstance(each, torch.Generator) and each.device.type == self._kind:
                 self._refused(*_GENERATOR)
@@ -165,10 +184,13 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
                 self._refuse_cpu_tensor(each, "is used on the device", _DATA)
         self.session.op("compiled graph", repr(_plain(list(inputs))).encode())
         self.session.code.append((graph.cache_key, graph))
-        for i, each in enumerate(inputs):
-            if isinstance(each, torch.Tensor) and each.device.type == self._kind:
-                storage = self._storages.of(each)
-                self.session.uses(storage, writes=i in graph.mutated_input_idxs)
+        uses = [
+            (self._storages.of(each), i in graph.mutated_input_idxs)
+            for i, each in enumerate(inputs)
+            if isinstance(each, torch.Tensor) and each.device.type == self._kind
+        ]
+        self._note_uses(uses)
+        return uses
 
     def _note_backward(self) -> None:
         if torch._C._current_graph_task_id() >= 0:
@@ -193,11 +215,11 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         self._note_backward()
         if not self._regions and (here or _makes(given, self._kind)):
             self.session.op(str(func), _constants(func, args, given))
-        for tensor, writes in here:
-            self.session.uses(self._storages.of(tensor), writes=writes)
+        uses = [(self._storages.of(tensor), writes) for tensor, writes in here]
         self._find_untold()
+        self._note_uses(uses)
         result = func(*args, **given)
-        self._told = self._count()
+        self._end(uses)
         if not here:
             self._made_here(func.overloadpacket, tensors, result)
         if not self._captures:

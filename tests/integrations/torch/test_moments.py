@@ -1,0 +1,128 @@
+"""When stages were used last, by numbers that torch notes; or that it is unknown."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+STREAM, OTHER = 7, 9
+
+
+class Stage:
+    """Room for an input."""
+
+    def __init__(self, address=64):
+        self.address, self.size = address, 8
+
+
+class Allocator:
+    """What stands for torch's: it notes what it is told with all its events."""
+
+    def __init__(self):
+        self.note, self.stream = "mine", STREAM
+        self.events = []
+
+    def __getattr__(self, name):
+        return {
+            "_cuda_getMemoryMetadata": lambda: self.note,
+            "_cuda_setMemoryMetadata": lambda note: setattr(self, "note", note),
+            "_cuda_getCurrentRawStream": {3: self.stream}.__getitem__,
+        }[name]
+
+    def allocate(self):
+        self.events.append({"action": "alloc", "user_metadata": self.note})
+        return len(self.events) - 1
+
+
+@pytest.fixture(scope="module")
+def following():
+    """Return what follows stages beside an allocator of its own."""
+    from sapwood.integrations.torch import moments
+
+    def following(*stages, allocator=None):
+        allocator = allocator or Allocator()
+        moments._C = allocator
+        made = moments.Moments(stages, STREAM, 3)
+        made.begin()
+        return made, allocator
+
+    before = moments._C
+    yield following
+    moments._C = before
+
+
+@given(st.lists(st.sampled_from(["allocate", "use 0", "use 1", "other"]), max_size=30))
+def test_a_stage_is_in_use_until_what_is_allocated_next(following, deeds):
+    """Not to the event before its last use, and not beyond the one behind it."""
+    stages = Stage(64), Stage(128)
+    moments, allocator = following(*stages)
+    last = [0, 0]
+    for deed in deeds:
+        if deed == "allocate":
+            allocator.allocate()
+        elif deed == "other":
+            moments.passed([(Stage(), True)])
+        else:
+            which = int(deed[-1])
+            moments.passed([(stages[which], False), (Stage(), True)])
+            last[which] = len(allocator.events)
+    moments.end()
+    assert allocator.note == "mine"
+    found = moments.lives(stages, allocator.events)
+    assert [life.died for life in found] == last
+    assert [(life.lo, life.hi) for life in found] == [(64, 72), (128, 136)]
+    assert all(life.born < 0 for life in found)
+
+
+@pytest.mark.parametrize("how", ["written", "elsewhere"])
+def test_what_may_be_used_for_longer_is_in_use_to_the_end(following, how):
+    """It is written, or used in an order not the allocator's; once is enough."""
+    first, second = Stage(64), Stage(128)
+    moments, allocator = following(first, second)
+    allocator.stream = OTHER if how == "elsewhere" else STREAM
+    moments.passed([(first, how == "written")])
+    allocator.stream = STREAM
+    allocator.allocate()
+    moments.passed([(first, False), (second, False)])
+    allocator.allocate()
+    lives = moments.lives([first, second], allocator.events)
+    assert [life.died for life in lives] == [None, 1]
+    assert moments.lives([first], allocator.events) == []
+
+
+@pytest.mark.parametrize("note", [None, "", "mine", "-1"])
+def test_events_without_a_number_are_not_understood(following, note):
+    """Somebody else has told torch something, or other threads are told of nothing."""
+    stage = Stage()
+    moments, allocator = following(stage)
+    moments.passed([(stage, False)])
+    allocator.allocate()
+    assert moments.lives([stage], allocator.events) != []
+    event = {} if note is None else {"user_metadata": note}
+    allocator.events.append(event)
+    assert moments.lives([stage], allocator.events) == []
+
+
+def test_where_torch_takes_no_notes_nothing_is_known(following):
+    """Older ones do not; nor is a stage known that nobody follows."""
+    stage = Stage()
+    moments, _ = following(stage, allocator=SimpleNamespace())
+    moments.passed([(stage, False)])
+    moments.end()
+    assert moments.lives([stage], []) == []
+    moments, allocator = following(stage)
+    assert moments.lives([Stage()], allocator.events) == []
+
+
+def test_nothing_is_noted_where_nothing_is_followed(following):
+    """The user's own notes are left alone."""
+    moments, allocator = following()
+    moments.passed([(Stage(), False)])
+    assert allocator.note == "mine"
+    moments.end()
+    assert allocator.note == "mine"
