@@ -132,9 +132,7 @@ class TorchOwner:
     def end(self) -> int:
         """End the capture; return the address of its graph."""
         try:
-            with self._ending(), warnings.catch_warnings():
-                # That there is nothing in it, is no reason to warn.
-                warnings.filterwarnings("ignore", message=".*CUDA Graph is empty")
+            with self._ending():
                 self._graph.capture_end()
         except RuntimeError as error:
             says = str(error).partition("\n")[0]
@@ -158,6 +156,10 @@ class TorchOwner:
             last.callback(self._history.end, self._pool.id)
             last.callback(self._moments.end)
             self._framework.passed = None
+            # That there is nothing in it, is no reason to warn; and where warnings are
+            # errors, torch would not come to its end.
+            last.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", message=".*CUDA Graph is empty")
             try:
                 with self._on_stream():
                     yield
