@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.memory.cover import cover, grain, runs, stretch
+from sapwood.memory.cover import cover, grain, runs, stretch, touching
 
 powers = st.integers(0, 5).map(lambda n: 1 << n)
 available = st.dictionaries(powers, st.integers(0, 3), max_size=4)
@@ -32,6 +32,17 @@ def test_runs_are_the_pages_and_maximal(pages):
     assert all(count > 0 for _, count in found)
     for (first, count), (second, _) in pairwise(found):
         assert first + count < second
+
+
+@given(st.sets(st.integers(0, 60)), st.data())
+def test_spans_that_touch_are_runs(pages, data):
+    """However runs are cut, their parts come to the same runs."""
+    parts = []
+    for first, count in runs(pages):
+        cuts = data.draw(st.sets(st.integers(first + 1, first + count)))
+        edges = sorted({first, first + count} | {c for c in cuts if c < first + count})
+        parts += [(lo, hi - lo) for lo, hi in pairwise(edges)]
+    assert touching(parts) == runs(pages)
 
 
 @given(st.integers(0, 10_000))

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import reduce
+from itertools import chain
+from operator import le, or_
 
-from hypothesis import given
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sapwood.memory.fold import Life, fold, stretches
+from sapwood.memory.cover import cover, touching
+from sapwood.memory.fold import Life, best_fold, fold, joined, stretches
 from sapwood.units import Addr, Size
 
 PAGE = Size(8)
@@ -30,6 +35,7 @@ lives = st.lists(life(), max_size=12)
 outputs = st.sets(st.integers(0, PAGES - 1))
 powers = st.integers(0, 3).map(lambda n: 1 << n)
 sizes = st.lists(powers, max_size=5)
+ways = pytest.mark.parametrize("choose", [fold, best_fold])
 
 
 def _touched(each):
@@ -74,11 +80,14 @@ def test_masks_meet_where_pages_are_alive_at_once(given_lives, chosen):
             assert meet == bool(times[one] & times[other])
 
 
+@ways
 @given(lives, outputs, sizes, sizes)
-def test_no_extent_holds_what_is_alive_at_once(given_lives, chosen, scratch, idle):
+def test_no_extent_holds_what_is_alive_at_once(
+    choose, given_lives, chosen, scratch, idle
+):
     """Pieces are the pages, on extents as large, whose pages hold one at a time."""
     found = stretches(given_lives, chosen, BASE, PAGE)
-    plan = fold(found, scratch, idle)
+    plan = choose(found, scratch, idle)
     extents = [*((size, False) for size in scratch), *((size, True) for size in idle)]
     extents += plan.made
     pages = _by_page(found)
@@ -93,11 +102,12 @@ def test_no_extent_holds_what_is_alive_at_once(given_lives, chosen, scratch, idl
             alive[place] |= page.alive
 
 
+@ways
 @given(lives, outputs, sizes, sizes)
-def test_outputs_lie_on_output_extents(given_lives, chosen, scratch, idle):
+def test_outputs_lie_on_output_extents(choose, given_lives, chosen, scratch, idle):
     """Others lie on scratch, or on an output extent that an output has brought in."""
     found = stretches(given_lives, chosen, BASE, PAGE)
-    plan = fold(found, scratch, idle)
+    plan = choose(found, scratch, idle)
     kinds = [False] * len(scratch) + [True] * len(idle)
     kinds += [output for _, output in plan.made]
     brought = {p.extent for p in plan.pieces if _by_page(found)[p.first].output}
@@ -105,11 +115,14 @@ def test_outputs_lie_on_output_extents(given_lives, chosen, scratch, idle):
         assert kinds[piece.extent] == (piece.extent in brought)
 
 
+@ways
 @given(lives, outputs, sizes, sizes)
-def test_folding_never_takes_more_than_not_folding(given_lives, chosen, scratch, idle):
+def test_folding_never_takes_more_than_not_folding(
+    choose, given_lives, chosen, scratch, idle
+):
     """What is mapped is at most the pages; what is made is needed, a power of two."""
     found = stretches(given_lives, chosen, BASE, PAGE)
-    plan = fold(found, scratch, idle)
+    plan = choose(found, scratch, idle)
     used = {piece.extent: piece.pages for piece in plan.pieces}
     assert sum(used.values()) <= sum(each.pages for each in found)
     old = len(scratch) + len(idle)
@@ -117,6 +130,65 @@ def test_folding_never_takes_more_than_not_folding(given_lives, chosen, scratch,
         range(old, old + len(plan.made))
     )
     assert all(size & (size - 1) == 0 for size, _ in plan.made)
+
+
+@given(lives, outputs)
+def test_joined_stretches_are_the_same_pages(given_lives, chosen):
+    """Outputs as they were, and no others next to each other; alive when a part is."""
+    found = stretches(given_lives, chosen, BASE, PAGE)
+    more = joined(found)
+    pages, whole = _by_page(found), _by_page(more)
+    assert list(whole) == list(pages)
+    assert [each for each in more if each.output] == [s for s in found if s.output]
+    rest = [each for each in more if not each.output]
+    assert touching(each[:2] for each in rest) == [each[:2] for each in rest]
+    for each in rest:
+        assert each.alive == reduce(or_, (pages[i].alive for i in each.indices()))
+        assert not any(pages[index].output for index in each.indices())
+
+
+@given(lives, outputs, sizes, sizes)
+def test_the_best_fold_costs_no_more(given_lives, chosen, scratch, idle):
+    """New pages and pieces are as few as by folding finely; outputs lie as they did."""
+    found = stretches(given_lives, chosen, BASE, PAGE)
+    fine, best = fold(found, scratch, idle), best_fold(found, scratch, idle)
+    coarse = fold(joined(found), scratch, idle)
+    assert best in (fine, coarse)
+    assert all(map(le, best.costs(), fine.costs()))
+    assert best.costs() == coarse.costs() or not all(
+        map(le, coarse.costs(), best.costs())
+    )
+    lone = [[p for p in plan.pieces if p.first in chosen] for plan in (fine, best)]
+    made = [[each for each in plan.made if each[1]] for plan in (fine, best)]
+    assert lone[0] == lone[1]
+    assert made[0] == made[1]
+
+
+@given(lives, outputs, st.lists(powers, max_size=20), sizes)
+def test_what_is_idle_is_mapped_in_few_pieces(given_lives, chosen, scratch, idle):
+    """Where it would do without folding, there are no more pieces than that takes."""
+    found = stretches(given_lives, chosen, BASE, PAGE)
+    covers = [*chain(*cover(_runs(found), Counter(scratch), PAGES))]
+    assume(all(exists for _, exists in covers))
+    plan = best_fold(found, scratch, idle)
+    lone = sum(piece.first in chosen for piece in plan.pieces)
+    assert len(plan.pieces) <= lone + len(covers)
+
+
+@given(lives, outputs)
+def test_where_all_is_idle_pieces_are_the_bits_of_lengths(given_lives, chosen):
+    """With some of each size idle nothing is new, and each run has few pieces."""
+    found = stretches(given_lives, chosen, BASE, PAGE)
+    there = [1 << n for n in range(4)] * PAGES
+    plan = best_fold(found, there, there)
+    least = sum(each.pages.bit_count() for each in found if each.output)
+    assert plan.made == ()
+    assert len(plan.pieces) == least + sum(count.bit_count() for count in _runs(found))
+
+
+def _runs(found):
+    """Return the lengths of the runs of pages that hold no output."""
+    return [n for _, n in touching(each[:2] for each in found if not each.output)]
 
 
 @given(

@@ -172,6 +172,43 @@ def test_pages_are_backed_where_others_captured(bench, page):
     range_.close()
 
 
+@settings(max_examples=40)
+@given(st.sets(st.integers(0, 20)), st.data())
+def test_a_mask_is_of_the_pages_that_bytes_touch(open_bench, page, indices, data):
+    """As many of them as are mapped, each by the number that it has there."""
+    with open_bench() as bench:
+        range_ = Range.reserve(bench.device.pages)
+        range_.back(indices)
+        numbers = {
+            (address - range_.base) // page + i: extent.first + i
+            for address, extent in range_.mappings()
+            for i in range(extent.pages)
+        }
+        lo = data.draw(st.integers(0, 21 * page))
+        hi = data.draw(st.integers(lo, 22 * page))
+        touched = {i for i in range(22) if i * page < hi and lo < (i + 1) * page}
+        span = Addr(range_.base + lo), Addr(range_.base + hi)
+        assert range_.page_indices([span]) == touched
+        mask = sum(1 << numbers[i] for i in touched & numbers.keys())
+        assert range_.mask_of(*span) == mask
+        range_.close()
+
+
+def test_adjacent_pages_are_opened_at_once(bench):
+    """Whatever they are mapped in, and whether they hold outputs or not."""
+    range_ = Range.reserve(bench.device.pages)
+    bench.recorded.reset()
+    range_.back({*range(40), 50})
+    assert bench.recorded.counts()["set_access"] == 2
+    assert range_.mappings()[0][1].pages == 2
+    bench.recorded.reset()
+    range_.place({1, 2}, ())
+    assert bench.recorded.counts()["map"] == 3
+    assert bench.recorded.counts()["set_access"] == 1
+    _picture(bench, range=range_)
+    range_.close()
+
+
 def test_a_closed_range_keeps_only_what_is_live(bench):
     """The rest is unmapped at once, the addresses with the last page."""
     pages = bench.device.pages

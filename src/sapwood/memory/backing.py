@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from sapwood.driver.release import Release
 from sapwood.errors import DriverError
 from sapwood.memory.cover import cover
-from sapwood.memory.fold import Stretch, fold
+from sapwood.memory.fold import Stretch, best_fold
 from sapwood.memory.pages import Extent, Pages
 
 __all__ = ["covering", "folded", "release_unused"]
@@ -53,8 +53,9 @@ def folded(
     made: list[Extent] = []
     try:
         while True:
-            plan = fold(found, [e.pages for e in scratch], [e.pages for e in outputs])
             known = [*scratch, *outputs]
+            sizes = [e.pages for e in scratch], [e.pages for e in outputs]
+            plan = best_fold(found, *sizes)
             for count, output in plan.made:
                 made.append(pages.create(count, scratch=not output))
                 known.append(made[-1])

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-__all__ = ["cover", "grain", "power_below", "runs", "stretch"]
+__all__ = ["cover", "grain", "power_below", "runs", "stretch", "touching"]
 
 PIECES: Final = 16
 """About how many extents a large run is made of: a sixteenth of it, at the most,
@@ -21,12 +21,17 @@ millisecond on an H200."""
 
 def runs(pages: Collection[int]) -> list[tuple[int, int]]:
     """Return ``(first, count)`` of each maximal run of adjacent page numbers."""
+    return touching((page, 1) for page in sorted(pages))
+
+
+def touching(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return spans ``(first, count)``, given in order, those that touch as one."""
     found: list[tuple[int, int]] = []
-    for page in sorted(pages):
-        if found and found[-1][0] + found[-1][1] == page:
-            found[-1] = (found[-1][0], found[-1][1] + 1)
+    for first, count in spans:
+        if found and found[-1][0] + found[-1][1] == first:
+            found[-1] = (found[-1][0], found[-1][1] + count)
         else:
-            found.append((page, 1))
+            found.append((first, count))
     return found
 
 

@@ -2,7 +2,8 @@
 
 A capture from one stream runs in the order that it was captured in. So two pages may
 be one if nothing is ever alive on both at once, as two allocations may be one block
-after the other. Pure.
+after the other. They need not be: what there is already may back more, in fewer
+pieces. Pure.
 """
 
 from __future__ import annotations
@@ -12,12 +13,22 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from operator import le
 from typing import Final, NamedTuple
 
-from sapwood.memory.cover import power_below
-from sapwood.units import Addr, Size, align_down, align_up
+from sapwood.memory.cover import power_below, runs
+from sapwood.units import Addr, Size
 
-__all__ = ["Fold", "Life", "Piece", "Stretch", "fold", "stretches"]
+__all__ = [
+    "Fold",
+    "Life",
+    "Piece",
+    "Stretch",
+    "best_fold",
+    "fold",
+    "joined",
+    "stretches",
+]
 
 CHANGE: Final = 3
 """A new extent is made only where smaller ones come to this many times its size, less
@@ -74,55 +85,99 @@ class Fold:
     pieces: tuple[Piece, ...]
     made: tuple[tuple[int, bool], ...]
 
+    def costs(self) -> tuple[int, int]:
+        """Return the number of new pages, and of pieces."""
+        return sum(pages for pages, _ in self.made), len(self.pieces)
+
 
 def stretches(
     lives: Sequence[Life], outputs: AbstractSet[int], base: Addr, page: Size
 ) -> list[Stretch]:
     """Return the pages that lives touch, counted from ``base``, in address order.
 
-    Two pages are alive at the same time exactly if their masks meet. ``outputs`` are
-    the pages that hold one.
+    Two pages are alive at the same time exactly if their masks meet. ``base`` is that
+    of a page; ``outputs`` are the pages that hold one.
     """
-    told = [
-        ((align_down(lo, page) - base) // page, (align_up(hi, page) - base) // page)
-        for lo, hi, *_ in lives
-    ]
-    edges = {edge for span in told for edge in span}
-    edges |= outputs | {index + 1 for index in outputs}
+    blocks, end = _moments(lives)
+    spans: dict[tuple[int, int], int] = {}
+    for (lo, hi), mask in blocks.items():
+        span = (lo - base) // page, -((base - hi) // page)
+        spans[span] = spans.get(span, 0) | mask
+    edges = {edge for span in spans for edge in span}
+    edges |= {edge for first, count in runs(outputs) for edge in (first, first + count)}
     cells = sorted(edges)
     number = {edge: i for i, edge in enumerate(cells)}
     alive: list[int | None] = [None] * len(cells)
-    births = sorted({life.born for life in lives})
-    end = 1 << len(births)
-    for (first, stop), life in zip(told, lives, strict=True):
-        mask = _moments(life, births)
+    for (first, stop), mask in spans.items():
         for i in range(number[first], number[stop]):
             alive[i] = (alive[i] or 0) | mask
     found: list[Stretch] = []
-    for i, mask_ in enumerate(alive):
-        if mask_ is None:
+    for i, lasts in enumerate(alive):
+        if lasts is None:
             continue
         output = cells[i] in outputs
         # An output that is said not to last is not understood.
-        times = mask_ if not output or mask_ & end else 2 * end - 1
-        _append(found, Stretch(cells[i], cells[i + 1] - cells[i], times, output))
+        mask = lasts if not output or lasts & end else 2 * end - 1
+        _append(found, Stretch(cells[i], cells[i + 1] - cells[i], mask, output))
     return found
 
 
-def _moments(life: Life, births: Sequence[int]) -> int:
-    """Return at which births a life lasts, as a mask; the end is one more."""
-    last = len(births) + 1 if life.died is None else bisect_left(births, life.died)
-    first = bisect_left(births, life.born)
-    return (1 << last) - (1 << first) if first < last else 0
+def _moments(lives: Sequence[Life]) -> tuple[dict[tuple[Addr, Addr], int], int]:
+    """Return at which births there is life in each block, as masks, and the end's.
+
+    Most blocks are used again and again.
+    """
+    births = sorted({life.born for life in lives})
+    bits = {born: 1 << i for i, born in enumerate(births)}
+    end = 1 << len(births)
+    found: dict[tuple[Addr, Addr], int] = {}
+    for lo, hi, born, died in lives:
+        after = 2 * end if died is None else 1 << bisect_left(births, died)
+        found[lo, hi] = found.get((lo, hi), 0) | (after - bits[born])
+    return found, end
 
 
 def _append(found: list[Stretch], more: Stretch) -> None:
     if found:
-        first, pages, *about = found[-1]
-        if first + pages == more.first and about == [more.alive, more.output]:
-            found[-1] = Stretch(first, pages + more.pages, more.alive, more.output)
+        first, pages, alive, output = found[-1]
+        if first + pages == more.first and (alive, output) == more[2:]:
+            found[-1] = Stretch(first, pages + more.pages, alive, output)
             return
     found.append(more)
+
+
+def joined(found: Iterable[Stretch]) -> list[Stretch]:
+    """Return stretches, given in address order, with neighbours as one.
+
+    It is alive when any of them is. Those of outputs stay as they are.
+    """
+    more: list[Stretch] = []
+    for each in found:
+        last = more[-1] if more else each
+        if last.output or each.output or last.first + last.pages != each.first:
+            more.append(each)
+        else:
+            pages, alive = last.pages + each.pages, last.alive | each.alive
+            more[-1] = Stretch(last.first, pages, alive, output=False)
+    return more
+
+
+def best_fold(
+    found: Sequence[Stretch], scratch: Sequence[int], outputs: Sequence[int]
+) -> Fold:
+    """Choose extents as `fold` does, for `joined` stretches if that is cheaper.
+
+    It is where it takes fewer pieces and no more new pages, or the other way round:
+    what there is may as well be used, and a driver charges by the piece.
+    """
+    coarse = fold(joined(found), scratch, outputs)
+    # Outputs are the same either way, and each bit of a length is a piece at least.
+    least = sum(each.pages.bit_count() for each in found)
+    if len(coarse.pieces) < least and all(output for _, output in coarse.made):
+        return coarse
+    fine = fold(found, scratch, outputs)
+    costs, others = coarse.costs(), fine.costs()
+    return coarse if costs != others and all(map(le, costs, others)) else fine
 
 
 def fold(
@@ -138,11 +193,7 @@ def fold(
     pieces: list[Piece] = []
     # The largest first, as only they can use the largest extents.
     for each in sorted(found, key=_rank):
-        at, stop = each.first, each.first + each.pages
-        while at < stop:
-            slot = room.take(each, stop - at)
-            pieces.append(Piece(at, slot.pages, slot.number))
-            at += slot.pages
+        room.back(each, pieces)
     return Fold(tuple(sorted(pieces)), tuple(room.made))
 
 
@@ -169,48 +220,59 @@ class _Room:
     def __init__(self, scratch: Sequence[int], outputs: Sequence[int]) -> None:
         self.made: list[tuple[int, bool]] = []
         self._used: dict[int, list[_Slot]] = {}
-        self._idle: dict[tuple[int, bool], list[_Slot]] = {}
-        self._sizes = {False: Counter(scratch), True: Counter(outputs)}
-        self._count = len(scratch) + len(outputs)
-        for i, pages in enumerate((*scratch, *outputs)):
-            slot = _Slot(i, pages, i >= len(scratch))
-            self._idle.setdefault((pages, slot.output), []).append(slot)
+        self._idle: dict[tuple[int, bool], list[int]] = {}
+        self._counts = {False: Counter(scratch), True: Counter(outputs)}
+        self._sizes = sorted({*scratch, *outputs}, reverse=True)
+        self._next = 0
+        for output, there in ((False, scratch), (True, outputs)):
+            for pages in there:
+                self._idle.setdefault((pages, output), []).append(self._next)
+                self._next += 1
 
-    def take(self, stretch: Stretch, most: int) -> _Slot:
-        """Return an extent of at most so many pages for a part of a stretch."""
-        # What it takes is alive by then, and is not found for its next part.
-        sizes = {*self._used, *(pages for pages, _ in self._idle)}
-        for pages in sorted(sizes, reverse=True):
-            slot = self._fitting(pages, stretch) if pages <= most else None
-            if slot is not None:
-                return self._using(slot, stretch)
-        return self._using(self._make(most, output=stretch.output), stretch)
+    def back(self, stretch: Stretch, pieces: list[Piece]) -> None:
+        """Add the pieces that back a stretch, the largest that there are first."""
+        at, stop = stretch.first, stretch.first + stretch.pages
+        while at < stop:
+            for pages in self._sizes:
+                while pages <= stop - at:
+                    slot = self._fitting(pages, stretch)
+                    if slot is None:
+                        break
+                    pieces.append(self._using(slot, stretch, at))
+                    at += pages
+            if at < stop:
+                # Pages that are never alive may all be this one.
+                slot = self._make(stop - at, output=stretch.output)
+                pieces.append(self._using(slot, stretch, at))
+                at += slot.pages
 
     def _fitting(self, pages: int, stretch: Stretch) -> _Slot | None:
+        alive, output = stretch.alive, stretch.output
         for slot in self._used.get(pages, ()):
-            if not slot.alive & stretch.alive and slot.output >= stretch.output:
+            if not slot.alive & alive and slot.output >= output:
                 return slot
-        idle = self._idle.get((pages, stretch.output))
-        if not idle:
-            return None
-        slot = idle.pop()
+        idle = self._idle.get((pages, output))
+        return self._slot(idle.pop(), pages, output=output) if idle else None
+
+    def _slot(self, number: int, pages: int, *, output: bool) -> _Slot:
+        slot = _Slot(number, pages, output)
         self._used.setdefault(pages, []).append(slot)
         return slot
 
-    def _using(self, slot: _Slot, stretch: Stretch) -> _Slot:
+    def _using(self, slot: _Slot, stretch: Stretch, at: int) -> Piece:
         slot.alive |= stretch.alive
-        return slot
+        return Piece(at, slot.pages, slot.number)
 
     def _make(self, most: int, *, output: bool) -> _Slot:
-        sizes, pages = self._sizes[output], power_below(most)
-        while pages > 1 and _change(sizes, pages) < CHANGE * (pages - 1):
+        counts, pages = self._counts[output], power_below(most)
+        while pages > 1 and _change(counts, pages) < CHANGE * (pages - 1):
             pages //= 2
-        slot = _Slot(self._count, pages, output)
-        self._count += 1
         self.made.append((pages, output))
-        sizes[pages] += 1
-        self._used.setdefault(pages, []).append(slot)
-        return slot
+        counts[pages] += 1
+        if pages not in self._sizes:
+            self._sizes = sorted((*self._sizes, pages), reverse=True)
+        self._next += 1
+        return self._slot(self._next - 1, pages, output=output)
 
 
 def _change(sizes: Counter[int], pages: int) -> int:

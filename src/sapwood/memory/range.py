@@ -30,11 +30,11 @@ from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import DriverError, InternalError
 from sapwood.memory.backing import covering, folded, release_unused
 from sapwood.memory.blocks import Blocks
-from sapwood.memory.cover import grain, power_below, runs, stretch
+from sapwood.memory.cover import grain, power_below, runs, stretch, touching
 from sapwood.memory.fold import Life, stretches
 from sapwood.memory.pages import Extent, Pages
 from sapwood.memory.storage import Storage
-from sapwood.units import Addr, Mask, Size, align_down, align_up
+from sapwood.units import Addr, Mask, Size, align_up
 
 __all__ = ["REACH", "Range"]
 
@@ -138,7 +138,9 @@ class Range:
         count = align_up(size, page) // page
         if not stays:
             count = stretch(count, Counter(e.pages for e in spare))
-        self._map((at - self.base) // page, count, spare, scratch=True)
+        first = (at - self.base) // page
+        self._map(first, count, spare, scratch=True)
+        self._open([(first, count)])
         return Size(count * page)
 
     # While a framework captures with an allocator of its own.
@@ -219,8 +221,7 @@ class Range:
                     self._map_extent(index, extent)
             finally:
                 release_unused(self.pages, made)
-        for first, count in runs({i for each in found for i in each.indices()}):
-            self._open(first, count)
+        self._open((index, extent.pages) for index, extent in placed.items())
 
     def _lasting(self, lives: Sequence[Life]) -> Iterator[Life]:
         """Yield temporaries of which nothing is known, where some are told of."""
@@ -282,18 +283,22 @@ class Range:
 
         If it raises, the range must be closed.
         """
-        spare = self._spare()
-        for first, count in runs(indices):
+        spare, missing = self._spare(), runs(indices)
+        for first, count in missing:
             self._map(first, count, spare, scratch=True)
+        self._open(missing)
 
     def page_indices(self, spans: Iterable[tuple[Addr, Addr]]) -> set[int]:
         """Return the indices of the pages of this range that the spans touch."""
-        page = self.pages.page
         found: set[int] = set()
         for lo, hi in spans:
-            first = (align_down(lo, page) - self.base) // page
-            found.update(range(first, (align_up(hi, page) - self.base) // page))
+            found.update(range(*self._indices(lo, hi)))
         return found
+
+    def _indices(self, lo: Addr, hi: Addr) -> tuple[int, int]:
+        """Return the first page that ``[lo, hi)`` touches, and the one behind it."""
+        page = self.pages.page
+        return (lo - self.base) // page, -((self.base - hi) // page)
 
     def place(self, outputs: AbstractSet[int], candidates: Collection[Extent]) -> None:
         """Map the pages with these indices onto output pages, the rest onto scratch.
@@ -309,6 +314,7 @@ class Range:
                 spare = self._spare() if scratch else list(candidates)
                 for first, count in runs(pages):
                     self._map(first, count, spare, scratch=scratch)
+            self._open(runs(inside))
 
     @contextmanager
     def _moving(self, pages: AbstractSet[int]) -> Iterator[set[int]]:
@@ -333,12 +339,11 @@ class Range:
 
     def mask_of(self, lo: Addr, hi: Addr) -> Mask:
         """Return the physical pages behind ``[lo, hi)``."""
-        page, mask = self.pages.page, 0
+        (first, stop), mask = self._indices(lo, hi), 0
         for index, extent in self._extents.items():
-            start = self.base + index * page
-            for i in range(extent.pages):
-                if start + i * page < hi and lo < start + (i + 1) * page:
-                    mask |= 1 << (extent.first + i)
+            if first < index + extent.pages and index < stop:
+                start, end = max(first, index), min(stop, index + extent.pages)
+                mask |= ((1 << end - start) - 1) << extent.first + start - index
         return Mask(mask)
 
     def output_extents(self) -> list[Extent]:
@@ -398,7 +403,6 @@ class Range:
         except DriverError:
             release_unused(self.pages, extents)
             raise
-        self._open(first, count)
 
     def _map_extent(self, index: int, extent: Extent) -> None:
         address = Addr(self.base + index * self.pages.page)
@@ -409,11 +413,12 @@ class Range:
         self._extents[index] = extent
         self.mask = Mask(self.mask | extent.mask)
 
-    def _open(self, first: int, count: int) -> None:
+    def _open(self, mapped: Iterable[tuple[int, int]]) -> None:
+        """Let the device use what was mapped: ``(first, count)``, in address order."""
         page = self.pages.page
-        self.pages.driver.set_access(
-            Addr(self.base + first * page), Size(count * page), Access.READ_WRITE
-        )
+        for first, count in touching(mapped):
+            address, size = Addr(self.base + first * page), Size(count * page)
+            self.pages.driver.set_access(address, size, Access.READ_WRITE)
 
     def _unmap(self, extents: Mapping[int, Extent]) -> None:
         page = self.pages.page

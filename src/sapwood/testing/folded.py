@@ -2,24 +2,28 @@
 
 Programs of writes and copies are captured over lent addresses, with an allocator of
 their own that uses blocks again. Replays must give what the same steps give on plain
-bytes, whatever was replayed, kept, dropped and poisoned in between.
+bytes, whatever was replayed, kept, dropped and poisoned in between; and what backs
+them must cost no more than it need, in new pages and in calls of the driver.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from random import Random
 from typing import Final
 
 from sapwood.driver.api import ExecHandle
 from sapwood.driver.emulated import Emulated
-from sapwood.driver.layers import Checked
+from sapwood.driver.layers import Checked, Recorded
 from sapwood.errors import DriverError, InternalError, OutOfMemory
+from sapwood.memory.cover import cover, touching
 from sapwood.memory.device import Device
-from sapwood.memory.fold import Life
-from sapwood.memory.pages import page_numbers
+from sapwood.memory.fold import Life, Stretch, fold, stretches
+from sapwood.memory.pages import Extent, page_numbers
 from sapwood.memory.range import Range
 from sapwood.memory.snapshot import snapshot
 from sapwood.memory.validate import validate
@@ -30,7 +34,7 @@ __all__ = ["Program", "steps_until_wrong"]
 _PAGE: Final = Size(mmap.PAGESIZE)
 _PAGES: Final = 96
 _ROOM: Final = 64
-_TURNS: Final = 200
+_TURNS: Final = 400
 _STEPS: Final = 30
 _RECORDINGS: Final = 4
 _KEPT: Final = 3
@@ -39,6 +43,7 @@ _ALIGNMENT: Final = 512
 _GROWS: Final = 0.6
 _AGAIN: Final = 0.5
 _RECORDS: Final = 0.4
+_GAPS: Final = 0.1
 
 Block = tuple[Addr, Size]
 _Do = Callable[[Checked, dict[Addr, bytearray] | None, int], None]
@@ -104,10 +109,14 @@ class Program:
             self._free.remove(again[0])
             return again[0]
         whole = align_up(size, _ALIGNMENT)
-        if self.stop + whole > self.start + _ROOM * _PAGE:
+        # Behind some blocks pages are not used at all.
+        gap = 2 * _PAGE if chance.random() < _GAPS else 0
+        at = Addr(self.stop + gap)
+        if at + whole > self.start + _ROOM * _PAGE:
             return None
-        self.stop = Addr(self.stop + whole)
-        return Addr(self.stop - whole), size
+        self.stop = Addr(at + whole)
+        self.lives.append(Life(at, self.stop, 0, 0))
+        return at, size
 
     def _copied(self, source: Block, block: Block) -> None:
         size = Size(min(source[1], block[1]) // 2)
@@ -153,7 +162,8 @@ class _World:
         self.chance = chance
         self.emulated = Emulated(Size(_PAGES * _PAGE), _PAGE, "latest")
         self.driver = Checked(self.emulated)
-        self.device = Device(self.driver, None)
+        self.recorded = Recorded(self.driver)
+        self.device = Device(self.recorded, None)
         self.recordings: list[_Recording] = []
         self.kept: list[_Kept] = []
 
@@ -179,6 +189,7 @@ class _World:
             self.recordings.append(recording)
 
     def _captured(self, range_: Range) -> _Recording:
+        known = dict(self.device.pages.extents)
         start, _ = range_.lend(Size(_ROOM * _PAGE))
         program = Program.drawn(start, self.chance)
         stream = self.device.default.handle
@@ -189,20 +200,53 @@ class _World:
             else:
                 self.driver.copy(address, Addr(how[0]), Size(how[1]), stream)
         graph = self.driver.end_capture(stream)
-        live = self.device.pages.live
-        shared = [
-            extent
-            for other in self.recordings
-            for extent in other.range.output_extents()
-            if not extent.mask & live and self.chance.random() < 0.5
-        ]
+        shared = self._shared()
         spans = [(at, Addr(at + size)) for at, size in program.outputs]
         outputs = range_.page_indices(spans)
-        backed = Life(program.start, program.stop, 0, 0)
-        range_.fold([backed, *program.lives], outputs, dict.fromkeys(shared))
+        self.recorded.reset()
+        range_.fold(program.lives, outputs, shared)
+        found = stretches(program.lives, outputs, range_.base, _PAGE)
+        self._check_costs(range_, found, known, shared)
         handle = self.driver.instantiate(graph)
         self.driver.destroy_graph(graph)
         return _Recording(program, range_, handle, tuple(program.given()))
+
+    def _shared(self) -> dict[Extent, None]:
+        live = self.device.pages.live
+        return {
+            extent: None
+            for other in self.recordings
+            for extent in other.range.output_extents()
+            if not extent.mask & live and self.chance.random() < 0.5
+        }
+
+    def _check_costs(
+        self,
+        range_: Range,
+        found: Sequence[Stretch],
+        known: Collection[Extent],
+        shared: Collection[Extent],
+    ) -> None:
+        """Raise where a fold has cost more than it need; ``known`` was there before."""
+        counts, extents = self.recorded.counts(), self.device.pages.extents
+        pieces = len(range_.mappings())
+        if counts.get("map", 0) > pieces:
+            raise InternalError("each piece is mapped once")
+        if counts.get("set_access", 0) > len(_runs(found)):
+            raise InternalError("adjacent pages are opened at once")
+        idle = [e.pages for e in known if e.scratch]
+        fine = fold(found, idle, [e.pages for e in shared])
+        if pieces > len(fine.pieces):
+            raise InternalError("folding coarsely takes no more pieces")
+        new = sum(e.pages for e in extents if e not in known)
+        if new > sum(count for count, _ in fine.made):
+            raise InternalError("folding coarsely takes no more pages")
+        outputs = [each for each in found if each.output]
+        lone = len(fold(outputs, (), [e.pages for e in shared]).pieces)
+        rest = [each for each in found if not each.output]
+        covers = [*chain(*cover(_runs(rest), Counter(idle), _PAGES))]
+        if all(exists for _, exists in covers) and pieces > lone + len(covers):
+            raise InternalError("what is idle is mapped in few pieces")
 
     def _replay(self, recording: _Recording) -> None:
         pages, stream = self.device.pages, self.device.default
@@ -259,3 +303,8 @@ class _World:
     def abandon(self) -> None:
         """Give everything back by force."""
         self.emulated.close()
+
+
+def _runs(found: Sequence[Stretch]) -> list[int]:
+    """Return how many pages each run of adjacent stretches has."""
+    return [count for _, count in touching(each[:2] for each in found)]

@@ -92,19 +92,19 @@ FOLD_MUTANTS: Final = (
     _mutant(
         "life ends early",
         fold._moments,  # noqa: SLF001
-        "bisect_left(births, life.died)",
-        "bisect_left(births, life.died) - 1",
+        "bisect_left(births, died)",
+        "max(bisect_left(births, died) - 1, 0)",
     ),
     _mutant(
         "life begins late",
         fold._moments,  # noqa: SLF001
-        "bisect_left(births, life.born)",
-        "bisect_left(births, life.born) + 1",
+        "after - bits[born]",
+        "after - min(after, 2 * bits[born])",
     ),
     _mutant(
         "shared while alive",
         fold._Room._fitting,  # noqa: SLF001
-        "not slot.alive & stretch.alive and",
+        "not slot.alive & alive and",
         "",
     ),
     _mutant(
@@ -112,6 +112,41 @@ FOLD_MUTANTS: Final = (
         fold._Room._using,  # noqa: SLF001
         "slot.alive |= stretch.alive",
         "slot.alive = stretch.alive",
+    ),
+    _mutant(
+        "joined over a gap",
+        fold.joined,
+        "last.first + last.pages != each.first",
+        "not more",
+    ),
+    _mutant(
+        "joined with an output",
+        fold.joined,
+        "last.output or each.output",
+        "last.output",
+    ),
+    _mutant(
+        "joined, but alive as the first",
+        fold.joined,
+        "last.alive | each.alive",
+        "last.alive",
+    ),
+    _mutant("never joined", fold.best_fold, "fold(joined(found)", "fold((found)"),
+    _mutant(
+        "joined whatever is new",
+        fold.best_fold,
+        "all(output for _, output in coarse.made)",
+        "True",
+    ),
+    _mutant(
+        "joined whatever is mapped", fold.best_fold, "len(coarse.pieces) < least", "1"
+    ),
+    _mutant("joined whatever it costs", fold.best_fold, "all(map(", "any(map("),
+    _mutant(
+        "opened piece by piece",
+        Range._open,  # noqa: SLF001
+        "touching(mapped)",
+        "mapped",
     ),
     _mutant("outputs on scratch", folded, "scratch=not output", "scratch=True"),
     _mutant(
