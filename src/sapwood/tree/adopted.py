@@ -10,6 +10,7 @@ import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import Any, Final, Protocol
 
 from sapwood.driver.api import Driver, GraphHandle
@@ -53,6 +54,9 @@ ROOM: Final = Size(512 << 20)
 """What there is to allocate from beyond twice what the warm-up has allocated: what it
 found ready, such as the workspaces of libraries, is made anew in a capture."""
 
+
+PATIENCE: Final = 0.05
+"""For how many seconds other threads may hold what the function has made."""
 
 TRIES: Final = 4
 """How often a function is captured before what spoils it is taken to be its own."""
@@ -326,7 +330,10 @@ def _check(refusal: CaptureError | None, outputs: Outputs, scene: _Scene) -> Non
             raise stray(storage)
     named = {storage.address for storage in outputs.storages}
     lost = _lost(owner, named)
-    if lost:
+    deadline = monotonic() + PATIENCE
+    while lost and monotonic() < deadline:
+        # Garbage in cycles, or what another thread is about to let go of: autograd's
+        # tell that they are done before they do.
         gc.collect()
         lost = _lost(owner, named)
     if lost:

@@ -94,6 +94,21 @@ def test_digests_tell_operations_apart(watch, x):
     assert len(set(digests)) == len(digests) - 1
 
 
+def test_what_lies_elsewhere_is_told_alike(watch, x, monkeypatch):
+    """A storage does not say what is in it, which the device would be asked for."""
+
+    def asked(_):
+        raise AssertionError
+
+    monkeypatch.setattr(torch.UntypedStorage, "__repr__", asked)
+
+    def fn():
+        torch.empty(0, device="meta").set_(torch.zeros_like(x).untyped_storage())
+
+    first, second = (watch(fn)[0].digests() for _ in range(2))
+    assert first == second
+
+
 @pytest.mark.parametrize(
     ("fn", "text"),
     [

@@ -224,6 +224,9 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             self._made_here(func.overloadpacket, tensors, result)
         if not self._captures:
             self._made_now(result)
+            if here:
+                # Seeds, as of attention, which are the device's own in a capture.
+                self._note_made(result)
         return result
 
     def _made_now(self, result: Any) -> None:
@@ -308,9 +311,12 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         if packet in _ENTERS or all(
             each.untyped_storage() in self._made for each, _ in tensors
         ):
-            for made in _flat(result):
-                if made.device.type == "cpu":
-                    self._made.add(made.untyped_storage())
+            self._note_made(result)
+
+    def _note_made(self, result: Any) -> None:
+        for made in _flat(result):
+            if made.device.type == "cpu":
+                self._made.add(made.untyped_storage())
 
 
 def _tensors(
@@ -351,11 +357,18 @@ def _constants(func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> by
     return repr((_plain(args), _plain(tuple(given.items())))).encode()
 
 
+_TOLD: Final = (
+    *(bool, int, float, complex, str, type(None)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
+"""Classes of constants that say what they are."""
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return f"{text(value)}{list(value.stride())}"
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
-    if isinstance(value, torch.Generator):
-        return "generator"
-    return value
+    # What others say of themselves may be where they lie, or what is in them: to say
+    # that, a storage asks the device.
+    return value if isinstance(value, _TOLD) else type(value).__qualname__
