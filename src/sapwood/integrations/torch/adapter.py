@@ -31,6 +31,7 @@ from sapwood.integrations.torch.layout import (
 )
 from sapwood.integrations.torch.modes import MODES
 from sapwood.integrations.torch.storages import Storages
+from sapwood.integrations.torch.witness import Witness, witness_of
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Exchange, Marks
@@ -129,6 +130,10 @@ class TorchAdapter:
         except RuntimeError:
             self._check_stale([array])
             raise
+
+    def witness(self, arrays: Sequence[Any]) -> Witness | None:
+        """Return torch's guards of what tensors look like, where it has any."""
+        return witness_of(arrays)
 
     def _check_stale(self, arrays: Sequence[Any]) -> None:
         """Raise `StaleOutput` where torch has refused one for that."""
