@@ -56,7 +56,7 @@ _tensor_like: Any = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None
 """Makes a tensor over the storage of another that has nothing else to do with it."""
 _users_of = torch._C._storage_Use_Count
 _version = torch.Tensor._version.__get__
-_where = torch.Tensor.data_ptr
+_where: Any = torch.Tensor.data_ptr
 _wants = torch.Tensor.requires_grad.__get__
 
 
@@ -143,18 +143,20 @@ class TorchAdapter:
     def address(self, array: Any) -> Addr:
         """Return where the first element lies, or did before it was stale."""
         try:
-            return Addr(array.data_ptr())
+            at: Addr = _where(array)
         except RuntimeError:
             ours = self.storage(array)
             if ours.stale is None:
                 raise
             offset = array.storage_offset() * array.element_size()
-            return Addr(ours.address + offset)
+            at = Addr(ours.address + offset)
+        return at
 
     def span(self, array: Any) -> tuple[Addr, Addr]:
         """Return the bytes that the elements lie in."""
         low = self.address(array)
-        return low, Addr(low + reach(array))
+        high: Any = low + reach(array)
+        return low, high
 
     def storage(self, array: Any) -> Storage:
         """Return the storage that the tensor views."""

@@ -72,7 +72,8 @@ def layout_of(tensor: Any) -> Layout:
 def reach(tensor: Any) -> int:
     """Return the number of bytes that the elements lie in, from the first."""
     if tensor.is_contiguous():
-        return int(tensor.nbytes)
+        size: int = tensor.nbytes
+        return size
     if not tensor.numel():
         return 0
     last = sum(
