@@ -6,7 +6,7 @@ neither takes a walk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from operator import is_, itemgetter
 from typing import Any
@@ -52,13 +52,10 @@ class Reading:
     @cached_property
     def doubts(self) -> Sequence[tuple[Any, Doubt]]:
         """The values that may change within, each with what is to be as it was."""
-        found = {
-            (id(value := self.values[doubt.at]), doubt.frozen, doubt.book): (
-                value,
-                doubt,
-            )
-            for doubt in self._outline.doubts
-        }
+        found: dict[Hashable, tuple[Any, Doubt]] = {}
+        for doubt in self._outline.doubts:
+            value = self.values[doubt.at]
+            found[id(value), doubt.frozen, doubt.book] = value, doubt
         return [*found.values()]
 
     @cached_property
