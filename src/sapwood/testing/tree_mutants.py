@@ -19,6 +19,7 @@ from sapwood.errors import MisuseError
 from sapwood.memory.range import Range
 from sapwood.tree.admit import rejects
 from sapwood.tree.ambient import Ambient
+from sapwood.tree.ambient.reading import Reading
 from sapwood.tree.ambient.trail import Trail
 from sapwood.tree.build import build
 from sapwood.tree.encore import Encore
@@ -136,26 +137,26 @@ ENCORE_MUTANTS: Final = (
 TRAIL_MUTANTS: Final = (
     _mutant(
         "arrays taken to look as they did",
-        Trail._agree,  # noqa: SLF001 - where it is decided
-        "== outline.layouts",
-        "!= None",
+        Trail._look_alike,  # noqa: SLF001 - where it is decided
+        "!= self.outline.layouts",
+        "is None",
     ),
     _mutant(
         "values of the walk before",
-        Trail._base,  # noqa: SLF001
-        "if base is None or not all",
-        "if base is None or False and not all",
+        Reading.is_of,
+        "bool(same()(values, self.values))",
+        "True",
     ),
     _mutant(
         "what may change within trusted",
-        Trail._is_undoubted,  # noqa: SLF001
-        "if not _is_as_it_was(value, doubt, arrays, reach):",
-        "if False:",
+        Trail._agree,  # noqa: SLF001
+        "for value, doubt in reading.doubts",
+        "for value, doubt in ()",
     ),
     _mutant(
         "openings not asked again",
         Trail._agree,  # noqa: SLF001
-        "for each in outline.asked",
+        "for each in self.outline.asked",
         "for each in ()",
     ),
 )

@@ -5,7 +5,7 @@ Only an adapter sees the framework's arrays. Several may serve one call.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from sapwood.memory.storage import Storage
@@ -90,6 +90,15 @@ class Adapter(Protocol):
         """Return everything that tells two arrays apart but their addresses.
 
         Shape, strides, dtype and whether the array is aligned. Raises `StaleOutput`.
+        """
+        ...
+
+    def witness(
+        self, arrays: Sequence[Array]
+    ) -> Callable[[Sequence[Array]], bool] | None:
+        """Return what says of as many values that they are arrays like these, if any.
+
+        Each like one of these. It may deny that of arrays that are.
         """
         ...
 

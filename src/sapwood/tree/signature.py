@@ -58,20 +58,12 @@ class Arrays(NamedTuple):
 
     def places(self, adapter: Adapter) -> list[Place]:
         """Return the places with their ends."""
-        return [
-            Place(
-                storage,
-                low,
-                max(
-                    (adapter.span(self.arrays[i])[1] for i in group),
-                    default=Addr(storage.address + storage.size),
-                ),
-                group,
-            )
-            for storage, low, group in zip(
-                self.storages, self.lows, self.groups(), strict=True
-            )
-        ]
+        groups = self.groups()
+        ends = [adapter.span(array)[1] for array in self.arrays]
+        if self.sharing is not None:
+            pairs = zip(groups, self.storages, strict=True)
+            ends = [_end(group, ends, storage) for group, storage in pairs]
+        return [*map(Place, self.storages, self.lows, ends, groups)]
 
 
 NONE: Final = Arrays([], [], [], None)
@@ -183,6 +175,11 @@ class Whereabouts:
         return found
 
 
+def _end(group: Sequence[int], ends: Sequence[Addr], storage: Storage) -> Addr:
+    whole = Addr(storage.address + storage.size)
+    return max((ends[i] for i in group), default=whole)
+
+
 def _constant(leaf: Any, adapter: Adapter) -> Hashable:
     refusal = adapter.refusal(leaf)
     if refusal is not None:
@@ -198,9 +195,11 @@ def _grouped(
     groups: dict[Storage, list[int]] = {}
     for i, storage in enumerate(storages):
         groups.setdefault(storage, []).append(i)
-    firsts = [min(lows[i] for i in group) for group in groups.values()]
-    sharing = tuple(
-        (tuple(group), tuple(lows[i] - first for i in group))
-        for group, first in zip(groups.values(), firsts, strict=True)
-    )
-    return Arrays(arrays, list(groups), firsts, sharing)
+    firsts: list[Addr] = []
+    sharing: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    for group in groups.values():
+        places = [lows[i] for i in group]
+        first = min(places)
+        firsts.append(first)
+        sharing.append((tuple(group), tuple([low - first for low in places])))
+    return Arrays(arrays, list(groups), firsts, tuple(sharing))

@@ -256,7 +256,7 @@ def test_a_model_surveyed_again_is_as_if_walked_anew(adapter, model, grad):
                     now = [each.text for each in found.changes_since(was)]
                     assert now == [each.text for each in fresh.changes_since(then)]
                 was, then = (found, fresh) if turn == 1 else (None, None)
-                trails += found._trail is not None
+                trails += found._retraced is not None
     assert trails > len(_CHANGES) or maker() is None
 
 

@@ -514,3 +514,21 @@ def test_every_way_is_tried_here():
     tried = test_ways_say_what_is_opened.pytestmark[0].args[1]
     ways = {name for name, view in BY_NAME.items() if view.way is not None}
     assert {name for name, _ in tried} == ways
+
+
+def test_lists_of_the_same_objects_are_told():
+    """By identity, whatever the objects would say; in C and in Python."""
+
+    class Stubborn:
+        def __eq__(self, other):
+            raise AssertionError(other)
+
+        __hash__ = object.__hash__
+
+    one, two = Stubborn(), Stubborn()
+    for are_same in (steps_in_c.same(), steps_in_c._are_same):
+        assert are_same([], [])
+        assert are_same([one, two], [one, two])
+        assert not are_same([one, two], [two, one])
+        assert not are_same([one, two], [one])
+        assert not are_same([one], [one, two])

@@ -338,7 +338,7 @@ def steps_until_different(seed, array, arrays, *, turns=TURNS):
             writer.write()
         arguments = _arguments(space, array, chance)
         found, fresh = surveyor.survey(arguments), survey(fn, arguments, arrays)
-        quick += found._trail is not None
+        quick += found._retraced is not None
         if _insides(found) != _insides(fresh) or found.key != fresh.key:
             return turn
         if {*map(id, found.arrays())} != {*map(id, fresh.arrays())}:

@@ -104,6 +104,10 @@ class CupyAdapter:
         """Return the shapes, which may be assigned."""
         return [*map(_shape, arrays)]
 
+    def witness(self, arrays: Sequence[Any]) -> None:
+        """Return None: nothing tells it of many at once."""
+        del arrays
+
     def layout(self, array: Any) -> Hashable:
         """Return shape, strides, dtype, alignment and kind."""
         self.storage(array).check()

@@ -31,6 +31,7 @@ from sapwood.integrations.torch.layout import (
 )
 from sapwood.integrations.torch.modes import MODES
 from sapwood.integrations.torch.storages import Storages
+from sapwood.integrations.torch.witness import Witness, witness_of
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Exchange, Marks
@@ -55,7 +56,7 @@ _tensor_like: Any = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None
 """Makes a tensor over the storage of another that has nothing else to do with it."""
 _users_of = torch._C._storage_Use_Count
 _version = torch.Tensor._version.__get__
-_where = torch.Tensor.data_ptr
+_where: Any = torch.Tensor.data_ptr
 _wants = torch.Tensor.requires_grad.__get__
 
 
@@ -130,6 +131,10 @@ class TorchAdapter:
             self._check_stale([array])
             raise
 
+    def witness(self, arrays: Sequence[Any]) -> Witness | None:
+        """Return torch's guards of what tensors look like, where it has any."""
+        return witness_of(arrays)
+
     def _check_stale(self, arrays: Sequence[Any]) -> None:
         """Raise `StaleOutput` where torch has refused one for that."""
         for array in arrays:
@@ -138,18 +143,20 @@ class TorchAdapter:
     def address(self, array: Any) -> Addr:
         """Return where the first element lies, or did before it was stale."""
         try:
-            return Addr(array.data_ptr())
+            at: Addr = _where(array)
         except RuntimeError:
             ours = self.storage(array)
             if ours.stale is None:
                 raise
             offset = array.storage_offset() * array.element_size()
-            return Addr(ours.address + offset)
+            at = Addr(ours.address + offset)
+        return at
 
     def span(self, array: Any) -> tuple[Addr, Addr]:
         """Return the bytes that the elements lie in."""
         low = self.address(array)
-        return low, Addr(low + reach(array))
+        high: Any = low + reach(array)
+        return low, high
 
     def storage(self, array: Any) -> Storage:
         """Return the storage that the tensor views."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -31,6 +32,17 @@ from sapwood.units import Addr, Size
 __all__ = ["TorchCaptor", "TorchOwner"]
 
 _C: Any = torch._C
+
+
+class _Held(NamedTuple):
+    """Tensors, their memory as it was before, and where and how they view it."""
+
+    tensors: Sequence[Any]
+    before: Sequence[Any]
+    where: list[list[Any]]
+
+
+_NONE: Final = _Held((), (), [[]] * 5)
 
 
 class TorchCaptor:
@@ -77,7 +89,7 @@ class TorchOwner:
         self._history = History(place.index)
         self._moments = self._moments_of(())
         self._known = self._closed = False
-        self._held: Sequence[tuple[Any, Any]] = ()
+        self._held = _NONE
         self.launches = True
         range_.outsiders = self._holds
 
@@ -92,21 +104,29 @@ class TorchOwner:
     @contextmanager
     def holding(self, arrays: Sequence[Any]) -> Iterator[None]:
         """Have tensors end with the memory that they have, whatever they are given."""
-        self._held = [(tensor, tensor.detach()) for tensor in arrays]
+        before = [tensor.detach() for tensor in arrays]
+        self._held = _Held(arrays, before, _whereabouts(arrays))
         try:
             yield
         finally:
             for tensor, before in self._moved():
                 tensor.data = before
-            self._held = ()
+            self._held = _NONE
 
     def _moved(self) -> list[tuple[Any, Any]]:
         """Return the tensors that are of other memory by now, and what they were."""
-        return [
-            each
-            for each in self._held
-            if _whereabouts(each[0]) != _whereabouts(each[1])
-        ]
+        tensors, before, then = self._held
+        now = _whereabouts(tensors)
+        if now == then:
+            return []
+        pairs = zip(
+            tensors,
+            before,
+            zip(*now, strict=True),
+            zip(*then, strict=True),
+            strict=True,
+        )
+        return [(tensor, was) for tensor, was, at, where in pairs if at != where]
 
     def begin(self) -> None:
         """Begin to capture on the stream, and to allocate from the range."""
@@ -295,14 +315,16 @@ class TorchOwner:
         return False
 
 
-def _whereabouts(tensor: Any) -> tuple[Any, ...]:
-    return (
-        tensor.untyped_storage()._cdata,
-        tensor.storage_offset(),
-        tensor.shape,
-        tensor.stride(),
-        tensor.dtype,
-    )
+def _whereabouts(tensors: Sequence[Any]) -> list[list[Any]]:
+    """Return which bytes tensors view, and how: of all of them, one thing at a time."""
+    storages = map(torch.Tensor.untyped_storage, tensors)
+    return [
+        [*map(attrgetter("_cdata"), storages)],
+        [*map(torch.Tensor.storage_offset, tensors)],
+        [*map(attrgetter("shape"), tensors)],
+        [*map(torch.Tensor.stride, tensors)],
+        [*map(attrgetter("dtype"), tensors)],
+    ]
 
 
 _out: list[tuple[Segments, Any]] = []

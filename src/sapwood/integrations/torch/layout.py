@@ -6,7 +6,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["KINDS", "Template", "flags_of", "layout_of", "reach", "refusal_of", "text"]
+__all__ = [
+    "KINDS",
+    "Template",
+    "alignment",
+    "flags_of",
+    "layout_of",
+    "reach",
+    "refusal_of",
+    "text",
+]
 
 KINDS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """The classes of tensors that are arrays; others say what happens to them themselves.
@@ -43,14 +52,18 @@ def flags_of(tensor: Any) -> int:
     return flags
 
 
+def alignment(address: int) -> int:
+    """Return what an address is a multiple of, as far as that matters."""
+    return address & -address if address & (ALIGNED - 1) else ALIGNED
+
+
 def layout_of(tensor: Any) -> Layout:
     """Return all that tells a tensor from others, but its address."""
-    at = tensor.data_ptr()
     return (
         tensor.shape,
         tensor.stride(),
         tensor.dtype,
-        at & -at if at & (ALIGNED - 1) else ALIGNED,
+        alignment(tensor.data_ptr()),
         flags_of(tensor),
         KINDS.index(type(tensor)),
     )
@@ -59,7 +72,8 @@ def layout_of(tensor: Any) -> Layout:
 def reach(tensor: Any) -> int:
     """Return the number of bytes that the elements lie in, from the first."""
     if tensor.is_contiguous():
-        return int(tensor.nbytes)
+        size: int = tensor.nbytes
+        return size
     if not tensor.numel():
         return 0
     last = sum(

@@ -6,9 +6,9 @@ was read becomes the guards of a recording, an `Ambient`.
 
 from __future__ import annotations
 
+from sapwood.tree.ambient.arrays import Arrays
 from sapwood.tree.ambient.changes import BoundArray, Change, undo_bound
 from sapwood.tree.ambient.guards import Ambient
-from sapwood.tree.ambient.reach import Arrays
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.survey import Survey, survey
 from sapwood.tree.ambient.surveyor import Surveyor

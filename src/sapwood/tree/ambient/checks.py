@@ -14,7 +14,8 @@ from itertools import repeat
 from operator import call, is_, is_not, itemgetter
 from typing import Any, Protocol
 
-from sapwood.tree.ambient.reach import Arrays, Contents, Row, constant_of, layout_of
+from sapwood.tree.ambient.arrays import Arrays, layout_of
+from sapwood.tree.ambient.reach import Contents, Row, constant_of
 from sapwood.tree.ambient.views import EMPTY, value_text
 from sapwood.tree.containers import Identity, constant_key
 

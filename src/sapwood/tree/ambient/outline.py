@@ -24,8 +24,9 @@ from sapwood.tree.ambient.checks import (
 from sapwood.tree.ambient.guards import Check
 from sapwood.tree.ambient.openings import deciders, openings
 from sapwood.tree.ambient.progress import PROGRESS
-from sapwood.tree.ambient.reach import Inside, Node, Row, Start, Walk, is_book
+from sapwood.tree.ambient.reach import Inside, Node, Row, Walk, is_book
 from sapwood.tree.ambient.scope import Opening
+from sapwood.tree.ambient.starts import Start
 from sapwood.tree.ambient.steps import Program, assembled
 from sapwood.tree.ambient.views import View
 
@@ -35,6 +36,7 @@ __all__ = [
     "Frame",
     "Outline",
     "Plain",
+    "Shown",
     "is_settled",
     "outlined",
 ]
@@ -78,6 +80,15 @@ class Doubt(NamedTuple):
     book: bool
 
 
+class Shown(NamedTuple):
+    """A guarded slot with an array, which ``view`` shows in a node; ``at`` as above."""
+
+    at: int
+    node: int
+    view: View
+    key: Any
+
+
 class Asked(NamedTuple):
     """A node that is to be asked how it is opened; ``at`` as in `Plain`."""
 
@@ -116,6 +127,7 @@ class Outline(NamedTuple):
     asked: Sequence[Asked]
     arrays: Sequence[int]
     layouts: Sequence[Hashable]
+    shown: Sequence[Shown]
     slots: int
 
 
@@ -162,6 +174,7 @@ class _Draft:
         self.plain: list[Plain] = []
         self.doubts: list[Doubt] = []
         self.arrays: list[tuple[int, Row]] = []
+        self.shown: list[Shown] = []
         self.asked: list[int] = []
 
     def frame(self, inside: Inside) -> Frame:
@@ -198,6 +211,8 @@ class _Draft:
         yield number, at
         if row.role == "array":
             self.arrays.append((at, row))
+            if inside.view.guarded:
+                self.shown.append(Shown(at, inside.node, inside.view, row.key))
         else:
             book = is_book(inside.view, row.key)
             self.doubts.append(Doubt(at, row.frozen, book))
@@ -252,6 +267,7 @@ class _Draft:
             ],
             arrays=[at for at, _ in self.arrays],
             layouts=[row.frozen for _, row in self.arrays],
+            shown=self.shown,
             slots=sum(len(frame.rows) for frame in frames),
         )
 

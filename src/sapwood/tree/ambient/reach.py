@@ -6,38 +6,35 @@ more names: the walk is repeated until nothing is added.
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from types import FunctionType, MethodType
-from typing import Any, Literal, NamedTuple, Protocol
+from types import FunctionType
+from typing import Any, Literal, NamedTuple
 
-from sapwood.errors import CaptureError, StaleOutput
+from sapwood.errors import CaptureError
 from sapwood.tree.ambient import views
-from sapwood.tree.ambient.frameworks import behind
+from sapwood.tree.ambient.arrays import Arrays, layout_of
 from sapwood.tree.ambient.openings import is_structural, openings
-from sapwood.tree.ambient.scope import ATOMS, Opening, Reach
+from sapwood.tree.ambient.scope import Opening, Reach
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.standard import BYTES, bytes_of
+from sapwood.tree.ambient.starts import starts
 from sapwood.tree.ambient.views import View
 from sapwood.tree.containers import Identity, constant_key, container_of
 
 __all__ = [
     "LIMIT",
-    "Arrays",
     "Base",
     "Contents",
     "Inside",
     "Node",
     "Row",
-    "Start",
     "Walk",
     "constant_of",
+    "containers",
     "is_book",
-    "layout_of",
+    "label_of",
     "reach",
-    "starts",
 ]
 
 LIMIT = 50_000
@@ -46,26 +43,6 @@ LIMIT = 50_000
 
 _BOOKS = frozenset({"__builtins__", "__loader__", "__spec__", "__warningregistry__"})
 """What the interpreter keeps in every module for itself."""
-
-
-class Arrays(Protocol):
-    """What the walk asks of a framework."""
-
-    def surroundings(self) -> Iterable[tuple[str, object]]:
-        """Return what every function reads of the framework, by its path."""
-        ...
-
-    def is_array(self, value: object) -> bool:
-        """Return whether a value is a device array, which is not looked into."""
-        ...
-
-    def layout(self, array: Any) -> Hashable:
-        """Return all that tells two arrays apart but their addresses."""
-        ...
-
-    def address(self, array: Any) -> int:
-        """Return where the array's first element lies."""
-        ...
 
 
 class Row(NamedTuple):
@@ -114,25 +91,15 @@ class Inside:
     named: bool
 
 
-class Start(NamedTuple):
-    """Where a walk starts; ``parameter``: it is an argument, and of which."""
-
-    path: str
-    value: Any
-    parameter: str | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Base:
     """What a function reaches besides its arguments' containers, at one moment.
 
-    ``values`` are those of all nodes and ``slots``, in an order of its maker's;
-    ``known`` says by identity which node a value is.
+    ``known`` says by identity which node a value is, ``slots`` how many there are.
     """
 
     nodes: Sequence[Node]
     insides: Sequence[Inside]
-    values: Sequence[Any]
     known: Mapping[tuple[int, bool], int]
     slots: int
 
@@ -143,7 +110,8 @@ class Walk:
 
     Arguments' containers come last. ``apart`` are how many nodes and insides come
     before them; None where these would be others without them. ``base`` is what a
-    walk began with that another one may have begun with, too.
+    walk began with that another one may have begun with, too; ``home`` the globals
+    whose names are written without their module's.
     """
 
     arrays: Arrays
@@ -171,10 +139,9 @@ class Walk:
         return walk
 
     def into(self, arguments: Mapping[str, object]) -> None:
-        """Walk on into those arguments that are containers."""
+        """Walk on into arguments that are containers."""
         for name, value in arguments.items():
-            if not self.arrays.is_array(value) and container_of(type(value)):
-                self.start(name, value, name)
+            self.start(name, value, name)
 
     def start(self, path: str, value: Any, parameter: str | None = None) -> None:
         """Walk on from a root, unless it was reached before."""
@@ -241,9 +208,7 @@ class Walk:
         )
 
     def _label(self, node: Node, view: View, key: Any) -> str:
-        if view is views.GLOBALS and node.value.__globals__ is not self.home:
-            return f"{node.value.__globals__.get('__name__')}.{key}"
-        return view.label(node.path, node.value, key)
+        return label_of(node.path, node.value, view, key, self.home)
 
     def _enter(self, node: Node) -> int:
         number = len(self.nodes)
@@ -335,56 +300,19 @@ def reach(
             continue
         if alone:
             walk.apart = len(walk.nodes), len(walk.insides)
-        walk.into(arguments)
+        walk.into(containers(arguments, arrays))
         if known.size() == size:
             return walk
         alone = False
 
 
-def starts(
-    fn: Callable[..., Any],
-    arguments: Mapping[str, object],
-    arrays: Arrays,
-    known: Reach,
-) -> tuple[list[Start], Mapping[str, Any] | None]:
-    """Return where a walk starts, but for containers, and the function's globals."""
-    found = [Start(path, value) for path, value in _roots(fn, known)]
-    home = getattr(found[-1].value, "__globals__", None)
-    found += (
-        Start(name, value, name)
+def containers(arguments: Mapping[str, object], arrays: Arrays) -> Mapping[str, object]:
+    """Return those arguments that are containers."""
+    return {
+        name: value
         for name, value in arguments.items()
-        if type(value) not in ATOMS
-        and not arrays.is_array(value)
-        and container_of(type(value)) is None
-    )
-    found.append(Start("builtins", builtins))
-    found += (Start(path, value) for path, value in arrays.surroundings())
-    return found, home
-
-
-def _roots(fn: Any, known: Reach) -> Iterator[tuple[str, Any]]:
-    """Yield where the walk starts: the object that ``fn`` is bound to, and its code."""
-    fn = behind(fn)
-    while isinstance(fn, MethodType):
-        yield "self", fn.__self__
-        fn = behind(fn.__func__)
-    call = next(
-        (vars(cls)["__call__"] for cls in type(fn).__mro__ if "__call__" in vars(cls)),
-        None,
-    )
-    if isinstance(call, FunctionType):
-        yield "self", fn
-        known.own.add(call.__code__)
-        yield call.__qualname__, call
-        return
-    inner = fn
-    while inner is not None:
-        if isinstance(inner, FunctionType):
-            known.own.add(inner.__code__)
-        inner = getattr(inner, "__wrapped__", None) or (
-            inner.func if isinstance(inner, partial) else None
-        )
-    yield getattr(fn, "__name__", type(fn).__name__), fn
+        if not arrays.is_array(value) and container_of(type(value))
+    }
 
 
 def _growing(nodes: list[Node], first: int) -> Iterator[tuple[int, Node]]:
@@ -399,17 +327,18 @@ def _items(space: views.Space) -> list[tuple[Any, Any]]:
     return list(space.items() if isinstance(space, Mapping) else enumerate(space))
 
 
+def label_of(
+    path: str, thing: Any, view: View, key: Any, home: Mapping[str, Any] | None
+) -> str:
+    """Return what a user would write for what a view shows; ``home``: as in `Walk`."""
+    if view is views.GLOBALS and thing.__globals__ is not home:
+        return f"{thing.__globals__.get('__name__')}.{key}"
+    return view.label(path, thing, key)
+
+
 def is_book(view: View, key: Any) -> bool:
     """Return whether a slot is one that the interpreter keeps for itself."""
     return (view is views.GLOBALS or view is views.MODULE) and key in _BOOKS
-
-
-def layout_of(arrays: Arrays, array: Any) -> Hashable:
-    """Return an array's layout; one that was revoked has none, and may lie around."""
-    try:
-        return arrays.layout(array)
-    except StaleOutput:
-        return "stale"
 
 
 class Contents(NamedTuple):
@@ -422,6 +351,8 @@ class Contents(NamedTuple):
 def constant_of(value: Any) -> Hashable:
     """Return what a constant is compared by; small host arrays by their contents."""
     cls = type(value)
+    if cls is FunctionType:
+        return Identity(value)
     if hasattr(cls, "tobytes") and hasattr(cls, "shape") and hasattr(cls, "nbytes"):
         shape, kind = tuple(value.shape), str(getattr(value, "dtype", ""))
         if value.nbytes <= BYTES and "O" not in kind and kind != "object":

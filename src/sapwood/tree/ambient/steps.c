@@ -211,5 +211,17 @@ EXPORT Object *sapwood_steps(Object *steps, Object *found, Object *latest,
   return function;
 }
 
+/* Whether two lists hold the same objects, by identity: to compare them by more would
+ * run code of anybody's. */
+EXPORT int sapwood_same(Object *one, Object *other) {
+  Size count = PyObject_Size(one);
+  if (PyObject_Size(other) != count)
+    return 0;
+  for (Size k = 0; k < count; k++)
+    if (PyList_GetItem(one, k) != PyList_GetItem(other, k))
+      return 0;
+  return 1;
+}
+
 /* Have no dict watched: this interpreter does not tell of all that changes. */
 EXPORT void sapwood_watch_nothing(void) { watcher = REFUSED; }

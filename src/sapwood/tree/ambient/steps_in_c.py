@@ -9,6 +9,7 @@ import ctypes
 import functools
 import sys
 from collections.abc import Callable
+from operator import is_
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from sapwood.errors import MisuseError
 from sapwood.native import native_path
 from sapwood.tree.ambient.steps import Op, Program, Step
 
-__all__ = ["SOURCE", "in_c", "is_suited", "maker"]
+__all__ = ["SOURCE", "in_c", "is_suited", "maker", "same"]
 
 SOURCE: Final = Path(__file__).with_name("steps.c")
 
@@ -38,20 +39,41 @@ def in_c(program: Program) -> Callable[[], list[Any] | None] | None:
 @functools.cache
 def maker() -> Maker | None:
     """Return what makes functions of steps, compiled now if it never was, or None."""
-    abi = getattr(sys, "abiflags", "")
-    if not is_suited(sys.implementation.name, abi, sys.maxsize):
+    library = _library()
+    if library is None:
         return None
-    try:
-        library = ctypes.PyDLL(str(native_path(SOURCE)))
-        make: Any = library.sapwood_steps
-    except (MisuseError, OSError):
-        # No compiler, no folder, or an interpreter whose functions cannot be found.
-        return None
+    make: Any = library.sapwood_steps
     make.restype = ctypes.py_object
     make.argtypes = (*[ctypes.py_object] * 3, ctypes.c_ssize_t)
     if not all(_is_told(make, write) for write in _WRITES):
         library.sapwood_watch_nothing()
     return make  # type: ignore[no-any-return]
+
+
+@functools.cache
+def same() -> Callable[[list[Any], list[Any]], object]:
+    """Return what says whether two lists hold the very same objects."""
+    library = _library()
+    if library is None:
+        return _are_same
+    compare: Any = library.sapwood_same
+    compare.argtypes = (ctypes.py_object, ctypes.py_object)
+    return compare  # type: ignore[no-any-return]
+
+
+def _are_same(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(map(is_, one, other))
+
+
+def _library() -> ctypes.PyDLL | None:
+    abi = getattr(sys, "abiflags", "")
+    if not is_suited(sys.implementation.name, abi, sys.maxsize):
+        return None
+    try:
+        return ctypes.PyDLL(str(native_path(SOURCE)))
+    except (MisuseError, OSError):
+        # No compiler, no folder, or an interpreter whose functions cannot be found.
+        return None
 
 
 class _Probe:

@@ -8,15 +8,16 @@ from types import ModuleType
 from typing import Any
 from weakref import ReferenceType
 
+from sapwood.tree.ambient.arrays import Arrays
 from sapwood.tree.ambient.changes import BoundArray, Change
 from sapwood.tree.ambient.fingerprint import Fingerprint, fingerprint
 from sapwood.tree.ambient.guards import Ambient, guard
 from sapwood.tree.ambient.progress import PROGRESS, is_readable
-from sapwood.tree.ambient.reach import Arrays, Inside, Row, Walk, reach
+from sapwood.tree.ambient.reach import Inside, Row, Walk, reach
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.sources import STATE
 from sapwood.tree.ambient.standard import STANDARD_VIEWS
-from sapwood.tree.ambient.trail import Trail
+from sapwood.tree.ambient.trail import Retraced
 from sapwood.tree.ambient.views import (
     ATTRIBUTES,
     BY_NAME,
@@ -41,26 +42,35 @@ def survey(
     ``arguments`` are the call's, by parameter. Raises `CaptureError` where the
     function reaches too much.
     """
-    return Survey(reach(fn, arguments, arrays), arguments)
+    walk = reach(fn, arguments, arrays)
+    return Survey(lambda: walk, arguments)
 
 
 class Survey:
-    """Slots and what they held; it keeps the values, so let it go after the call."""
+    """Slots and what they held; it keeps the values, so let it go after the call.
+
+    ``walk`` gives the walk that found them; where a trail led to them, that is made
+    when it is asked for.
+    """
 
     def __init__(
         self,
-        walk: Walk,
+        walk: Callable[[], Walk],
         arguments: Mapping[str, object],
-        trail: Trail | None = None,
+        retraced: Retraced | None = None,
     ) -> None:
-        self._walk, self._arguments, self._trail = walk, arguments, trail
+        self._found, self._arguments, self._retraced = walk, arguments, retraced
+
+    @cached_property
+    def _walk(self) -> Walk:
+        return self._found()
 
     @cached_property
     def key(self) -> Hashable:
         """Equal for surveys between which no guarded value differs."""
+        if self._retraced is not None:
+            return self._retraced.trail.key
         walk = self._walk
-        if self._trail is not None:
-            return self._trail.key
         return (
             tuple(walk.nodes[number].frozen for number in walk.held()),
             *(
@@ -79,6 +89,8 @@ class Survey:
 
     def arrays(self) -> tuple[Any, ...]:
         """Return the arrays that the function reaches besides its arguments."""
+        if self._retraced is not None:
+            return self._retraced.reading.arrays()
         return tuple(
             row.value
             for inside in self._walk.guarded()
@@ -103,6 +115,8 @@ class Survey:
 
     def array_slots(self) -> dict[str, Any]:
         """Return the arrays that the function reaches, by the paths of their slots."""
+        if self._retraced is not None:
+            return self._retraced.reading.array_slots(self._retraced.home)
         return {
             self._walk.path(inside, row.key): row.value
             for inside in self._walk.guarded()
@@ -127,16 +141,18 @@ class Survey:
 
         Those of one trail are the same guards, where the same arrays are used.
         """
-        if self._trail is None:
+        if self._retraced is None:
             return guard(self._walk, used, self.key)
-        which = tuple(map(used, self.arrays()))
-        found = self._trail.ambients.get(which)
+        which, known = tuple(map(used, self.arrays())), self._retraced.trail.ambients
+        found = known.get(which)
         if found is None:
-            found = self._trail.ambients[which] = guard(self._walk, used, self.key)
+            found = known[which] = guard(self._walk, used, self.key)
         return found
 
     def changes_since(self, before: Survey) -> tuple[Change, ...]:
         """Return what was written since an earlier survey of the same call."""
+        if self._is_of_what(before):
+            return ()
         shared = self._walk.shares(before._walk)
         insides = before._insides(shared)
         return tuple(
@@ -144,6 +160,16 @@ class Survey:
             for place, inside in self._insides(shared).items()
             if place in insides
             for change in self._written(insides[place], inside)
+        )
+
+    def _is_of_what(self, before: Survey) -> bool:
+        """Return whether both found the very same, and arguments held no more."""
+        now, then = self._retraced, before._retraced
+        return (
+            now is not None
+            and then is not None
+            and now.reading is then.reading
+            and not (now.more or then.more)
         )
 
     def _insides(self, first: int) -> dict[tuple[int, int], Inside]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
-from sapwood.tree.ambient.reach import Arrays, Walk, reach
+from sapwood.tree.ambient.arrays import Arrays
+from sapwood.tree.ambient.reach import Walk, reach
 from sapwood.tree.ambient.survey import Survey
 from sapwood.tree.ambient.trail import Trail
 
@@ -37,12 +38,12 @@ class Surveyor:
         reaches too much.
         """
         fn, trail = self._target(), self._trail
-        walk = None if trail is None else trail.again(fn, arguments, self._arrays)
-        if walk is not None:
+        again = None if trail is None else trail.again(fn, arguments, self._arrays)
+        if again is not None:
             self._wait = self._left = 1
-            return Survey(walk, arguments, trail)
+            return Survey(again.walk, arguments, again)
         walk = reach(fn, arguments, self._arrays)
-        survey = Survey(walk, arguments)
+        survey = Survey(lambda: walk, arguments)
         self._mark(survey, walk, fn, arguments)
         return survey
 

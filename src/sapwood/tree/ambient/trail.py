@@ -3,43 +3,54 @@
 All slots that the walk read are read again, in C, and what it decided by is asked
 again. Where nothing says otherwise, a new walk would come to the same slots, and theirs
 are the values. A trail keeps no more alive than guards do.
+
+What only the objects decide is not asked again while they are those of a reading that
+somebody has: what may change within them, always.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from operator import call, is_, itemgetter
+from dataclasses import dataclass
+from operator import call, is_
 from typing import Any
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from sapwood.errors import StaleOutput
+from sapwood.tree.ambient.arrays import Arrays, Witness
 from sapwood.tree.ambient.guards import Ambient
 from sapwood.tree.ambient.openings import openings
-from sapwood.tree.ambient.outline import (
-    Doubt,
-    Frame,
-    Outline,
-    Plain,
-    is_settled,
-    outlined,
-)
-from sapwood.tree.ambient.reach import (
-    Arrays,
-    Base,
-    Inside,
-    Node,
-    Row,
-    Start,
-    Walk,
-    constant_of,
-    starts,
-)
+from sapwood.tree.ambient.outline import Doubt, Outline, Plain, is_settled, outlined
+from sapwood.tree.ambient.reach import Walk, constant_of, containers
+from sapwood.tree.ambient.reading import Reading, picker
 from sapwood.tree.ambient.scope import Reach
+from sapwood.tree.ambient.starts import Start, starts
 from sapwood.tree.ambient.steps_in_c import in_c
 from sapwood.tree.containers import constant_key
 
-__all__ = ["Trail"]
+__all__ = ["Retraced", "Trail"]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Retraced:
+    """A trail that led once more to all slots, and what they held.
+
+    ``more`` is the walk, where it went on into arguments' containers.
+    """
+
+    trail: Trail
+    reading: Reading
+    arrays: Arrays
+    reach: Reach
+    home: Mapping[str, Any] | None
+    more: Walk | None
+
+    def walk(self) -> Walk:
+        """Return the walk that would have found the same."""
+        if self.more is not None:
+            return self.more
+        return Walk.upon(self.reading.base, self.arrays, self.reach, self.home)
 
 
 class Trail:
@@ -59,16 +70,17 @@ class Trail:
         self.outline, self.key, self._look = outline, key, look
         self.ambients: WeakValueDictionary[tuple[bool, ...], Ambient]
         self.ambients = WeakValueDictionary()
-        self._latest: Callable[[], Base | None] = lambda: None
+        self._latest: Callable[[], Reading | None] = lambda: None
+        self._witness: Witness | None = None
         reach = walk.reach
         self._names, self._builtins = frozenset(reach.names), frozenset(reach.builtins)
         self._flags = reach.dynamic, reach.advances
-        self._own, self._built = frozenset(reach.own), WeakSet(reach.built)
+        self._own, self._built = frozenset(reach.own), [*map(weakref.ref, reach.built)]
         self._size = reach.size()
-        self._pick = _picker([each.at for each in outline.plain])
+        self._pick = picker([each.at for each in outline.plain])
         self._plain = tuple(each.value for each in outline.plain)
-        self._things = _picker(outline.things)
-        self._found = _picker(outline.arrays)
+        self._things = picker(outline.things)
+        self._found = picker(outline.arrays)
 
     @classmethod
     def of(
@@ -86,7 +98,7 @@ class Trail:
 
     def again(
         self, fn: Callable[..., Any], arguments: Mapping[str, object], arrays: Arrays
-    ) -> Walk | None:
+    ) -> Retraced | None:
         """Return what a walk would find now; None where that is to be walked."""
         reach = self._reach()
         begins, home = starts(fn, arguments, arrays, reach)
@@ -95,20 +107,25 @@ class Trail:
         if not self._begin_alike(begins, reach):
             return None
         values = self._look()
-        if values is None or not self._are_those(self._things(values), begins):
+        reading = None if values is None else self._read(values, begins)
+        if reading is None or not self._agree(reading, arrays, reach):
             return None
-        if not self._agree(values, arrays, reach):
+        more, given = None, containers(arguments, arrays)
+        if given:
+            more = Walk.upon(reading.base, arrays, reach, home)
+            more.into(given)
+            apart = len(self.outline.nodes)
+            if not all(node.covered for node in more.nodes[apart:]):
+                return None
+        if reach.size() != self._size:
             return None
-        walk = Walk.upon(self._base(values), arrays, reach, home)
-        walk.into(arguments)
-        apart = len(self.outline.nodes)
-        if reach.size() != self._size or not all(n.covered for n in walk.nodes[apart:]):
-            return None
-        return walk
+        self._latest = weakref.ref(reading)
+        return Retraced(self, reading, arrays, reach, home, more)
 
     def _reach(self) -> Reach:
         names, builtins = set(self._names), set(self._builtins)
-        return Reach(names, builtins, *self._flags, set(self._built))
+        built = {cls for each in self._built if (cls := each()) is not None}
+        return Reach(names, builtins, *self._flags, built)
 
     def _begin_alike(self, begins: Sequence[Start], reach: Reach) -> bool:
         known = self.outline.begins
@@ -121,62 +138,62 @@ class Trail:
             and all(_is_shut(begins[i].value, reach) for i in self.outline.shut)
         )
 
-    def _are_those(self, things: Sequence[Any], begins: Sequence[Start]) -> bool:
+    def _read(self, values: list[Any], begins: Sequence[Start]) -> Reading | None:
+        """Return these values as one reading; None where a walk decided by others."""
+        latest = self._latest()
+        if latest is not None and latest.is_of(values):
+            return latest
+        things, plain = self._things(values), self._pick(values)
+        if not (
+            all(map(is_, plain, self._plain))
+            or all(map(_is_equal, plain, self.outline.plain))
+        ):
+            return None
+        classes = [*map(type, things)]
+        if not self._are_those(things, classes, begins):
+            return None
+        return Reading(self.outline, values, things, classes, self._found(values))
+
+    def _are_those(
+        self, things: Sequence[Any], classes: Sequence[type], begins: Sequence[Start]
+    ) -> bool:
         """Return whether things are of their classes, each another, starts among them.
 
         What is come by twice is one node.
         """
         outline, known = self.outline, {*map(id, things)}
         return (
-            all(map(is_, map(type, things), map(call, outline.classes)))
+            all(map(is_, classes, map(call, outline.classes)))
             and len(known) == len(things)
             and all(id(begins[number].value) in known for number in outline.walked)
         )
 
-    def _agree(self, values: Sequence[Any], arrays: Arrays, reach: Reach) -> bool:
-        """Return whether a walk would make of these values what it made of others."""
-        outline, plain, found = self.outline, self._pick(values), self._found(values)
+    def _agree(self, reading: Reading, arrays: Arrays, reach: Reach) -> bool:
+        """Return whether what may change within objects is as a walk had found it."""
         return (
-            all(map(is_, plain, self._plain))
-            or all(map(_is_equal, plain, outline.plain))
-        ) and (
-            all(map(arrays.is_array, found))
-            and _layouts(arrays, found) == outline.layouts
-            and self._is_undoubted(values, arrays, reach)
+            self._look_alike(reading.found, arrays)
             and all(
-                tuple(openings(values[each.at], reach)) == each.openings
-                for each in outline.asked
+                _is_as_it_was(value, doubt, arrays, reach)
+                for value, doubt in reading.doubts
             )
-            and reach.size() == self._size
+            and all(
+                tuple(openings(reading.values[each.at], reach)) == each.openings
+                for each in self.outline.asked
+            )
         )
 
-    def _is_undoubted(
-        self, values: Sequence[Any], arrays: Arrays, reach: Reach
-    ) -> bool:
-        """Return whether values that may change within are as they were."""
-        sure: set[Hashable] = set()
-        for doubt in self.outline.doubts:
-            value = values[doubt.at]
-            asked = id(value), doubt.frozen
-            if asked not in sure:
-                if not _is_as_it_was(value, doubt, arrays, reach):
-                    return False
-                sure.add(asked)
+    def _look_alike(self, found: Sequence[Any], arrays: Arrays) -> bool:
+        """Return whether values are arrays that look as those of the walk did."""
+        if self._witness is not None and self._witness(found):
+            return True
+        if not all(map(arrays.is_array, found)):
+            return False
+        made = arrays.witness(found)
+        if _layouts(arrays, found) != self.outline.layouts:
+            return False
+        # What another thread changes meanwhile, no witness is to stand for.
+        self._witness = made if made is not None and made(found) else None
         return True
-
-    def _base(self, values: Sequence[Any]) -> Base:
-        """Return the values in their slots: those of a walk that is still there."""
-        base = self._latest()
-        if base is None or not all(map(is_, values, base.values)):
-            base = _filled(self.outline, values)
-            self._latest = weakref.ref(base)
-        return base
-
-
-def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda values: [values[place] for place in places]
 
 
 def _layouts(arrays: Arrays, found: Sequence[Any]) -> list[Hashable] | None:
@@ -202,29 +219,3 @@ def _is_as_it_was(value: Any, doubt: Doubt, arrays: Arrays, reach: Reach) -> boo
     if doubt.book:
         return constant_key(value) == doubt.frozen
     return _is_shut(value, reach) and constant_of(value) == doubt.frozen
-
-
-def _filled(outline: Outline, values: Sequence[Any]) -> Base:
-    nodes = [
-        Node(
-            values[at],
-            node.path,
-            node.frozen,
-            node.openings,
-            parent=node.parent,
-            step=node.step,
-            root=node.root,
-        )
-        for at, node in zip(outline.things, outline.nodes, strict=True)
-    ]
-    insides = [_inside(frame, values) for frame in outline.frames]
-    known = {(id(node.value), False): number for number, node in enumerate(nodes)}
-    return Base(nodes, insides, values, known, outline.slots)
-
-
-def _inside(frame: Frame, values: Sequence[Any]) -> Inside:
-    rows = [*frame.rows]
-    for number, at in frame.filled:
-        row = rows[number]
-        rows[number] = Row(row.key, values[at], row.role, row.frozen, row.node)
-    return Inside(frame.node, frame.view, rows, frame.lacks, frame.named)
