@@ -6,6 +6,7 @@
  * the exchange of DLPack 1.3, which knows an address and a layout without a call.
  */
 #define _POSIX_C_SOURCE 199309L
+#include "again_call.h"
 #include "again_does.h"
 #include "again_fits.h"
 #include <time.h>
@@ -86,6 +87,13 @@ static Object *again(Object *self, Object *const *args, Size count) {
     shown = replayed(a, call, a->count);
   }
   return shown || PyErr_Occurred() ? shown : given(at(a, MISS));
+}
+
+static struct again *again_of(Object *play) {
+  if (play->type != &PyCFunction_Type ||
+      PyCFunction_GetFunction(play) != (void (*)(void))again)
+    return NULL;
+  return PyCapsule_GetPointer(item(PyCFunction_GetSelf(play), 0), name);
 }
 
 /* What is noted of the replays since it was asked last: when, and for how long. */

@@ -29,7 +29,7 @@ from sapwood.tree.memo import Memo
 from sapwood.tree.node import Node
 from sapwood.tree.spans import Spans
 
-__all__ = ["MISS", "SOURCE", "Again", "Parts", "Pattern", "in_c", "maker"]
+__all__ = ["MISS", "SOURCE", "Again", "Parts", "Pattern", "in_c", "library", "maker"]
 
 SOURCE: Final = Path(__file__).with_name("again.c")
 
@@ -140,16 +140,25 @@ def _is_plain(parts: Parts) -> bool:
 
 
 @functools.cache
-def maker() -> Callable[[Any, Any], Any] | None:
-    """Return what makes encores of tuples, compiled now if it never was, or None."""
+def library() -> ctypes.PyDLL | None:
+    """Return what is written in C, compiled now if it never was, or None."""
     abi = getattr(sys, "abiflags", "")
     if not is_suited(sys.implementation.name, abi, sys.maxsize):
         return None
     try:
-        make: Any = ctypes.PyDLL(str(native_path(SOURCE))).sapwood_again
+        return ctypes.PyDLL(str(native_path(SOURCE)))
     except (MisuseError, OSError):
         # No compiler, no folder, or an interpreter whose functions cannot be found.
         return None
+
+
+@functools.cache
+def maker() -> Callable[[Any, Any], Any] | None:
+    """Return what makes encores of tuples, or None where there is no C."""
+    found = library()
+    if found is None:
+        return None
+    make: Any = found.sapwood_again
     make.restype = ctypes.py_object
     make.argtypes = (ctypes.py_object, ctypes.py_object)
     return make  # type: ignore[no-any-return]

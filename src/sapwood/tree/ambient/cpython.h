@@ -83,7 +83,7 @@ extern Object *PyWeakref_NewRef(Object *, Object *);
 extern Object *PyCapsule_New(void *, const char *, void (*)(Object *));
 extern void *PyCapsule_GetPointer(Object *, const char *);
 extern Object *PyCFunction_NewEx(Method *, Object *, Object *);
-extern void *PyCFunction_GetFunction(Object *);
+extern void (*PyCFunction_GetFunction(Object *))(void);
 extern Object *PyCFunction_GetSelf(Object *);
 extern int PyContextVar_Get(Object *, Object *, Object **);
 extern Object *PyDescr_NewMethod(Object *, Method *);
