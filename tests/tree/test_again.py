@@ -234,6 +234,34 @@ def test_waiting_for_others_may_be_interrupted(rig):
     assert rig.lending.launches == launches + 1
 
 
+def test_what_is_read_has_to_lie_where_it_did(monkeypatch):
+    """Under the same object: one array of several that moved is enough."""
+    quick, moved = lending._Looked._found, set()
+
+    def found(self, array, data):
+        code = quick(self, array, data)
+        data[0] += 64 * (id(array) in moved)
+        return code
+
+    monkeypatch.setattr(lending._Looked, "_found", found)
+    rig = Rig(IN_C)
+    o = Slots()
+    o.shift, o.next = (rig.runtime.array(np.ones(4)) for _ in range(2))
+    f, x = rig.runtime.graph(lambda x: x + o.shift - o.next), rig.runtime.array([3.0])
+    for _ in range(40):
+        f(x)
+    (play,) = f.runner().encores.agains
+    for each in (o.shift, o.next):
+        assert play((x,), {}) is not again.MISS
+        moved.add(id(each))
+        assert play((x,), {}) is again.MISS
+        moved.clear()
+    assert np.asarray(f(x)).tolist() == [3.0] * 4
+    del each, o.shift, o.next, x, f, play
+    gc.collect()
+    rig.finish()
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, ZeroDivisionError])
 def test_looking_may_be_interrupted(rig, kind):
     """The interrupt comes out, other errors are Python's to raise; nothing is held."""
@@ -336,7 +364,10 @@ MUTANTS = {
         "if (low < a->lows[j] + a->arguments[j].length && a->lows[j] < end)",
         "if (0)",
     ),
-    "what is read": ("if (!found || is_none(found) || !are_there(a, found))", "if (0)"),
+    "what is read": (
+        "return *found && !is_none(*found) && are_there(a, *found);",
+        "return 1;",
+    ),
 }
 
 

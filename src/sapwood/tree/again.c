@@ -31,12 +31,11 @@ static int drained(const struct again *a) {
 
 static Object *played(struct again *a, Object *const *call, int *begun) {
   long long began = now();
-  Object *found, *shown;
+  Object *found = NULL, *shown;
   *begun = !drained(a);
   if (*begun || a->noted == NOTES || !is_like_before(a, call))
     return NULL;
-  found = PyObject_CallNoArgs(at(a, LOOK));
-  if (!found || is_none(found) || !are_there(a, found)) {
+  if (!is_read(a, &found)) {
     Py_DecRef(found);
     return NULL;
   }
@@ -195,6 +194,29 @@ static void read_makers(struct again *a) {
   }
 }
 
+/* Whether nothing is made of what the function reads: then it need not be owned. */
+static int only_reads(const struct again *a) {
+  Object *picks = at(a, PICKS);
+  Size last = a->made + a->count;
+  if (!a->where || a->bound || PyTuple_Size(item(at(a, MARKS), 1)))
+    return 0;
+  last += PyTuple_Size(picks) ? PyTuple_Size(item(picks, 0)) : 0;
+  for (Size k = 0; PyTuple_Size(picks) && k < PyTuple_Size(item(picks, 1)); k++)
+    if ((Size)number(item(picks, 1), k) >= last)
+      return 0;
+  return 1;
+}
+
+static void read_asked(struct again *a) {
+  Object *look = at(a, LOOK), *self = NULL;
+  if (look->type == &PyCFunction_Type && only_reads(a))
+    self = PyCFunction_GetSelf(look);
+  if (self && self->type == &PyTuple_Type && PyTuple_Size(self))
+    a->asked = PyCapsule_GetPointer(item(self, 0), STEPS);
+  if (!a->asked && PyErr_Occurred())
+    PyErr_Clear(); /* another function */
+}
+
 static struct again *new_again(Object *spec) {
   struct again *a = calloc(1, sizeof *a);
   size_t words;
@@ -228,7 +250,7 @@ static int read_all(struct again *a, Object *tensors) {
   a->starts = a->lows + a->count;
   a->ends = a->starts + a->others, a->marks = a->ends + a->others;
   read_native(a, at(a, NATIVE));
-  read_uses(a), read_makers(a);
+  read_uses(a), read_makers(a), read_asked(a);
   read_numbers(a->starts, item(at(a, OTHERS), 0));
   read_numbers(a->ends, item(at(a, OTHERS), 1));
   read_numbers(a->marks, item(at(a, MARKS), 0));

@@ -2,7 +2,7 @@
 #ifndef SAPWOOD_AGAIN_H
 #define SAPWOOD_AGAIN_H
 
-#include "ambient/cpython.h"
+#include "ambient/asked.h"
 #include <stdint.h>
 #include <string.h>
 
@@ -110,6 +110,7 @@ struct again {
   struct use *uses;
   uint64_t *lows, *starts, *ends, *marks;
   Object *live, *claimed; /* owned: masks that were found to fit */
+  struct asked *asked; /* or NULL */
   const struct exchange *exchange;
   int (*where)(const void *, void **); /* or NULL */
   Size inside;

@@ -197,6 +197,22 @@ static int are_there(const struct again *a, Object *found) {
   return 1;
 }
 
+static int is_number_there(void *told, Object *array, Size k) {
+  const struct again *a = told;
+  return is_there(a, array, a->marks[k]);
+}
+
+/* Whether what the function reads is as it was; it is found where that is used. */
+static int is_read(struct again *a, Object **found) {
+  int seen = CANNOT_SAY;
+  if (a->asked)
+    seen = a->asked->look(a->asked, a->read, is_number_there, a);
+  if (seen != CANNOT_SAY)
+    return seen;
+  *found = PyObject_CallNoArgs(at(a, LOOK));
+  return *found && !is_none(*found) && are_there(a, *found);
+}
+
 /* Whatever may be looked at without the arrays that the function reads. Who else uses
  * an output is said, on any thread, before it is dropped: so it is asked after that. */
 static int is_like_before(struct again *a, Object *const *call) {
