@@ -63,10 +63,12 @@ def test_most_calls_are_replays_in_c(rig):
     """Whichever way the class is called."""
     x = numbers(rig)
     f = settled(rig.runtime.graph(lambda x: x + 1.0), x)
-    before = rig.lending.launches
+    before, agains = rig.lending.launches, f.runner().encores.agains
+    references = sys.getrefcount(agains)
     for _ in range(MANY):
         assert told(f(x)) == [1.0, 2.0, 3.0, 4.0]
     assert rig.lending.launches == before + MANY
+    assert sys.getrefcount(agains) == references
 
 
 def test_keywords_and_wrong_calls(rig):
@@ -112,8 +114,11 @@ def test_other_runtimes_are_asked_for(rig):
         return place[0]
 
     f = settled(graphed.graphed(runtime, lambda x: x + 1.0, {}), x)
-    first = f.stats()
+    first, launches = f.stats(), rig.lending.launches
     place[0] = other.runtime
+    with pytest.raises(sw.MisuseError, match="of another runtime"):
+        f(x)
+    assert rig.lending.launches == launches
     y = other.runtime.array(np.zeros(3))
     assert told(settled(f, y)(y)) == [1.0] * 3
     assert f.stats().warmups == 1
