@@ -234,6 +234,66 @@ def test_waiting_for_others_may_be_interrupted(rig):
     assert rig.lending.launches == launches + 1
 
 
+def test_what_is_read_has_to_lie_where_it_did(monkeypatch):
+    """Under the same object: one array of several that moved is enough."""
+    quick, moved = lending._Looked._found, set()
+
+    def found(self, array, data):
+        code = quick(self, array, data)
+        data[0] += 64 * (id(array) in moved)
+        return code
+
+    monkeypatch.setattr(lending._Looked, "_found", found)
+    rig = Rig(IN_C)
+    o = Slots()
+    o.shift, o.next = (rig.runtime.array(np.ones(4)) for _ in range(2))
+    f, x = rig.runtime.graph(lambda x: x + o.shift - o.next), rig.runtime.array([3.0])
+    for _ in range(40):
+        f(x)
+    (play,) = f.runner().encores.agains
+    for each in (o.shift, o.next):
+        assert play((x,), {}) is not again.MISS
+        moved.add(id(each))
+        assert play((x,), {}) is again.MISS
+        moved.clear()
+    assert np.asarray(f(x)).tolist() == [3.0] * 4
+    del each, o.shift, o.next, x, f, play
+    gc.collect()
+    rig.finish()
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, ZeroDivisionError])
+def test_looking_may_be_interrupted(rig, kind):
+    """The interrupt comes out, other errors are Python's to raise; nothing is held."""
+    f, x = rig.runtime.graph(lambda x: x + 1.0), rig.runtime.array(np.zeros(4))
+    for _ in range(40):
+        f(x)
+    encores, errors = f.runner().encores, []
+    (encore,) = encores._ready
+    glance = encore.node.ambient.glance
+    inner = glance.look
+
+    def look():
+        if errors:
+            raise errors.pop()
+        return inner()
+
+    glance.look, encores.agains, encore._rest = look, (), 1
+    f(x)
+    launches, (play,) = rig.lending.launches, encores.agains
+    assert play((x,), {}) is not again.MISS
+    errors.append(kind())
+    if kind is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            play((x,), {})
+    else:
+        assert play((x,), {}) is again.MISS
+    assert not errors
+    assert rig.lending.launches == launches + 1
+    assert np.asarray(f(x)).tolist() == [1.0] * 4
+    assert rig.lending.launches == launches + 2
+
+
 def test_what_was_evicted_is_played_no_more(rig):
     """Even by whoever was about to, and has all that it needs."""
     f, x = rig.runtime.graph(lambda x: x + 1.0), rig.runtime.array(np.zeros(4))
@@ -299,12 +359,15 @@ def test_keywords_and_others_go_by_python(rig):
 MUTANTS = {
     "arguments elsewhere": ("stale |= *word->at != a->lows[k];", ";"),
     "other layouts": ("!is_like(&found, arg))", "0)"),
-    "held outputs": ("(Size)number(item(held, 1), k))\n      return 0;", "0) {}"),
+    "held outputs": ("(a->uses[k].object->references != a->uses[k].references)", "(0)"),
     "overlaps": (
         "if (low < a->lows[j] + a->arguments[j].length && a->lows[j] < end)",
         "if (0)",
     ),
-    "what is read": ("if (!found || is_none(found) || !are_there(a, found))", "if (0)"),
+    "what is read": (
+        "return *found && !is_none(*found) && are_there(a, *found);",
+        "return 1;",
+    ),
 }
 
 

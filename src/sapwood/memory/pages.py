@@ -84,6 +84,8 @@ class Pages:
     what somebody may; ``holders`` says who has how many bytes.
     """
 
+    __slots__ = ("__dict__", "__weakref__", "live", "revoked", "uses")  # C looks there
+
     def __init__(self, driver: Driver, limit: Size | None) -> None:
         self.driver, self.limit = driver, limit
         self.page = driver.abilities.page

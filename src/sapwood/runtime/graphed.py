@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from sapwood import knobs
 from sapwood.errors import MisuseError
 from sapwood.tree import session
 from sapwood.tree.again import MISS
 from sapwood.tree.archive.library import Source
+from sapwood.tree.encores import Encores
+from sapwood.tree.front import Front, in_front
 from sapwood.tree.options import Options
 from sapwood.tree.parameters import Parameters, check_kind
 from sapwood.tree.runner import Runner
@@ -135,8 +137,11 @@ class Graphed:
 
     ``runtime`` says on which runtime; it is asked at every call, so that decorating
     makes no device. As a class attribute it binds like a function, and every
-    instance has recordings of its own.
+    instance has recordings of its own. Once there are encores in C, the class is
+    called there: see `_call_in_c`.
     """
+
+    __slots__ = ("__dict__", "__weakref__", "_encores", "_on", "_runtime")
 
     def __init__(
         self, fn: Callable[..., Any], options: Options, runtime: Callable[[], Runtime]
@@ -145,6 +150,7 @@ class Graphed:
         self.__wrapped__ = fn
         self._options, self._runtime = options, runtime
         self._runner: Runner | None = None
+        self._encores: Encores | None = None
         self._on: Runtime | None = None
         self._source: Source | None = None
         self._bound: dict[int, tuple[weakref.ref[Any], Graphed]] = {}
@@ -160,7 +166,13 @@ class Graphed:
             result = play(args, kwargs)
             if result is not MISS:
                 return result
-        return runner.call(args, kwargs)
+        result = runner.call(args, kwargs)
+        if runner.encores.agains:
+            _call_in_c()
+        return result
+
+    def _missed(self, *args: Any, **kwargs: Any) -> Any:
+        return self.runner().call(args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Graphed | Bound:
         if instance is None:
@@ -189,7 +201,7 @@ class Graphed:
         runtime = self._runtime()
         if self._runner is None or runtime is not self._on:
             self._runner = runtime.runner(self._target(), self._options, self._source)
-            self._on = runtime
+            self._encores, self._on = self._runner.encores, runtime
         return self._runner
 
     def _target(self) -> Callable[[], Callable[..., Any]]:
@@ -215,6 +227,23 @@ class Graphed:
 
     def __repr__(self) -> str:
         return f"<graphed {self._options.name}>"
+
+
+_FRONT: Final = Front(
+    Graphed,
+    _disabled,
+    Graphed.__call__,
+    Graphed._missed,  # noqa: SLF001 - its own
+    ("_encores", "_runtime", "_on"),
+)
+
+
+@functools.cache
+def _call_in_c() -> None:
+    """Have graphed functions called in C from now on, if that can be."""
+    made = in_front(_FRONT)
+    if made is not None:
+        Graphed.__call__ = made  # type: ignore[method-assign]
 
 
 class _Method(Graphed):

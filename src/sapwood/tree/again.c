@@ -6,6 +6,7 @@
  * the exchange of DLPack 1.3, which knows an address and a layout without a call.
  */
 #define _POSIX_C_SOURCE 199309L
+#include "again_call.h"
 #include "again_does.h"
 #include "again_fits.h"
 #include <time.h>
@@ -20,22 +21,21 @@ static long long now(void) {
 
 /* Give back what finalisers have put aside; false with an error. */
 static int drained(const struct again *a) {
-  Object *queue = at(a, QUEUE), *done;
-  if (!PyObject_Size(item(queue, 0)))
+  Object *done;
+  if (!PyObject_Size(a->waiting))
     return 1;
-  done = PyObject_CallNoArgs(item(queue, 1));
+  done = PyObject_CallNoArgs(item(at(a, QUEUE), 1));
   Py_DecRef(done);
   return done != NULL;
 }
 
-static Object *played(struct again *a, Object *call, int *begun) {
+static Object *played(struct again *a, Object *const *call, int *begun) {
   long long began = now();
-  Object *found, *shown;
+  Object *found = NULL, *shown;
   *begun = !drained(a);
   if (*begun || a->noted == NOTES || !is_like_before(a, call))
     return NULL;
-  found = PyObject_CallNoArgs(at(a, LOOK));
-  if (!found || is_none(found) || !are_there(a, found)) {
+  if (!is_read(a, &found)) {
     Py_DecRef(found);
     return NULL;
   }
@@ -51,33 +51,48 @@ static Object *played(struct again *a, Object *call, int *begun) {
 static Object *unlocked(const struct again *a, Object *shown) {
   Object *kind, *error, *trace;
   PyErr_Fetch(&kind, &error, &trace);
-  Py_DecRef(PyObject_CallNoArgs(item(at(a, LOCK), 1)));
+  Py_DecRef(PyObject_CallNoArgs(a->release));
   PyErr_Restore(kind, error, trace);
   return shown;
 }
 
-/* What does not fit is no error; what went wrong once it was launched is one. */
-static Object *again(Object *self, Object *const *args, Size count) {
-  struct again *a = PyCapsule_GetPointer(item(self, 0), name);
-  Object *mine = NULL, *shown = NULL;
+/* NULL without an error where a call does not fit; what went wrong once it was launched
+ * is an error, and so is what interrupts the waiting for others. */
+static Object *replayed(struct again *a, Object *const *call, Size count) {
+  Object *mine, *shown = NULL;
   int begun = 0;
-  /* Others may have it for long: what interrupts the waiting is the caller's. */
-  if (count == 2 && !PyDict_Size(args[1]) &&
-      !(mine = PyObject_CallNoArgs(item(at(a, LOCK), 0))))
+  if (count != a->count || !(mine = PyObject_CallNoArgs(a->acquire)))
     return NULL;
   /* One under way on this thread has what it notes to itself, as others have. */
-  if (mine && !a->busy) {
+  if (!a->busy) {
     a->busy = 1;
-    shown = played(a, args[0], &begun);
+    shown = played(a, call, &begun);
     a->busy = 0;
   }
-  if (mine)
-    shown = unlocked(a, shown);
+  shown = unlocked(a, shown);
   Py_DecRef(mine);
-  if (shown || begun)
-    return shown;
-  PyErr_Clear();
-  return given(at(a, MISS));
+  if (!shown && !begun && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
+    PyErr_Clear();
+  return shown;
+}
+
+static Object *again(Object *self, Object *const *args, Size count) {
+  struct again *a = PyCapsule_GetPointer(item(self, 0), name);
+  Object *shown = NULL;
+  if (count == 2 && !PyDict_Size(args[1]) && PyTuple_Size(args[0]) == a->count) {
+    Object *call[a->count + 1];
+    for (Size k = 0; k < a->count; k++)
+      call[k] = item(args[0], k);
+    shown = replayed(a, call, a->count);
+  }
+  return shown || PyErr_Occurred() ? shown : given(at(a, MISS));
+}
+
+static struct again *again_of(Object *play) {
+  if (play->type != &PyCFunction_Type ||
+      PyCFunction_GetFunction(play) != (void (*)(void))again)
+    return NULL;
+  return PyCapsule_GetPointer(item(PyCFunction_GetSelf(play), 0), name);
 }
 
 /* What is noted of the replays since it was asked last: when, and for how long. */
@@ -97,7 +112,8 @@ static Object *noted(Object *self, Object *unused) {
 static void discard_again(struct again *a) {
   Py_DecRef(a->live);
   Py_DecRef(a->claimed);
-  free(a->arguments), free(a->lows), free(a->copies), free(a);
+  free(a->arguments), free(a->lows), free(a->copies), free(a->makers);
+  free(a->uses), free(a);
 }
 
 static void discard(Object *capsule) {
@@ -153,24 +169,78 @@ static void read_native(struct again *a, Object *from) {
   }
 }
 
+/* What is looked at by every call, without asking tuples for it each time. */
+static void read_uses(struct again *a) {
+  Object *held = at(a, HELD), *lock = at(a, LOCK);
+  a->acquire = item(lock, 0), a->release = item(lock, 1);
+  a->waiting = item(at(a, QUEUE), 0);
+  for (int k = 0; k < SLOTS_READ; k++)
+    a->slots[k] = (Size)number(at(a, SLOTS), k);
+  for (Size k = 0; k < a->kept; k++) {
+    a->uses[k].object = (Object *)number(item(held, 0), k);
+    a->uses[k].references = (Size)number(item(held, 1), k);
+  }
+}
+
+/* What is kept is known by number: nobody else is to own it. */
+static void read_makers(struct again *a) {
+  for (Size k = 0; k < a->made; k++) {
+    Object *from = item(at(a, MAKERS), k);
+    struct maker *m = &a->makers[k];
+    m->count = PyTuple_Size(from) - 1;
+    m->function = m->count ? item(from, 0) : (Object *)number(from, 0);
+    for (Size n = 0; n < m->count; n++)
+      m->arguments[n] = n ? item(from, n + 1) : (Object *)number(from, 1);
+  }
+}
+
+/* Whether nothing is made of what the function reads: then it need not be owned. */
+static int only_reads(const struct again *a) {
+  Object *picks = at(a, PICKS);
+  Size last = a->made + a->count;
+  if (!a->where || a->bound || PyTuple_Size(item(at(a, MARKS), 1)))
+    return 0;
+  last += PyTuple_Size(picks) ? PyTuple_Size(item(picks, 0)) : 0;
+  for (Size k = 0; PyTuple_Size(picks) && k < PyTuple_Size(item(picks, 1)); k++)
+    if ((Size)number(item(picks, 1), k) >= last)
+      return 0;
+  return 1;
+}
+
+static void read_asked(struct again *a) {
+  Object *look = at(a, LOOK), *self = NULL;
+  if (look->type == &PyCFunction_Type && only_reads(a))
+    self = PyCFunction_GetSelf(look);
+  if (self && self->type == &PyTuple_Type && PyTuple_Size(self))
+    a->asked = PyCapsule_GetPointer(item(self, 0), STEPS);
+  if (!a->asked && PyErr_Occurred())
+    PyErr_Clear(); /* another function */
+}
+
 static struct again *new_again(Object *spec) {
   struct again *a = calloc(1, sizeof *a);
   size_t words;
   if (!a)
     return NULL;
-  a->spec = spec;
+  for (int k = 0; k < PLACES; k++)
+    a->parts[k] = item(spec, k);
   a->count = PyTuple_Size(at(a, GIVEN)), a->read = PyTuple_Size(item(at(a, MARKS), 0));
   a->bound = (Size)number(at(a, SHAPE), 1);
   a->made = PyTuple_Size(at(a, MAKERS)), a->kinds = PyTuple_Size(at(a, FLAGS));
   a->grad = a->kinds && (a->read == 0 || PyTuple_Size(item(at(a, MARKS), 1)));
   a->others = PyTuple_Size(item(at(a, OTHERS), 0));
   a->nodes = PyTuple_Size(item(at(a, NATIVE), 8));
+  a->kept = PyTuple_Size(item(at(a, HELD), 0));
+  a->alone = a->made == 1 && !a->bound && !PyTuple_Size(at(a, PICKS)) &&
+             is_none(item(at(a, SHAPE), 0));
   words = (size_t)(a->count + 2 * a->others + a->read) + 1;
   a->arguments = calloc((size_t)a->count + 1, sizeof *a->arguments);
   a->copies = calloc((size_t)a->nodes + 1, sizeof *a->copies);
   a->lows = calloc(words, sizeof *a->lows);
+  a->makers = calloc((size_t)a->made + 1, sizeof *a->makers);
+  a->uses = calloc((size_t)a->kept + 1, sizeof *a->uses);
   a->live = given(&_Py_NoneStruct), a->claimed = given(&_Py_NoneStruct);
-  if (a->arguments && a->copies && a->lows)
+  if (a->arguments && a->copies && a->lows && a->makers && a->uses)
     return a;
   discard_again(a);
   return NULL;
@@ -180,6 +250,7 @@ static int read_all(struct again *a, Object *tensors) {
   a->starts = a->lows + a->count;
   a->ends = a->starts + a->others, a->marks = a->ends + a->others;
   read_native(a, at(a, NATIVE));
+  read_uses(a), read_makers(a), read_asked(a);
   read_numbers(a->starts, item(at(a, OTHERS), 0));
   read_numbers(a->ends, item(at(a, OTHERS), 1));
   read_numbers(a->marks, item(at(a, MARKS), 0));

@@ -2,16 +2,16 @@
 #ifndef SAPWOOD_AGAIN_H
 #define SAPWOOD_AGAIN_H
 
-#include "ambient/cpython.h"
+#include "ambient/asked.h"
 #include <stdint.h>
 #include <string.h>
 
-enum { DIMS = 16, WORDS = 2, NOTES = 512, CUDA = 2, VECTOR = 16 };
+enum { DIMS = 16, WORDS = 2, NOTES = 512, CUDA = 2, VECTOR = 16, PASSED = 4 };
 
 /* What is at which place of the tuple. */
 enum place {
   MISS,
-  NAMES,    /* of attributes, in the order of `enum name` */
+  SLOTS,    /* where they lie in their objects, in the order of `enum slot` */
   ENCORE,   /* a weak reference to it: its `era`, `_changes`, `_marks`, `_renewals` */
   STATE,    /* its `era` and `_marks` */
   CHANGES,  /* whose `latest` is `_changes` */
@@ -34,11 +34,13 @@ enum place {
   BOUND,    /* (array, attribute, place in the picks) of each that is bound */
   EXPECTED, /* latest references, and (place in there, place in the picks)... */
   NATIVE,   /* addresses: see `read_native` */
+  WANTS,    /* the attribute that says whether an array requires grad */
   FLAGS,    /* (attribute, is called) of all that tells tensors apart besides */
+  PLACES
 };
 
-/* Attributes that are read. */
-enum name {
+/* Slots that are read. */
+enum slot {
   ERA,
   CHANGES_,
   MARKS_,
@@ -49,7 +51,7 @@ enum name {
   ALONE,
   LIVE,
   USES,
-  REQUIRES_GRAD
+  SLOTS_READ
 };
 
 typedef struct {
@@ -87,12 +89,28 @@ struct copies {
   void *node, *params;
 };
 
+struct maker {
+  Object *function, *arguments[PASSED];
+  Size count;
+};
+
+/* What nobody else may have: so many references to it there are then. */
+struct use {
+  Object *object;
+  Size references;
+};
+
 struct again {
-  Object *spec;
-  Size count, read, made, bound, others, kinds;
+  Object *parts[PLACES]; /* the specification owns them */
+  Object *acquire, *release, *waiting; /* these, too */
+  Size slots[SLOTS_READ];
+  Size count, read, made, bound, others, kinds, kept;
   struct argument *arguments;
+  struct maker *makers;
+  struct use *uses;
   uint64_t *lows, *starts, *ends, *marks;
   Object *live, *claimed; /* owned: masks that were found to fit */
+  struct asked *asked; /* or NULL */
   const struct exchange *exchange;
   int (*where)(const void *, void **); /* or NULL */
   Size inside;
@@ -102,14 +120,12 @@ struct again {
   Size nodes;
   struct copies *copies;
   int32_t ordinal;
-  int busy, grad;
+  int busy, grad, alone; /* alone: the one new array is the result */
   Size noted;
   long long notes[2 * NOTES];
 };
 
-static Object *at(const struct again *a, enum place place) {
-  return PyTuple_GetItem(a->spec, place);
-}
+static Object *at(const struct again *a, enum place place) { return a->parts[place]; }
 
 static Object *item(Object *tuple, Size k) { return PyTuple_GetItem(tuple, k); }
 
@@ -122,15 +138,13 @@ static Object *given(Object *object) {
   return object;
 }
 
-/* An attribute, which its owner keeps while nothing else runs; not owned. */
-static Object *attribute_of(const struct again *a, Object *owner, enum name which) {
-  Object *value = PyObject_GetAttr(owner, item(at(a, NAMES), which));
-  Py_DecRef(value);
-  return value;
+/* A slot, which its owner keeps while nothing else runs; not owned, NULL if empty. */
+static Object *slot_of(const struct again *a, Object *owner, enum slot which) {
+  return *(Object **)((char *)owner + a->slots[which]);
 }
 
-static Object *attribute(const struct again *a, enum place of, enum name which) {
-  return attribute_of(a, at(a, of), which);
+static Object *slot(const struct again *a, enum place of, enum slot which) {
+  return slot_of(a, at(a, of), which);
 }
 
 static int same_number(Object *one, Object *other) {

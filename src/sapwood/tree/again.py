@@ -23,12 +23,13 @@ from sapwood.native import native_path
 from sapwood.tree.adapter import Exchange, Marks
 from sapwood.tree.ambient.steps_in_c import is_suited
 from sapwood.tree.forest import Forest
+from sapwood.tree.inside import offset
 from sapwood.tree.kept import Kept
 from sapwood.tree.memo import Memo
 from sapwood.tree.node import Node
 from sapwood.tree.spans import Spans
 
-__all__ = ["MISS", "SOURCE", "Again", "Parts", "Pattern", "in_c", "maker"]
+__all__ = ["MISS", "SOURCE", "Again", "Parts", "Pattern", "in_c", "library", "maker"]
 
 SOURCE: Final = Path(__file__).with_name("again.c")
 
@@ -38,19 +39,7 @@ _REST: Final = 3
 MISS: Final = object()
 """What C gives where a call does not fit, and nothing has been done."""
 
-_NAMES: Final = (
-    "era",
-    "_changes",
-    "_marks",
-    "_renewals",
-    "latest",
-    "revoked",
-    "renewals",
-    "alone",
-    "live",
-    "uses",
-    "requires_grad",
-)
+_WANTS: Final = "requires_grad"
 
 
 class Pattern(NamedTuple):
@@ -129,8 +118,12 @@ def in_c(parts: Parts) -> Again | None:
         *(native.context_of, native.exec_, native.context, nodes),
         *(exchange.where, exchange.inside, lent),
     )
-    spec = (*_conditions(parts, exchange, words), *_deeds(parts), numbers)
-    return Again(*make((*spec, exchange.flags), tuple(parts.arrays)))
+    slots = _slots(parts)
+    if None in slots:
+        return None
+    conditions = _conditions(parts, exchange, words)
+    spec = (MISS, slots, *conditions, *_deeds(parts), numbers, _WANTS, exchange.flags)
+    return Again(*make(spec, tuple(parts.arrays)))
 
 
 def _is_plain(parts: Parts) -> bool:
@@ -147,16 +140,25 @@ def _is_plain(parts: Parts) -> bool:
 
 
 @functools.cache
-def maker() -> Callable[[Any, Any], Any] | None:
-    """Return what makes encores of tuples, compiled now if it never was, or None."""
+def library() -> ctypes.PyDLL | None:
+    """Return what is written in C, compiled now if it never was, or None."""
     abi = getattr(sys, "abiflags", "")
     if not is_suited(sys.implementation.name, abi, sys.maxsize):
         return None
     try:
-        make: Any = ctypes.PyDLL(str(native_path(SOURCE))).sapwood_again
+        return ctypes.PyDLL(str(native_path(SOURCE)))
     except (MisuseError, OSError):
         # No compiler, no folder, or an interpreter whose functions cannot be found.
         return None
+
+
+@functools.cache
+def maker() -> Callable[[Any, Any], Any] | None:
+    """Return what makes encores of tuples, or None where there is no C."""
+    found = library()
+    if found is None:
+        return None
+    make: Any = found.sapwood_again
     make.restype = ctypes.py_object
     make.argtypes = (ctypes.py_object, ctypes.py_object)
     return make  # type: ignore[no-any-return]
@@ -165,7 +167,7 @@ def maker() -> Callable[[Any, Any], Any] | None:
 def _conditions(
     parts: Parts, exchange: Exchange, words: Sequence[tuple[tuple[int, int], ...]]
 ) -> tuple[Any, ...]:
-    """Return what must be as it was, in the order of `enum place` in C."""
+    """Return what must be as it was, as `enum place` in C has it from `ENCORE` on."""
     node, forest, kept = parts.node, parts.forest, parts.kept
     device, (addresses, wants) = forest.device, parts.marks or ((), ())
     own = functools.reduce(operator.or_, node.output_masks, 0)
@@ -176,8 +178,6 @@ def _conditions(
     if kept:
         count, numbers, others = kept.count, tuple(kept.numbers), tuple(kept.others)
     return (
-        MISS,
-        _NAMES,
         ref(parts.encore),
         (parts.encore.era, parts.marks),
         CHANGES,
@@ -196,6 +196,20 @@ def _conditions(
         (tuple(map(id, held)), tuple(uses)),
         (count, numbers, others),
     )
+
+
+def _slots(parts: Parts) -> tuple[int | None, ...]:
+    """Return where the slots lie that are read, in the order of `enum slot` in C."""
+    pages: Any = type(parts.forest.device.pages)
+    read: tuple[tuple[Any, tuple[str, ...]], ...] = (
+        (type(parts.encore), ("era", "_changes", "_marks", "_renewals")),
+        (type(CHANGES), ("latest",)),
+        (pages, ("revoked",)),
+        (type(parts.node.ambient.glance), ("renewals",)),
+        (type(parts.forest), ("alone",)),
+        (pages, ("live", "uses")),
+    )
+    return tuple(offset(cls, name) for cls, names in read for name in names)
 
 
 def _given(

@@ -53,23 +53,18 @@ static int launched(struct again *a) {
   return code;
 }
 
-/* What is kept is known by number: nobody else is to own it. */
-static Object *made(Object *maker) {
-  if (PyTuple_Size(maker) == 1)
-    return PyObject_CallNoArgs((Object *)number(maker, 0));
-  return PyObject_CallFunctionObjArgs(item(maker, 0), (Object *)number(maker, 1),
-                                      item(maker, 2), item(maker, 3), item(maker, 4),
-                                      NULL);
+static Object *made(const struct maker *m) {
+  return PyObject_Vectorcall(m->function, m->arguments, (size_t)m->count, NULL);
 }
 
 /* The new arrays, and what else is picked; NULL with an error. */
-static Object *values(const struct again *a, Object *call, Object *found) {
+static Object *values(const struct again *a, Object *const *call, Object *found) {
   Object *picks = at(a, PICKS), *list, *pool;
   Size constants, total;
   if (!(pool = PyList_New(a->made)))
     return NULL;
   for (Size k = 0; k < a->made; k++) {
-    Object *array = made(item(at(a, MAKERS), k));
+    Object *array = made(&a->makers[k]);
     if (!array) {
       Py_DecRef(pool);
       return NULL;
@@ -85,7 +80,7 @@ static Object *values(const struct again *a, Object *call, Object *found) {
     Object *one = from < a->made ? PyList_GetItem(pool, from)
                   : (from -= a->made) < constants ? item(item(picks, 0), from)
                   : (from -= constants) < a->count
-                      ? item(call, from)
+                      ? call[from]
                       : PyList_GetItem(found, from - a->count);
     PyList_SetItem(list, k, given(one));
   }
@@ -129,8 +124,11 @@ static Object *shaped(const struct again *a, Object *list) {
   return result;
 }
 
-static Object *result(const struct again *a, Object *call, Object *found) {
-  Object *list = values(a, call, found), *shown = NULL;
+static Object *result(const struct again *a, Object *const *call, Object *found) {
+  Object *list, *shown = NULL;
+  if (a->alone)
+    return made(&a->makers[0]);
+  list = values(a, call, found);
   if (list && bound(a, found, list))
     shown = shaped(a, list);
   Py_DecRef(list);

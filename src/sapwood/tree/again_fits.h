@@ -19,26 +19,25 @@ static int refers_to(Object *reference, const Object *value) {
 static Object *target_of(Object *reference) { /* not owned: somebody else has it */
   Object *target = NULL;
   if (!PyWeakref_GetRef)
-    return PyWeakref_GetObject(reference);
-  if (PyWeakref_GetRef(reference, &target) == 1)
+    target = PyWeakref_GetObject(reference);
+  else if (PyWeakref_GetRef(reference, &target) == 1)
     Py_DecRef(target);
-  return target;
+  return target && is_none(target) ? NULL : target;
 }
 
 /* How things stand between streams is as it was. */
 static int is_order_same(const struct again *a) {
-  return same_number(attribute_of(a, target_of(at(a, ENCORE)), CHANGES_),
-                     attribute(a, CHANGES, LATEST));
+  Object *encore = target_of(at(a, ENCORE));
+  return encore &&
+         same_number(slot_of(a, encore, CHANGES_), slot(a, CHANGES, LATEST));
 }
 
 /* What it has kept is as it was. */
 static int is_state_same(const struct again *a) {
   Object *encore = target_of(at(a, ENCORE)), *state = at(a, STATE);
-  return encore && !is_none(encore) &&
-         same_number(attribute_of(a, encore, ERA), item(state, 0)) &&
-         attribute_of(a, encore, MARKS_) == item(state, 1) &&
-         same_number(attribute_of(a, encore, RENEWALS_),
-                     attribute(a, GLANCE, RENEWALS));
+  return encore && same_number(slot_of(a, encore, ERA), item(state, 0)) &&
+         slot_of(a, encore, MARKS_) == item(state, 1) &&
+         same_number(slot_of(a, encore, RENEWALS_), slot(a, GLANCE, RENEWALS));
 }
 
 static int is_on_stream(const struct again *a) {
@@ -72,7 +71,7 @@ static int has_flags(const struct again *a, Object *tensor, Object *flags) {
 }
 
 static int is_wanted(const struct again *a, Object *tensor, Object *wanted) {
-  Object *value = PyObject_GetAttr(tensor, item(at(a, NAMES), REQUIRES_GRAD));
+  Object *value = PyObject_GetAttr(tensor, at(a, WANTS));
   Py_DecRef(value);
   return value == wanted;
 }
@@ -121,15 +120,15 @@ static int are_apart(const struct again *a) {
 /* Whether all work was on this stream, and all bytes are as good as ever: then nothing
  * is to be ordered, whatever is used. */
 static int is_alone(const struct again *a) {
-  Object *alone = attribute(a, FOREST, ALONE);
-  return alone && !is_none(alone) && refers_to(alone, target_of(at(a, STREAM))) &&
-         attribute(a, PAGES, REVOKED) == &_Py_FalseStruct;
+  Object *alone = slot(a, FOREST, ALONE), *stream = target_of(at(a, STREAM));
+  return alone && !is_none(alone) && stream && refers_to(alone, stream) &&
+         slot(a, PAGES, REVOKED) == &_Py_FalseStruct;
 }
 
-static int are_arguments_fit(struct again *a, Object *call) {
+static int are_arguments_fit(struct again *a, Object *const *call) {
   int same = 1;
   for (Size k = 0; k < a->count; k++)
-    if (!fits(a, k, item(call, k), &same))
+    if (!fits(a, k, call[k], &same))
       return 0;
   return same || (is_alone(a) && are_apart(a));
 }
@@ -154,17 +153,15 @@ static int is_mask(Object *mask, Object *pages, Object **known, int all) {
 }
 
 static int is_free(struct again *a) {
-  Object *held = at(a, HELD), *counted = at(a, COUNTED), *masks = at(a, MASKS);
-  Object *uses = attribute(a, PAGES, USES), *stream = target_of(at(a, STREAM));
-  if (!is_mask(attribute(a, PAGES, LIVE), item(masks, 0), &a->live, 0))
+  Object *counted = at(a, COUNTED), *masks = at(a, MASKS);
+  Object *uses = slot(a, PAGES, USES), *stream = target_of(at(a, STREAM));
+  if (!is_mask(slot(a, PAGES, LIVE), item(masks, 0), &a->live, 0))
     return 0;
-  for (Size k = 0; k < PyTuple_Size(item(held, 0)); k++)
-    if (((Object *)number(item(held, 0), k))->references !=
-        (Size)number(item(held, 1), k))
+  for (Size k = 0; k < a->kept; k++)
+    if (a->uses[k].object->references != a->uses[k].references)
       return 0;
   for (Size k = 0; k < PyTuple_Size(item(counted, 1)); k++) {
-    Object *count = PyObject_CallFunctionObjArgs(item(counted, 0),
-                                                 item(item(counted, 1), k), NULL);
+    Object *count = PyObject_CallOneArg(item(counted, 0), item(item(counted, 1), k));
     int same = count && same_number(count, item(item(counted, 2), k));
     Py_DecRef(count);
     if (!same)
@@ -200,13 +197,29 @@ static int are_there(const struct again *a, Object *found) {
   return 1;
 }
 
+static int is_number_there(void *told, Object *array, Size k) {
+  const struct again *a = told;
+  return is_there(a, array, a->marks[k]);
+}
+
+/* Whether what the function reads is as it was; it is found where that is used. */
+static int is_read(struct again *a, Object **found) {
+  int seen = CANNOT_SAY;
+  if (a->asked)
+    seen = a->asked->look(a->asked, a->read, is_number_there, a);
+  if (seen != CANNOT_SAY)
+    return seen;
+  *found = PyObject_CallNoArgs(at(a, LOOK));
+  return *found && !is_none(*found) && are_there(a, *found);
+}
+
 /* Whatever may be looked at without the arrays that the function reads. Who else uses
  * an output is said, on any thread, before it is dropped: so it is asked after that. */
-static int is_like_before(struct again *a, Object *call) {
+static int is_like_before(struct again *a, Object *const *call) {
   void *context;
-  return PyTuple_Size(call) == a->count && is_on_stream(a) && is_state_same(a) &&
-         are_arguments_fit(a, call) && is_free(a) && is_order_same(a) &&
-         !a->context_of(&context) && context == a->context;
+  return is_on_stream(a) && is_state_same(a) && are_arguments_fit(a, call) &&
+         is_free(a) && is_order_same(a) && !a->context_of(&context) &&
+         context == a->context;
 }
 
 #endif

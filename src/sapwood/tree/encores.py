@@ -31,6 +31,8 @@ class Encores:
     ``agains`` are those of the encores that C plays.
     """
 
+    __slots__ = ("__dict__", "__weakref__", "agains")  # which C looks at
+
     def __init__(
         self, forest: Forest, families: Families, diary: Diary, parameters: Parameters
     ) -> None:

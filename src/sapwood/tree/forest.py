@@ -48,6 +48,8 @@ class Forest:
     are those who replay without telling, till they are asked.
     """
 
+    __slots__ = ("__dict__", "__weakref__", "alone")  # which C looks at
+
     def __init__(
         self,
         device: Device,

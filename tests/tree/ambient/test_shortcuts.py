@@ -31,7 +31,7 @@ class Other(Thing):
 
 
 class Model:
-    """Parts with arrays and a setting each, in a dict; a list; and globals."""
+    """Parts with arrays and a setting each, in a dict; a list; globals; a function."""
 
     def __init__(self):
         self.space = {"model": Thing(), "loops": 0}
@@ -39,6 +39,11 @@ class Model:
         self.model.row = [Thing(), Thing()]
         self.model.pair = (Thing(), Thing())
         self.model.table, self.model.rest = {"first": Thing()}, [Thing(), Thing()]
+
+        def run(one=1, *, two=2):
+            return one, two
+
+        self.model.run = run
 
     @property
     def model(self):
@@ -64,6 +69,13 @@ class Model:
         steps.test(Op.LENGTH, row, len(model.row))
         for k, value in enumerate(model.row):
             steps.latest(Op.ITEM, row, k, value)
+        run = steps.add(Op.ITEM, inside, "run")
+        steps.test(Op.REFERS, run, 0, weakref.ref(model.run))
+        for name in ("__code__", "__defaults__"):
+            value = getattr(model.run, name)
+            steps.test(Op.IS, steps.add(Op.ATTRIBUTE, run, name), 0, value)
+        given = steps.add(Op.ATTRIBUTE, run, "__kwdefaults__")
+        steps.test(Op.IS, steps.add(Op.ITEM, given, "two"), 0, 2)
         pair = steps.add(Op.ITEM, inside, "pair")
         steps.latest(Op.ITEM, pair, 1, model.pair[1])
         within = steps.add(Op.ITEM, inside, "parts")
@@ -83,6 +95,7 @@ class Model:
         """
         part = chance.choice([*self.model.parts.values()])
         model, name = self.model, chance.choice(["weight", "bias"])
+        other = _expected
         ways = [
             lambda: _set(part.__dict__, "training", True),
             lambda: _written(part, "training", True),
@@ -90,6 +103,10 @@ class Model:
             lambda: _exchanged(model.rest),
             lambda: _written(model, "rest", [*model.rest]),
             lambda: _written(model, "table", {"first": Thing()}),
+            lambda: _written(model.run, "__code__", other.__code__),
+            lambda: _written(model.run, "__defaults__", chance.choice([None, (2,)])),
+            lambda: _written(model.run, "__kwdefaults__", {"two": 3}),
+            lambda: _set(model.run.__kwdefaults__, "two", 3),
             lambda: _set(part.arrays, name, Thing()),
             lambda: _set(part.arrays, "more", Thing()),
             lambda: _set(model.parts, "d", Thing()),
@@ -294,6 +311,7 @@ MUTANTS = {
     "changes overlooked": ("c->events = events;", "c->events = events + 1;"),
     "dicts that are replaced": ("return *c->slot == c->is;", "return !!*c->slot;"),
     "classes": ("return (const Object *)c->at->type == c->is;", "return 1;"),
+    "functions": ("return found ? found == value : is_none(value);", "return 1;"),
     "lists": ("if (PyList_GetItem(c->of, k) != c->items[k])", "if (0)"),
     "latest": ("return refers(PyList_GetItem(latest, c->size), c->at);", "return 1;"),
 }

@@ -27,28 +27,31 @@ typedef struct {
   const char *doc;
 } Method;
 
-enum { NO_ARGUMENTS = 4, ARGUMENTS = 0x80, EQUAL = 2 };
+enum { KEYWORDS = 2, NO_ARGUMENTS = 4, ARGUMENTS = 0x80, EQUAL = 2 };
 
 /* What happens to a dict that is watched. */
 enum event { ADDED, MODIFIED, DELETED, CLONED, CLEARED, DEALLOCATED };
 typedef int (*Watcher)(enum event, Object *, Object *, Object *);
 
 extern Object _Py_NoneStruct, _Py_TrueStruct, _Py_FalseStruct;
-extern Object PyDict_Type, PyList_Type, PyTuple_Type, PyUnicode_Type;
+extern Object PyCFunction_Type, PyDict_Type, PyFunction_Type, PyList_Type;
+extern Object PyTuple_Type, PyUnicode_Type;
 extern Object _PyWeakref_RefType;
 extern Object *PyExc_AttributeError, *PyExc_LookupError, *PyExc_RuntimeError;
-extern Object *PyExc_ValueError;
+extern Object *PyExc_Exception, *PyExc_ValueError;
 
 extern void Py_IncRef(Object *);
 extern void Py_DecRef(Object *);
 extern Object *PyObject_CallNoArgs(Object *);
 extern Object *PyObject_CallFunctionObjArgs(Object *, ...);
+extern Object *PyObject_CallOneArg(Object *, Object *);
 extern Object *PyObject_GetAttr(Object *, Object *);
 extern Object *PyObject_GetItem(Object *, Object *);
 extern Object *PyObject_GetIter(Object *);
 extern Size PyObject_Hash(Object *);
 extern int PyObject_RichCompareBool(Object *, Object *, int);
 extern int PyObject_SetAttr(Object *, Object *, Object *);
+extern Object *PyObject_Vectorcall(Object *, Object *const *, size_t, Object *);
 extern Object *PyNumber_And(Object *, Object *);
 extern int PyObject_IsTrue(Object *);
 extern Size PyObject_Size(Object *);
@@ -60,6 +63,9 @@ extern int PyDict_Next(Object *, Size *, Object **, Object **);
 extern Size PyDict_Size(Object *);
 extern int PyDict_Unwatch(int, Object *) NEW;
 extern int PyDict_Watch(int, Object *) NEW;
+extern Object *PyFunction_GetCode(Object *);
+extern Object *PyFunction_GetDefaults(Object *);
+extern Object *PyFunction_GetKwDefaults(Object *);
 extern Object *PyIter_Next(Object *);
 extern Object *PyList_GetItem(Object *, Size);
 extern Object *PyList_New(Size);
@@ -67,6 +73,7 @@ extern int PyList_SetItem(Object *, Size, Object *);
 extern Object *PyTuple_GetItem(Object *, Size);
 extern Object *PyTuple_Pack(Size, ...);
 extern Size PyTuple_Size(Object *);
+extern int PyUnicode_CompareWithASCIIString(Object *, const char *);
 extern long PyLong_AsLong(Object *);
 extern unsigned long long PyLong_AsUnsignedLongLong(Object *);
 extern Object *PyLong_FromLongLong(long long);
@@ -76,6 +83,10 @@ extern Object *PyWeakref_NewRef(Object *, Object *);
 extern Object *PyCapsule_New(void *, const char *, void (*)(Object *));
 extern void *PyCapsule_GetPointer(Object *, const char *);
 extern Object *PyCFunction_NewEx(Method *, Object *, Object *);
+extern void (*PyCFunction_GetFunction(Object *))(void);
+extern Object *PyCFunction_GetSelf(Object *);
+extern int PyContextVar_Get(Object *, Object *, Object **);
+extern Object *PyDescr_NewMethod(Object *, Method *);
 extern Object *PyErr_NoMemory(void);
 extern Object *PyWeakref_GetObject(Object *) OLD;
 extern int PyWeakref_GetRef(Object *, Object **) NEW;

@@ -21,6 +21,7 @@ enum way {
   STILL_ROOT,   /* what it is called with gives `is` */
   STILL_DICT,   /* the dict of object `of`, which is in `slot`, is `is` */
   STILL_SLOT,   /* the attribute or item of `of` is `is` */
+  STILL_PART,   /* what the function `of` is made of, as `part` tells, is `is` */
   STILL_CLASS,  /* the class of `at` is `is` */
   STILL_LATEST, /* the latest reference, of number `size`, is to `at` */
   STILL_LIST,   /* list `of` has the same `size` items */
@@ -31,6 +32,7 @@ struct check {
   struct step *step;
   Object *at, *of, *is; /* not owned, and these are not either: */
   Object **items, **slot;
+  Object *(*part)(Object *);
   Size size;
 };
 
@@ -107,7 +109,7 @@ static struct check *check(struct builder *b, enum way way, struct step *s,
     return NULL;
   }
   c->checks = made, made += c->count++, c->again += way == AGAIN;
-  made->items = made->slot = NULL, made->size = 0;
+  made->items = made->slot = NULL, made->part = NULL, made->size = 0;
   made->way = way, made->step = s, made->is = is;
   made->at = tests_at(s->op) ? b->known[s->at].object : NULL;
   made->of = takes_of(s->op) ? b->known[s->of].object : NULL;
@@ -179,8 +181,32 @@ static int gives_again(struct step *s, Object *of, const Object *value) {
   return same;
 }
 
+/* What tells an attribute of functions without a look-up, or NULL. */
+static Object *(*part_of(const Object *of, Object *attribute))(Object *) {
+  static const struct {
+    const char *name;
+    Object *(*tells)(Object *);
+  } parts[] = {{"__code__", PyFunction_GetCode},
+               {"__defaults__", PyFunction_GetDefaults},
+               {"__kwdefaults__", PyFunction_GetKwDefaults}};
+  for (size_t k = 0; of->type == &PyFunction_Type && k < 3; k++)
+    if (!PyUnicode_CompareWithASCIIString(attribute, parts[k].name))
+      return parts[k].tells;
+  return NULL;
+}
+
+static int is_part(Object *(*tells)(Object *), Object *of, const Object *value) {
+  const Object *found;
+  if (of->type != &PyFunction_Type)
+    return 0;
+  found = tells(of);
+  return found ? found == value : is_none(value);
+}
+
 static void note_slot(struct builder *b, struct step *s, const struct step *end,
                       struct known of, Object *value) {
+  Object *(*part)(Object *) =
+      of.object && s->op == ATTRIBUTE ? part_of(of.object, s->value) : NULL;
   Object **dict = of.object && s->op == ATTRIBUTE && value->type == &PyDict_Type &&
                           _PyObject_GetDictPtr
                       ? _PyObject_GetDictPtr(of.object)
@@ -190,6 +216,11 @@ static void note_slot(struct builder *b, struct step *s, const struct step *end,
     if (made)
       made->slot = dict;
     now_known(b, s, value, 1);
+  } else if (part && is_part(part, of.object, value)) {
+    struct check *made = check(b, STILL_PART, s, value);
+    if (made)
+      made->part = part;
+    now_known(b, s, value, 0);
   } else if (of.object && looked_into(s, end) && gives_again(s, of.object, value)) {
     check(b, STILL_SLOT, s, value);
     now_known(b, s, value, 0);
@@ -339,6 +370,8 @@ static int is_still(struct check *c, Object *latest, struct shortcut *all,
     *held = s->op == ITEM ? PyObject_GetItem(c->of, s->value)
                           : PyObject_GetAttr(c->of, s->value);
     return *held == c->is;
+  case STILL_PART:
+    return is_part(c->part, c->of, c->is);
   case STILL_CLASS:
     return (const Object *)c->at->type == c->is;
   case STILL_LATEST:

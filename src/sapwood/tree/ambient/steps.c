@@ -2,9 +2,11 @@
  *
  * What the steps refer to is owned by a tuple, so that the collector of cycles sees it.
  */
+#include "asked.h"
 #include "shortcut.h"
 
 struct program {
+  struct asked asked; /* first: others know of no more */
   Object *latest;
   Size registers, count, used;
   long *found; /* registers of the used arrays */
@@ -15,7 +17,7 @@ struct program {
 
 enum { ENOUGH = 16, MOST = 1024 };
 
-static const char name[] = "sapwood.steps";
+static const char name[] = STEPS;
 
 static Object *gathered(const struct program *p, Object **registers) {
   Object *list = PyList_New(p->used);
@@ -129,6 +131,31 @@ static Object *short_look(struct program *p) {
   return result;
 }
 
+/* What a shortcut says. Arrays that watched dicts hold are there until these tell; a
+ * shortcut that is in use is left alone. */
+static int asked(struct asked *self, Size used, int (*each)(void *, Object *, Size),
+                 void *told) {
+  struct program *p = (struct program *)self;
+  struct shortcut *c = p->shortcut;
+  Size before = events, k = 0;
+  int fit;
+  if (p->running || !c || used != p->used || unchanged(c) < c->relies)
+    return CANNOT_SAY;
+  while (k < used && c->found[k])
+    k++;
+  if (k < used) /* it comes to light in a register */
+    return CANNOT_SAY;
+  p->running++;
+  fit = still(c, p->latest);
+  for (k = 0; fit && k < used && events == before; k++)
+    fit = each(told, c->found[k], k);
+  fit = fit && events == before;
+  let_go(c);
+  p->running--;
+  p->successes += fit;
+  return fit ? 1 : PyErr_Occurred() ? 0 : CANNOT_SAY;
+}
+
 static Object *look(Object *self, Object *unused) {
   struct program *p = PyCapsule_GetPointer(PyTuple_GetItem(self, 0), name);
   Object *result = NULL;
@@ -193,6 +220,7 @@ EXPORT Object *sapwood_steps(Object *steps, Object *found, Object *latest,
   Object *capsule, *self, *function;
   if (!p)
     return PyErr_NoMemory();
+  p->asked.look = asked;
   p->latest = latest, p->registers = registers, p->count = count, p->used = used;
   p->found = (long *)(p->steps + count);
   p->shortcut = NULL, p->successes = p->waits = p->running = 0, p->penalty = 1;

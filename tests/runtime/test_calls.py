@@ -1,0 +1,281 @@
+"""Graphed functions are called in C, or in Python: nobody can tell which."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import inspect
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+from sapwood.runtime import graphed
+from sapwood.runtime.graphed import Graphed
+from sapwood.testing import IN_C, Rig
+from sapwood.tree.again import maker
+
+WAYS = ("C", "Python")
+MANY = 40
+"""Calls after which encores are played in C."""
+
+
+@pytest.fixture(params=WAYS)
+def way(request, monkeypatch):
+    """Have the class called in one of the two ways."""
+    if maker() is None:
+        pytest.skip("no C compiler here")
+    graphed._call_in_c()
+    assert Graphed.__call__ is not graphed._FRONT.plain
+    if request.param == "Python":
+        monkeypatch.setattr(Graphed, "__call__", graphed._FRONT.plain)
+    return request.param
+
+
+@pytest.fixture
+def rig(way):
+    assert way in WAYS
+    made = Rig(IN_C)
+    yield made
+    gc.collect()
+    made.finish()
+
+
+def numbers(rig):
+    return rig.runtime.array(np.arange(4.0))
+
+
+def settled(f, *args):
+    """Call till encores are played in C, and return the function."""
+    for _ in range(MANY):
+        f(*args)
+    return f
+
+
+def told(found):
+    return np.asarray(found).tolist()
+
+
+def test_most_calls_are_replays_in_c(rig):
+    """Whichever way the class is called."""
+    x = numbers(rig)
+    f = settled(rig.runtime.graph(lambda x: x + 1.0), x)
+    before, agains = rig.lending.launches, f.runner().encores.agains
+    references = sys.getrefcount(agains)
+    for _ in range(MANY):
+        assert told(f(x)) == [1.0, 2.0, 3.0, 4.0]
+    assert rig.lending.launches == before + MANY
+    assert sys.getrefcount(agains) == references
+
+
+def test_keywords_and_wrong_calls(rig):
+    """What is no plain call is as ever, and so is what a function refuses."""
+    x = numbers(rig)
+    f = settled(rig.runtime.graph(lambda x, by=1.0: x * by), x)
+    before = rig.lending.launches
+    for _ in range(3):
+        assert told(f(x=x)) == told(f(x, by=1.0)) == told(f(*[x])) == told(x)
+        assert told(f(x, 2.0)) == told(f(x, by=2.0)) == [0.0, 2.0, 4.0, 6.0]
+        for args, kwargs in [((), {}), ((x, 1.0, 2), {}), ((x,), {"to": 1})]:
+            with pytest.raises(TypeError):
+                f(*args, **kwargs)
+    assert told(settled(f, x)(x)) == told(x)
+    assert rig.lending.launches > before
+
+
+def test_disabled_and_nested_calls_are_plain(rig):
+    """There the function itself runs."""
+    x = numbers(rig)
+    inner = settled(rig.runtime.graph(lambda x: x + 1.0), x)
+    outer = rig.runtime.graph(lambda x: inner(x) * 2.0)
+    before = inner.stats(), rig.lending.launches
+    with sw.disabled():
+        for _ in range(3):
+            assert told(inner(x)) == [1.0, 2.0, 3.0, 4.0]
+            assert told(outer(x)) == [2.0, 4.0, 6.0, 8.0]
+    assert (inner.stats(), rig.lending.launches) == before
+    settled(outer, x)
+    assert told(outer(x)) == [2.0, 4.0, 6.0, 8.0]
+    assert inner.stats() == before[0]
+    assert outer.stats().recordings == 1
+
+
+def test_other_runtimes_are_asked_for(rig):
+    """The runtime is asked at every call; its errors come out."""
+    x = numbers(rig)
+    other, place = Rig(IN_C), [rig.runtime]
+
+    def runtime():
+        if place[0] is None:
+            raise LookupError("none")
+        return place[0]
+
+    f = settled(graphed.graphed(runtime, lambda x: x + 1.0, {}), x)
+    first, launches = f.stats(), rig.lending.launches
+    place[0] = other.runtime
+    with pytest.raises(sw.MisuseError, match="of another runtime"):
+        f(x)
+    assert rig.lending.launches == launches
+    y = other.runtime.array(np.zeros(3))
+    assert told(settled(f, y)(y)) == [1.0] * 3
+    assert f.stats().warmups == 1
+    assert other.lending.launches > 0
+    place[0] = None
+    with pytest.raises(LookupError):
+        f(y)
+    place[0] = rig.runtime
+    assert told(f(x)) == [1.0, 2.0, 3.0, 4.0]
+    assert first.replays > 0
+    del f, y
+    gc.collect()
+    other.finish()
+
+
+def test_a_runtime_that_is_closed_is_told_of(rig):
+    """No encore outlives it."""
+    x = numbers(rig)
+    f = settled(rig.runtime.graph(lambda x: x + 1.0), x)
+    rig.runtime.close()
+    with pytest.raises(sw.MisuseError, match="closed"):
+        f(x)
+
+
+def test_methods_and_objects_of_their_own(rig):
+    """Of an instance each, bound to it, through the class, and when it is gone."""
+    x = numbers(rig)
+
+    class Model:
+        def __init__(self, by):
+            self.by = by
+
+        @rig.runtime.graph
+        def scaled(self, x):
+            return x * self.by
+
+    one, two = Model(2.0), Model(3.0)
+    for _ in range(MANY):
+        assert told(one.scaled(x)) == [0.0, 2.0, 4.0, 6.0]
+        assert told(two.scaled(x)) == [0.0, 3.0, 6.0, 9.0]
+    assert rig.lending.launches > MANY
+    held = two.scaled._method
+    settled(held, x)
+    del two
+    gc.collect()
+    with pytest.raises(sw.MisuseError, match="is gone"):
+        settled(held, rig.runtime.array(np.zeros(7)))
+    assert Model.scaled.__name__ == "scaled"
+    assert one.scaled.__wrapped__(x) is not None
+
+
+def test_it_looks_like_the_function(rig):
+    """Its name, signature, text and what else there is to look at."""
+    x = numbers(rig)
+
+    def scaled(x, /, by: float = 1.0):
+        """Scale it."""
+        return x * by
+
+    scaled.mark = 3
+    f = settled(rig.runtime.graph(scaled), x)
+    assert inspect.signature(f) == inspect.signature(scaled)
+    assert (f.__name__, f.__doc__, f.mark) == ("scaled", "Scale it.", 3)
+    assert f.__wrapped__ is inspect.unwrap(f) is scaled
+    assert repr(f).startswith("<graphed test_it_looks_like_the_function.")
+    assert callable(f)
+    assert weakref.ref(f)() is f
+    assert told(f.__call__(x)) == told(Graphed.__call__(f, x)) == told(x)
+    kinds = [each.kind for each in inspect.signature(f.__call__).parameters.values()]
+    assert kinds == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
+    assert Graphed.__call__.__name__ == "__call__"
+    assert Graphed.__call__.__qualname__ == "Graphed.__call__"
+    assert told(copy.copy(f)(x)) == told(x)
+    with pytest.raises((AttributeError, TypeError)):
+        Graphed.__call__(scaled, x)
+
+
+def test_subclasses_may_call_otherwise(rig):
+    """A method of theirs comes first, and may go on to this one."""
+    x = numbers(rig)
+
+    class Counted(Graphed):
+        calls = 0
+
+        def __call__(self, *args, **kwargs):
+            self.calls += 1
+            return super().__call__(*args, **kwargs)
+
+    plain = rig.runtime.graph(lambda x: x + 1.0)
+    f = settled(Counted(plain.__wrapped__, plain._options, lambda: rig.runtime), x)
+    assert told(f(x)) == [1.0, 2.0, 3.0, 4.0]
+    assert f.calls == MANY + 1
+    assert rig.lending.launches > 0
+
+
+@pytest.mark.usefixtures("way")
+def test_what_was_not_initialised_refuses():
+    """An empty object has nothing to call."""
+    with pytest.raises(AttributeError):
+        Graphed.__new__(Graphed)(1)
+
+
+def test_nothing_grows(rig):
+    """Neither references nor memory, whether a call fits or not."""
+    x = numbers(rig)
+    f = settled(rig.runtime.graph(lambda x, by=1.0: x * by), x)
+    watched = (x, f, f._runtime, rig.runtime, f.runner().encores)
+
+    def counts():
+        rig.runtime.synchronize()
+        gc.collect()
+        references = [sys.getrefcount(each) for each in (*watched, f.__wrapped__)]
+        return references, len(gc.get_objects())
+
+    settled(f, x)
+    before, launches = counts(), rig.lending.launches
+    for _ in range(300):
+        f(x)
+    after = counts()
+    assert rig.lending.launches > launches + 280
+    assert after[0] == before[0]
+    assert abs(after[1] - before[1]) < 100
+    for _ in range(100):
+        f(x, by=2.0)
+        with pytest.raises(TypeError):
+            f(x, 1.0, 2.0)
+    assert counts()[0] == before[0]
+
+
+def test_recordings_that_go_while_others_call(rig):
+    """Threads call, each with its arrays, while all recordings are evicted at times."""
+    f = rig.runtime.graph(lambda x: x + 1.0)
+    wrong, over = [], threading.Event()
+
+    def call(k):
+        try:
+            given = rig.runtime.array(np.full(4 + k, float(k)))
+            while not over.is_set():
+                if told(f(given)) != [k + 1.0] * (4 + k):
+                    wrong.append(k)
+        except BaseException as error:  # noqa: BLE001 - shown by the assertion
+            wrong.append(error)
+
+    threads = [threading.Thread(target=call, args=(k,)) for k in range(3)]
+    for each in threads:
+        each.start()
+    forest = rig.runtime._forest
+    try:
+        for _ in range(40):
+            over.wait(0.02)
+            with forest.device.lock:
+                for node in [*forest.nodes]:
+                    if not node.running:
+                        forest.fell(node, "for this test")
+    finally:
+        over.set()
+        for each in threads:
+            each.join()
+    assert wrong == []
+    assert rig.lending.launches > 0
