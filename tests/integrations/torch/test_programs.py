@@ -325,7 +325,7 @@ def checkpointed(w):
 def hooked(w):
     model = cuda(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)))
     model[0].register_forward_hook(lambda _, __, out: out * 2)
-    model[2].register_full_backward_hook(lambda _, grads, __: (grads[0] * 0.5,))
+    model[2].register_forward_pre_hook(lambda _, given: (given[0] * 0.5,))
     model[0].weight.register_hook(lambda grad: grad.clamp(-0.01, 0.01))
     batches = lambda: (w.values(4, 8), w.values(4, 2))  # noqa: E731
     yield from trained(w, model, adamw, squares, batches)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from random import randint
 
 import numpy as np
@@ -245,6 +245,74 @@ def test_a_function_that_writes_nothing_changes_nothing(watch, array):
         return model.n + len(LOG) + COUNT + x, model.buf, [p.grad for p in model.params]
 
     assert watch(fn, x=1) == ()
+
+
+class Books:
+    """What a function keeps while it runs, and begins anew."""
+
+    def __init__(self, empty):
+        self.now, self.other = empty(), empty()
+
+
+EMPTIES = {
+    "dict": dict,
+    "list": list,
+    "set": set,
+    "deque": deque,
+    "ordered": OrderedDict,
+    "defaultdict": lambda: defaultdict(list),
+}
+
+
+@pytest.mark.parametrize("empty", EMPTIES.values(), ids=EMPTIES)
+def test_an_empty_container_is_as_good_as_another(watch, empty):
+    """Books that were empty, were written, and begin anew are as they were."""
+    books = Books(empty)
+
+    def fn():
+        held = books.now
+        if isinstance(held, dict):
+            held["n"] = 1
+        else:
+            (held.append if hasattr(held, "append") else held.add)(1)
+        books.now = empty()
+
+    assert watch(fn) == ()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda books: setattr(books, "now", {"n": 1}),
+        lambda books: setattr(books, "now", []),
+        lambda books: setattr(books, "now", OrderedDict()),
+        lambda books: setattr(books, "now", books.other),
+        lambda books: setattr(books, "now", defaultdict(list)),
+        lambda books: setattr(books, "full", {}),
+        lambda books: (setattr(books, "now", {}), books.other.update(n=1)),
+    ],
+    ids=["full", "list", "ordered", "shared", "default", "emptied", "besides"],
+)
+def test_other_containers_are_noticed(watch, write):
+    """Full, of another class, known by another name, or in the place of a full one."""
+    books = Books(dict)
+    books.full = {"n": 1}
+
+    def fn():
+        write(books)
+        return books.now, books.other, books.full
+
+    assert len(watch(fn)) == 1
+
+
+def test_another_default_is_noticed(watch):
+    """What an empty container makes of a missing key is a part of it."""
+    books = Books(lambda: defaultdict(list))
+
+    def fn():
+        books.now = defaultdict(set)
+
+    assert len(watch(fn)) == 1
 
 
 def test_writes_into_arguments_are_noticed(watch, array):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 from weakref import WeakSet
 
@@ -364,9 +365,14 @@ _TOLD: Final = (
 """Classes of constants that say what they are."""
 
 
+@lru_cache(maxsize=4096)
+def _look(*look: Any) -> str:
+    return repr(look)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return f"{text(value)}{list(value.stride())}"
+        return _look(value.dtype, value.shape, value.stride())
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     # What others say of themselves may be where they lie, or what is in them: to say

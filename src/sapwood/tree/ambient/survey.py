@@ -23,7 +23,9 @@ from sapwood.tree.ambient.views import (
     BY_NAME,
     DICT,
     EMPTY,
+    LIST,
     REGISTERED,
+    SET,
     value_text,
 )
 from sapwood.tree.containers import constant_key
@@ -32,6 +34,7 @@ __all__ = ["Survey", "survey"]
 
 
 _VIEWS = {**BY_NAME, **STANDARD_VIEWS}
+_CONTAINERS = (DICT, LIST, SET)
 
 
 def survey(
@@ -159,7 +162,7 @@ class Survey:
             change
             for place, inside in self._insides(shared).items()
             if place in insides
-            for change in self._written(insides[place], inside)
+            for change in self._written(before, insides[place], inside)
         )
 
     def _is_of_what(self, before: Survey) -> bool:
@@ -179,7 +182,7 @@ class Survey:
             found.setdefault((id(thing), id(inside.view)), inside)
         return found
 
-    def _written(self, old: Inside, new: Inside) -> Iterator[Change]:
+    def _written(self, before: Survey, old: Inside, new: Inside) -> Iterator[Change]:
         path, thing = self._walk.nodes[new.node].path, self._walk.nodes[new.node].value
         if (
             new.view is PROGRESS
@@ -194,7 +197,9 @@ class Survey:
             return
         for key in [*was, *(key for key in now if key not in was)]:
             change = self._compared(new, key, was.get(key), now.get(key))
-            if change is not None:
+            if change is not None and not self._renews(
+                before, was.get(key), now.get(key)
+            ):
                 yield change
         if new.view is DICT:
             stayed = [key for key in was if key in now]
@@ -216,6 +221,28 @@ class Survey:
             return Change(path, text)
         slot = self._walk.slot(inside, key, by_argument=True)
         return BoundArray(path, text, slot, was, now, self._arguments)
+
+    def _renews(self, before: Survey, old: Row | None, new: Row | None) -> bool:
+        """Return whether an empty container stands where another one did.
+
+        Nobody who is reached had that one before: it is as good as the other.
+        """
+        return (
+            old is not None
+            and new is not None
+            and old.role == new.role == "node"
+            and old.frozen == new.frozen
+            and _default(old.value) == _default(new.value)
+            and before._is_empty(old)
+            and self._is_empty(new)
+            and not before.reaches(new.value)
+        )
+
+    def _is_empty(self, row: Row) -> bool:
+        insides = [each for each in self._walk.insides if each.node == row.node]
+        return bool(insides) and all(
+            each.view in _CONTAINERS and not each.rows for each in insides
+        )
 
     def _is_same(self, inside: Inside, old: Row | None, new: Row | None) -> bool:
         if new is None and old is not None and _is_dead(old):
@@ -246,6 +273,10 @@ class Survey:
         cls = type(self._walk.nodes[inside.node].value)
         found = (vars(base)[new.key] for base in cls.__mro__ if new.key in vars(base))
         return isinstance(next(found, None), cached_property)
+
+
+def _default(container: Any) -> Any:
+    return getattr(container, "default_factory", None)
 
 
 def _is_dead(row: Row) -> bool:
