@@ -184,3 +184,77 @@ def test_nothing_is_noted_where_nothing_is_followed(following):
     assert allocator.note == "mine"
     moments.end()
     assert allocator.note == "mine"
+
+
+# What is lent to compiled graphs.
+
+
+@pytest.fixture
+def lending(following, adapter_of):
+    """Return moments that follow the storage of a tensor, and what lends it."""
+    adapter = adapter_of("cpu")
+    tensor = torch.arange(6.0).view(2, 3).t()
+    stage = adapter.storage(tensor)
+    moments, allocator = following(stage)
+    return SimpleNamespace(
+        moments=moments,
+        allocator=allocator,
+        tensor=tensor,
+        storages=adapter.storages_of,
+        lend=lambda each: moments.lend(adapter.storages_of, each),
+        died=lambda: [life.died for life in moments.lives([stage], allocator.events)],
+        stage=stage,
+    )
+
+
+def test_what_is_lent_is_like_the_tensor_and_known_as_its_storage(lending):
+    """It lies where that lies, and is no more known when it is gone."""
+    lent, known = lending.lend(lending.tensor), len(lending.storages)
+    assert lent.untyped_storage()._cdata != lending.tensor.untyped_storage()._cdata
+    assert lent.data_ptr() == lending.tensor.data_ptr()
+    assert (lent.shape, lent.stride()) == ((3, 2), lending.tensor.stride())
+    assert torch.equal(lent, lending.tensor)
+    assert lending.storages.of(lent) is lending.stage
+    del lent
+    assert len(lending.storages) == known - 1
+    assert lending.storages.of(lending.tensor) is lending.stage
+
+
+def test_a_stage_is_in_use_while_what_was_lent_is_there(lending):
+    """Views of it count; until it is gone, nothing is known."""
+    lent = lending.lend(lending.tensor)
+    lending.allocator.allocate()
+    view = lent[1:]
+    del lent
+    lending.allocator.allocate()
+    assert lending.died() == []
+    del view
+    born = lending.allocator.allocate()
+    assert lending.died() == [born]
+
+
+def test_what_goes_after_the_capture_may_have_been_used_to_its_end(lending):
+    """Nobody says when."""
+    lent = lending.lend(lending.tensor)
+    lending.allocator.allocate()
+    lending.moments.end()
+    del lent
+    assert lending.died() == []
+
+
+def test_what_goes_elsewhere_was_used_in_another_order(lending):
+    """As what autograd's thread lets go of, on a stream of its own."""
+    lent = lending.lend(lending.tensor)
+    lending.allocator.stream = OTHER
+    del lent
+    lending.allocator.stream = STREAM
+    lending.allocator.allocate()
+    assert lending.died() == []
+
+
+def test_others_are_lent_as_they_are(lending):
+    """What nobody follows, and what its bytes do not say."""
+    other = torch.ones(3)
+    assert lending.lend(other) is other
+    lazy = torch._neg_view(lending.tensor)
+    assert lending.lend(lazy) is lazy

@@ -243,3 +243,44 @@ def test_what_a_compiled_graph_launches_is_told(captured, x):
 
     assert captured(fn) == 0
     assert captured(lambda launch, r: (launch(), fn(launch, r), launch())) == 2
+
+
+class Following:
+    """Moments that follow some storages; they lend copies in the place of tensors."""
+
+    def __init__(self, *followed):
+        self.followed, self.seen = followed, []
+
+    def passed(self, uses):
+        self.seen.append(sorted(writes for _, writes in uses))
+
+    def lend(self, storages, tensor):
+        return tensor.clone() if storages.of(tensor) in self.followed else tensor
+
+
+def test_compiled_graphs_are_lent_what_they_only_read(adapter_of, x):
+    """They use that until they let go of it, and all else until they are over."""
+    from types import SimpleNamespace
+
+    from sapwood.integrations.torch.watching import Watcher
+
+    adapter = adapter_of("meta")
+    graph = SimpleNamespace(
+        device_types={"meta"}, cache_key="k", mutated_input_idxs=(1,)
+    )
+    read, written, other = x, torch.zeros_like(x), torch.zeros_like(x)
+    followed = Following(adapter.storage(read), adapter.storage(written))
+    session, inputs = Session(tolerant=False), [read, written, other, 3]
+    with Watcher(session, adapter.storages_of, int, followed) as watcher:
+        with watcher.region(graph, inputs):
+            assert inputs[0] is not read
+            assert inputs[1] is written
+            assert inputs[2] is other
+            inputs.clear()
+        seen = followed.seen[-1]
+        given = (read, other)
+        with watcher.region(graph, given):
+            assert given[0] is read
+    assert seen == [False, True]
+    assert len(session.used) == 3
+    assert followed.seen[-1] == [False, True]

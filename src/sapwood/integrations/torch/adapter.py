@@ -30,7 +30,7 @@ from sapwood.integrations.torch.layout import (
     text,
 )
 from sapwood.integrations.torch.modes import MODES
-from sapwood.integrations.torch.storages import Storages
+from sapwood.integrations.torch.storages import Storages, tensor_over
 from sapwood.integrations.torch.witness import Witness, witness_of
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
@@ -41,9 +41,6 @@ from sapwood.units import Addr
 __all__ = ["TorchAdapter"]
 
 _kinds = frozenset(KINDS)
-_cuda_tensor: Any = getattr(
-    torch._C, "_construct_CUDA_Tensor_From_Storage_And_Metadata", None
-)
 _FLAGS = (
     ("requires_grad", False),
     ("is_leaf", False),
@@ -186,13 +183,8 @@ class TorchAdapter:
     def _over(self, template: Template, theirs: Any, offset: int) -> Any:
         """Return a tensor over a storage of torch's, so many bytes on."""
         look, flags, kind = template
-        offset //= look["dtype"].itemsize
-        if self._on_cuda:
-            look["storage_offset"] = offset
-            tensor = _cuda_tensor(look, theirs)
-        else:
-            empty = torch.empty(0, dtype=look["dtype"], device=theirs.device)
-            tensor = empty.set_(theirs, offset, look["size"], look["stride"])
+        look["storage_offset"] = offset // look["dtype"].itemsize
+        tensor = tensor_over(look, theirs)
         if flags & ~LEAF or kind:
             return _finished(tensor, flags, KINDS[kind])
         return tensor

@@ -146,7 +146,7 @@ class TorchOwner:
                 self._graph.capture_begin(
                     pool=self._pool.id, capture_error_mode="thread_local"
                 )
-            self._framework.passed = self._moments.passed
+            self._framework.moments = self._moments
             failed.pop_all()
 
     def end(self) -> int:
@@ -175,7 +175,7 @@ class TorchOwner:
             last.callback(_C._cuda_clearCublasWorkspaces)
             last.callback(self._history.end, self._pool.id)
             last.callback(self._moments.end)
-            self._framework.passed = None
+            self._framework.moments = None
             # That there is nothing in it, is no reason to warn; and where warnings are
             # errors, torch would not come to its end.
             last.enter_context(warnings.catch_warnings())

@@ -11,6 +11,7 @@ __all__ = [
     "Template",
     "alignment",
     "flags_of",
+    "is_lazy",
     "layout_of",
     "reach",
     "refusal_of",
@@ -50,6 +51,11 @@ def flags_of(tensor: Any) -> int:
     if tensor.is_inference():
         flags |= INFERENCE
     return flags
+
+
+def is_lazy(tensor: Any) -> bool:
+    """Return whether the values of a tensor are not what lies in its memory."""
+    return bool(tensor.is_conj() or tensor.is_neg())
 
 
 def alignment(address: int) -> int:

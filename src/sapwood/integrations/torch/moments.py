@@ -10,17 +10,20 @@ comes twice, and older ones tell of nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
+from sapwood.integrations.torch.layout import is_lazy
+from sapwood.integrations.torch.storages import Storages
 from sapwood.memory.fold import Life
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr
 
-__all__ = ["Moments"]
+__all__ = ["Moments", "Uses"]
 
 _C: Any = torch._C
 _NOTE: Final = "user_metadata"
@@ -30,6 +33,9 @@ _FIRST: Final = -1
 
 _numbers: Final = count(1)
 Event = Mapping[str, Any]
+
+Uses: TypeAlias = list[tuple[Storage, bool]]
+"""What an operation uses, and whether it writes it."""
 
 
 class Moments:
@@ -42,6 +48,7 @@ class Moments:
         self._last: dict[Storage, int | None] = dict.fromkeys(stages, 0)
         self._stream, self._device = stream, device
         self._before: str | None = None
+        self._lent = Counter[Storage]()
 
     def begin(self) -> None:
         """Have torch note numbers; where it cannot, no last use is known."""
@@ -55,11 +62,12 @@ class Moments:
         """Have torch note what it did before; without `begin`, it does nothing."""
         if self._before is not None:
             _C._cuda_setMemoryMetadata(self._before)
+            self._before = None
 
-    def passed(self, uses: Iterable[tuple[Storage, bool]]) -> None:
-        """Take note of an operation that is over: what it used, and if it wrote it."""
+    def passed(self, uses: Uses) -> None:
+        """Take note of an operation that is over."""
         known = [(each, writes) for each, writes in uses if each in self._last]
-        if not known:
+        if not known or self._before is None:
             return
         number = _note()
         ordered = _C._cuda_getCurrentRawStream(self._device) == self._stream
@@ -67,12 +75,31 @@ class Moments:
             lasts = writes or not ordered or self._last[stage] is None
             self._last[stage] = None if lasts else number
 
+    def lend(self, storages: Storages, tensor: Any) -> Any:
+        """Return a tensor to use in the place of one; what freed it is its last use.
+
+        That is the tensor itself, where its storage is no stage that is followed.
+        """
+        stage = storages.of(tensor)
+        if stage not in self._last or is_lazy(tensor):
+            return tensor
+        self._lent[stage] += 1
+
+        def freed() -> None:
+            self._lent[stage] -= 1
+            if self._before is None:
+                self._last[stage] = None  # it may have been used to the end
+            self.passed([(stage, False)])
+
+        return storages.alias(tensor, freed)
+
     def lives(self, stages: Sequence[Storage], events: Sequence[Event]) -> list[Life]:
         """Return when stages were in use; nothing, where all may be to the end.
 
         Moments are places in ``events``, all that torch has noted, in their order.
         """
-        ends = [self._end(self._last.get(stage), events) for stage in stages]
+        last = [None if self._lent[each] else self._last.get(each) for each in stages]
+        ends = [self._end(each, events) for each in last]
         if all(end is None for end in ends):
             return []
         return [

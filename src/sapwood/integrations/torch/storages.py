@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import MisuseError
@@ -18,12 +19,29 @@ from sapwood.integrations.torch.layout import text
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size
 
-__all__ = ["TRAPS", "Lent", "Storages", "lent"]
+__all__ = ["TRAPS", "Lent", "Storages", "lent", "tensor_over"]
 
 _refuse: Any = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)
 
 TRAPS: Final = _refuse is not None
 """Whether torch can refuse a storage: it can where it is built with CUDA."""
+
+
+_cuda_tensor: Any = getattr(
+    torch._C, "_construct_CUDA_Tensor_From_Storage_And_Metadata", None
+)
+
+
+def tensor_over(look: dict[str, Any], theirs: Any) -> Any:
+    """Return a tensor over a storage of torch's, unseen by whoever watches.
+
+    ``look`` is its size, stride, dtype and storage_offset.
+    """
+    if theirs.device.type == "cuda" and _cuda_tensor is not None:
+        return _cuda_tensor(look, theirs)
+    with _disable_current_modes():
+        empty = torch.empty(0, dtype=look["dtype"], device=theirs.device)
+        return empty.set_(theirs, look["storage_offset"], look["size"], look["stride"])
 
 
 class _Theirs:
@@ -106,6 +124,32 @@ class Storages:
             # So the bytes stay as long as it does, whatever becomes of all else.
             theirs.sapwood = Lent(storage, self)
         return theirs
+
+    def alias(self, tensor: Any, freed: Callable[[], None]) -> Any:
+        """Return a tensor like one, by a storage of its own of the same bytes.
+
+        ``freed`` is called, anywhere, when no tensor views that storage any more.
+        """
+        ours, known = self.of(tensor), self._known
+        theirs = torch._C._construct_storage_from_data_pointer(
+            ours.address, self.place, ours.size
+        )
+
+        def forget(reference: _Reference) -> None:
+            del known[reference.number]
+            freed()
+
+        reference = _Reference(theirs, forget)
+        reference.number, reference.storage = theirs._cdata, ours
+        known[reference.number] = reference
+        theirs.sapwood = Lent(ours, self)
+        look = {
+            "size": tuple(tensor.shape),
+            "stride": tensor.stride(),
+            "dtype": tensor.dtype,
+            "storage_offset": tensor.storage_offset(),
+        }
+        return tensor_over(look, theirs)
 
     def _remember(self, theirs: Any, ours: Storage) -> None:
         reference = _Reference(theirs, self._forget)

@@ -13,8 +13,9 @@ import torch
 from sapwood.driver.api import CaptureStatus, Driver
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import MisuseError
+from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.storages import TRAPS, Storages
-from sapwood.integrations.torch.watching import Passed, Watcher
+from sapwood.integrations.torch.watching import Watcher
 from sapwood.memory.framework import Allocate
 from sapwood.memory.guest import GuestFramework, GuestStream
 from sapwood.tree import session
@@ -38,9 +39,9 @@ class TorchFramework(GuestFramework):
     """Torch's tensors on one GPU; ``storages`` are those of its adapter.
 
     ``turn`` is had by whoever uses the stream aside; ``went_back`` says whether the
-    function that was watched last ran backward through autograd's graph; ``passed`` is
-    told of the operations of the capture in progress. Torch itself refuses tensors over
-    bytes that are stale.
+    function that was watched last ran backward through autograd's graph; ``moments``
+    are told of the operations of the capture in progress. Torch itself refuses tensors
+    over bytes that are stale.
     """
 
     traps = TRAPS
@@ -50,7 +51,7 @@ class TorchFramework(GuestFramework):
         self.place = place
         self.storages: Storages | None = None
         self.went_back = False
-        self.passed: Passed | None = None
+        self.moments: Moments | None = None
         self.turn = threading.RLock()
         self._primed = threading.local()
         self._adopt: Callable[[int], Stream] | None = None
@@ -164,8 +165,8 @@ class TorchFramework(GuestFramework):
         # What a capture allocates is the range's, and known.
         counts = not torch.cuda.is_current_stream_capturing()
         before = self._allocated() if counts else 0
-        count, passed = (None, None) if counts else (self._counter(), self.passed)
-        watcher = Watcher(watching, self.storages, count, passed)
+        count = None if counts else self._counter()
+        watcher = Watcher(watching, self.storages, count, self.moments)
         try:
             with self.turn, self._apart(), _uncached(), watcher:
                 yield

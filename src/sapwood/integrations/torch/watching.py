@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import Any, Final, NamedTuple, Self
 from weakref import WeakSet
 
 import torch
@@ -18,11 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sapwood.integrations.torch.compiled import listening
 from sapwood.integrations.torch.layout import text
+from sapwood.integrations.torch.moments import Moments, Uses
 from sapwood.integrations.torch.storages import Storages
-from sapwood.memory.storage import Storage
 from sapwood.tree.session import Session, user_line
 
-__all__ = ["Passed", "Watcher"]
+__all__ = ["Watcher"]
 
 _HOST: Final = (
     "Return the tensor, or compute it outside the graphed function, or use "
@@ -70,11 +70,6 @@ class _Argument(NamedTuple):
     writes: bool
 
 
-Uses: TypeAlias = list[tuple[Storage, bool]]
-"""What an operation uses, and whether it writes it."""
-
-Passed: TypeAlias = Callable[[Uses], object]
-
 _arguments: dict[Any, tuple[_Argument, ...]] = {}
 
 
@@ -96,8 +91,8 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
     """Tells a session of all operations on the tensors of one device.
 
     ``count`` says how much has been captured by now, where this is a capture: what
-    comes to be there between operations was launched past the dispatcher. ``passed``
-    is told of each operation that is over, what it used and whether that was written.
+    comes to be there between operations was launched past the dispatcher. ``moments``
+    are told of each operation that is over.
     """
 
     def __init__(
@@ -105,13 +100,13 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         session: Session,
         storages: Storages,
         count: Callable[[], int] | None = None,
-        passed: Passed | None = None,
+        moments: Moments | None = None,
     ) -> None:
         super().__init__()
         self.session, self._storages = session, storages
         self._kind = storages.place.type
         self._captures = count is not None
-        self._count, self._passed = count or int, passed
+        self._count, self._moments = count or int, moments
         self._told = self._count()
         self._made: WeakSet[Any] = WeakSet()
         self._stack = ExitStack()
@@ -157,7 +152,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         self._find_untold()
         uses: Uses = []
         if self._kind in graph.device_types:
-            uses = self._note_region(graph, inputs)
+            uses = self._lend(inputs, self._note_region(graph, inputs))
         outside, self._line = self._line, self._line or user_line()
         self._regions += 1
         try:
@@ -174,8 +169,8 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
     def _end(self, uses: Uses) -> None:
         """Take note that an operation is over, and has launched all that it does."""
         self._told = self._count()
-        if self._passed is not None:
-            self._passed(uses)
+        if self._moments is not None:
+            self._moments.passed(uses)
 
     def _note_region(self, graph: Any, inputs: Sequence[Any]) -> Uses:
         for each in inputs:
@@ -192,6 +187,23 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         ]
         self._note_uses(uses)
         return uses
+
+    def _lend(self, inputs: Sequence[Any], uses: Uses) -> Uses:
+        """Give a compiled graph tensors of its own, which it lets go of in time.
+
+        Returns what it uses until it is over.
+        """
+        if self._moments is None or not isinstance(inputs, list):
+            return uses
+        lasting = {storage for storage, writes in uses if writes}
+        for i, each in enumerate(inputs):
+            if isinstance(each, torch.Tensor) and each.device.type == self._kind:
+                storage = self._storages.of(each)
+                if storage not in lasting:
+                    inputs[i] = self._moments.lend(self._storages, each)
+                if inputs[i] is each:
+                    lasting.add(storage)
+        return [(storage, writes) for storage, writes in uses if storage in lasting]
 
     def _note_backward(self) -> None:
         if torch._C._current_graph_task_id() >= 0:
