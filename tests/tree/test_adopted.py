@@ -439,3 +439,30 @@ def test_the_pages_of_an_input_are_others_afterwards(make_world, fn, quiet):
         assert taken[True] < taken[False]
     else:
         assert taken[True] <= taken[False]
+
+
+class Books:
+    """What a function notes while it runs, and begins anew at its end."""
+
+    def __init__(self):
+        self.now = {}
+
+
+def _noting(x, books):
+    books.now["made"] = {"half": [x * 0.5]}
+    y = books.now["made"]["half"][0] + 1.0
+    books.now = {}
+    return y
+
+
+def test_what_is_begun_anew_does_not_outlive_the_function(make_world):
+    """Arrays in a container that was given up are nobody's."""
+    with make_world() as world:
+        books, hosts = Books(), [np.full(LENGTH, 1.0 * k) for k in range(6)]
+        f = world.runtime.graph(partial(_noting, books=books))
+        for host in hosts:
+            _same(f(world.runtime.array(host)), host * 0.5 + 1.0)
+            assert books.now == {}
+            world.check()
+        assert f.stats().replays > 2
+        del f

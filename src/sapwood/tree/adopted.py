@@ -17,16 +17,17 @@ from sapwood.driver.api import Driver, GraphHandle
 from sapwood.driver.release import Release
 from sapwood.driver.results import Result
 from sapwood.driver.streams import Stream
-from sapwood.errors import CaptureError, DriverError
+from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.graphs.adopt import Owner, adopt
 from sapwood.graphs.recording import RANGE, Kind, RecordedOp, Recording, Touch
 from sapwood.memory.device import Device
 from sapwood.memory.range import RESERVE, Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, stray
-from sapwood.tree.adapter import Array
+from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.ambient import Ambient
 from sapwood.tree.build import Drawing, build
+from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Warm
 from sapwood.tree.outputs import Outputs, analyse
@@ -178,7 +179,7 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     outputs = analyse(captured.result, values, known, adapter)
     drawing = _drawn(scene, captured, outputs, ambient, read_by)
     if error is None:
-        _check(owner.refusal(captured.result, scene.arrays), outputs, scene)
+        _check(owner.refusal(captured.result, scene.arrays), outputs, scene, taken)
     marks = adapter.marks(read_by.arrays)
     error = error or differs(order.group.warm, session, outputs)
     node = build(drawing, scene.range, scene.forest.device)
@@ -319,7 +320,9 @@ def _recording(
     return Recording(ops, (), (), tuple(touches))
 
 
-def _check(refusal: CaptureError | None, outputs: Outputs, scene: _Scene) -> None:
+def _check(
+    refusal: CaptureError | None, outputs: Outputs, scene: _Scene, taken: Taken
+) -> None:
     """Raise where something outlives the function that no replay could give."""
     range_, owner = scene.range, scene.owner
     if refusal is not None:
@@ -330,6 +333,10 @@ def _check(refusal: CaptureError | None, outputs: Outputs, scene: _Scene) -> Non
             raise stray(storage)
     named = {storage.address for storage in outputs.storages}
     lost = _lost(owner, named)
+    if lost:
+        # Only the surveys of this recording hold those any more.
+        renewed = taken.after.renewed_since(taken.before)
+        named |= _addresses(renewed, scene.forest.adapter)
     deadline = monotonic() + PATIENCE
     while lost and monotonic() < deadline:
         # Garbage in cycles, or what another thread is about to let go of: autograd's
@@ -338,6 +345,14 @@ def _check(refusal: CaptureError | None, outputs: Outputs, scene: _Scene) -> Non
         lost = _lost(owner, named)
     if lost:
         raise outliving([(address, size, None) for address, size in lost])
+
+
+def _addresses(values: Any, adapter: Adapter) -> set[Addr]:
+    try:
+        leaves, _ = flatten(values, adapter.is_array)
+    except MisuseError:
+        return set()  # it is no nest: then what is in there is lost, and refused
+    return {adapter.storage(leaf).address for leaf in leaves if adapter.is_array(leaf)}
 
 
 def _lost(owner: Owner, named: set[Any]) -> list[tuple[Any, Size]]:

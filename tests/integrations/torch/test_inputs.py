@@ -10,7 +10,11 @@ torch = pytest.importorskip("torch")
 
 from sapwood.integrations.torch.moments import Moments  # noqa: E402 - it needs torch
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # Torch's own, where its compiler imports parts of itself.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 ROWS, WIDTH = 4096, 1024
 
@@ -41,9 +45,9 @@ def in_place(x, weights):
 def aside(x, weights):
     """Use an input on another stream, which the end waits for."""
     other, now = torch.cuda.Stream(), torch.cuda.current_stream()
+    total = torch.zeros((), device="cuda")
     other.wait_stream(now)
     y = chain(x, weights)
-    total = torch.zeros((), device="cuda")
     with torch.cuda.stream(other):
         torch.sum(x, (0, 1), out=total)
     now.wait_stream(other)

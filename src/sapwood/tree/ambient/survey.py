@@ -154,16 +154,30 @@ class Survey:
 
     def changes_since(self, before: Survey) -> tuple[Change, ...]:
         """Return what was written since an earlier survey of the same call."""
-        if self._is_of_what(before):
-            return ()
-        shared = self._walk.shares(before._walk)
-        insides = before._insides(shared)
         return tuple(
             change
-            for place, inside in self._insides(shared).items()
-            if place in insides
-            for change in self._written(before, insides[place], inside)
+            for old, new in self._both(before)
+            for change in self._written(before, old, new)
         )
+
+    def renewed_since(self, before: Survey) -> list[Any]:
+        """Return containers that were empty, and in whose place others are by now."""
+        return [
+            old.value
+            for inside, now in self._both(before)
+            for old, new in _pairs(inside, now)
+            if old is not None and self._renews(before, old, new)
+        ]
+
+    def _both(self, before: Survey) -> Iterator[tuple[Inside, Inside]]:
+        """Yield what was found in the same things then and now, if any may differ."""
+        if self._is_of_what(before):
+            return
+        shared = self._walk.shares(before._walk)
+        insides = before._insides(shared)
+        for place, inside in self._insides(shared).items():
+            if place in insides:
+                yield insides[place], inside
 
     def _is_of_what(self, before: Survey) -> bool:
         """Return whether both found the very same, and arguments held no more."""
@@ -191,26 +205,24 @@ class Survey:
         ):
             yield Change(path, f"{path} is a {value_text(thing)}, which moves unseen")
             return
-        was, now = ({row.key: row for row in inside.rows} for inside in (old, new))
-        if new.view.extent == "length" and len(was) != len(now):
-            yield Change(path, f"len({path}) changed from {len(was)} to {len(now)}")
+        if new.view.extent == "length" and len(old.rows) != len(new.rows):
+            lengths = f"from {len(old.rows)} to {len(new.rows)}"
+            yield Change(path, f"len({path}) changed {lengths}")
             return
-        for key in [*was, *(key for key in now if key not in was)]:
-            change = self._compared(new, key, was.get(key), now.get(key))
-            if change is not None and not self._renews(
-                before, was.get(key), now.get(key)
-            ):
+        for was, now in _pairs(old, new):
+            change = self._compared(new, was, now)
+            if change is not None and not self._renews(before, was, now):
                 yield change
-        if new.view is DICT:
-            stayed = [key for key in was if key in now]
-            if stayed != [key for key in now if key in was]:
-                yield Change(path, f"the order of keys in {path} changed")
+        if new.view is DICT and not _are_in_order(old, new):
+            yield Change(path, f"the order of keys in {path} changed")
 
     def _compared(
-        self, inside: Inside, key: Any, old: Row | None, new: Row | None
+        self, inside: Inside, old: Row | None, new: Row | None
     ) -> Change | None:
-        if self._is_same(inside, old, new):
+        row = new or old
+        if row is None or self._is_same(inside, old, new):
             return None
+        key = row.key
         path = self._walk.path(inside, key)
         was = EMPTY if old is None else old.value
         now = EMPTY if new is None else new.value
@@ -273,6 +285,18 @@ class Survey:
         cls = type(self._walk.nodes[inside.node].value)
         found = (vars(base)[new.key] for base in cls.__mro__ if new.key in vars(base))
         return isinstance(next(found, None), cached_property)
+
+
+def _pairs(old: Inside, new: Inside) -> Iterator[tuple[Row | None, Row | None]]:
+    """Yield the rows of the same keys; None where there is none."""
+    was, now = ({row.key: row for row in inside.rows} for inside in (old, new))
+    for key in [*was, *(key for key in now if key not in was)]:
+        yield was.get(key), now.get(key)
+
+
+def _are_in_order(old: Inside, new: Inside) -> bool:
+    was, now = ({row.key: row for row in inside.rows} for inside in (old, new))
+    return [key for key in was if key in now] == [key for key in now if key in was]
 
 
 def _default(container: Any) -> Any:
