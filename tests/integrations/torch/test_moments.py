@@ -21,11 +21,20 @@ class Stage:
 
 
 class Allocator:
-    """What stands for torch's: it notes what it is told with all its events."""
+    """What stands for torch's: it notes what it is told, by thread, with its events."""
 
     def __init__(self):
-        self.note, self.stream = "mine", STREAM
+        self.notes, self.thread = {0: "mine"}, 0
+        self.stream = STREAM
         self.events = []
+
+    @property
+    def note(self):
+        return self.notes.get(self.thread, "")
+
+    @note.setter
+    def note(self, note):
+        self.notes[self.thread] = note
 
     def __getattr__(self, name):
         return {
@@ -106,6 +115,55 @@ def test_events_without_a_number_are_not_understood(following, note):
     event = {} if note is None else {"user_metadata": note}
     allocator.events.append(event)
     assert moments.lives([stage], allocator.events) == []
+
+
+@pytest.mark.parametrize("uses", [1, 3, 8])
+def test_another_thread_remembers_a_capture_before(following, uses):
+    """Autograd's has numbers of its own still, until it is told others."""
+    stage = Stage()
+    before, allocator = following(stage)
+    allocator.thread = 1
+    for _ in range(uses):
+        before.passed([(stage, False)])
+    allocator.thread = 0
+    before.end()
+    moments, _ = following(stage, allocator=allocator)
+    allocator.allocate()
+    moments.passed([(stage, False)])
+    allocator.allocate()
+    allocator.thread = 1
+    for _ in range(uses):
+        allocator.allocate()
+    moments.passed([(stage, False)])
+    last = allocator.allocate()
+    allocator.thread = 0
+    allocator.allocate()
+    moments.end()
+    (life,) = moments.lives([stage], allocator.events)
+    assert life.died == last
+
+
+@pytest.mark.parametrize("note", ["0", "1", "99", "a sapwood 99", "sapwood 99 b"])
+def test_numbers_of_others_are_not_understood(following, note):
+    """What the function tells torch itself is none of ours."""
+    stage = Stage()
+    moments, allocator = following(stage)
+    allocator.note = note
+    allocator.allocate()
+    moments.passed([(stage, False)])
+    allocator.allocate()
+    assert moments.lives([stage], allocator.events) == []
+
+
+def test_what_has_not_begun_takes_nothing_back(following):
+    """A capture may fail before it begins."""
+    moments, allocator = following(Stage())
+    moments.end()
+    assert allocator.note == "mine"
+    unbegun = type(moments)([Stage()], STREAM, 3)
+    allocator.note = "another"
+    unbegun.end()
+    assert allocator.note == "another"
 
 
 def test_where_torch_takes_no_notes_nothing_is_known(following):

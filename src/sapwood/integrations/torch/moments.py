@@ -2,12 +2,16 @@
 
 Torch's history of its allocator has no place for operations. But what torch is told
 meanwhile, it notes with everything that it allocates from then on: here that is a
-number, one higher after every operation that uses such a stage.
+number, a higher one after every operation that uses such a stage.
+
+Torch notes what each thread was told last, autograd's in a capture before. So no number
+comes twice, and older ones tell of nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any, Final
 
 import torch
@@ -20,9 +24,11 @@ __all__ = ["Moments"]
 
 _C: Any = torch._C
 _NOTE: Final = "user_metadata"
+_SAYS: Final = "sapwood "
 _FIRST: Final = -1
 """The moment before all events: inputs are copied before all else."""
 
+_numbers: Final = count(1)
 Event = Mapping[str, Any]
 
 
@@ -35,19 +41,19 @@ class Moments:
     def __init__(self, stages: Iterable[Storage], stream: int, device: int) -> None:
         self._last: dict[Storage, int | None] = dict.fromkeys(stages, 0)
         self._stream, self._device = stream, device
-        self._number, self._before = 0, ""
+        self._before: str | None = None
 
     def begin(self) -> None:
         """Have torch note numbers; where it cannot, no last use is known."""
         if self._last and hasattr(_C, "_cuda_setMemoryMetadata"):
             self._before = _C._cuda_getMemoryMetadata()
-            _C._cuda_setMemoryMetadata("0")
+            _note()
         else:
             self._last = {}
 
     def end(self) -> None:
-        """Have torch note what it did before."""
-        if self._last:
+        """Have torch note what it did before; without `begin`, it does nothing."""
+        if self._before is not None:
             _C._cuda_setMemoryMetadata(self._before)
 
     def passed(self, uses: Iterable[tuple[Storage, bool]]) -> None:
@@ -55,12 +61,11 @@ class Moments:
         known = [(each, writes) for each, writes in uses if each in self._last]
         if not known:
             return
-        self._number += 1
-        _C._cuda_setMemoryMetadata(str(self._number))
+        number = _note()
         ordered = _C._cuda_getCurrentRawStream(self._device) == self._stream
         for stage, writes in known:
             lasts = writes or not ordered or self._last[stage] is None
-            self._last[stage] = None if lasts else self._number
+            self._last[stage] = None if lasts else number
 
     def lives(self, stages: Sequence[Storage], events: Sequence[Event]) -> list[Life]:
         """Return when stages were in use; nothing, where all may be to the end.
@@ -84,6 +89,13 @@ class Moments:
         return next(later, len(events))
 
 
+def _note() -> int:
+    """Have torch note, on this thread, a number higher than all before."""
+    number = next(_numbers)
+    _C._cuda_setMemoryMetadata(f"{_SAYS}{number}")
+    return number
+
+
 def _number(event: Event) -> int | None:
-    note = event.get(_NOTE, "")
-    return int(note) if note.isdecimal() else None
+    others, says, number = event.get(_NOTE, "").partition(_SAYS)
+    return int(number) if says and not others and number.isdecimal() else None
