@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from sapwood import CaptureError
+from sapwood.errors import DriverError
 from sapwood.tree.session import Session
 
 torch = pytest.importorskip("torch")
@@ -184,10 +187,11 @@ def captured(adapter_of):
     def launch():
         count[0] += 1
 
-    def run(fn):
+    def run(fn, *, tell=lambda count: count, raises=None):
         session = Session(tolerant=False)
-        with Launching(), Watcher(session, adapter.storages_of, lambda: count[0]) as w:
-            fn(launch, w.region)
+        watcher = Watcher(session, adapter.storages_of, lambda: tell(count[0]))
+        with raises or nullcontext(), Launching(), watcher:
+            fn(launch, watcher.region)
         return session.untold
 
     return run
@@ -224,6 +228,37 @@ def test_what_an_operation_that_fails_launches_does_not_hide_others(captured, x)
         return x + 1
 
     assert captured(fn) >= 1
+
+
+def test_what_is_launched_before_an_exception_is_untold(captured, x):
+    """What a function has done until then is launched once, and may write arguments."""
+
+    def fn(launch, _):
+        x.add(1)
+        launch()
+        raise ValueError("the function's")
+
+    assert captured(fn, raises=pytest.raises(ValueError, match="the function's")) == 1
+
+
+def test_an_exception_passes_where_nothing_can_be_counted(captured, x):
+    """A capture that is spoilt says so at its end; else it says so there and then."""
+    spoilt = []
+
+    def tell(count):
+        if spoilt:
+            raise DriverError("count", 901, "STREAM_CAPTURE_INVALIDATED", "spoilt")
+        return count
+
+    def fn(*_):
+        x.add(1)
+        spoilt.append(True)
+        raise ValueError("the function's")
+
+    captured(fn, tell=tell, raises=pytest.raises(ValueError, match="the function's"))
+    spoilt.clear()
+    raises = pytest.raises(DriverError, match="spoilt")
+    captured(lambda *_: spoilt.append(True), tell=tell, raises=raises)
 
 
 def test_what_a_compiled_graph_launches_is_told(captured, x):

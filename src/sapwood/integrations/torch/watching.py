@@ -15,6 +15,7 @@ from weakref import WeakSet
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sapwood.errors import DriverError
 from sapwood.integrations.torch.compiled import listening
 from sapwood.integrations.torch.layout import text
 from sapwood.integrations.torch.storages import Storages
@@ -133,8 +134,12 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         """Be told no more."""
         super().__exit__(*raised)
         self._stack.close()
-        if raised[:1] in ((), (None,)):
+        try:
             self._find_untold()
+        except DriverError:
+            # A capture that is spoilt says so where it ends, too.
+            if raised[:1] in ((), (None,)):
+                raise
 
     def _find_untold(self) -> None:
         """Tell the session of work that no operation has launched."""
