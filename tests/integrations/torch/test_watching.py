@@ -18,11 +18,12 @@ def watch(adapter_of):
     """Return what runs a function while it is watched, and what was told of it."""
     from sapwood.integrations.torch.watching import Watcher
 
-    adapter = adapter_of("meta")
+    adapters = {kind: adapter_of(kind) for kind in ("meta", "cpu")}
 
-    def run(fn, *args, tolerant=False):
+    def run(fn, *args, kind="meta", tolerant=False, passed=None):
+        adapter = adapters[kind]
         session = Session(tolerant=tolerant)
-        watcher = Watcher(session, adapter.storages_of)
+        watcher = Watcher(session, adapter.storages_of, passed=passed)
         with watcher:
             fn(*args)
         return session, watcher, adapter
@@ -154,6 +155,79 @@ def test_cpu_tensors_from_outside_are_refused(watch, x):
     with pytest.raises(CaptureError, match="capturable=True"):
         watch(lambda: outside.add_(1))
     session, _, _ = watch(lambda: x * torch.tensor(2.0))
+    assert session.unrecordable is None
+
+
+class Wrapped(torch.Tensor):
+    """A tensor that is made of another, and has no memory of its own."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, device=inner.device
+        )
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        inner = [each.inner if isinstance(each, cls) else each for each in args]
+        return func(*inner, **kwargs or {})
+
+
+def jagged(x):
+    """Return a nested tensor over the rows of one, in Python."""
+    ends = torch.zeros(3, dtype=torch.int64, device="meta")
+    return torch.nested.nested_tensor_from_jagged(x, ends, min_seqlen=1, max_seqlen=4)
+
+
+def test_parameters_are_told_like_other_tensors(watch, x):
+    """They are of a class of their own, which leaves it to torch what happens."""
+    weight = torch.nn.Parameter(x)
+    session, _, adapter = watch(lambda: weight.data.clone())
+    assert adapter.storage(weight) in session.used
+
+
+@pytest.mark.parametrize("wrap", [Wrapped, jagged])
+def test_tensors_made_of_others_use_those(watch, x, wrap):
+    """What they are made of is used when they are, not when they are made."""
+    uses = []
+
+    def fn():
+        wrapped = wrap(x)
+        del uses[:]
+        return wrapped * 2
+
+    watch(fn, passed=lambda used: uses.extend(storage for storage, _ in used))
+    _, _, adapter = watch(lambda: None)
+    assert adapter.storage(x) in uses
+
+
+def sparse(x):
+    places = torch.zeros(1, 4, dtype=torch.int64)
+    return torch.sparse_coo_tensor(places, x, (9, 4), check_invariants=False).to_dense()
+
+
+def nested(x):
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    return torch._nested_tensor_from_mask(x[None], mask) * 2
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("fn", [sparse, nested])
+def test_tensors_without_a_storage_are_refused(watch, fn):
+    """Sparse ones, and nested ones; who is tolerant goes on with them."""
+    x = torch.zeros(4, 4)
+    with pytest.raises(CaptureError, match="sparse or nested"):
+        watch(fn, x, kind="cpu")
+    session, _, _ = watch(fn, x, kind="cpu", tolerant=True)
+    assert "sparse or nested" in str(session.unrecordable)
+
+
+def test_sparse_tensors_elsewhere_are_not_asked_where_they_lie(watch, x):
+    """They have no memory of their own, and may be what a function makes itself."""
+    session, _, _ = watch(lambda: (x + 1, sparse(torch.zeros(4, 4))))
     assert session.unrecordable is None
 
 
