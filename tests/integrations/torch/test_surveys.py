@@ -348,3 +348,49 @@ def test_what_chooses_for_a_kernel_is_looked_into(look):
     assert guards.match() is not None
     wide[0] = True
     assert guards.match() is None
+
+
+class Config:
+    """One way to make a kernel; a function of the user's may go before it."""
+
+    __module__ = "triton.runtime.autotuner"
+
+    def __init__(self, kwargs, pre_hook=None):
+        self.kwargs, self.pre_hook = kwargs, pre_hook
+
+
+class Autotuner(JITFunction):
+    """What chooses among ways to make a kernel, and remembers what it has chosen."""
+
+    __module__ = "triton.runtime.autotuner"
+
+    def __init__(self, fn, configs):
+        super().__init__(fn)
+        self.configs, self.pre_hook, self.post_hook = configs, None, None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kernel, _: kernel.configs[0].kwargs.update(block=2),
+        lambda kernel, _: kernel.configs.pop(0),
+        lambda _, wide: wide.append(True),
+    ],
+    ids=["kwargs", "configs", "hook"],
+)
+def test_what_is_tuned_is_looked_into(look, change):
+    """How a kernel is made is the user's to say, and so is what goes before it."""
+    wide = []
+    configs = [Config({"block": 1}, lambda _: len(wide)), Config({"block": 4})]
+    kernel = Autotuner(JITFunction(None), configs)
+
+    def fn():
+        return kernel[1](2)
+
+    before = look(fn)
+    fn()
+    assert list(look(fn).changes_since(before)) == []
+    guards = before.guards(lambda _: True)
+    assert guards.match() is not None
+    change(kernel, wide)
+    assert guards.match() is None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from sapwood import CaptureError
+from sapwood.errors import DriverError
 from sapwood.tree.session import Session
 
 torch = pytest.importorskip("torch")
@@ -15,11 +18,12 @@ def watch(adapter_of):
     """Return what runs a function while it is watched, and what was told of it."""
     from sapwood.integrations.torch.watching import Watcher
 
-    adapter = adapter_of("meta")
+    adapters = {kind: adapter_of(kind) for kind in ("meta", "cpu")}
 
-    def run(fn, *args, tolerant=False):
+    def run(fn, *args, kind="meta", tolerant=False, passed=None):
+        adapter = adapters[kind]
         session = Session(tolerant=tolerant)
-        watcher = Watcher(session, adapter.storages_of)
+        watcher = Watcher(session, adapter.storages_of, passed=passed)
         with watcher:
             fn(*args)
         return session, watcher, adapter
@@ -154,6 +158,79 @@ def test_cpu_tensors_from_outside_are_refused(watch, x):
     assert session.unrecordable is None
 
 
+class Wrapped(torch.Tensor):
+    """A tensor that is made of another, and has no memory of its own."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, device=inner.device
+        )
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        inner = [each.inner if isinstance(each, cls) else each for each in args]
+        return func(*inner, **kwargs or {})
+
+
+def jagged(x):
+    """Return a nested tensor over the rows of one, in Python."""
+    ends = torch.zeros(3, dtype=torch.int64, device="meta")
+    return torch.nested.nested_tensor_from_jagged(x, ends, min_seqlen=1, max_seqlen=4)
+
+
+def test_parameters_are_told_like_other_tensors(watch, x):
+    """They are of a class of their own, which leaves it to torch what happens."""
+    weight = torch.nn.Parameter(x)
+    session, _, adapter = watch(lambda: weight.data.clone())
+    assert adapter.storage(weight) in session.used
+
+
+@pytest.mark.parametrize("wrap", [Wrapped, jagged])
+def test_tensors_made_of_others_use_those(watch, x, wrap):
+    """What they are made of is used when they are, not when they are made."""
+    uses = []
+
+    def fn():
+        wrapped = wrap(x)
+        del uses[:]
+        return wrapped * 2
+
+    watch(fn, passed=lambda used: uses.extend(storage for storage, _ in used))
+    _, _, adapter = watch(lambda: None)
+    assert adapter.storage(x) in uses
+
+
+def sparse(x):
+    places = torch.zeros(1, 4, dtype=torch.int64)
+    return torch.sparse_coo_tensor(places, x, (9, 4), check_invariants=False).to_dense()
+
+
+def nested(x):
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    return torch._nested_tensor_from_mask(x[None], mask) * 2
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("fn", [sparse, nested])
+def test_tensors_without_a_storage_are_refused(watch, fn):
+    """Sparse ones, and nested ones; who is tolerant goes on with them."""
+    x = torch.zeros(4, 4)
+    with pytest.raises(CaptureError, match="sparse or nested"):
+        watch(fn, x, kind="cpu")
+    session, _, _ = watch(fn, x, kind="cpu", tolerant=True)
+    assert "sparse or nested" in str(session.unrecordable)
+
+
+def test_sparse_tensors_elsewhere_are_not_asked_where_they_lie(watch, x):
+    """They have no memory of their own, and may be what a function makes itself."""
+    session, _, _ = watch(lambda: (x + 1, sparse(torch.zeros(4, 4))))
+    assert session.unrecordable is None
+
+
 def test_a_tolerant_session_goes_on(watch, x):
     """Where that is asked for, what cannot be recorded is noted and done."""
     session, _, _ = watch(lambda: x.copy_(torch.ones(4, 4)), tolerant=True)
@@ -184,10 +261,11 @@ def captured(adapter_of):
     def launch():
         count[0] += 1
 
-    def run(fn):
+    def run(fn, *, tell=lambda count: count, raises=None):
         session = Session(tolerant=False)
-        with Launching(), Watcher(session, adapter.storages_of, lambda: count[0]) as w:
-            fn(launch, w.region)
+        watcher = Watcher(session, adapter.storages_of, lambda: tell(count[0]))
+        with raises or nullcontext(), Launching(), watcher:
+            fn(launch, watcher.region)
         return session.untold
 
     return run
@@ -224,6 +302,37 @@ def test_what_an_operation_that_fails_launches_does_not_hide_others(captured, x)
         return x + 1
 
     assert captured(fn) >= 1
+
+
+def test_what_is_launched_before_an_exception_is_untold(captured, x):
+    """What a function has done until then is launched once, and may write arguments."""
+
+    def fn(launch, _):
+        x.add(1)
+        launch()
+        raise ValueError("the function's")
+
+    assert captured(fn, raises=pytest.raises(ValueError, match="the function's")) == 1
+
+
+def test_an_exception_passes_where_nothing_can_be_counted(captured, x):
+    """A capture that is spoilt says so at its end; else it says so there and then."""
+    spoilt = []
+
+    def tell(count):
+        if spoilt:
+            raise DriverError("count", 901, "STREAM_CAPTURE_INVALIDATED", "spoilt")
+        return count
+
+    def fn(*_):
+        x.add(1)
+        spoilt.append(True)
+        raise ValueError("the function's")
+
+    captured(fn, tell=tell, raises=pytest.raises(ValueError, match="the function's"))
+    spoilt.clear()
+    raises = pytest.raises(DriverError, match="spoilt")
+    captured(lambda *_: spoilt.append(True), tell=tell, raises=raises)
 
 
 def test_what_a_compiled_graph_launches_is_told(captured, x):

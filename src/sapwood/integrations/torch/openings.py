@@ -326,7 +326,8 @@ def _named_only(*names: str) -> Callable[[Any, Reach], Openings]:
 # others by then. Around it there is what the user's own functions decide.
 _TRITON: Final = (
     ("jit", "JITFunction", _nothing),
-    ("autotuner", "Autotuner", _named_only("fn", "pre_hook", "post_hook")),
+    ("autotuner", "Autotuner", _named_only("configs", "fn", "pre_hook", "post_hook")),
+    ("autotuner", "Config", _named_only("kwargs", "pre_hook")),
     ("autotuner", "Heuristics", _named_only("fn", "values")),
 )
 for _module_name, _name, _opened in _TRITON:

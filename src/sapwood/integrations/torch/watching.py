@@ -16,6 +16,7 @@ from weakref import WeakSet
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sapwood.errors import DriverError
 from sapwood.integrations.torch.compiled import listening
 from sapwood.integrations.torch.layout import text
 from sapwood.integrations.torch.moments import Moments, Uses
@@ -36,11 +37,18 @@ _CPU: Final = (
     "Keep it on the device: optimizers do with capturable=True; make other tensors "
     'with device="cuda"'
 )
+_DENSE: Final = (
+    "Use x.to_dense(), or x.to_padded_tensor(0.0) of a nested one (encoders have "
+    'enable_nested_tensor=False); or use on_unsupported="eager"'
+)
 _GENERATOR: Final = (
     "it draws from a generator of its own, and replays would draw the same again",
     "Draw from torch's default generator of the device",
 )
 _aten: Final[Any] = torch.ops.aten
+_NOT_ITSELF: Final = torch.Tensor.__torch_dispatch__
+"""What classes have whose tensors leave it to torch what operations on them do."""
+
 _WAITS: Final = frozenset(
     {
         _aten._linalg_check_errors,
@@ -129,8 +137,12 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         """Be told no more."""
         super().__exit__(*raised)
         self._stack.close()
-        if raised[:1] in ((), (None,)):
+        try:
             self._find_untold()
+        except DriverError:
+            # A capture that is spoilt says so where it ends, too.
+            if raised[:1] in ((), (None,)):
+                raise
 
     def _find_untold(self) -> None:
         """Tell the session of work that no operation has launched."""
@@ -217,13 +229,18 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Note one operation, and run it."""
-        del types
         given = kwargs or {}
+        if any(each.__torch_dispatch__ is not _NOT_ITSELF for each in types):
+            # What is made of other tensors says by operations on those what it does.
+            return NotImplemented
         if func.overloadpacket is _aten.record_stream:
             # It computes nothing, and tells whose memory it is to those who ask.
             return func(*args, **given)
         tensors = list(_tensors(func, args, given))
         here = [each for each in tensors if each[0].device.type == self._kind]
+        if not all(map(_is_dense, here)):
+            self._refused("a sparse or nested tensor is used", _DENSE)
+            return func(*args, **given)
         self._refuse(func, args, given, tensors, here)
         self._note_backward()
         if not self._regions and (here or _makes(given, self._kind)):
@@ -312,7 +329,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
                 self._refuse_cpu_tensor(tensor, "is used on the device", _DATA)
 
     def _refuse_cpu_tensor(self, tensor: Any, does: str, remedy: str) -> None:
-        if tensor.device.type != "cpu" or tensor.untyped_storage() in self._made:
+        if tensor.device.type != "cpu" or self._is_made(tensor):
             return
         what = f"a CPU tensor {text(tensor)} {does}, which no replay would repeat"
         self._refused(what, remedy)
@@ -321,14 +338,16 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         self, packet: Any, tensors: list[tuple[Any, bool]], result: Any
     ) -> None:
         """Remember CPU tensors that come from nothing but the function itself."""
-        if packet in _ENTERS or all(
-            each.untyped_storage() in self._made for each, _ in tensors
-        ):
+        if packet in _ENTERS or all(self._is_made(each) for each, _ in tensors):
             self._note_made(result)
+
+    def _is_made(self, tensor: Any) -> bool:
+        has = torch._C._has_storage(tensor)
+        return has and tensor.untyped_storage() in self._made
 
     def _note_made(self, result: Any) -> None:
         for made in _flat(result):
-            if made.device.type == "cpu":
+            if made.device.type == "cpu" and torch._C._has_storage(made):
                 self._made.add(made.untyped_storage())
 
 
@@ -339,6 +358,12 @@ def _tensors(
         value = args[place] if place < len(args) else given.get(name)
         for tensor in _flat(value):
             yield tensor, writes
+
+
+def _is_dense(use: tuple[Any, bool]) -> bool:
+    """Return whether a tensor's elements lie in a storage of its own."""
+    tensor, _ = use
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _flat(value: Any) -> Iterator[Any]:
