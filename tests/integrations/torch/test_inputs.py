@@ -85,3 +85,25 @@ def test_the_pages_of_an_input_are_shared(weights, monkeypatch, fn, how):
     more = recorded(run, weights)
     assert fewer < more or (fn, how) not in SHARED
     assert fewer <= more
+
+
+def test_inputs_that_backward_reads_are_there(weights):
+    """Autograd's thread has heard of captures before; gradients are eager's."""
+    with sw.Runtime(device="cuda:0", arrays="torch") as rt:
+        for width in (2, 3):
+            used = [each.clone().requires_grad_() for each in weights[:width]]
+
+            def step(x, used=used):
+                for each in used:
+                    each.grad = None
+                (chain(x, used).square().mean() + x.mean()).backward()
+
+            graphed, holder = rt.graph(step), []
+            for _ in range(6):
+                holder.append(torch.randn(ROWS, WIDTH, device="cuda"))
+                step(holder[-1])
+                expected = [each.grad.clone() for each in used]
+                graphed(holder[-1])
+                for each, gradient in zip(used, expected, strict=True):
+                    assert torch.equal(each.grad, gradient)
+            del graphed

@@ -175,3 +175,25 @@ def test_an_operation_of_ones_own_is_told(rt):
             assert torch.equal(untold(x), x * 2)
     assert ", written" not in told.explain()
     assert ", written" in untold.explain()
+
+
+def test_what_was_launched_before_an_exception_is_there(alike):
+    """The function raises, and memory is as eager calls leave it."""
+
+    def program(w):
+        @w.graph
+        def f(x, way):
+            scale(x, x, 2.0)
+            if way:
+                raise KeyError(way)
+            return x + 1
+
+        for k in range(9):
+            x = w.values(LENGTH)
+            try:
+                shown = f(x, k % 3)
+            except KeyError as error:
+                shown = error.args
+            yield shown, x
+
+    alike(program)

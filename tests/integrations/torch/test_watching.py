@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,10 +21,10 @@ def watch(adapter_of):
 
     adapters = {kind: adapter_of(kind) for kind in ("meta", "cpu")}
 
-    def run(fn, *args, kind="meta", tolerant=False, passed=None):
+    def run(fn, *args, kind="meta", tolerant=False, moments=None):
         adapter = adapters[kind]
         session = Session(tolerant=tolerant)
-        watcher = Watcher(session, adapter.storages_of, passed=passed)
+        watcher = Watcher(session, adapter.storages_of, moments=moments)
         with watcher:
             fn(*args)
         return session, watcher, adapter
@@ -199,7 +200,9 @@ def test_tensors_made_of_others_use_those(watch, x, wrap):
         del uses[:]
         return wrapped * 2
 
-    watch(fn, passed=lambda used: uses.extend(storage for storage, _ in used))
+    watch(
+        fn, moments=SimpleNamespace(passed=lambda used: uses.extend(s for s, _ in used))
+    )
     _, _, adapter = watch(lambda: None)
     assert adapter.storage(x) in uses
 
@@ -337,8 +340,6 @@ def test_an_exception_passes_where_nothing_can_be_counted(captured, x):
 
 def test_what_a_compiled_graph_launches_is_told(captured, x):
     """It is one operation, and what it takes is told, however deep graphs are."""
-    from types import SimpleNamespace
-
     graph = SimpleNamespace(device_types={"meta"}, cache_key="k", mutated_input_idxs=())
 
     def fn(launch, region):
@@ -369,8 +370,6 @@ class Following:
 
 def test_compiled_graphs_are_lent_what_they_only_read(adapter_of, x):
     """They use that until they let go of it, and all else until they are over."""
-    from types import SimpleNamespace
-
     from sapwood.integrations.torch.watching import Watcher
 
     adapter = adapter_of("meta")
