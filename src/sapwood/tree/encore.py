@@ -149,8 +149,8 @@ class Encore:
         stream = forest.device.stream()
         if stream is not self._stream() or not self._is_free():
             return None
-        found = node.ambient.glance.look()
-        if found is None or not self._is_there(found):
+        era, found = self.era, node.ambient.glance.look()
+        if found is None or self.era != era or not self._is_there(found):
             return None
         if not (same and CHANGES.latest == self._changes):
             given = memo.given(arrays, lows)
