@@ -360,3 +360,14 @@ def test_all_replays_are_counted(rig):
     assert rig.lending.launches > 0
     assert rig.runtime.stats() == f.stats()
     assert f.stats().replays + f.stats().warmups == MANY - 1
+
+
+def test_a_snapshot_counts_all_replays(rig):
+    """Of functions and of recordings, whether or not anybody asked before."""
+    x = numbers(rig)
+    f = settled(rig.runtime.graph(lambda x: x + 1.0), x)
+    picture = rig.runtime.snapshot()
+    replays = f.stats().replays
+    assert rig.lending.launches > 0
+    assert [each["replays"] for each in picture["functions"]] == [replays]
+    assert [each["hits"] for each in picture["recordings"]] == [replays]
