@@ -25,8 +25,8 @@ class Within:
         self.ones, self.twos, self.fives = (
             runtime.array(np.full(4, number)) for number in (1.0, 2.0, 5.0)
         )
-        for _ in range(LONG):
-            self()
+        for k in range(2 * LONG):
+            self.f(self.fives if k < LONG and k % 2 else self.ones, self.twos)
         self.encores = self.f.runner().encores
         (self.encore,) = self.encores._ready
         glance = self.encore.node.ambient.glance
@@ -137,3 +137,29 @@ def test_a_runtime_that_is_closed_within_is_told_of(within):
     within.todo.append(within.rig.runtime.close)
     with pytest.raises(sw.MisuseError, match="closed"):
         within()
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_what_is_given_while_arrays_are_made_is_of_its_own(monkeypatch, number):
+    """A replay is done, and its arrays are not made: their bytes are had already."""
+    if maker() is None:
+        pytest.skip("no C compiler here")
+    within, todo, held = Within(IN_C), [], []
+    adapter = type(within.rig.runtime._forest.adapter)
+    inner = adapter.make
+
+    def make(self, *args):
+        if todo and todo.pop() == 0:
+            held.extend(within.f(within.fives, within.twos))
+        return inner(self, *args)
+
+    monkeypatch.setattr(adapter, "make", make)
+    within.encore.let_go()
+    within.encore._rest = 1
+    assert within() == within() == RIGHT
+    assert within.launched() > within.launches
+    todo[:] = range(number + 1)
+    assert within() == RIGHT
+    assert within.told(held) == [[7.0] * 4, [10.0] * 4]
+    assert not todo
+    within.rig.abandon()
