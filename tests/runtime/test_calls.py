@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import inspect
+import os
+import subprocess
 import sys
 import threading
 import weakref
@@ -279,3 +281,93 @@ def test_recordings_that_go_while_others_call(rig):
             each.join()
     assert wrong == []
     assert rig.lending.launches > 0
+
+
+def test_what_lost_a_slot_refuses(rig):
+    """As any object that lost an attribute."""
+    x = numbers(rig)
+    f = settled(rig.runtime.graph(lambda x: x + 1.0), x)
+    del f._runtime
+    with pytest.raises(AttributeError):
+        f(x)
+
+
+def test_whoever_has_replaced_the_call_is_not_replaced(monkeypatch):
+    """Calls that somebody watches stay watched."""
+    if maker() is None:
+        pytest.skip("no C compiler here")
+    seen, rig = [], Rig(IN_C)
+
+    def watched(self, *args, **kwargs):
+        seen.append(self)
+        return graphed._FRONT.plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(Graphed, "__call__", watched)
+    monkeypatch.setattr(graphed, "_call_in_c", graphed._call_in_c.__wrapped__)
+    monkeypatch.setattr(graphed, "in_front", lambda front: front.missed)
+    x = numbers(rig)
+    f = settled(rig.runtime.graph(lambda x: x + 1.0), x)
+    assert seen == [f] * MANY
+    assert rig.lending.launches > 0
+    del x
+    rig.abandon()
+
+
+TWICE = """
+import sys
+import numpy as np
+import sapwood as sw
+from sapwood.testing import IN_C, Rig
+
+def made():
+    import sapwood as sw
+    from sapwood.testing import IN_C, Rig
+    rig = Rig(IN_C)
+    f, x = rig.runtime.graph(lambda x: x + 1.0), rig.runtime.array(np.zeros(4))
+    for _ in range(40):
+        f(x)
+    return rig, f, x, sw.disabled
+
+first = made()
+for name in [*sys.modules]:
+    if name.split(".")[0] == "sapwood":
+        del sys.modules[name]
+second = made()
+assert type(first[1]) is not type(second[1])
+for (rig, f, x, disabled), (_, _, _, other) in (first, second), (second, first):
+    before = rig.lending.launches
+    with disabled():
+        f(x)
+    assert rig.lending.launches == before
+    with other():
+        for _ in range(40):
+            f(x)
+    assert rig.lending.launches > before
+"""
+
+
+def test_a_module_that_is_imported_anew_has_a_class_of_its_own():
+    """What functions of the one ask is not what those of the other do."""
+    if maker() is None:
+        pytest.skip("no C compiler here")
+    subprocess.run([sys.executable, "-c", TWICE], check=True, env=dict(os.environ))
+
+
+def test_all_replays_are_counted(rig):
+    """By the runtime as by the function, whoever is asked first."""
+    x = numbers(rig)
+    f = settled(rig.runtime.graph(lambda x: x + 1.0), x)
+    assert rig.lending.launches > 0
+    assert rig.runtime.stats() == f.stats()
+    assert f.stats().replays + f.stats().warmups == MANY - 1
+
+
+def test_a_snapshot_counts_all_replays(rig):
+    """Of functions and of recordings, whether or not anybody asked before."""
+    x = numbers(rig)
+    f = settled(rig.runtime.graph(lambda x: x + 1.0), x)
+    picture = rig.runtime.snapshot()
+    replays = f.stats().replays
+    assert rig.lending.launches > 0
+    assert [each["replays"] for each in picture["functions"]] == [replays]
+    assert [each["hits"] for each in picture["recordings"]] == [replays]

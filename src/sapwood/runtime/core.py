@@ -226,6 +226,8 @@ class Runtime:
     def stats(self) -> Stats:
         """Return the sum of the statistics of all functions that are alive."""
         total = Tally()
+        with self._device.lock:
+            self._forest.settle()
         for runner in list(self._runners):
             total.update(runner.diary.tally)
         return Stats(**total)

@@ -31,6 +31,7 @@ def picture(
     version: str,
 ) -> dict[str, Any]:
     """Return a snapshot, the store left out; called under the device's lock."""
+    forest.settle()
     live = forest.leases.addresses()
     functions = {runner.diary.number: runner.options.name for runner in runners}
     told = [

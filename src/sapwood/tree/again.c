@@ -1,9 +1,10 @@
 /* A replay like the one before it, without the interpreter: `Encore.play`, in C.
  *
- * It is told by a tuple, once, what must be as it was, and looks at that in the order
- * in which `play` does. Wherever anything is otherwise, nothing has been done, and the
- * answer is that it does not fit: `play` is asked then. Tensors are looked at through
- * the exchange of DLPack 1.3, which knows an address and a layout without a call.
+ * It is told by a tuple, once, what must be as it was, and looks at that as `play`
+ * does, last at what any code may change that runs meanwhile. Wherever anything is
+ * otherwise, nothing has been done, and the answer is that it does not fit: `play` is
+ * asked then. Tensors are looked at through the exchange of DLPack 1.3, which knows an
+ * address and a layout without a call.
  */
 #define _POSIX_C_SOURCE 199309L
 #include "again_call.h"
@@ -31,11 +32,11 @@ static int drained(const struct again *a) {
 
 static Object *played(struct again *a, Object *const *call, int *begun) {
   long long began = now();
-  Object *found = NULL, *shown;
+  Object *found = NULL, *kept = NULL, *shown;
   *begun = !drained(a);
   if (*begun || a->noted == NOTES || !is_like_before(a, call))
     return NULL;
-  if (!is_read(a, &found)) {
+  if (!is_read(a, &found) || !(kept = taken(a))) {
     Py_DecRef(found);
     return NULL;
   }
@@ -43,6 +44,7 @@ static Object *played(struct again *a, Object *const *call, int *begun) {
   *begun = !launched(a);
   shown = *begun ? result(a, call, found) : NULL;
   Py_DecRef(found);
+  Py_DecRef(kept);
   a->notes[2 * a->noted] = began, a->notes[2 * a->noted + 1] = now() - began;
   a->noted += *begun;
   return shown;

@@ -12,7 +12,7 @@ enum { DIMS = 16, WORDS = 2, NOTES = 512, CUDA = 2, VECTOR = 16, PASSED = 4 };
 enum place {
   MISS,
   SLOTS,    /* where they lie in their objects, in the order of `enum slot` */
-  ENCORE,   /* a weak reference to it: its `era`, `_changes`, `_marks`, `_renewals` */
+  ENCORE,   /* a weak reference to it, for what it has in the first of the slots */
   STATE,    /* its `era` and `_marks` */
   CHANGES,  /* whose `latest` is `_changes` */
   GLANCE,   /* whose `renewals` are `_renewals` */
@@ -45,6 +45,7 @@ enum slot {
   CHANGES_,
   MARKS_,
   RENEWALS_,
+  KEPT,
   LATEST,
   REVOKED,
   RENEWALS,

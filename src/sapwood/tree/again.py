@@ -134,6 +134,7 @@ def _is_plain(parts: Parts) -> bool:
         and all(memo.lows)
         and parts.marks is not None
         and parts.slots is not None
+        and (parts.kept is not None or not parts.pattern.made)
         and parts.forest.before_call is None
         and all(i < node.argument_places for i in node.aimed)
     )
@@ -202,7 +203,7 @@ def _slots(parts: Parts) -> tuple[int | None, ...]:
     """Return where the slots lie that are read, in the order of `enum slot` in C."""
     pages: Any = type(parts.forest.device.pages)
     read: tuple[tuple[Any, tuple[str, ...]], ...] = (
-        (type(parts.encore), ("era", "_changes", "_marks", "_renewals")),
+        (type(parts.encore), ("era", "_changes", "_marks", "_renewals", "_kept")),
         (type(CHANGES), ("latest",)),
         (pages, ("revoked",)),
         (type(parts.node.ambient.glance), ("renewals",)),

@@ -48,7 +48,7 @@ static int is_now(Object *variable, const Object *value) {
 static Object *encores_of(Object *self) {
   Object *runtime, *agains, *encores = inside(self, front.encores);
   int same;
-  if (!encores || is_none(encores) ||
+  if (!encores || is_none(encores) || !inside(self, front.runtime) ||
       !(runtime = PyObject_CallNoArgs(inside(self, front.runtime))))
     return NULL;
   same = runtime == inside(self, front.on);
@@ -80,9 +80,12 @@ static Method calls = {"__call__",
                        ARGUMENTS | KEYWORDS,
                        "__call__($self, /, *args, **kwargs)\n--\n\n"};
 
-/* What a class may have as `__call__`; there is one such class. Of (session, disabled,
- * plain, missed), and where slots lie: (encores, runtime, on) of the class, agains. */
+/* What a class may have as `__call__`. Of (session, disabled, plain, missed), and where
+ * slots lie: (encores, runtime, on) of the class, agains. There is one such class: None
+ * for another, of modules that were imported anew. */
 EXPORT Object *sapwood_calls(Object *class, Object *told) {
+  if (front.plain)
+    return given(&_Py_NoneStruct);
   front.session = item(told, 0), front.disabled = item(told, 1);
   front.plain = item(told, 2), front.missed = item(told, 3);
   front.encores = (Size)number(told, 4), front.runtime = (Size)number(told, 5);

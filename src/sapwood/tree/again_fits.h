@@ -213,13 +213,21 @@ static int is_read(struct again *a, Object **found) {
   return *found && !is_none(*found) && are_there(a, *found);
 }
 
-/* Whatever may be looked at without the arrays that the function reads. Who else uses
- * an output is said, on any thread, before it is dropped: so it is asked after that. */
+/* What may be looked at before what the function reads. */
 static int is_like_before(struct again *a, Object *const *call) {
   void *context;
   return is_on_stream(a) && is_state_same(a) && are_arguments_fit(a, call) &&
-         is_free(a) && is_order_same(a) && !a->context_of(&context) &&
-         context == a->context;
+         !a->context_of(&context) && context == a->context;
+}
+
+/* What the encore keeps, owned: what is known of it by number stays. NULL where it may
+ * not be had: what ran till now, a finaliser perhaps, may have replayed or evicted. Who
+ * else uses an output is said, on any thread, before it is dropped: so it is asked
+ * after that. */
+static Object *taken(struct again *a) {
+  if (!is_state_same(a) || !is_free(a) || !is_order_same(a))
+    return NULL;
+  return given(slot_of(a, target_of(at(a, ENCORE)), KEPT));
 }
 
 #endif

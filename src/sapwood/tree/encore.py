@@ -147,10 +147,13 @@ class Encore:
         if arrays is None or lows is None or not (same or self._fits(lows)):
             return None
         stream = forest.device.stream()
-        if stream is not self._stream() or not self._is_free():
+        if stream is not self._stream():
             return None
-        found = node.ambient.glance.look()
+        # Any code may run while it is looked: a finaliser's, which may replay, too.
+        era, found = self.era, node.ambient.glance.look()
         if found is None or not self._is_there(found):
+            return None
+        if self.era != era or not self._is_free():
             return None
         if not (same and CHANGES.latest == self._changes):
             given = memo.given(arrays, lows)

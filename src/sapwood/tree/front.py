@@ -36,7 +36,10 @@ class Front(NamedTuple):
 
 
 def in_front(front: Front) -> Callable[..., Any] | None:
-    """Return what the class may be called by; None where there is no C."""
+    """Return what the class may be called by; None where there is no C.
+
+    Neither is there for a second class of a process.
+    """
     found = library()
     if found is None:
         return None
