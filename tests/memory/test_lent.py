@@ -213,6 +213,26 @@ def test_addresses_that_somebody_knows_stay_reserved(bench, page):
     assert range_ not in pages.lingering
 
 
+@pytest.mark.parametrize("folded", [False, True])
+def test_addresses_that_somebody_knows_stay_mapped(bench, page, folded):
+    """He may look there, at whatever it is, while little memory is held for that."""
+    pages, driver, known = bench.device.pages, bench.device.driver, [True]
+    range_ = Range.reserve(pages)
+    range_.outsiders = lambda: known[0]
+    base, size = range_.lend(Size(64 * page))
+    if folded:
+        range_.fold([_life(base, size, 0, None)], set(), ())
+    range_.close()
+    assert pages.mapped() <= (64 if folded else 8)
+    stream = bench.device.stream()
+    for at in range(base, base + size, page):
+        assert len(driver.download(at, Size(8), stream.handle)) == 8
+    known[0] = False
+    pages.close_lingering()
+    assert pages.mapped() == 0
+    assert range_ not in pages.lingering
+
+
 def test_too_much_is_out_of_memory(make_bench):
     """Where there is no memory to lend, nothing is lent."""
     bench = make_bench()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import random
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
 
@@ -466,3 +466,27 @@ def test_what_is_begun_anew_does_not_outlive_the_function(make_world):
             world.check()
         assert f.stats().replays > 2
         del f
+
+
+def test_what_stood_in_for_an_argument_is_refused_later(make_world, monkeypatch):
+    """Whoever has it when a capture has failed finds no bytes behind it."""
+    given, seen = [], []
+
+    def refusal(_, __, arrays):
+        seen.extend(each for each in arrays if not any(each is x for x in given))
+        return sw.CaptureError("it is refused", remedy="Go on") if seen else None
+
+    monkeypatch.setattr(Owner, "refusal", refusal)
+    with make_world() as world:
+        f = world.runtime.graph(lambda x: x + 1.0)
+        for _ in range(8):
+            given.append(world.runtime.array(np.ones(LENGTH)))
+            with suppress(sw.CaptureError):
+                _same(f(given[-1]), np.full(LENGTH, 2.0))
+        assert seen
+        for each in seen:
+            with pytest.raises(sw.StaleOutput, match="stood in for an argument"):
+                each + 1.0
+        seen.clear()
+        given.clear()
+        del f, each

@@ -66,8 +66,8 @@ class Range:
 
     Made by `reserve`; to be closed. `close` leaves pages mapped that are live, and
     the last lease takes them along. ``outsiders`` says whether somebody else still
-    knows allocations by addresses of this range, which then stay reserved. ``folded``
-    says whether an extent may be mapped several times.
+    knows allocations by addresses of this range, which then stay mapped, on whatever
+    pages. ``folded`` says whether an extent may be mapped several times.
     """
 
     def __init__(self, pages: Pages, base: Addr) -> None:
@@ -192,7 +192,9 @@ class Range:
         _, at, size = self._lent
         count = size // self.pages.page
         self._take_back()
-        self._lend(at, count, self.pages.create(grain(count), scratch=True))
+        least, create = grain(count), self.pages.create
+        spare = (each for each in self._spare() if each.pages >= least)
+        self._lend(at, count, next(spare, None) or create(least, scratch=True))
         return True
 
     def fold(
@@ -235,8 +237,9 @@ class Range:
                 yield Life(address, Addr(address + size), first, None)
 
     def _take_back(self) -> None:
-        lent, self._lent, self._wide = self._lent, None, None
-        self.pages.spare = bool
+        lent, self._lent = self._lent, None
+        if self._wide is not None:
+            self._wide, self.pages.spare = None, bool
         if lent is None:
             return
         extent, at, size = lent
@@ -369,15 +372,19 @@ class Range:
         Called again when a lease on pages of a closed range ends.
         """
         self.closed = True
-        live = self.pages.live
+        live, known = self.pages.live, self.outsiders()
         with Release() as release:
-            release(self._take_back)
             release(self.pages.settle, self.mask)
-            release(
-                self._unmap,
-                {i: e for i, e in self._extents.items() if not e.mask & live},
-            )
-            if self._extents or self.outsiders():
+            if known:
+                # Whoever looks at what he has there is not to break the device.
+                release(self._narrow)
+            else:
+                release(self._take_back)
+                release(
+                    self._unmap,
+                    {i: e for i, e in self._extents.items() if not e.mask & live},
+                )
+            if self._extents or known:
                 self.pages.lingering[self] = None
             else:
                 self.pages.lingering.pop(self, None)

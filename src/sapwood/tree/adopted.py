@@ -144,8 +144,28 @@ def _record_into(
     scene = _Scene(order, forest, range_, owner, places, roles, stages, arrays)
     capture = _Adopting(device, captor, range_, owner)
     owner.follow(_followed(stages, device))
-    with owner.holding([*arrays, *order.before.arrays()]):
-        taken = take(order, forest, capture, arrays)
+    try:
+        made = _captured(scene, capture)
+    except BaseException:
+        _spoil(stages)
+        raise
+    if made.error is not None:
+        _spoil(stages)
+    return made
+
+
+def _spoil(stages: Mapping[int, Storage]) -> None:
+    """Refuse what stood in for inputs, to whoever finds it in an exception's frames."""
+    for stage in stages.values():
+        stage.remedy = "Look at the argument that was passed"
+        stage.revoke("it stood in for an argument while the function was captured")
+
+
+def _captured(scene: _Scene, capture: _Adopting) -> Recorded:
+    order, forest, owner = scene.order, scene.forest, scene.owner
+    device = forest.device
+    with owner.holding([*scene.arrays, *order.before.arrays()]):
+        taken = take(order, forest, capture, scene.arrays)
         # It stays the owner's, and is known as long as what was made of it.
         forget = partial(device.driver.destroy_graph, taken.captured.graph)
         try:

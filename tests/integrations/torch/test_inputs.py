@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 import sapwood as sw
@@ -12,8 +14,9 @@ from sapwood.integrations.torch.moments import Moments  # noqa: E402 - it needs 
 
 pytestmark = [
     pytest.mark.gpu,
-    # Torch's own, where its compiler imports parts of itself.
+    # Torch's own, where its compiler imports parts of itself, and gives advice.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32"),
 ]
 
 ROWS, WIDTH = 4096, 1024
@@ -87,23 +90,46 @@ def test_the_pages_of_an_input_are_shared(weights, monkeypatch, fn, how):
     assert fewer <= more
 
 
-def test_inputs_that_backward_reads_are_there(weights):
+def test_inputs_that_backward_reads_are_there():
     """Autograd's thread has heard of captures before; gradients are eager's."""
     with sw.Runtime(device="cuda:0", arrays="torch") as rt:
-        for width in (2, 3):
-            used = [each.clone().requires_grad_() for each in weights[:width]]
+        for depth in (2, 3):
+            layers = [torch.nn.Linear(WIDTH, WIDTH).cuda() for _ in range(depth)]
+            module, given = torch.nn.Sequential(*layers), []
 
-            def step(x, used=used):
-                for each in used:
-                    each.grad = None
-                (chain(x, used).square().mean() + x.mean()).backward()
+            def step(x, module=module):
+                module.zero_grad()
+                (module(x).relu().square().mean() + x.mean()).backward()
 
-            graphed, holder = rt.graph(step), []
+            graphed = rt.graph(step)
             for _ in range(6):
-                holder.append(torch.randn(ROWS, WIDTH, device="cuda"))
-                step(holder[-1])
-                expected = [each.grad.clone() for each in used]
-                graphed(holder[-1])
-                for each, gradient in zip(used, expected, strict=True):
+                given.append(torch.randn(ROWS, WIDTH, device="cuda"))
+                step(given[-1])
+                expected = [each.grad.clone() for each in module.parameters()]
+                graphed(given[-1])
+                for each, gradient in zip(module.parameters(), expected, strict=True):
                     assert torch.equal(each.grad, gradient)
+            assert graphed.stats().replays > 1
             del graphed
+
+
+def test_what_an_exception_holds_breaks_nothing():
+    """Its frames hold what stood in for arguments, and what was made of them."""
+
+    def fails(x):
+        y = x * 2
+        raise KeyError(y, x)
+
+    with sw.Runtime(device="cuda:0", arrays="torch") as rt:
+        f, kept = rt.graph(fails), []
+        for _ in range(4):
+            x = torch.ones(ROWS, WIDTH, device="cuda")
+            with pytest.raises(KeyError) as caught:
+                f(x)
+            kept.append(caught.value.args)
+            for each in caught.value.args:
+                with suppress(RuntimeError):
+                    str(each)
+        assert torch.equal(x * 2, x + x)
+        torch.cuda.synchronize()
+        del kept, caught, each

@@ -218,6 +218,7 @@ def nested(x):
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 @pytest.mark.parametrize("fn", [sparse, nested])
 def test_tensors_without_a_storage_are_refused(watch, fn):
     """Sparse ones, and nested ones; who is tolerant goes on with them."""

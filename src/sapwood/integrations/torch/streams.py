@@ -53,7 +53,7 @@ class TorchFramework(GuestFramework):
         self.went_back = False
         self.moments: Moments | None = None
         self.turn = threading.RLock()
-        self._primed = threading.local()
+        self._primed, self._met = threading.local(), threading.local()
         self._adopt: Callable[[int], Stream] | None = None
         self._aside: Stream | None = None
         self._make_aside: Callable[[], Stream] | None = None
@@ -96,8 +96,20 @@ class TorchFramework(GuestFramework):
 
     def raw(self) -> int:
         """Return the number of torch's current stream."""
+        if not getattr(self._met, "thread", False):
+            self._meet()
         raw: int = torch._C._cuda_getCurrentRawStream(self.place.index)
         return raw
+
+    def _meet(self) -> None:
+        """Have this thread be as after any work of torch's: with a current context.
+
+        Otherwise torch would warn where it calls cuBLAS first of all.
+        """
+        self._met.thread = True
+        device = torch._C._cuda_getDevice()
+        if device == self.place.index:
+            torch._C._cuda_setDevice(device)
 
     def theirs(self, stream: GuestStream) -> Any:
         """Return torch's stream over one of ours."""
