@@ -61,9 +61,11 @@ def torchs(torch, monkeypatch):
     framework = TorchFramework(torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "ExternalStream", named)
     monkeypatch.setattr(torch.cuda, "stream", current)
-    monkeypatch.setattr(
-        torch._C, "_cuda_getCurrentRawStream", lambda _: now[-1], raising=False
-    )
+    for name, answer in (
+        ("_cuda_getCurrentRawStream", lambda _: now[-1]),
+        ("_cuda_getDevice", lambda: 1),
+    ):
+        monkeypatch.setattr(torch._C, name, answer, raising=False)
     return framework, now
 
 

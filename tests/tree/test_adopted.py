@@ -69,7 +69,7 @@ class Owner:
         self.alive: dict[Addr, tuple[Size, int]] = {}
         self.over: list[Life] = []
         self.last: dict[Storage, int | None] = {}
-        range_.outsiders = lambda: bool(self.alive)
+        range_.outsiders = lambda: bool(self.survivors())
 
     def allocate(self, size, stream):
         del stream

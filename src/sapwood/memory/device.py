@@ -165,6 +165,7 @@ class Device:
         self.closed = True
         with self.lock, Release() as release:
             release(self.returns.drain)
+            self.pages.ends = True
             release(self.pages.close_lingering)
             release(self.pages.settle, Mask(-1))
             release(self.driver.synchronize)

@@ -79,9 +79,10 @@ class Pages:
     ``limit`` bounds the bytes of all extents, the ``heap`` pages included. ``live``
     is the mask of pages that a lease holds; ``lingering`` are the closed ranges that
     wait for the end of one; ``revoked`` says whether any lease was ever ended while
-    arrays had its bytes. ``spare`` and then ``reclaim`` are asked for memory before an
-    `OutOfMemory` is raised, and say whether they found any: what nobody will miss, and
-    what somebody may; ``holders`` says who has how many bytes.
+    arrays had its bytes, ``ends`` that the device is closed. ``spare`` and then
+    ``reclaim`` are asked for memory before an `OutOfMemory` is raised, and say whether
+    they found any: what nobody will miss, and what somebody may; ``holders`` says who
+    has how many bytes.
     """
 
     __slots__ = ("__dict__", "__weakref__", "live", "revoked", "uses")  # C looks there
@@ -90,7 +91,7 @@ class Pages:
         self.driver, self.limit = driver, limit
         self.page = driver.abilities.page
         self.live = Mask(0)
-        self.revoked = False
+        self.revoked = self.ends = False
         self.extents: dict[Extent, None] = {}
         self.lingering: dict[Lingering, None] = {}
         self.heap = 0

@@ -375,7 +375,7 @@ class Range:
         live, known = self.pages.live, self.outsiders()
         with Release() as release:
             release(self.pages.settle, self.mask)
-            if known:
+            if known and not self.pages.ends:
                 # Whoever looks at what he has there is not to break the device.
                 release(self._narrow)
             else:
