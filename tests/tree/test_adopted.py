@@ -490,3 +490,5 @@ def test_what_stood_in_for_an_argument_is_refused_later(make_world, monkeypatch)
         seen.clear()
         given.clear()
         del f, each
+        # In cycles with their errors' frames.
+        gc.collect()
