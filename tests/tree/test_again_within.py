@@ -163,3 +163,33 @@ def test_what_is_given_while_arrays_are_made_is_of_its_own(monkeypatch, number):
     assert within.told(held) == [[7.0] * 4, [10.0] * 4]
     assert not todo
     within.rig.abandon()
+
+
+@pytest.mark.parametrize("variant", ["latest", IN_C])
+def test_recordings_that_take_turns_look_once(variant):
+    """That an output is held is seen before guards are asked, which takes longer."""
+    rig, looks = Rig(variant), [0]
+    weight, x = (rig.runtime.array(np.full(4, number)) for number in (1.0, 2.0))
+    f, result = rig.runtime.graph(lambda x: x + weight), None
+    for _ in range(10):
+        result = f(x)
+    encores = f.runner().encores
+    first, second = encores._ready
+    glance = first.node.ambient.glance
+    assert second.node.ambient.glance is glance
+    inner = glance.look
+
+    def look():
+        looks[0] += 1
+        return inner()
+
+    # What has been put to C has the other: it is put there again.
+    glance.look, encores.agains, first._rest, second._rest = look, (), 1, 1
+    for _ in range(4):
+        result = f(x)
+    before, calls = looks[0], f.stats().replays
+    for _ in range(LONG):
+        result = f(x)
+    assert looks[0] - before == f.stats().replays - calls == LONG
+    assert np.asarray(result).tolist() == [3.0] * 4
+    rig.abandon()

@@ -152,14 +152,19 @@ static int is_mask(Object *mask, Object *pages, Object **known, int all) {
   return fit;
 }
 
-static int is_free(struct again *a) {
-  Object *counted = at(a, COUNTED), *masks = at(a, MASKS);
-  Object *uses = slot(a, PAGES, USES), *stream = target_of(at(a, STREAM));
-  if (!is_mask(slot(a, PAGES, LIVE), item(masks, 0), &a->live, 0))
-    return 0;
+/* Whether nobody has what is kept, as far as one can see without a call. */
+static int is_unheld(const struct again *a) {
   for (Size k = 0; k < a->kept; k++)
     if (a->uses[k].object->references != a->uses[k].references)
       return 0;
+  return 1;
+}
+
+static int is_free(struct again *a) {
+  Object *counted = at(a, COUNTED), *masks = at(a, MASKS);
+  Object *uses = slot(a, PAGES, USES), *stream = target_of(at(a, STREAM));
+  if (!is_unheld(a) || !is_mask(slot(a, PAGES, LIVE), item(masks, 0), &a->live, 0))
+    return 0;
   for (Size k = 0; k < PyTuple_Size(item(counted, 1)); k++) {
     Object *count = PyObject_CallOneArg(item(counted, 0), item(item(counted, 1), k));
     int same = count && same_number(count, item(item(counted, 2), k));
@@ -213,11 +218,12 @@ static int is_read(struct again *a, Object **found) {
   return *found && !is_none(*found) && are_there(a, *found);
 }
 
-/* What may be looked at before what the function reads. */
+/* What may be looked at before what the function reads, which takes longer: an output
+ * that is held, as where two recordings take turns, is seen at once. */
 static int is_like_before(struct again *a, Object *const *call) {
   void *context;
   return is_on_stream(a) && is_state_same(a) && are_arguments_fit(a, call) &&
-         !a->context_of(&context) && context == a->context;
+         is_unheld(a) && !a->context_of(&context) && context == a->context;
 }
 
 /* What the encore keeps, owned: what is known of it by number stays. NULL where it may

@@ -147,7 +147,7 @@ class Encore:
         if arrays is None or lows is None or not (same or self._fits(lows)):
             return None
         stream = forest.device.stream()
-        if stream is not self._stream():
+        if stream is not self._stream() or not self._is_free():
             return None
         # Any code may run while it is looked: a finaliser's, which may replay, too.
         era, found = self.era, node.ambient.glance.look()
