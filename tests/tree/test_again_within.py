@@ -184,7 +184,9 @@ def test_recordings_that_take_turns_look_once(variant):
         return inner()
 
     # What has been put to C has the other: it is put there again.
-    glance.look, encores.agains, first._rest, second._rest = look, (), 1, 1
+    glance.look, encores.agains = look, ()
+    for each in (first, second):
+        each.again, each._rest = None, 1
     for _ in range(4):
         result = f(x)
     before, calls = looks[0], f.stats().replays
