@@ -104,17 +104,21 @@ def test_what_may_be_used_for_longer_is_in_use_to_the_end(following, how):
     assert moments.lives([first], allocator.events) == []
 
 
-@pytest.mark.parametrize("note", [None, "", "mine", "-1"])
-def test_events_without_a_number_are_not_understood(following, note):
-    """Somebody else has told torch something, or other threads are told of nothing."""
+@pytest.mark.parametrize("note", [None, "", "mine", "-1", "sapwood", "sapwood -1"])
+def test_events_without_a_number_tell_of_nothing(following, note):
+    """Other threads were told of none: what they allocate ends no life."""
     stage = Stage()
     moments, allocator = following(stage)
-    moments.passed([(stage, False)])
-    allocator.allocate()
-    assert moments.lives([stage], allocator.events) != []
     event = {} if note is None else {"user_metadata": note}
     allocator.events.append(event)
-    assert moments.lives([stage], allocator.events) == []
+    moments.passed([(stage, False)])
+    allocator.events += [event, event]
+    (life,) = moments.lives([stage], allocator.events)
+    assert life.died == 3
+    last = allocator.allocate()
+    allocator.events.append(event)
+    (life,) = moments.lives([stage], allocator.events)
+    assert life.died == last == 3
 
 
 @pytest.mark.parametrize("uses", [1, 3, 8])
@@ -144,15 +148,25 @@ def test_another_thread_remembers_a_capture_before(following, uses):
 
 
 @pytest.mark.parametrize("note", ["0", "1", "99", "a sapwood 99", "sapwood 99 b"])
-def test_numbers_of_others_are_not_understood(following, note):
-    """What the function tells torch itself is none of ours."""
+def test_numbers_of_others_tell_of_nothing(following, note):
+    """What the function tells torch itself is none of ours, before or after a use."""
     stage = Stage()
     moments, allocator = following(stage)
     allocator.note = note
     allocator.allocate()
     moments.passed([(stage, False)])
+    allocator.note = note
     allocator.allocate()
-    assert moments.lives([stage], allocator.events) == []
+    moments.passed([])
+    (life,) = moments.lives([stage], allocator.events)
+    assert life.died == 2
+    moments.passed([(stage, False)])
+    (life,) = moments.lives([stage], allocator.events)
+    assert life.died == 2
+    allocator.allocate()
+    allocator.allocate()
+    (life,) = moments.lives([stage], allocator.events)
+    assert life.died == 2
 
 
 def test_what_has_not_begun_takes_nothing_back(following):

@@ -108,11 +108,10 @@ class Moments:
         ]
 
     def _end(self, last: int | None, events: Sequence[Event]) -> int | None:
-        """Return at which event torch notes a number for the first time."""
-        numbers = [_number(event) for event in events]
-        if last is None or None in numbers:
+        """Return the first event that is known to come after a number was noted."""
+        if last is None:
             return None
-        later = (i for i, n in enumerate(numbers) if n is not None and n >= last)
+        later = (i for i, event in enumerate(events) if _number(event) >= last)
         return next(later, len(events))
 
 
@@ -123,6 +122,10 @@ def _note() -> int:
     return number
 
 
-def _number(event: Event) -> int | None:
+def _number(event: Event) -> int:
+    """Return the number that torch noted with an event; 0, where it tells of nothing.
+
+    Threads that were told none are not in step with the capture.
+    """
     others, says, number = event.get(_NOTE, "").partition(_SAYS)
-    return int(number) if says and not others and number.isdecimal() else None
+    return int(number) if says and not others and number.isdecimal() else 0
