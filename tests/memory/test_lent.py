@@ -233,6 +233,58 @@ def test_addresses_that_somebody_knows_stay_mapped(bench, page, folded):
     assert range_ not in pages.lingering
 
 
+def test_what_stays_mapped_costs_nobody_anything(make_bench, page):
+    """Where there is no memory for it, nothing is reclaimed, and nothing is mapped."""
+    bench = make_bench(limit=40)
+    pages, reclaimed = bench.device.pages, []
+    range_ = Range.reserve(pages)
+    range_.outsiders = lambda: True
+    range_.lend(Size(63 * page))
+    pages.limit = Size(0)
+    pages.reclaim = lambda: reclaimed.append(True)
+    range_.close()
+    assert not reclaimed
+    assert pages.mapped() == 0
+    assert range_ in pages.lingering
+    range_.outsiders = bool
+    pages.close_lingering()
+
+
+def test_a_device_that_is_closed_keeps_nothing_mapped(bench, page):
+    """Whoever knows addresses keeps them reserved, and no memory."""
+    pages = bench.device.pages
+    range_ = Range.reserve(pages)
+    range_.outsiders = lambda: True
+    range_.lend(Size(8 * page))
+    range_.close()
+    assert pages.mapped() > 0
+    pages.ends = True
+    pages.close_lingering()
+    assert pages.mapped() == 0
+    assert range_ in pages.lingering
+    range_.outsiders = bool
+    pages.close_lingering()
+
+
+def test_temporaries_that_nobody_tells_of_are_alone(bench, page):
+    """Of two on one page one is told of: the page is in use as long as the other."""
+    half, pages = Size(page // 2), bench.device.pages
+    range_ = Range.reserve(pages)
+    stream, returns = bench.device.stream(), bench.device.returns
+    told, other = (range_.allocate(half, stream, returns, line=None) for _ in range(2))
+    base, _ = range_.lend(Size(page))
+    lives = [_life(told.address, half, -1, 1), _life(base, page, 2, 3)]
+    range_.fold(lives, set(), ())
+    assert range_.size() == 2
+    assert (
+        range_.mask_of(other.address, Addr(other.address + half))
+        & (range_.mask_of(base, Addr(base + page)))
+        == 0
+    )
+    del told, other
+    range_.close()
+
+
 def test_too_much_is_out_of_memory(make_bench):
     """Where there is no memory to lend, nothing is lent."""
     bench = make_bench()

@@ -25,7 +25,7 @@ from sapwood.memory.storage import Storage
 from sapwood.memory.validate import validate
 from sapwood.testing import poison_idle
 from sapwood.testing.inexact import Inexact
-from sapwood.tree import session
+from sapwood.tree import adopted, session
 from sapwood.tree.adopted import record_adopted
 from sapwood.units import Addr, Size
 
@@ -364,16 +364,19 @@ def _past(x, y, held, noticed):
     return z
 
 
-@pytest.mark.parametrize("hides", [False, True])
+@pytest.mark.parametrize("words", ["starts", "ends", "hidden"])
 @pytest.mark.parametrize("noticed", [True, False])
 def test_work_that_is_untold_may_use_all_there_is(
-    make_world, monkeypatch, noticed, hides
+    make_world, monkeypatch, noticed, words
 ):
     """Whatever it reads and writes is as with NumPy, if only its being is noticed."""
-    if hides:
+    if words == "hidden":
         monkeypatch.setattr(Adopting, "words", lambda *_: None)
     with make_world() as world:
         held, want = {"h": world.runtime.array(np.ones(9))}, {"h": np.ones(9)}
+        if words == "ends":
+            _, end = world.forest.adapter.span(held["h"])
+            monkeypatch.setattr(Adopting, "words", lambda *_: frozenset({end}))
         f = world.runtime.graph(partial(_past, held=held, noticed=noticed))
         wrong = 0
         for k in range(8):
@@ -492,3 +495,18 @@ def test_what_stood_in_for_an_argument_is_refused_later(make_world, monkeypatch)
         del f, each
         # In cycles with their errors' frames.
         gc.collect()
+
+
+@pytest.mark.parametrize("times", [2, None])
+def test_what_others_let_go_of_late_has_not_outlived_the_function(
+    make_world, monkeypatch, times
+):
+    """Threads that have done their part of a function may hold of it for a moment."""
+    left = iter([[(Addr(1), Size(8))]] * (times or 1 << 20))
+    with make_world() as world:
+        f, x = world.runtime.graph(layers), world.runtime.array(np.ones(LENGTH))
+        f(x)
+        monkeypatch.setattr(adopted, "_lost", lambda *_: next(left, []))
+        with nullcontext() if times else pytest.raises(sw.CaptureError, match="outli"):
+            _same(f(x), layers(np.ones(LENGTH)))
+        del f, x

@@ -192,10 +192,21 @@ class Range:
         _, at, size = self._lent
         count = size // self.pages.page
         self._take_back()
-        least, create = grain(count), self.pages.create
-        spare = (each for each in self._spare() if each.pages >= least)
-        self._lend(at, count, next(spare, None) or create(least, scratch=True))
+        self._lend(at, count, self.pages.create(grain(count), scratch=True))
         return True
+
+    def _leave(self) -> None:
+        """Leave the same addresses mapped on whatever there is, if there is any."""
+        if self._lent is None or self._wide is None:
+            return
+        _, at, size = self._lent
+        count = size // self.pages.page
+        self._take_back()
+        least, create = grain(count), self.pages.create_if_free
+        spare = (each for each in self._spare() if each.pages >= least)
+        extent = next(spare, None) or create(least, scratch=True)
+        if extent is not None:
+            self._lend(at, count, extent)
 
     def fold(
         self,
@@ -377,7 +388,7 @@ class Range:
             release(self.pages.settle, self.mask)
             if known and not self.pages.ends:
                 # Whoever looks at what he has there is not to break the device.
-                release(self._narrow)
+                release(self._leave)
             else:
                 release(self._take_back)
                 release(

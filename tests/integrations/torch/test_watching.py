@@ -241,6 +241,34 @@ def test_a_tolerant_session_goes_on(watch, x):
     assert "host data" in str(session.unrecordable)
 
 
+@pytest.fixture(scope="module")
+def seeded():
+    """Return an operation that gives a CPU tensor beside what it makes of one."""
+    library = torch.library.Library("sapwood_watching", "DEF")
+    library.define("seeded(Tensor x) -> (Tensor, Tensor)")
+    library.impl("seeded", lambda x: (x + 1, torch.tensor(7)), "Meta")
+    yield torch.ops.sapwood_watching.seeded
+    library._destroy()
+
+
+def test_what_an_operation_gives_on_the_cpu_is_its_own(adapter_of, watch, seeded, x):
+    """As attention's seeds in a warm-up; in a capture it would be baked in."""
+    from sapwood.integrations.torch.watching import Watcher
+
+    def fn():
+        y, seed = seeded(x)
+        return y * seed
+
+    session, _, _ = watch(fn)
+    assert session.unrecordable is None
+    capture = Session(tolerant=False)
+    with (
+        pytest.raises(CaptureError, match="used on the device"),
+        Watcher(capture, adapter_of("meta").storages_of, int),
+    ):
+        fn()
+
+
 # Work that is launched past the dispatcher.
 
 
