@@ -22,6 +22,7 @@ from collections.abc import (
 )
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from sapwood.driver.api import Access
@@ -179,34 +180,28 @@ class Range:
             return largest
         self._wide = self.pages.create_if_free(wanted, scratch=True)
         if self._wide is not None:
-            self.pages.spare = self._narrow
+            self.pages.spare = partial(self._lend_less, self.pages.create)
             return self._wide
         if largest is not None and largest.pages >= least:
             return largest
         return self.pages.create(least, scratch=True)
 
-    def _narrow(self) -> bool:
-        """Lend the same addresses with less, as memory is scarce; say if that helps."""
+    def _lend_less(self, create: Callable[..., Extent | None]) -> bool:
+        """Lend the same addresses with less, if that was made for it; say if so.
+
+        What there is stands behind them, or what ``create`` makes, or nothing.
+        """
         if self._lent is None or self._wide is None:
             return False
         _, at, size = self._lent
         count = size // self.pages.page
         self._take_back()
-        self._lend(at, count, self.pages.create(grain(count), scratch=True))
-        return True
-
-    def _leave(self) -> None:
-        """Leave the same addresses mapped on whatever there is, if there is any."""
-        if self._lent is None or self._wide is None:
-            return
-        _, at, size = self._lent
-        count = size // self.pages.page
-        self._take_back()
-        least, create = grain(count), self.pages.create_if_free
-        spare = (each for each in self._spare() if each.pages >= least)
+        least = grain(count)
+        spare = (e for e in self._spare() if e.pages >= least)
         extent = next(spare, None) or create(least, scratch=True)
         if extent is not None:
             self._lend(at, count, extent)
+        return True
 
     def fold(
         self,
@@ -224,8 +219,7 @@ class Range:
         lives = [*lives, *self._lasting(lives)]
         found = stretches(lives, outputs, self.base, self.pages.page)
         self.folded = bool(found)
-        touched = {i for each in found for i in each.indices()}
-        with self._moving(touched):
+        with self._moving({i for each in found for i in each.indices()}):
             mine = set(self._extents.values())
             idle = [e for e in candidates if e not in mine]
             placed, made = folded(self.pages, found, self._spare(), idle)
@@ -236,16 +230,13 @@ class Range:
                 release_unused(self.pages, made)
         self._open((index, extent.pages) for index, extent in placed.items())
 
-    def _lasting(self, lives: Sequence[Life]) -> Iterator[Life]:
-        """Yield temporaries of which nothing is known, where some are told of."""
-        told = {life.lo for life in lives}
-        taken = self._halves[False].taken
+    def _lasting(self, lives: Sequence[Life]) -> list[Life]:
+        """Return temporaries of which nothing is known, where some are told of."""
+        told, taken = {life.lo for life in lives}, self._halves[False].taken
         if told.isdisjoint(taken):
-            return
-        first = min(life.born for life in lives)
-        for address, size in taken.items():
-            if address not in told:
-                yield Life(address, Addr(address + size), first, None)
+            return []
+        left, first = taken.keys() - told, min(life.born for life in lives)
+        return [Life(at, Addr(at + taken[at]), first, None) for at in left]
 
     def _take_back(self) -> None:
         lent, self._lent = self._lent, None
@@ -388,7 +379,7 @@ class Range:
             release(self.pages.settle, self.mask)
             if known and not self.pages.ends:
                 # Whoever looks at what he has there is not to break the device.
-                release(self._leave)
+                release(self._lend_less, self.pages.create_if_free)
             else:
                 release(self._take_back)
                 release(
