@@ -88,9 +88,19 @@ def test_a_whole_call_that_is_one_array_is_named_by_its_path(make_array, adapter
 
 
 def test_arguments_are_bound_as_the_call_binds_them():
-    """Wrong ones raise what the call would raise."""
-    bound = Parameters(_train).bind((1, 2, 3), {"bias": 4})
-    assert bound == {"params": 1, "batch": 2, "rest": (3,), "others": {"bias": 4}}
+    """Wrong ones raise what the call would raise; the gathered come one by one."""
+    bound = Parameters(_train).bind((1, 2, 3), {"bias": 4, "rest[0]": 5})
+    assert bound == {
+        "params": 1,
+        "batch": 2,
+        "rest[0]": 3,
+        "bias": 4,
+        "others['rest[0]']": 5,
+    }
+    assert Parameters(lambda x, /, **more: None).bind((1,), {"x": 2}) == {
+        "x": 1,
+        "more['x']": 2,
+    }
     with pytest.raises(TypeError, match="batch"):
         Parameters(_train).bind((1,), {})
 

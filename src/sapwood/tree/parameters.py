@@ -48,14 +48,28 @@ class Parameters:
             self._signature: inspect.Signature | None = inspect.signature(fn)
         except (TypeError, ValueError):
             self._signature = None
+        known = () if self._signature is None else self._signature.parameters.values()
+        kinds = {each.kind: each.name for each in known}
+        self._rest = kinds.get(inspect.Parameter.VAR_POSITIONAL, "")
+        self._more = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
 
     def bind(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Mapping[str, object]:
-        """Return the arguments by parameter; raises `TypeError` as the call would."""
+        """Return the arguments by parameter; raises `TypeError` as the call would.
+
+        Those of ``*args`` and ``**kwargs`` come one by one: what they are gathered in
+        is made anew by every call, and nobody's.
+        """
         if self._signature is None:
             return {f"args[{i}]": value for i, value in enumerate(args)} | dict(kwargs)
-        return dict(self._signature.bind(*args, **kwargs).arguments)
+        found = dict(self._signature.bind(*args, **kwargs).arguments)
+        rest, more = found.pop(self._rest, ()), found.pop(self._more, {})
+        found |= {f"{self._rest}[{i}]": value for i, value in enumerate(rest)}
+        for name, value in more.items():
+            # What may only be passed by its place can have the name of a keyword.
+            found[name if name not in found else f"{self._more}[{name!r}]"] = value
+        return found
 
     def check(self, option: str, names: Sequence[str]) -> None:
         """Raise `MisuseError` for a name that is no parameter."""
