@@ -63,8 +63,10 @@ class Owner:
 
     def __init__(self, world, range_, room, stream):
         self.world, self.stream = world, stream
-        self.base, _ = range_.lend(Size(min(room, 256 * PAGE)))
-        self.stop, self.moment = self.base, 0
+        pages = world.rooms.pop() if world.rooms else 256
+        self.base, size = range_.lend(Size(min(room, pages * PAGE)))
+        self.stop, self.moment, self.short = self.base, 0, False
+        self.limit = Addr(self.base + min(size, pages * PAGE))
         self.idle: dict[Size, list[Addr]] = {}
         self.alive: dict[Addr, tuple[Size, int]] = {}
         self.over: list[Life] = []
@@ -78,6 +80,9 @@ class Owner:
         whole = Size(-(-size // 512) * 512)
         again = self.idle.setdefault(whole, [])
         if not again:
+            if self.stop + whole > self.limit:
+                self.short = True
+                raise RuntimeError("the framework's allocator has nothing left")
             again.append(self.stop)
             self.stop = Addr(self.stop + whole)
         address = again.pop()
@@ -105,6 +110,7 @@ class Owner:
 
     def begin(self):
         self.world.current = self
+        self.world.captures += 1
         self.world.below.begin_capture(self.stream.handle)
 
     def end(self):
@@ -148,7 +154,8 @@ class World:
 
     def __init__(self, *, folds=True, follows=True):
         self.folds, self.follows = folds, follows
-        self.current, self.rejoined = None, 0
+        self.rooms: list[int] = []
+        self.current, self.rejoined, self.captures = None, 0, 0
         self.emulated = Emulated(Size(1 << 23), PAGE, "latest")
         self.below = Adopting(Inexact(self.emulated))
         self.checked = Checked(self.below)
@@ -514,3 +521,52 @@ def test_what_others_let_go_of_late_has_not_outlived_the_function(
         with nullcontext() if times else pytest.raises(sw.CaptureError, match="outli"):
             _same(f(x), layers(np.ones(LENGTH)))
         del f, x
+
+
+@pytest.mark.parametrize("catches", [False, True])
+def test_too_little_room_has_the_function_captured_with_more(make_world, catches):
+    """What it did for want of room is nobody's result, whatever it made of that."""
+    with make_world() as world:
+        cache = {}
+
+        def fn(x):
+            cache["last"] = x * 2.0
+            try:
+                return layers(x)
+            except RuntimeError:
+                if not catches:
+                    raise
+                return x * 0.0
+
+        graphed, host = world.runtime.graph(fn), np.linspace(0.0, 1.0, LENGTH)
+        x = world.runtime.array(host)
+        for _ in range(2):  # the second finds what the first has bound
+            _same(graphed(x), layers(host))
+        world.rooms[:] = [256, 3, 1]
+        for _ in range(3):
+            _same(graphed(x), layers(host))
+            _same(cache["last"], host * 2.0)
+            assert world.captures == graphed.stats().recordings + 2
+        world.check()
+        del x, graphed
+        cache.clear()
+
+
+def test_no_room_that_is_enough_is_an_error(make_world, monkeypatch):
+    """It names the limit; nothing is left of the attempts, and eager code goes on."""
+    monkeypatch.setattr("sapwood.tree.adopted.LENT", Size(4 * PAGE))
+    with make_world() as world:
+        host = np.linspace(0.0, 1.0, LENGTH)
+        x, strict = world.runtime.array(host), world.runtime.graph(layers)
+        lenient = world.runtime.graph(layers, on_unsupported="eager")
+        for graphed in (strict, lenient):
+            _same(graphed(x), layers(host))
+        before = world.mapped()
+        world.rooms[:] = [1] * 20
+        with pytest.raises(sw.CaptureError, match=r"allocates more than .* captured"):
+            strict(x)
+        assert world.mapped() == before
+        for _ in range(3):
+            _same(lenient(x), layers(host))
+        assert strict.stats().recordings == lenient.stats().recordings == 0
+        del x, graphed, strict, lenient

@@ -36,6 +36,11 @@ class Owner(Protocol):
         """Whether only `launch` does all that a replay is."""
         ...
 
+    @property
+    def short(self) -> bool:
+        """Whether there was less room than has been asked for so far."""
+        ...
+
     def holding(self, arrays: Sequence[Any]) -> AbstractContextManager[object]:
         """Return a context after which arrays have the memory that they have now.
 

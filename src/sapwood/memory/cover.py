@@ -11,7 +11,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-__all__ = ["cover", "grain", "power_below", "runs", "stretch", "touching"]
+__all__ = [
+    "cover",
+    "grain",
+    "power_above",
+    "power_below",
+    "runs",
+    "stretch",
+    "touching",
+]
 
 PIECES: Final = 16
 """About how many extents a large run is made of: a sixteenth of it, at the most,
@@ -87,3 +95,8 @@ def _cover_run(
 def power_below(number: int) -> int:
     """Return the largest power of two that is at most ``number``, which is positive."""
     return 1 << (number.bit_length() - 1)
+
+
+def power_above(number: int) -> int:
+    """Return the smallest power of two that is at least a positive ``number``."""
+    return 1 << (number - 1).bit_length()

@@ -22,7 +22,6 @@ from collections.abc import (
 )
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from functools import partial
 from typing import Final
 
 from sapwood.driver.api import Access
@@ -31,22 +30,22 @@ from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import DriverError, InternalError
 from sapwood.memory.backing import covering, folded, release_unused
 from sapwood.memory.blocks import Blocks
-from sapwood.memory.cover import grain, power_below, runs, stretch, touching
+from sapwood.memory.cover import grain, runs, stretch, touching
 from sapwood.memory.fold import Life, stretches
+from sapwood.memory.loan import Loan
 from sapwood.memory.pages import Extent, Pages
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Mask, Size, align_up
 
-__all__ = ["REACH", "Range"]
+__all__ = ["LENT", "REACH", "RESERVE", "Range"]
 
 RESERVE: Final = Size(1 << 37)
 HALF: Final = Size(RESERVE // 2)
 REACH: Final = Size(HALF + HALF // 2)
 """Up to here captured allocations lie, behind it those made after the capture."""
 
-WIDE: Final = Size(256 << 20)
-"""How large an extent to lend is at the most, unless sixteen are too few. Mapping one
-costs an H200 60 us, large or small; making and releasing this much costs it 90."""
+LENT: Final = Size(REACH - HALF)
+"""How much somebody else may allocate from."""
 
 
 class _Block:
@@ -76,12 +75,12 @@ class Range:
         self.closed = self.folded = False
         self.mask = Mask(0)
         self._extents: dict[int, Extent] = {}
-        self._lent: tuple[Extent, Addr, Size] | None = None
-        self._wide: Extent | None = None
         self.outsiders: Callable[[], bool] = bool
         self._lines: dict[Addr, str | None] = {}
         self._halves = (Blocks(base), Blocks(Addr(base + HALF)))
         self._late = Blocks(Addr(base + REACH))
+        room = LENT // pages.page
+        self._loan = Loan(pages, Addr(base + HALF), room, self._extents)
 
     @classmethod
     def reserve(cls, pages: Pages) -> Range:
@@ -135,7 +134,7 @@ class Range:
         ]
 
     def _back(self, at: Addr, size: Size, *, stays: bool) -> Size:
-        page, spare = self.pages.page, self._spare()
+        page, spare = self.pages.page, self._loan.spare()
         count = align_up(size, page) // page
         if not stays:
             count = stretch(count, Counter(e.pages for e in spare))
@@ -149,59 +148,9 @@ class Range:
     def lend(self, size: Size) -> tuple[Addr, Size]:
         """Back addresses that somebody else allocates from; return where and how many.
 
-        One extent stands behind all of them, again and again: nothing that is captured
-        runs. `fold` ends that.
+        What stands behind them is scratch; `fold` ends that.
         """
-        page, at = self.pages.page, Addr(self.base + HALF)
-        count = min(max(1, align_up(size, page) // page), (REACH - HALF) // page)
-        return self._lend(at, count, self._aside(count))
-
-    def _lend(self, at: Addr, count: int, extent: Extent) -> tuple[Addr, Size]:
-        page = self.pages.page
-        whole = Size(-(-count // extent.pages) * extent.pages * page)
-        driver = self.pages.driver
-        extent.ranges += 1
-        self._lent = (extent, at, Size(0))
-        for offset in range(0, whole, extent.pages * page):
-            driver.map(Addr(at + offset), extent.handle)
-            self._lent = (extent, at, Size(offset + extent.pages * page))
-        driver.set_access(at, whole, Access.READ_WRITE)
-        return at, whole
-
-    def _aside(self, count: int) -> Extent:
-        """Return an extent to lend ``count`` pages with: a large one, if it is to have.
-
-        Nobody is to lose anything for one that is larger than need be.
-        """
-        least = grain(count)
-        wanted = max(least, min(power_below(count), WIDE // self.pages.page))
-        largest = max(self._spare(), key=lambda e: e.pages, default=None)
-        if largest is not None and 2 * largest.pages >= wanted:
-            return largest
-        self._wide = self.pages.create_if_free(wanted, scratch=True)
-        if self._wide is not None:
-            self.pages.spare = partial(self._lend_less, self.pages.create)
-            return self._wide
-        if largest is not None and largest.pages >= least:
-            return largest
-        return self.pages.create(least, scratch=True)
-
-    def _lend_less(self, create: Callable[..., Extent | None]) -> bool:
-        """Lend the same addresses with less, if that was made for it; say if so.
-
-        What there is stands behind them, or what ``create`` makes, or nothing.
-        """
-        if self._lent is None or self._wide is None:
-            return False
-        _, at, size = self._lent
-        count = size // self.pages.page
-        self._take_back()
-        least = grain(count)
-        spare = (e for e in self._spare() if e.pages >= least)
-        extent = next(spare, None) or create(least, scratch=True)
-        if extent is not None:
-            self._lend(at, count, extent)
-        return True
+        return self._loan.lend(size)
 
     def fold(
         self,
@@ -215,14 +164,14 @@ class Range:
         the same time may be one. ``outputs`` and ``candidates`` as in `place`. If it
         raises, the range must be closed.
         """
-        self._take_back()
+        self._loan.take_back()
         lives = [*lives, *self._lasting(lives)]
         found = stretches(lives, outputs, self.base, self.pages.page)
         self.folded = bool(found)
         with self._moving({i for each in found for i in each.indices()}):
             mine = set(self._extents.values())
             idle = [e for e in candidates if e not in mine]
-            placed, made = folded(self.pages, found, self._spare(), idle)
+            placed, made = folded(self.pages, found, self._loan.spare(), idle)
             try:
                 for index, extent in placed.items():
                     self._map_extent(index, extent)
@@ -237,20 +186,6 @@ class Range:
             return []
         left, first = taken.keys() - told, min(life.born for life in lives)
         return [Life(at, Addr(at + taken[at]), first, None) for at in left]
-
-    def _take_back(self) -> None:
-        lent, self._lent = self._lent, None
-        if self._wide is not None:
-            self._wide, self.pages.spare = None, bool
-        if lent is None:
-            return
-        extent, at, size = lent
-        extent.ranges -= 1
-        with Release() as release:
-            if size:
-                release(self.pages.driver.unmap, at, size)
-            if not extent.ranges:
-                release(self.pages.release, extent)
 
     # After capture.
 
@@ -288,7 +223,7 @@ class Range:
 
         If it raises, the range must be closed.
         """
-        spare, missing = self._spare(), runs(indices)
+        spare, missing = self._loan.spare(), runs(indices)
         for first, count in missing:
             self._map(first, count, spare, scratch=True)
         self._open(missing)
@@ -316,7 +251,7 @@ class Range:
                 (inside - outputs, True),
                 (inside & outputs, False),
             ):
-                spare = self._spare() if scratch else list(candidates)
+                spare = self._loan.spare() if scratch else list(candidates)
                 for first, count in runs(pages):
                     self._map(first, count, spare, scratch=scratch)
             self._open(runs(inside))
@@ -379,9 +314,9 @@ class Range:
             release(self.pages.settle, self.mask)
             if known and not self.pages.ends:
                 # Whoever looks at what he has there is not to break the device.
-                release(self._lend_less, self.pages.create_if_free)
+                release(self._loan.less, self.pages.create_if_free)
             else:
-                release(self._take_back)
+                release(self._loan.take_back)
                 release(
                     self._unmap,
                     {i: e for i, e in self._extents.items() if not e.mask & live},
@@ -393,11 +328,6 @@ class Range:
                 if self.base:
                     base, self.base = self.base, Addr(0)
                     release(self.pages.driver.unreserve, base, RESERVE)
-
-    def _spare(self) -> list[Extent]:
-        # What was made to be lent goes when that ends: nothing else may lie on it.
-        mine = {*self._extents.values(), self._wide}
-        return [e for e in self.pages.extents if e.scratch and e not in mine]
 
     def _map(
         self, first: int, count: int, spare: list[Extent], *, scratch: bool

@@ -13,6 +13,7 @@ from sapwood.memory import fold
 from sapwood.memory.backing import folded
 from sapwood.memory.caching.silo import Silo
 from sapwood.memory.heap import Everybody, Heap
+from sapwood.memory.loan import Loan
 from sapwood.memory.pages import Pages
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
@@ -76,8 +77,8 @@ MEMORY_MUTANTS: Final = (
     ),
     _mutant(
         "extent mapped twice",
-        Range._spare,  # noqa: SLF001
-        "and e not in mine",
+        Loan.spare,
+        "and e not in taken",
         "",
     ),
     _mutant(

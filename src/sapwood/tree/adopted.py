@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -21,7 +22,7 @@ from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.graphs.adopt import Owner, adopt
 from sapwood.graphs.recording import RANGE, Kind, RecordedOp, Recording, Touch
 from sapwood.memory.device import Device
-from sapwood.memory.range import RESERVE, Range
+from sapwood.memory.range import LENT, RESERVE, Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, stray
 from sapwood.tree.adapter import Adapter, Array
@@ -51,10 +52,13 @@ from sapwood.units import Addr, Size, size_text
 
 __all__ = ["Captor", "record_adopted"]
 
-ROOM: Final = Size(512 << 20)
-"""What there is to allocate from beyond twice what the warm-up has allocated: what it
-found ready, such as the workspaces of libraries, is made anew in a capture."""
+ROOM: Final = Size(64 << 20)
+"""What there is to allocate from beyond what the warm-up has allocated: what it found
+ready, such as the workspaces of libraries, is made anew in a capture, and allocators
+round up."""
 
+MORE: Final = 8
+"""How many times as much there is when it was not enough."""
 
 PATIENCE: Final = 0.05
 """For how many seconds other threads may hold what the function has made."""
@@ -84,8 +88,9 @@ class Captor(Protocol):
 def record_adopted(order: Order, forest: Forest, captor: Captor) -> Recorded:
     """Have a call captured and build a node; nothing of it has run.
 
-    Whatever waits for the whole device, on any thread, spoils a capture: then the
-    function, of which nothing has run, is captured again. Raises `CaptureError`,
+    Whatever waits for the whole device, on any thread, spoils a capture; and there may
+    have been too little room. Then the function, of which nothing has run, is captured
+    again. Raises `CaptureError`,
     `DriverError` or `OutOfMemory`, and then no trace is left but what the function's
     own Python did to plain values.
     """
@@ -101,22 +106,43 @@ def record_adopted(order: Order, forest: Forest, captor: Captor) -> Recorded:
 def _record(order: Order, forest: Forest, captor: Captor) -> Recorded:
     # Of captures that failed, whose tensors lived on in an exception.
     forest.device.pages.close_lingering()
+    warm = order.group.warm
+    room = Size(ROOM + warm.room) if warm else Size(MORE * ROOM)
+    while True:
+        room = min(room, LENT)
+        with suppress(_Short):
+            return _record_in(room, order, forest, captor)
+        if room == LENT:
+            raise CaptureError(
+                f"the function allocates more than {size_text(LENT)} while it is "
+                "captured",
+                remedy="Graph a part of it that needs less",
+            )
+        room = Size(MORE * room)
+
+
+class _Short(Exception):
+    """There was too little room: what the function did then is not what it does."""
+
+
+def _record_in(room: Size, order: Order, forest: Forest, captor: Captor) -> Recorded:
     range_ = Range.reserve(forest.device.pages)
     try:
-        warm = order.group.warm
-        room = Size(ROOM + (2 * warm.room if warm else 0))
         owner = captor.owner(range_, room, captor.stream())
     except BaseException:
         range_.close()
         raise
     try:
         return _record_into(range_, order, forest, captor, owner)
-    except BaseException:
+    except BaseException as error:
+        short = isinstance(error, Exception) and owner.short
         # What the function made is garbage by now, or lives in its exception.
         gc.collect()
         with Release() as release:
             release(owner.close)
             release(range_.close)
+        if short:
+            raise _Short from None
         raise
 
 
@@ -185,6 +211,10 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     order, owner, adapter = scene.order, scene.owner, scene.forest.adapter
     captured, session = taken.captured, taken.captured.session
     bound, error = settled(taken)
+    if owner.short:
+        if captured.error is not None:
+            captured.error.taken()
+        raise _Short
     if error is None:
         _check_code(order.group.warm, session)
     values = [change.new for change in bound]

@@ -93,6 +93,11 @@ class TorchOwner:
         self.launches = True
         range_.outsiders = self._holds
 
+    @property
+    def short(self) -> bool:
+        """Whether torch has asked for a segment that no addresses were left for."""
+        return self._segments.counters().refused > 0
+
     def _moments_of(self, stages: Sequence[Storage]) -> Moments:
         raw = self._framework.theirs(self._stream).cuda_stream
         return Moments(stages, raw, self._place.index)
