@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
-from typing import Any, Final, NamedTuple, Self
+from operator import attrgetter
+from typing import Any, Final, Self
 from weakref import WeakSet
 
 import torch
@@ -20,6 +20,12 @@ from sapwood.errors import DriverError
 from sapwood.integrations.torch.compiled import listening
 from sapwood.integrations.torch.layout import text
 from sapwood.integrations.torch.moments import Moments, Uses
+from sapwood.integrations.torch.operations import (
+    Operation,
+    constants_of,
+    flat,
+    operation_of,
+)
 from sapwood.integrations.torch.storages import Storages
 from sapwood.tree.session import Session, user_line
 
@@ -46,53 +52,9 @@ _GENERATOR: Final = (
     "Draw from torch's default generator of the device",
 )
 _aten: Final[Any] = torch.ops.aten
+_STRIDED: Final = torch.strided
 _NOT_ITSELF: Final = torch.Tensor.__torch_dispatch__
 """What classes have whose tensors leave it to torch what operations on them do."""
-
-_WAITS: Final = frozenset(
-    {
-        _aten._linalg_check_errors,
-        _aten._local_scalar_dense,
-        _aten._unique2,
-        _aten.allclose,
-        _aten.bincount,
-        _aten.equal,
-        _aten.is_nonzero,
-        _aten.item,
-        _aten.masked_select,
-        _aten.nonzero,
-        _aten.unique_consecutive,
-        _aten.unique_dim,
-    }
-)
-"""Operations whose result is needed on the host, or tells how large another is."""
-
-_ENTERS: Final = frozenset({_aten.lift_fresh, _aten.lift_fresh_copy, _aten.lift})
-
-
-class _Argument(NamedTuple):
-    """Where an operation takes tensors, and whether it writes them."""
-
-    place: int
-    name: str
-    writes: bool
-
-
-_arguments: dict[Any, tuple[_Argument, ...]] = {}
-
-
-def _arguments_of(op: Any) -> tuple[_Argument, ...]:
-    found = _arguments.get(op)
-    if found is None:
-        found = _arguments[op] = tuple(
-            _Argument(
-                place,
-                each.name,
-                each.alias_info is not None and each.alias_info.is_write,
-            )
-            for place, each in enumerate(op._schema.arguments)
-        )
-    return found
 
 
 class Watcher(TorchDispatchMode):  # type: ignore[misc]
@@ -113,6 +75,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.session, self._storages = session, storages
         self._kind = storages.place.type
+        self._is_here = attrgetter(f"is_{self._kind}")
         self._captures = count is not None
         self._count, self._moments = count or int, moments
         self._told = self._count()
@@ -190,7 +153,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
                 self._refused(*_GENERATOR)
             elif isinstance(each, torch.Tensor) and self._kind != "cpu":
                 self._refuse_cpu_tensor(each, "is used on the device", _DATA)
-        self.session.op("compiled graph", repr(_plain(list(inputs))).encode())
+        self.session.op("compiled graph", constants_of(inputs, {}))
         self.session.code.append((graph.cache_key, graph))
         uses = [
             (self._storages.of(each), i in graph.mutated_input_idxs)
@@ -233,25 +196,27 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         if any(each.__torch_dispatch__ is not _NOT_ITSELF for each in types):
             # What is made of other tensors says by operations on those what it does.
             return NotImplemented
-        if func.overloadpacket is _aten.record_stream:
+        op = operation_of(func)
+        if op.packet is _aten.record_stream:
             # It computes nothing, and tells whose memory it is to those who ask.
             return func(*args, **given)
-        tensors = list(_tensors(func, args, given))
-        here = [each for each in tensors if each[0].device.type == self._kind]
+        tensors, is_here = op.tensors(args, given), self._is_here
+        here = [each for each in tensors if is_here(each[0])]
         if not all(map(_is_dense, here)):
             self._refused("a sparse or nested tensor is used", _DENSE)
             return func(*args, **given)
-        self._refuse(func, args, given, tensors, here)
+        self._refuse(op, args, given, tensors, here)
         self._note_backward()
         if not self._regions and (here or _makes(given, self._kind)):
-            self.session.op(str(func), _constants(func, args, given))
-        uses = [(self._storages.of(tensor), writes) for tensor, writes in here]
+            self.session.op(op.text, constants_of(args, given))
+        storage_of = self._storages.of
+        uses = [(storage_of(tensor), writes) for tensor, writes in here]
         self._find_untold()
         self._note_uses(uses)
         result = func(*args, **given)
         self._end(uses)
         if not here:
-            self._made_here(func.overloadpacket, tensors, result)
+            self._made_here(op, tensors, result)
         if not self._captures:
             self._made_now(result)
             if here:
@@ -261,7 +226,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
 
     def _made_now(self, result: Any) -> None:
         """Note what an operation gives that nobody has come with before."""
-        for tensor in _flat(result):
+        for tensor in flat(result):
             if tensor.device.type == self._kind and torch._C._has_storage(tensor):
                 storage = self._storages.of(tensor)
                 if storage not in self.session.used:
@@ -269,24 +234,25 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
 
     def _refuse(
         self,
-        func: Any,
+        op: Operation,
         args: tuple[Any, ...],
         given: Mapping[str, Any],
         tensors: list[tuple[Any, bool]],
         here: list[tuple[Any, bool]],
     ) -> None:
         """Say what no replay could repeat, before it is done."""
-        packet = func.overloadpacket
-        if here and (packet in _WAITS or _waits(packet, args, given)):
-            self._refused(f"a value is needed on the host ({packet.__name__})", _HOST)
-        elif here and packet in _ENTERS:
+        if here and op.waits(args, given):
+            name = op.packet.__name__
+            self._refused(f"a value is needed on the host ({name})", _HOST)
+        elif here and op.enters:
             self._refused("host data enters the device (torch.tensor)", _DATA)
-        elif packet in (_aten._to_copy, _aten.copy_):
-            self._refuse_copy(packet, args, given)
-        generator = given.get("generator")
+        elif op.copies:
+            self._refuse_copy(op.packet, args, given)
+        generator = given.get("generator") if given else None
         if generator is not None and generator.device.type == self._kind:
             self._refused(*_GENERATOR)
-        self._refuse_cpu(packet, tensors, here)
+        if len(here) < len(tensors) and not op.copies:
+            self._refuse_cpu(tensors, here)
 
     def _refuse_copy(
         self, packet: Any, args: tuple[Any, ...], given: Mapping[str, Any]
@@ -315,13 +281,8 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         self.session.refuse(what, remedy, self._line)
 
     def _refuse_cpu(
-        self,
-        packet: Any,
-        tensors: list[tuple[Any, bool]],
-        here: list[tuple[Any, bool]],
+        self, tensors: list[tuple[Any, bool]], here: list[tuple[Any, bool]]
     ) -> None:
-        if self._kind == "cpu" or packet in (_aten._to_copy, _aten.copy_):
-            return
         for tensor, writes in tensors:
             if writes:
                 self._refuse_cpu_tensor(tensor, "is written", _CPU)
@@ -335,10 +296,10 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         self._refused(what, remedy)
 
     def _made_here(
-        self, packet: Any, tensors: list[tuple[Any, bool]], result: Any
+        self, op: Operation, tensors: list[tuple[Any, bool]], result: Any
     ) -> None:
         """Remember CPU tensors that come from nothing but the function itself."""
-        if packet in _ENTERS or all(self._is_made(each) for each, _ in tensors):
+        if op.enters or all(self._is_made(each) for each, _ in tensors):
             self._note_made(result)
 
     def _is_made(self, tensor: Any) -> bool:
@@ -346,72 +307,17 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         return has and tensor.untyped_storage() in self._made
 
     def _note_made(self, result: Any) -> None:
-        for made in _flat(result):
+        for made in flat(result):
             if made.device.type == "cpu" and torch._C._has_storage(made):
                 self._made.add(made.untyped_storage())
-
-
-def _tensors(
-    func: Any, args: tuple[Any, ...], given: Mapping[str, Any]
-) -> Iterator[tuple[Any, bool]]:
-    for place, name, writes in _arguments_of(func):
-        value = args[place] if place < len(args) else given.get(name)
-        for tensor in _flat(value):
-            yield tensor, writes
 
 
 def _is_dense(use: tuple[Any, bool]) -> bool:
     """Return whether a tensor's elements lie in a storage of its own."""
     tensor, _ = use
-    return tensor.layout is torch.strided and not tensor.is_nested
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _flat(each)
+    return tensor.layout is _STRIDED and not tensor.is_nested
 
 
 def _makes(given: Mapping[str, Any], kind: str) -> bool:
     device = given.get("device")
     return device is not None and torch.device(device).type == kind
-
-
-def _waits(packet: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
-    """Return whether an operation that need not wait does, for such arguments."""
-    if packet is _aten.repeat_interleave:
-        return given.get("output_size") is None
-    if packet not in (_aten.index, _aten.index_put_, _aten.index_put):
-        return False
-    masks = (torch.bool, torch.uint8)
-    return any(each.dtype in masks for each in _flat(args[1]))
-
-
-def _constants(func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> bytes:
-    """Return what tells an operation from others, addresses left out."""
-    del func
-    return repr((_plain(args), _plain(tuple(given.items())))).encode()
-
-
-_TOLD: Final = (
-    *(bool, int, float, complex, str, type(None)),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
-)
-"""Classes of constants that say what they are."""
-
-
-@lru_cache(maxsize=4096)
-def _look(*look: Any) -> str:
-    return repr(look)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return _look(value.dtype, value.shape, value.stride())
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    # What others say of themselves may be where they lie, or what is in them: to say
-    # that, a storage asks the device.
-    return value if isinstance(value, _TOLD) else type(value).__qualname__

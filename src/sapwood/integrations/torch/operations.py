@@ -1,0 +1,170 @@
+"""What torch's schema says of an operation, asked once; and what tells two calls apart.
+
+Functions are captured operation by operation: whatever is done for each of them costs
+every recording.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import torch
+
+__all__ = ["Operation", "constants_of", "flat", "operation_of"]
+
+_aten: Final[Any] = torch.ops.aten
+
+_WAITS: Final = frozenset(
+    {
+        _aten._linalg_check_errors,
+        _aten._local_scalar_dense,
+        _aten._unique2,
+        _aten.allclose,
+        _aten.bincount,
+        _aten.equal,
+        _aten.is_nonzero,
+        _aten.item,
+        _aten.masked_select,
+        _aten.nonzero,
+        _aten.unique_consecutive,
+        _aten.unique_dim,
+    }
+)
+"""Operations whose result is needed on the host, or tells how large another is."""
+
+_ENTERS: Final = frozenset({_aten.lift_fresh, _aten.lift_fresh_copy, _aten.lift})
+_INDEXES: Final = frozenset({_aten.index, _aten.index_put_, _aten.index_put})
+_COPIES: Final = frozenset({_aten._to_copy, _aten.copy_})
+
+_PLAIN: Final = re.compile(
+    r"(Optional\[|List\[)*(bool|int|float|complex|number|str|Device|Generator)\]*"
+)
+"""Types of arguments that no tensor is in."""
+
+
+class _Argument(NamedTuple):
+    """Where an operation takes tensors, and whether it writes them."""
+
+    place: int
+    name: str
+    writes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of torch's dispatcher; ``packet`` is it with its other overloads.
+
+    ``takes`` are the arguments that may be tensors, or hold some. If it ``enters``, it
+    gives what comes from the host; if it ``copies``, that may be between devices; if it
+    ``may_wait``, its arguments decide.
+    """
+
+    text: str
+    packet: Any
+    takes: tuple[_Argument, ...]
+    enters: bool
+    copies: bool
+    always_waits: bool
+    may_wait: bool
+
+    def tensors(
+        self, args: tuple[Any, ...], given: Mapping[str, Any]
+    ) -> list[tuple[Any, bool]]:
+        """Return the tensors of a call, and for each whether it is written."""
+        found: list[tuple[Any, bool]] = []
+        for place, name, writes in self.takes:
+            value = args[place] if place < len(args) else given.get(name)
+            if isinstance(value, torch.Tensor):
+                found.append((value, writes))
+            elif value is not None:
+                found += [(each, writes) for each in flat(value)]
+        return found
+
+    def waits(self, args: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
+        """Return whether a call has the host wait for what is on the device."""
+        if not self.may_wait:
+            return self.always_waits
+        if self.packet is _aten.repeat_interleave:
+            return given.get("output_size") is None
+        masks = (torch.bool, torch.uint8)
+        return any(each.dtype in masks for each in flat(args[1]))
+
+
+_known: dict[Any, Operation] = {}
+
+
+def operation_of(func: Any) -> Operation:
+    """Return what is known of an operation, which torch keeps for good."""
+    found = _known.get(func)
+    if found is None:
+        found = _known[func] = _described(func)
+    return found
+
+
+def _described(func: Any) -> Operation:
+    packet = func.overloadpacket
+    return Operation(
+        str(func),
+        packet,
+        tuple(
+            _Argument(
+                place,
+                each.name,
+                each.alias_info is not None and each.alias_info.is_write,
+            )
+            for place, each in enumerate(func._schema.arguments)
+            if not _PLAIN.fullmatch(str(each.type))
+        ),
+        packet in _ENTERS,
+        packet in _COPIES,
+        packet in _WAITS,
+        packet in _INDEXES or packet is _aten.repeat_interleave,
+    )
+
+
+def flat(value: Any) -> Iterator[Any]:
+    """Yield the tensors in what an operation takes or gives."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from flat(each)
+
+
+def constants_of(args: Sequence[Any], given: Mapping[str, Any]) -> bytes:
+    """Return what tells a call from others of its operation, addresses left out."""
+    found = [*map(_text, args)]
+    if given:
+        found += [f"{name}={_text(value)}" for name, value in given.items()]
+    return ",".join(found).encode()
+
+
+_TOLD: Final = (
+    *(bool, int, float, complex, str, type(None)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
+"""Classes of constants that say what they are."""
+
+_told: Final = frozenset(_TOLD)
+
+
+@lru_cache(maxsize=4096)
+def _look(*look: Any) -> str:
+    return repr(look)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return _look(value.dtype, value.shape, value.stride())
+    cls = type(value)
+    if cls in _told:
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(_text, value))}]"
+    # What others say of themselves may be where they lie, or what is in them: to say
+    # that, a storage asks the device.
+    return repr(value) if isinstance(value, _TOLD) else cls.__qualname__
