@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from sapwood.units import Size
 
@@ -53,8 +53,7 @@ class Relocation:
     addend: int
 
 
-@dataclass(frozen=True, slots=True)
-class Touch:
+class Touch(NamedTuple):
     """The ops use bytes ``[lo, hi)`` of a symbol, and write them or only read."""
 
     symbol: int
@@ -72,11 +71,9 @@ class Recording:
     relocations: tuple[Relocation, ...]
     touches: tuple[Touch, ...]
 
-    def written(self, symbol: int) -> tuple[tuple[int, int], ...]:
-        """Return the byte intervals of a symbol that the ops write."""
-        return tuple(
-            (t.lo, t.hi) for t in self.touches if t.symbol == symbol and t.writes
-        )
+    def changed(self) -> frozenset[int]:
+        """Return the symbols that the ops write."""
+        return frozenset(t.symbol for t in self.touches if t.writes)
 
     def symbols(self) -> frozenset[int]:
         """Return the symbols that the ops use."""

@@ -152,6 +152,10 @@ class Range:
         """
         return self._loan.lend(size)
 
+    def idle(self) -> Size:
+        """Return how much scratch there is that nothing of this range lies on."""
+        return Size(sum(e.pages for e in self._loan.spare()) * self.pages.page)
+
     def fold(
         self,
         lives: Sequence[Life],

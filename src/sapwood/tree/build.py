@@ -124,7 +124,7 @@ def _link(
 
 
 def _uses(drawing: Drawing) -> tuple[PlaceUse, ...]:
-    symbols = drawing.recording.symbols()
+    used, changed = drawing.recording.symbols(), drawing.recording.changed()
     # What the call returns is the caller's, donated or not: it is written in place.
     donated = drawing.plan.donated - drawing.outputs.shown(drawing.plan.call)
     described = zip(drawing.places, drawing.names, drawing.roles, strict=True)
@@ -134,8 +134,8 @@ def _uses(drawing: Drawing) -> tuple[PlaceUse, ...]:
             role=role,
             address=place.lo,
             size=Size(place.hi - place.lo),
-            used=i + 1 in symbols,
-            written=bool(drawing.recording.written(i + 1)),
+            used=i + 1 in used,
+            written=i + 1 in changed,
             donated=i in donated,
         )
         for i, (place, name, role) in enumerate(described)

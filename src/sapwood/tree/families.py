@@ -49,6 +49,7 @@ class Families:
         self.nodes: dict[Node, tuple[Hashable, Group]] = {}
         self.bound: dict[Node, tuple[Slot, ...]] = {}
         self.origins: dict[Node, Origins] = {}
+        self._outputs: dict[Node, tuple[Extent, ...]] = {}
 
     def find(self, call: Call) -> Found | None:
         """Return a recording that may be replayed on this call."""
@@ -149,23 +150,25 @@ class Families:
         self.nodes[node] = (call.key, group)
         self.bound[node] = bound
         self.origins[node] = origins
+        self._outputs[node] = tuple(
+            extent for part in node.parts() for extent in part.range.output_extents()
+        )
 
     def remove(self, node: Node) -> None:
         """Remove a recording, which is not found any more."""
         _, group = self.nodes.pop(node)
         group.nodes.remove(node)
-        del self.bound[node], self.origins[node]
+        del self.bound[node], self.origins[node], self._outputs[node]
 
     def candidates(self, call: Call) -> list[Extent]:
         """Return idle output extents of other signatures: they exclude each other."""
         mine: set[Extent] = set()
         others: dict[Extent, None] = {}
         for node, (key, _) in self.nodes.items():
-            extents = [e for part in node.parts() for e in part.range.output_extents()]
             if key == call.key:
-                mine.update(extents)
+                mine.update(self._outputs[node])
             else:
-                others.update(dict.fromkeys(extents))
+                others |= dict.fromkeys(self._outputs[node])
         live = self.pages.live
         return [e for e in others if e not in mine and not e.mask & live]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sapwood.graphs.exec import Exec
 from sapwood.graphs.recording import Recording
@@ -22,8 +22,7 @@ Shared = tuple[tuple[int, int] | None, ...]
 """For each of some places: which place before it has its storage, how far on."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceUse:
+class PlaceUse(NamedTuple):
     """What a recording does with one place.
 
     ``address`` is where it was when it was recorded, which fixed roles require.

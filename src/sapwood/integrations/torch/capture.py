@@ -75,7 +75,10 @@ class TorchOwner:
         place = framework.place
         self._framework = framework
         self._place, self._stream = place, stream
+        idle = range_.idle()
         base, size = range_.lend(room)
+        # Where there is as much as can be taken, nothing need be shared in turn.
+        self._shares = idle < size
         page = range_.pages.page
         self._segments = open_segments(base, size, device=place.index, page=page)
         # Torch's class for these would load the library anew every time.
@@ -145,13 +148,14 @@ class TorchOwner:
             failed.callback(self._moments.end)
             # Torch itself writes there before it captures: what random numbers need.
             self._framework.gather()
-            self._moments.begin()
-            self._history.begin()
+            if self._shares:
+                self._moments.begin()
+                self._history.begin()
             with self._on_stream():
                 self._graph.capture_begin(
                     pool=self._pool.id, capture_error_mode="thread_local"
                 )
-            self._framework.moments = self._moments
+            self._framework.moments = self._moments if self._shares else None
             failed.pop_all()
 
     def end(self) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 from operator import or_
@@ -59,11 +58,11 @@ def answer_for_all(links: Sequence[Link], used_later: AbstractSet[int]) -> Node:
     for i, use in enumerate(places):
         if i < first:
             used = any(part.places[i].used for part in parts)
-            places[i] = replace(use, used=used)
+            places[i] = use._replace(used=used)
         elif i in used_later:
-            places[i] = replace(use, used=True)
+            places[i] = use._replace(used=True)
         elif not use.used and links[0].shared[i - first] is None:
-            places[i] = replace(use, role=Role.PATCHED)
+            places[i] = use._replace(role=Role.PATCHED)
     head.chain, head.places = tuple(links), tuple(places)
     head.clobbers = Mask(reduce(or_, (part.clobbers for part in parts)))
     head.copied_bytes = Size(sum(part.copied_bytes for part in parts))
