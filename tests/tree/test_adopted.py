@@ -552,21 +552,30 @@ def test_too_little_room_has_the_function_captured_with_more(make_world, catches
         cache.clear()
 
 
-def test_no_room_that_is_enough_is_an_error(make_world, monkeypatch):
-    """It names the limit; nothing is left of the attempts, and eager code goes on."""
+def test_what_needs_more_room_than_there_can_be_is_told(make_world, monkeypatch):
+    """By its own error, or by one that names the limit; nothing is left of it."""
     monkeypatch.setattr("sapwood.tree.adopted.LENT", Size(4 * PAGE))
+
+    def heedless(x):
+        with suppress(RuntimeError):
+            return layers(x)
+        return x
+
     with make_world() as world:
         host = np.linspace(0.0, 1.0, LENGTH)
-        x, strict = world.runtime.array(host), world.runtime.graph(layers)
-        lenient = world.runtime.graph(layers, on_unsupported="eager")
-        for graphed in (strict, lenient):
+        x, graph = world.runtime.array(host), world.runtime.graph
+        plain, strict = graph(layers), graph(heedless)
+        lenient = graph(heedless, on_unsupported="eager")
+        for graphed in (plain, strict, lenient):
             _same(graphed(x), layers(host))
         before = world.mapped()
         world.rooms[:] = [1] * 20
+        with pytest.raises(RuntimeError, match="nothing left"):
+            plain(x)
         with pytest.raises(sw.CaptureError, match=r"allocates more than .* captured"):
             strict(x)
-        assert world.mapped() == before
         for _ in range(3):
             _same(lenient(x), layers(host))
+        assert world.mapped() == before
         assert strict.stats().recordings == lenient.stats().recordings == 0
-        del x, graphed, strict, lenient
+        del x, graphed, strict, lenient, plain

@@ -108,17 +108,11 @@ def _record(order: Order, forest: Forest, captor: Captor) -> Recorded:
     forest.device.pages.close_lingering()
     warm = order.group.warm
     room = Size(ROOM + warm.room) if warm else Size(MORE * ROOM)
-    while True:
-        room = min(room, LENT)
+    while room < LENT:
         with suppress(_Short):
             return _record_in(room, order, forest, captor)
-        if room == LENT:
-            raise CaptureError(
-                f"the function allocates more than {size_text(LENT)} while it is "
-                "captured",
-                remedy="Graph a part of it that needs less",
-            )
         room = Size(MORE * room)
+    return _record_in(LENT, order, forest, captor)
 
 
 class _Short(Exception):
@@ -133,9 +127,9 @@ def _record_in(room: Size, order: Order, forest: Forest, captor: Captor) -> Reco
         range_.close()
         raise
     try:
-        return _record_into(range_, order, forest, captor, owner)
+        return _record_into(range_, order, forest, captor, owner, room)
     except BaseException as error:
-        short = isinstance(error, Exception) and owner.short
+        short = isinstance(error, Exception) and owner.short and room < LENT
         # What the function made is garbage by now, or lives in its exception.
         gc.collect()
         with Release() as release:
@@ -158,16 +152,22 @@ class _Scene:
     roles: tuple[Role, ...]
     stages: dict[int, Storage]
     arrays: Sequence[Array]
+    room: Size
 
 
 def _record_into(
-    range_: Range, order: Order, forest: Forest, captor: Captor, owner: Owner
+    range_: Range,
+    order: Order,
+    forest: Forest,
+    captor: Captor,
+    owner: Owner,
+    room: Size,
 ) -> Recorded:
     device, adapter, given = forest.device, forest.adapter, order.plan.call.given
     places = given.places(adapter)
     roles = argument_roles(order, places, forest)
     stages, arrays = stand_ins(given, places, roles, range_, device, adapter)
-    scene = _Scene(order, forest, range_, owner, places, roles, stages, arrays)
+    scene = _Scene(order, forest, range_, owner, places, roles, stages, arrays, room)
     capture = _Adopting(device, captor, range_, owner)
     owner.follow(_followed(stages, device))
     try:
@@ -212,9 +212,7 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     captured, session = taken.captured, taken.captured.session
     bound, error = settled(taken)
     if owner.short:
-        if captured.error is not None:
-            captured.error.taken()
-        raise _Short
+        _check_room(scene.room, captured)
     if error is None:
         _check_code(order.group.warm, session)
     values = [change.new for change in bound]
@@ -235,6 +233,19 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     node = build(drawing, scene.range, scene.forest.device)
     node.whereabouts.others = () if marks is None else marks[1]
     return Recorded(node, read_by, tuple(change.slot for change in bound), error)
+
+
+def _check_room(room: Size, captured: Captured) -> None:
+    """Raise where more room may be enough, or where the function goes on without."""
+    if room < LENT:
+        if captured.error is not None:
+            captured.error.taken()
+        raise _Short
+    if captured.error is None:
+        raise CaptureError(
+            f"the function allocates more than {size_text(LENT)} while it is captured",
+            remedy="Graph a part of it that needs less",
+        )
 
 
 def _spans(captured: Captured, driver: Driver) -> list[tuple[Addr, Addr]] | None:

@@ -135,29 +135,30 @@ class Graphs:
         self, graph: GraphHandle, first: tuple[Op, ...], last: tuple[Op, ...]
     ) -> tuple[tuple[NodeHandle, ...], tuple[NodeHandle, ...]]:
         """Add nodes before and behind all others, each side by way of a join."""
-        found, (roots, ends) = self.graphs.find(graph), self._rims(graph)
+        found, library, cu = self.graphs.find(graph), self._library, self._library.cu
+        roots = self._roots(found.raw) if first else []
+        ends = self._ends(graph) if last else ()
         heads = tuple(self.add(graph, op, ()) for op in first)
         if heads and roots:
-            library, cu = self._library, self._library.cu
             join = found.nodes[self.add(graph, EmptyOp(), heads)]
-            many, inner = [join] * len(roots), [found.nodes[node] for node in roots]
-            add = cu.cuGraphAddDependencies
-            library(add, found.raw, many, inner, None, len(inner))
+            many, add = [join] * len(roots), cu.cuGraphAddDependencies
+            library(add, found.raw, many, roots, None, len(roots))
         if last and len(ends) > 1:
             ends = (self.add(graph, EmptyOp(), ends),)
         return heads, tuple(self.add(graph, op, ends or heads) for op in last)
 
-    def _rims(
-        self, graph: GraphHandle
-    ) -> tuple[tuple[NodeHandle, ...], tuple[NodeHandle, ...]]:
-        """Return the nodes that nothing comes before, and those with none behind."""
-        nodes = self.nodes(graph)
+    def _roots(self, raw: Any) -> list[Any]:
+        """Return the nodes that nothing comes before, as CUDA knows them."""
+        library, cu = self._library, self._library.cu
+        _, number = library(cu.cuGraphGetRootNodes, raw, 0)
+        roots, _ = library(cu.cuGraphGetRootNodes, raw, number)
+        return list(roots)
+
+    def _ends(self, graph: GraphHandle) -> tuple[NodeHandle, ...]:
+        """Return the nodes that come before no other."""
         edges = self._edges(self.graphs.find(graph))
-        follow, followed = {b for _, b in edges}, {a for a, _ in edges}
-        return (
-            tuple(node for node in nodes if node not in follow),
-            tuple(node for node in nodes if node not in followed),
-        )
+        followed = {before for before, _ in edges}
+        return tuple(node for node in self.nodes(graph) if node not in followed)
 
     def nodes(self, graph: GraphHandle) -> tuple[NodeHandle, ...]:
         """Return the nodes, each after all that it comes after."""

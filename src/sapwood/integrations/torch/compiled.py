@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import wraps
+from functools import cache, lru_cache, wraps
 from importlib import import_module
 from sys import modules
 from typing import Any, Final, NamedTuple, Protocol
@@ -46,8 +46,15 @@ class _Replaced(NamedTuple):
     method: Function
 
 
+class _Ear(NamedTuple):
+    """Who listens, and on which thread."""
+
+    listener: Listener
+    thread: int
+
+
 _lock: Final = threading.Lock()
-_listening: Final[list[Listener]] = []
+_listening: Final[list[_Ear]] = []
 _replaced: Final[list[_Replaced]] = []
 
 
@@ -57,47 +64,63 @@ def listening(listener: Listener) -> Iterator[None]:
 
     Not of graphs where nothing had been compiled before: of that, they hear.
     """
-    thread = threading.get_ident()
-
-    def begun(_: Any) -> None:
-        # Torch takes all modes away before it compiles what comes forward.
-        if threading.get_ident() == thread or listener in _listeners():
-            listener.compiling()
-
-    handler: Any = torch._dynamo.callback_handler
-    call = _uncompiled(begun)
-    _begin(listener)
-    handler.register_start_callback(call)
+    ear = _Ear(listener, threading.get_ident())
+    _begin(ear)
     try:
         yield
     finally:
-        # What resets the compiler forgets who wants to be called.
-        if call in handler.start_callbacks:
-            handler.remove_start_callback(call)
-        _end(listener)
+        _end(ear)
 
 
-def _begin(listener: Listener) -> None:
+@cache
+def _hears() -> Function:
+    return _uncompiled(_begun)
+
+
+def _begun(_: Any) -> None:
+    """Tell all whom it concerns that torch compiles."""
+    thread, modes = threading.get_ident(), _get_current_dispatch_mode_stack()
+    for each in tuple(_listening):
+        # Torch takes all modes away before it compiles what comes forward.
+        if each.thread == thread or each.listener in modes:
+            each.listener.compiling()
+
+
+def _begin(ear: _Ear) -> None:
     with _lock:
         if not _replaced and _GRAPHS in modules:
             graphs, trees = modules[_GRAPHS], import_module(_TREES)
             _replace(graphs.CompiledFxGraph, "__call__", _told)
             _replace(trees.CUDAGraphTreeManager, "_run", _without_graphs)
-        _listening.append(listener)
+        _listening.append(ear)
+        handler = torch._dynamo.callback_handler
+        # What resets the compiler forgets who wants to be called.
+        if _hears() not in handler.start_callbacks:
+            handler.register_start_callback(_hears())
 
 
-def _end(listener: Listener) -> None:
+def _end(ear: _Ear) -> None:
     with _lock:
-        _listening.remove(listener)
-        while _replaced and not _listening:
+        _listening.remove(ear)
+        if _listening:
+            return
+        handler = torch._dynamo.callback_handler
+        if _hears() in handler.start_callbacks:
+            handler.remove_start_callback(_hears())
+        while _replaced:
             owner, name, method = _replaced.pop()
             setattr(owner, name, method)
 
 
 def _replace(owner: type, name: str, by: Callable[[Function], Function]) -> None:
     method = getattr(owner, name)
-    setattr(owner, name, _uncompiled(by(method)))
+    setattr(owner, name, _wrapped(by, method))
     _replaced.append(_Replaced(owner, name, method))
+
+
+@lru_cache(maxsize=8)
+def _wrapped(by: Callable[[Function], Function], method: Function) -> Function:
+    return _uncompiled(by(method))
 
 
 def _uncompiled(function: Function) -> Function:
@@ -109,7 +132,7 @@ def _uncompiled(function: Function) -> Function:
 def _listeners() -> list[Listener]:
     """Return who listens to this thread, on which autograd may be for another."""
     modes = _get_current_dispatch_mode_stack()
-    return [each for each in tuple(_listening) if each in modes]
+    return [each.listener for each in tuple(_listening) if each.listener in modes]
 
 
 def _told(run: Function) -> Function:
