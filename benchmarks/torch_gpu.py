@@ -38,7 +38,9 @@ import sapwood as sw
 from sapwood.version import __version__
 
 WARM: Final = 20
-REPETITIONS: Final = 7
+LEAST, MOST, LASTING = 7, 31, 0.3
+"""So many samples are taken: as many as fit into so many seconds, between the two."""
+
 COMPILING: Final = 60
 """How many seconds torch may compile, where none are given."""
 PACKAGES: Final = ("cuda-bindings", "torch", "torchvision", "transformers", "triton")
@@ -53,7 +55,8 @@ def timed(call: Callable[[], Any], count: int) -> Figures:
     for _ in range(min(WARM, 3 * count)):
         call()
     host, total = [], []
-    for _ in range(REPETITIONS):
+    until = time.perf_counter() + LASTING
+    while len(host) < LEAST or (len(host) < MOST and time.perf_counter() < until):
         torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(count):

@@ -10,6 +10,7 @@ import threading
 import pytest
 
 import sapwood as sw
+from sapwood.tree import adopted
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -520,6 +521,57 @@ def test_memory_runs_out_in_a_capture(rt, agree):
         f(randn(4))
     gc.collect()
     agree(lambda x: x * 3, lambda: (randn(16),))
+
+
+def test_a_capture_that_needs_more_room_is_made_again(rt, same, monkeypatch):
+    """What no warm-up has shown is there in the end, and all that came before went."""
+    rooms, record_in = [], adopted._record_in
+
+    def recorded(room, *rest):
+        rooms.append(room)
+        return record_in(room, *rest)
+
+    monkeypatch.setattr(adopted, "_record_in", recorded)
+
+    def greedy(x):
+        if torch.cuda.is_current_stream_capturing():
+            at = torch.cuda.caching_allocator_alloc(300 << 20)
+            torch.cuda.caching_allocator_delete(at)
+        return x * 2 + x.sum()
+
+    f, x = rt.graph(greedy), randn(64, 64)
+    for _ in range(4):
+        same(f(x), greedy(x))
+    assert f.stats().recordings == 1
+    assert len(rooms) == 2
+    assert rooms[1] > 300 << 20 > rooms[0]
+
+
+def test_where_memory_is_ample_recordings_take_none(rt, same):
+    """Small ones after a large one share its pages, whatever is alive in turn."""
+
+    def layers(x):
+        for width in (2, 3, 1):
+            wide = torch.cat([x] * width) * 0.5 + 1
+            x = x + wide[: len(x)] * wide[-len(x) :]
+        return x.sin(), x[:1] + 1
+
+    f, kept = rt.graph(layers), []
+    sizes = [24 << 20, 1 << 20, 3 << 18, 5]
+    for size in sizes:
+        x = randn(size)
+        f(x), f(x)
+        kept.append((x, f(x), layers(x)))
+        for _, mine, theirs in kept:
+            same(mine, theirs)
+        scratch = rt.memory_stats()["pages.scratch"]
+        if size == sizes[0]:
+            most = scratch
+        assert scratch == most
+    for x, _, theirs in kept:
+        for fresh in (False, True):
+            same(f(x.clone() if fresh else x), theirs)
+    assert f.stats().recordings >= len(sizes)
 
 
 # Beside other work.
