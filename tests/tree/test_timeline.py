@@ -26,6 +26,21 @@ def test_the_last_calls_are_kept_in_order(size, entries):
     assert list(timeline) == (entries[-size:] if size else [])
 
 
+@given(st.integers(0, 5), st.lists(st.lists(ENTRIES, max_size=12), max_size=5))
+def test_many_calls_are_as_if_one_by_one(size, bunches):
+    """Those of one recording, all at once, wherever the ring is by then."""
+    one, many = Timeline(size), Timeline(size)
+    for bunch in bunches:
+        for began, took, *_ in bunch:
+            one.add(began, took, Ran.REPLAY, 3, 4, 0)
+        many.extend([e.began for e in bunch], [e.took for e in bunch], 0, (3, 4))
+        assert list(one) == list(many)
+        assert len(one) == len(many)
+        one.add(5, 6, Ran.RECORD, 3, 4, 1)
+        many.add(5, 6, Ran.RECORD, 3, 4, 1)
+    assert list(one) == list(many)
+
+
 def test_writing_makes_nothing():
     """A call that is noted leaves no object behind."""
     timeline = Timeline(64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import get_ident
 from time import perf_counter_ns
 from typing import NamedTuple
@@ -60,14 +60,19 @@ class Diary:
 
     def replayed(self, began: int, node: Node) -> None:
         """Note a replay that has ended now."""
-        self.took(began, perf_counter_ns() - began, node)
-
-    def took(self, began: int, took: int, node: Node) -> None:
-        """Note a replay that has ended."""
+        took = perf_counter_ns() - began
         self.tally["replays"] += 1
         node.spent += took
         node.timed += 1
         self.forest.timeline.add(began, took, Ran.REPLAY, self.number, node.number, 0)
+
+    def played(self, began: Sequence[int], took: Sequence[int], node: Node) -> None:
+        """Note replays that C has made: they are many, and each is to cost little."""
+        self.tally["replays"] += len(began)
+        node.spent += sum(took)
+        node.timed += len(began)
+        of = self.number, node.number
+        self.forest.timeline.extend(began, took, Ran.REPLAY, of)
 
     def missed(
         self, call: Call, found: Mapping[Node, Miss], absent: tuple[Miss, ...]

@@ -8,7 +8,7 @@ the recording's own, and stays. Whatever is not plainly as it was is no encore's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from operator import or_
 from typing import Any, Final
@@ -200,12 +200,11 @@ class Encore:
         )
         return self.again is not before
 
-    def noted(self) -> Iterator[tuple[int, int]]:
-        """Yield when each replay in C began, and for how long it took, once."""
-        if self.again is not None:
-            found = self.again.noted()
-            self._played += len(found) // 2
-            yield from zip(found[::2], found[1::2], strict=True)
+    def noted(self) -> tuple[list[int], list[int]]:
+        """Return, once, when each replay in C began, and for how long it took."""
+        found = [] if self.again is None else self.again.noted()
+        self._played += len(found) // 2
+        return found[::2], found[1::2]
 
     def _fits(self, lows: Sequence[Addr]) -> bool:
         """Return whether the arguments may be at these other addresses."""

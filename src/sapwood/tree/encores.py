@@ -87,12 +87,12 @@ class Encores:
         forest, diary = self._forest, self._diary
         with forest.device.lock:
             for encore in self._ready:
-                node = encore.node
-                for began, took in encore.noted():
-                    node.hits += 1
-                    node.last_used = forest.tick()
-                    diary.tally["copied_bytes"] += node.copied_bytes
-                    diary.took(began, took, node)
+                node, (began, took) = encore.node, encore.noted()
+                if began:
+                    node.hits += len(began)
+                    node.last_used = forest.tick(len(began))
+                    diary.tally["copied_bytes"] += node.copied_bytes * len(began)
+                    diary.played(began, took, node)
 
     def _list(self) -> None:
         agains = (encore.again for encore in self._ready)

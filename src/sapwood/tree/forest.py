@@ -146,9 +146,9 @@ class Forest:
         self._numbers[kind] += 1
         return self._numbers[kind]
 
-    def tick(self) -> int:
+    def tick(self, count: int = 1) -> int:
         """Advance the clock that uses and misses are read off."""
-        self.clock += 1
+        self.clock += count
         return self.clock
 
     def ran_on(self, stream: Stream) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import perf_counter_ns
 from typing import NamedTuple
 
@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 class Timeline:
     """A ring of the last ``size`` calls; none are kept where that is 0.
 
-    Writing allocates nothing. Guarded by the device's lock, as what it tells of.
+    Adding one allocates nothing. Guarded by the device's lock, as what it tells of.
     """
 
     WIDTH = 6
@@ -69,6 +69,27 @@ class Timeline:
         ring[at + 3] = function
         ring[at + 4] = recording
         ring[at + 5] = miss
+
+    def extend(
+        self, began: Sequence[int], took: Sequence[int], ran: int, of: tuple[int, int]
+    ) -> None:
+        """Note calls that have ended, in order; ``of`` are function and recording."""
+        # Only the last ones will be remembered.
+        skipped = max(0, len(began) - self.size)
+        count = len(began) - skipped
+        rows = array("q", bytes(8 * self.WIDTH * count))
+        rows[0 :: self.WIDTH] = array("q", began[skipped:])
+        rows[1 :: self.WIDTH] = array("q", took[skipped:])
+        for column, value in zip((2, 3, 4), (ran, *of), strict=True):
+            rows[column :: self.WIDTH] = array("q", [value]) * count
+        self._count += skipped
+        while rows:
+            at = self._count % self.size
+            some = min(self.size - at, len(rows) // self.WIDTH)
+            start, size = at * self.WIDTH, some * self.WIDTH
+            self._ring[start : start + size] = rows[:size]
+            self._count += some
+            del rows[:size]
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate over the calls that are remembered, oldest first."""
