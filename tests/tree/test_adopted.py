@@ -552,6 +552,76 @@ def test_too_little_room_has_the_function_captured_with_more(make_world, catches
         cache.clear()
 
 
+@pytest.mark.parametrize("raises", [False, True])
+def test_what_was_written_for_want_of_room_is_told(make_world, raises):
+    """A plain value that the first capture leaves would be the next one's."""
+    with make_world() as world:
+        state, factors = {"low": False}, [*map(world.runtime.array, ([1.0], [2.0]))]
+
+        def fn(x):
+            try:
+                return layers(x * factors[state["low"]])
+            except RuntimeError:
+                state["low"] = True
+                if raises:
+                    raise
+                return x
+
+        graphed, host = world.runtime.graph(fn), np.linspace(0.0, 1.0, LENGTH)
+        x = world.runtime.array(host)
+        _same(graphed(x), layers(host))
+        world.rooms[:] = [256, 3]
+        with pytest.raises(sw.CaptureError, match=r"state\['low'\] changed from False"):
+            graphed(x)
+        assert graphed.stats().recordings == 0
+        del x, graphed
+        factors.clear()
+
+
+def test_who_interrupts_a_capture_that_had_too_little_room_is_heard(make_world):
+    """What ends a program is no error to try again after."""
+    with make_world() as world:
+
+        def fn(x):
+            try:
+                return layers(x)
+            except RuntimeError:
+                raise KeyboardInterrupt from None
+
+        graphed, host = world.runtime.graph(fn), np.linspace(0.0, 1.0, LENGTH)
+        x = world.runtime.array(host)
+        _same(graphed(x), layers(host))
+        world.rooms[:] = [256, 3]
+        with pytest.raises(KeyboardInterrupt):
+            graphed(x)
+        assert world.captures == 1
+        for _ in range(3):
+            _same(graphed(x), layers(host))
+        del x, graphed
+
+
+def test_nothing_lingers_of_a_capture_that_had_too_little_room(make_world):
+    """Though its result was alive when it ended: it is gone before the next begins."""
+    with make_world() as world:
+
+        def fn(x):
+            first = x * 2.0
+            try:
+                return layers(x)
+            except RuntimeError:
+                return first
+
+        graphed, host = world.runtime.graph(fn), np.linspace(0.0, 1.0, LENGTH)
+        x = world.runtime.array(host)
+        _same(graphed(x), layers(host))
+        world.rooms[:] = [256, 12]
+        for _ in range(3):
+            _same(graphed(x), layers(host))
+            assert not world.device.pages.lingering
+        assert world.captures == 2
+        del x, graphed
+
+
 def test_what_needs_more_room_than_there_can_be_is_told(make_world, monkeypatch):
     """By its own error, or by one that names the limit; nothing is left of it."""
     monkeypatch.setattr("sapwood.tree.adopted.LENT", Size(4 * PAGE))

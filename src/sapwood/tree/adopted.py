@@ -39,6 +39,7 @@ from sapwood.tree.recorder import (
     ambient_roles,
     argument_roles,
     differs,
+    plain_changes,
     settled,
     take,
     used_by,
@@ -104,8 +105,6 @@ def record_adopted(order: Order, forest: Forest, captor: Captor) -> Recorded:
 
 
 def _record(order: Order, forest: Forest, captor: Captor) -> Recorded:
-    # Of captures that failed, whose tensors lived on in an exception.
-    forest.device.pages.close_lingering()
     warm = order.group.warm
     room = Size(ROOM + warm.room) if warm else Size(MORE * ROOM)
     while room < LENT:
@@ -120,6 +119,8 @@ class _Short(Exception):
 
 
 def _record_in(room: Size, order: Order, forest: Forest, captor: Captor) -> Recorded:
+    # Of captures that failed, whose tensors lived on in an exception.
+    forest.device.pages.close_lingering()
     range_ = Range.reserve(forest.device.pages)
     try:
         owner = captor.owner(range_, room, captor.stream())
@@ -128,15 +129,12 @@ def _record_in(room: Size, order: Order, forest: Forest, captor: Captor) -> Reco
         raise
     try:
         return _record_into(range_, order, forest, captor, owner, room)
-    except BaseException as error:
-        short = isinstance(error, Exception) and owner.short and room < LENT
+    except BaseException:
         # What the function made is garbage by now, or lives in its exception.
         gc.collect()
         with Release() as release:
             release(owner.close)
             release(range_.close)
-        if short:
-            raise _Short from None
         raise
 
 
@@ -212,7 +210,7 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     captured, session = taken.captured, taken.captured.session
     bound, error = settled(taken)
     if owner.short:
-        _check_room(scene.room, captured)
+        _check_room(scene, taken)
     if error is None:
         _check_code(order.group.warm, session)
     values = [change.new for change in bound]
@@ -235,17 +233,25 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     return Recorded(node, read_by, tuple(change.slot for change in bound), error)
 
 
-def _check_room(room: Size, captured: Captured) -> None:
+def _check_room(scene: _Scene, taken: Taken) -> None:
     """Raise where more room may be enough, or where the function goes on without."""
-    if room < LENT:
-        if captured.error is not None:
-            captured.error.taken()
-        raise _Short
-    if captured.error is None:
+    error, most = taken.captured.error, scene.room == LENT
+    if most and error is None:
         raise CaptureError(
             f"the function allocates more than {size_text(LENT)} while it is captured",
             remedy="Graph a part of it that needs less",
         )
+    if most or (error is not None and not error.is_ordinary):
+        return
+    if error is not None:
+        error.taken()
+    # What it wrote for want of room would have it do something else the next time.
+    written = plain_changes(taken.after.changes_since(taken.before))
+    if written is not None:
+        raise written
+    # That has arguments let go of gradients, which lie in this range.
+    scene.owner.refusal(taken.captured.result, scene.arrays)
+    raise _Short
 
 
 def _spans(captured: Captured, driver: Driver) -> list[tuple[Addr, Addr]] | None:

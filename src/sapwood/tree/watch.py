@@ -39,6 +39,11 @@ class Caught:
         self.error: BaseException | None = error
         self.text = repr(error)
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether it is an error, and not what ends the program or a task."""
+        return isinstance(self.error, Exception)
+
     def taken(self) -> BaseException | None:
         """Return the exception, for the first who asks."""
         error, self.error = self.error, None

@@ -547,6 +547,23 @@ def test_a_capture_that_needs_more_room_is_made_again(rt, same, monkeypatch):
     assert rooms[1] > 300 << 20 > rooms[0]
 
 
+def test_no_gradient_stays_of_a_capture_that_had_too_little_room(rt):
+    """It would lie where nothing is any more, and the next capture would add to it."""
+
+    def greedy(x):
+        if torch.cuda.is_current_stream_capturing():
+            at = torch.cuda.caching_allocator_alloc(300 << 20)
+            torch.cuda.caching_allocator_delete(at)
+            (x * x).sum().backward()
+
+    f, x = rt.graph(greedy), randn(64, 64, requires_grad=True)
+    f(x), f(x)
+    x.grad = None
+    with pytest.raises(sw.CaptureError):
+        f(x)
+    assert x.grad is None
+
+
 def test_where_memory_is_ample_recordings_take_none(rt, same):
     """Small ones after a large one share its pages, whatever is alive in turn."""
 
