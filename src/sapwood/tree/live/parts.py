@@ -55,6 +55,7 @@ from sapwood.tree.roles import Role
 from sapwood.tree.session import LivePart, Session
 from sapwood.tree.signature import Place, look
 from sapwood.tree.stage import late_stages
+from sapwood.tree.uncollected import collected
 from sapwood.tree.watch import Capture, Caught
 from sapwood.units import Addr
 
@@ -326,7 +327,7 @@ class _Parts:
         capture = self.capture
         try:
             graph = capture.pause()
-            with capture.live():
+            with collected(), capture.live():
                 self._end(graph, (args, kwargs), last=False)
                 result, raised = self._live(part, args, kwargs)
                 self._carry(part, passed, result, raised)
