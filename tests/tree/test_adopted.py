@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import random
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -117,6 +118,10 @@ class Owner:
         self.world.current = None
         self.graph = self.world.below.end_capture(self.stream.handle)
         self.world.device.returns.drain()
+        if self.world.spoils:
+            self.world.spoils.pop()()
+            self.world.below.destroy_graph(self.graph)
+            raise sw.DriverError("end", 901, "STREAM_CAPTURE_INVALIDATED", "made up")
         return self.graph
 
     def abandon(self):
@@ -155,6 +160,7 @@ class World:
     def __init__(self, *, folds=True, follows=True):
         self.folds, self.follows = folds, follows
         self.rooms: list[int] = []
+        self.spoils: list[Callable[[], object]] = []
         self.current, self.rejoined, self.captures = None, 0, 0
         self.emulated = Emulated(Size(1 << 23), PAGE, "latest")
         self.below = Adopting(Inexact(self.emulated))
@@ -620,6 +626,38 @@ def test_nothing_lingers_of_a_capture_that_had_too_little_room(make_world):
             assert not world.device.pages.lingering
         assert world.captures == 2
         del x, graphed
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_capture_that_others_spoil_is_made_again(make_world, tmp_path, writes):
+    """Unless what the function has written by then would decide the next one."""
+    flag = tmp_path / "noticed"
+    flag.touch()
+    with make_world() as world:
+        state, factors = {"low": False}, [*map(world.runtime.array, ([1.0], [2.0]))]
+
+        def fn(x):
+            y = layers(x * factors[state["low"]])
+            if writes and world.current is not None and noticed.exists():
+                state["low"] = True
+            return y
+
+        noticed = flag
+        graphed, host = world.runtime.graph(fn), np.linspace(0.0, 1.0, LENGTH)
+        x = world.runtime.array(host)
+        _same(graphed(x), layers(host))
+        world.spoils[:] = [flag.unlink]
+        if writes:
+            with pytest.raises(sw.CaptureError, match=r"state\['low'\] changed"):
+                graphed(x)
+        else:
+            for _ in range(3):
+                _same(graphed(x), layers(host))
+            assert world.captures == 2
+        assert graphed.stats().recordings == (not writes)
+        assert not world.spoils
+        del x, graphed
+        factors.clear()
 
 
 def test_what_needs_more_room_than_there_can_be_is_told(make_world, monkeypatch):

@@ -91,17 +91,21 @@ def record_adopted(order: Order, forest: Forest, captor: Captor) -> Recorded:
 
     Whatever waits for the whole device, on any thread, spoils a capture; and there may
     have been too little room. Then the function, of which nothing has run, is captured
-    again. Raises `CaptureError`,
+    again, unless it has written plain values by then. Raises `CaptureError`,
     `DriverError` or `OutOfMemory`, and then no trace is left but what the function's
-    own Python did to plain values.
+    own Python did to those.
     """
     for _ in range(TRIES - 1):
         try:
             return _record(order, forest, captor)
         except DriverError as error:
-            if error.name != Result.STREAM_CAPTURE_INVALIDATED.name:
+            if not _is_spoilt(error):
                 raise
     return _record(order, forest, captor)
+
+
+def _is_spoilt(error: DriverError) -> bool:
+    return error.name == Result.STREAM_CAPTURE_INVALIDATED.name
 
 
 def _record(order: Order, forest: Forest, captor: Captor) -> Recorded:
@@ -189,7 +193,7 @@ def _captured(scene: _Scene, capture: _Adopting) -> Recorded:
     order, forest, owner = scene.order, scene.forest, scene.owner
     device = forest.device
     with owner.holding([*scene.arrays, *order.before.arrays()]):
-        taken = take(order, forest, capture, scene.arrays)
+        taken = _taken(scene, capture)
         # It stays the owner's, and is known as long as what was made of it.
         forget = partial(device.driver.destroy_graph, taken.captured.graph)
         try:
@@ -203,6 +207,16 @@ def _captured(scene: _Scene, capture: _Adopting) -> Recorded:
             made.node.exec.close()
             raise
         return made
+
+
+def _taken(scene: _Scene, capture: Capture) -> Taken:
+    try:
+        return take(scene.order, scene.forest, capture, scene.arrays)
+    except DriverError as error:
+        # What it wrote then would have it do something else in the next capture.
+        if capture.written is not None and _is_spoilt(error):
+            raise capture.written.anew() from None
+        raise
 
 
 def _built(scene: _Scene, taken: Taken) -> Recorded:
@@ -248,7 +262,7 @@ def _check_room(scene: _Scene, taken: Taken) -> None:
     # What it wrote for want of room would have it do something else the next time.
     written = plain_changes(taken.after.changes_since(taken.before))
     if written is not None:
-        raise written
+        raise written.anew()
     # That has arguments let go of gradients, which lie in this range.
     scene.owner.refusal(taken.captured.result, scene.arrays)
     raise _Short

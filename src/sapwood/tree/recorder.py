@@ -202,8 +202,9 @@ def take(
     try:
         captured = capture.run(order.fn, args, kwargs, Session(tolerant=False))
     except BaseException:
-        after = order.survey(arguments)
-        undo_bound(after.changes_since(before))
+        changes = order.survey(arguments).changes_since(before)
+        undo_bound(changes)
+        capture.written = plain_changes(changes)
         raise
     try:
         return Taken(captured, before, order.survey(arguments))

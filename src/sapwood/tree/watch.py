@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.streams import Fork, Stream, outside
-from sapwood.errors import DriverError, InternalError
+from sapwood.errors import CaptureError, DriverError, InternalError
 from sapwood.memory.device import Device, routed
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
@@ -178,7 +178,8 @@ class Capture:
     """The capture of one function; what runs live interrupts it.
 
     ``allocations`` are those of the function, in order. Those that are expected to
-    stay are on the heap if it ``escapes``.
+    stay are on the heap if it ``escapes``. ``written`` is said of the first slot that
+    the function gave a plain value before the capture failed.
     """
 
     def __init__(
@@ -196,6 +197,7 @@ class Capture:
         self.route.outside = self.live if escapes else None
         self.fork = Fork(stream)
         self.failed: Caught | None = None
+        self.written: CaptureError | None = None
         self._open = False
 
     def run(
