@@ -53,10 +53,10 @@ from sapwood.units import Addr, Size, size_text
 
 __all__ = ["Captor", "record_adopted"]
 
-ROOM: Final = Size(64 << 20)
+ROOM: Final = Size(128 << 20)
 """What there is to allocate from beyond what the warm-up has allocated: what it found
 ready, such as the workspaces of libraries, is made anew in a capture, and allocators
-round up."""
+round up. cuBLAS wants 32 MiB on an H200, for each stream."""
 
 MORE: Final = 8
 """How many times as much there is when it was not enough."""
