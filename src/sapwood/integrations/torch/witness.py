@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from sapwood.integrations.torch.layout import alignment
 
@@ -70,7 +71,15 @@ def witness_of(tensors: Sequence[Any]) -> Witness | None:
 
 @functools.cache
 def _is_truthful() -> bool:
-    """Return whether torch's guards tell all apart that they are relied on for."""
+    """Return whether torch's guards tell all apart that they are relied on for.
+
+    Nobody's modes see that, or have a part in it: the answer is for good.
+    """
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        return _tell_apart()
+
+
+def _tell_apart() -> bool:
     pairs = [pair for one, other in _samples() for pair in ((one, other), (other, one))]
     for mode in torch.enable_grad, torch.no_grad, torch.inference_mode:
         with mode():
