@@ -26,8 +26,8 @@ from sapwood.memory.storage import Storage
 from sapwood.memory.validate import validate
 from sapwood.testing import poison_idle
 from sapwood.testing.inexact import Inexact
-from sapwood.tree import adopted, session
-from sapwood.tree.adopted import record_adopted
+from sapwood.tree import adopted, attempts, session
+from sapwood.tree.attempts import record_adopted
 from sapwood.units import Addr, Size
 
 PAGE = Size(1 << 12)
@@ -662,7 +662,8 @@ def test_a_capture_that_others_spoil_is_made_again(make_world, tmp_path, writes)
 
 def test_what_needs_more_room_than_there_can_be_is_told(make_world, monkeypatch):
     """By its own error, or by one that names the limit; nothing is left of it."""
-    monkeypatch.setattr("sapwood.tree.adopted.LENT", Size(4 * PAGE))
+    for module in (adopted, attempts):
+        monkeypatch.setattr(module, "LENT", Size(4 * PAGE))
 
     def heedless(x):
         with suppress(RuntimeError):

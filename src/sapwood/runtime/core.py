@@ -32,8 +32,8 @@ from sapwood.runtime.snapshot import picture, store_picture
 from sapwood.store import Entries, Store, open_store
 from sapwood.tree import session
 from sapwood.tree.adapter import Adapter, Array
-from sapwood.tree.adopted import record_adopted
 from sapwood.tree.archive.library import Library, Source
+from sapwood.tree.attempts import record_adopted
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.options import Options

@@ -1,4 +1,4 @@
-"""One call recorded by a framework that captures by itself, and says what it uses.
+"""One call captured by a framework that captures by itself, and says what it uses.
 
 Everything but the capture is as in `recorder`: which places there are, and their roles,
 what the function may not do, and what its replays bind.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -51,21 +50,10 @@ from sapwood.tree.stage import stand_ins
 from sapwood.tree.watch import Capture, Captured
 from sapwood.units import Addr, Size, size_text
 
-__all__ = ["Captor", "record_adopted"]
-
-ROOM: Final = Size(128 << 20)
-"""What there is to allocate from beyond what the warm-up has allocated: what it found
-ready, such as the workspaces of libraries, is made anew in a capture, and allocators
-round up. cuBLAS wants 32 MiB on an H200, for each stream."""
-
-MORE: Final = 8
-"""How many times as much there is when it was not enough."""
+__all__ = ["Captor", "Short", "attempt", "is_spoilt"]
 
 PATIENCE: Final = 0.05
 """For how many seconds other threads may hold what the function has made."""
-
-TRIES: Final = 4
-"""How often a function is captured before what spoils it is taken to be its own."""
 
 
 class Captor(Protocol):
@@ -86,43 +74,17 @@ class Captor(Protocol):
         ...
 
 
-def record_adopted(order: Order, forest: Forest, captor: Captor) -> Recorded:
-    """Have a call captured and build a node; nothing of it has run.
-
-    Whatever waits for the whole device, on any thread, spoils a capture; and there may
-    have been too little room. Then the function, of which nothing has run, is captured
-    again, unless it has written plain values by then. Raises `CaptureError`,
-    `DriverError` or `OutOfMemory`, and then no trace is left but what the function's
-    own Python did to those.
-    """
-    for _ in range(TRIES - 1):
-        try:
-            return _record(order, forest, captor)
-        except DriverError as error:
-            if not _is_spoilt(error):
-                raise
-    return _record(order, forest, captor)
-
-
-def _is_spoilt(error: DriverError) -> bool:
-    return error.name == Result.STREAM_CAPTURE_INVALIDATED.name
-
-
-def _record(order: Order, forest: Forest, captor: Captor) -> Recorded:
-    warm = order.group.warm
-    room = Size(ROOM + warm.room) if warm else Size(MORE * ROOM)
-    while room < LENT:
-        with suppress(_Short):
-            return _record_in(room, order, forest, captor)
-        room = Size(MORE * room)
-    return _record_in(LENT, order, forest, captor)
-
-
-class _Short(Exception):
+class Short(Exception):
     """There was too little room: what the function did then is not what it does."""
 
 
-def _record_in(room: Size, order: Order, forest: Forest, captor: Captor) -> Recorded:
+def attempt(room: Size, order: Order, forest: Forest, captor: Captor) -> Recorded:
+    """Capture a call once, with so much room, and build a node; nothing of it has run.
+
+    Raises `Short` where more room may be enough, `CaptureError`, `DriverError` or
+    `OutOfMemory`, and then no trace is left but what the function's own Python did to
+    plain values; before a `Short`, and where the capture was spoilt, it did nothing.
+    """
     # Of captures that failed, whose tensors lived on in an exception.
     forest.device.pages.close_lingering()
     range_ = Range.reserve(forest.device.pages)
@@ -140,6 +102,11 @@ def _record_in(room: Size, order: Order, forest: Forest, captor: Captor) -> Reco
             release(owner.close)
             release(range_.close)
         raise
+
+
+def is_spoilt(error: DriverError) -> bool:
+    """Return whether a capture has ended because of what somebody else did."""
+    return error.name == Result.STREAM_CAPTURE_INVALIDATED.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +181,7 @@ def _taken(scene: _Scene, capture: Capture) -> Taken:
         return take(scene.order, scene.forest, capture, scene.arrays)
     except DriverError as error:
         # What it wrote then would have it do something else in the next capture.
-        if capture.written is not None and _is_spoilt(error):
+        if capture.written is not None and is_spoilt(error):
             raise capture.written.anew() from None
         raise
 
@@ -265,7 +232,7 @@ def _check_room(scene: _Scene, taken: Taken) -> None:
         raise written.anew()
     # That has arguments let go of gradients, which lie in this range.
     scene.owner.refusal(taken.captured.result, scene.arrays)
-    raise _Short
+    raise Short
 
 
 def _spans(captured: Captured, driver: Driver) -> list[tuple[Addr, Addr]] | None:

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 import sapwood as sw
-from sapwood.tree import adopted
+from sapwood.tree import attempts
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -525,13 +525,13 @@ def test_memory_runs_out_in_a_capture(rt, agree):
 
 def test_a_capture_that_needs_more_room_is_made_again(rt, same, monkeypatch):
     """What no warm-up has shown is there in the end, and all that came before went."""
-    rooms, record_in = [], adopted._record_in
+    rooms, attempt = [], attempts.attempt
 
     def recorded(room, *rest):
         rooms.append(room)
-        return record_in(room, *rest)
+        return attempt(room, *rest)
 
-    monkeypatch.setattr(adopted, "_record_in", recorded)
+    monkeypatch.setattr(attempts, "attempt", recorded)
 
     def greedy(x):
         if torch.cuda.is_current_stream_capturing():
