@@ -160,6 +160,7 @@ class World:
     def __init__(self, *, folds=True, follows=True):
         self.folds, self.follows = folds, follows
         self.rooms: list[int] = []
+        self.asked: list[Size] = []
         self.spoils: list[Callable[[], object]] = []
         self.current, self.rejoined, self.captures = None, 0, 0
         self.emulated = Emulated(Size(1 << 23), PAGE, "latest")
@@ -179,6 +180,7 @@ class World:
         self.rejoined += 1
 
     def owner(self, range_, room, stream):
+        self.asked.append(room)
         return Owner(self, range_, room, stream)
 
     @contextmanager
@@ -658,6 +660,28 @@ def test_a_capture_that_others_spoil_is_made_again(make_world, tmp_path, writes)
         assert not world.spoils
         del x, graphed
         factors.clear()
+
+
+def test_more_room_is_there_where_too_little_has_spoilt_a_capture(make_world):
+    """What the function did about it: as much again would be too little, too."""
+    with make_world() as world:
+
+        def fn(x):
+            try:
+                return layers(x)
+            except RuntimeError:
+                return x
+
+        graphed, host = world.runtime.graph(fn), np.linspace(0.0, 1.0, LENGTH)
+        x = world.runtime.array(host)
+        _same(graphed(x), layers(host))
+        world.rooms[:], world.spoils[:] = [256, 3], [int]
+        for _ in range(3):
+            _same(graphed(x), layers(host))
+        first, second = world.asked
+        assert second > first
+        assert not world.device.pages.lingering
+        del x, graphed
 
 
 def test_what_needs_more_room_than_there_can_be_is_told(make_world, monkeypatch):

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
 
 from sapwood.tree.uncollected import collected, uncollected
+
+FILE = uncollected.__wrapped__.__code__.co_filename
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +42,91 @@ def test_python_collects_as_it_did_before(enabled):
         assert gc.isenabled() == enabled
     finally:
         (gc.enable if had else gc.disable)()
+
+
+def _traced(trace, run):
+    """Return what a function gives that is traced, on a thread that nobody traces."""
+
+    def traced():
+        sys.settrace(trace)
+        try:
+            return run()
+        finally:
+            sys.settrace(None)
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(traced).result()
+
+
+def test_who_handles_a_signal_within_may_capture_as_well():
+    """At any step of beginning and ending; it is on again when all is over."""
+    steps = []
+
+    def nested(frame, event, _):
+        if event == "line" and frame.f_code.co_filename == FILE:
+            sys.settrace(None)
+            steps.append(frame.f_lineno)
+            with uncollected():
+                pass
+            sys.settrace(nested)
+        return nested
+
+    def captures():
+        with uncollected(), collected(), uncollected():
+            pass
+        return gc.isenabled()
+
+    for _ in range(3):
+        assert _traced(nested, captures)
+    assert len(set(steps)) > 10
+
+
+@pytest.mark.parametrize("line", range(5))
+def test_who_interrupts_a_beginning_leaves_all_as_it_was(line):
+    """Wherever it comes: later captures begin and end as if it never had."""
+    left = [line]
+
+    def interrupt(frame, event, _):
+        code = frame.f_code
+        if event == "line" and (code.co_filename, code.co_name) == (FILE, "begin"):
+            left[0] -= 1
+            if left[0] < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return interrupt
+
+    def captures():
+        with uncollected():
+            pass
+
+    with pytest.raises(KeyboardInterrupt):
+        _traced(interrupt, captures)
+    with uncollected():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+FORKS = """
+import gc, os
+from sapwood.tree.uncollected import uncollected
+
+with uncollected():
+    child = os.fork()
+    if not child:
+        found = gc.isenabled()
+if not child:
+    os._exit(0 if found and gc.isenabled() else 1)
+status = os.waitpid(child, 0)[1]
+raise SystemExit(status or not gc.isenabled())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
+def test_a_child_of_a_process_that_captures_collects():
+    """Nobody captures there; what ends in it had begun elsewhere."""
+    # In a process of its own: this one may have threads, which forks do not go with.
+    done = subprocess.run([sys.executable, "-c", FORKS], check=False, timeout=60)
+    assert done.returncode == 0
 
 
 def test_threads_that_capture_at_once_are_all_left_alone():

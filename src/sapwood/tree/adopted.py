@@ -25,7 +25,7 @@ from sapwood.memory.range import LENT, RESERVE, Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, stray
 from sapwood.tree.adapter import Adapter, Array
-from sapwood.tree.ambient import Ambient
+from sapwood.tree.ambient import Ambient, undo_bound
 from sapwood.tree.build import Drawing, build
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
@@ -177,21 +177,25 @@ def _captured(scene: _Scene, capture: _Adopting) -> Recorded:
 
 
 def _taken(scene: _Scene, capture: Capture) -> Taken:
+    owner = scene.owner
     try:
         return take(scene.order, scene.forest, capture, scene.arrays)
     except DriverError as error:
-        # What it wrote then would have it do something else in the next capture.
-        if capture.written is not None and is_spoilt(error):
-            raise capture.written.anew() from None
+        short = owner.short and scene.room < LENT
+        if short or is_spoilt(error):
+            _check_unwritten(capture.written)
+        if short:
+            owner.refusal(None, scene.arrays)
+            raise Short from None
         raise
 
 
 def _built(scene: _Scene, taken: Taken) -> Recorded:
     order, owner, adapter = scene.order, scene.owner, scene.forest.adapter
     captured, session = taken.captured, taken.captured.session
-    bound, error = settled(taken)
     if owner.short:
         _check_room(scene, taken)
+    bound, error = settled(taken)
     if error is None:
         _check_code(order.group.warm, session)
     values = [change.new for change in bound]
@@ -217,22 +221,28 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
 def _check_room(scene: _Scene, taken: Taken) -> None:
     """Raise where more room may be enough, or where the function goes on without."""
     error, most = taken.captured.error, scene.room == LENT
-    if most and error is None:
+    if error is not None and (most or not error.is_ordinary):
+        return
+    changes = taken.after.changes_since(taken.before)
+    undo_bound(changes)
+    if most:
         raise CaptureError(
             f"the function allocates more than {size_text(LENT)} while it is captured",
             remedy="Graph a part of it that needs less",
         )
-    if most or (error is not None and not error.is_ordinary):
-        return
     if error is not None:
         error.taken()
-    # What it wrote for want of room would have it do something else the next time.
-    written = plain_changes(taken.after.changes_since(taken.before))
-    if written is not None:
-        raise written.anew()
+    _check_unwritten(plain_changes(changes))
     # That has arguments let go of gradients, which lie in this range.
     scene.owner.refusal(taken.captured.result, scene.arrays)
     raise Short
+
+
+def _check_unwritten(written: CaptureError | None) -> None:
+    """Raise where plain values would have another capture do something else."""
+    if written is not None:
+        # Not that one: an error that frames name keeps alive what they name besides.
+        raise written.anew()
 
 
 def _spans(captured: Captured, driver: Driver) -> list[tuple[Addr, Addr]] | None:

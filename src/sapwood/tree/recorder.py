@@ -35,6 +35,7 @@ from sapwood.tree.roles import History, Role, assign
 from sapwood.tree.session import Session
 from sapwood.tree.signature import Arrays, Call, Place, look
 from sapwood.tree.stage import landing, late_stages, stand_ins
+from sapwood.tree.uncollected import uncollected
 from sapwood.tree.watch import Capture, Captured, Caught
 from sapwood.units import Addr
 
@@ -200,7 +201,8 @@ def take(
     # Not that of the order: others may have bound slots since it was made.
     before = order.survey(arguments)
     try:
-        captured = capture.run(order.fn, args, kwargs, Session(tolerant=False))
+        with uncollected():
+            captured = capture.run(order.fn, args, kwargs, Session(tolerant=False))
     except BaseException:
         changes = order.survey(arguments).changes_since(before)
         undo_bound(changes)

@@ -21,7 +21,6 @@ from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.layout import Made
 from sapwood.tree.session import Session, current, entered, user_line
-from sapwood.tree.uncollected import uncollected
 from sapwood.units import Size
 
 __all__ = ["Allocations", "Capture", "Captured", "Caught", "Watched", "warm_up"]
@@ -215,7 +214,7 @@ class Capture:
         result, error = None, None
         self._begin()
         try:
-            with uncollected(), self.fork, self.stream, routed(self.route):
+            with self.fork, self.stream, routed(self.route):
                 try:
                     with (
                         entered(session),

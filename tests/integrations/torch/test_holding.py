@@ -74,3 +74,14 @@ def test_none_held_is_none_moved(owner):
     """A function that reads no tensors moves none."""
     with owner.holding([]):
         assert owner._moved() == []
+
+
+def test_no_gradient_stays_on_any_argument(owner, monkeypatch):
+    """Whichever is told: all lie where nothing is any more."""
+    monkeypatch.setattr(TorchOwner, "_is_new", lambda *_: True)
+    arguments = [torch.ones(2, requires_grad=True) for _ in range(3)]
+    for each in arguments[1:]:
+        each.grad = torch.ones(2)
+    refusal = owner.refusal(None, arguments)
+    assert "leaves a gradient on an argument" in str(refusal)
+    assert all(each.grad is None for each in arguments)

@@ -252,20 +252,21 @@ class TorchOwner:
 
     def refusal(self, result: Any, arrays: Sequence[Any]) -> CaptureError | None:
         """Return what is wrong with what the function leaves to others."""
+        graded = [tensor for tensor in arrays if self._has_new_grad(tensor)]
+        for tensor in graded:
+            tensor.grad = None
         for tensor, _ in self._moved():
             return CaptureError(
                 f"the function gives a tensor {text(tensor)} other memory or another "
                 "shape, as by x.data = y or x.t_(), which no replay would repeat",
                 remedy="Write into it, x.copy_(y), or bind the new tensor to a slot",
             )
-        for tensor in arrays:
-            if tensor.is_leaf and tensor.grad is not None and self._is_new(tensor.grad):
-                tensor.grad = None
-                return CaptureError(
-                    f"backward() leaves a gradient on an argument, {text(tensor)}",
-                    remedy="Return what torch.autograd.grad(...) gives, or keep the "
-                    "tensor in a module or optimizer that the function names",
-                )
+        for tensor in graded:
+            return CaptureError(
+                f"backward() leaves a gradient on an argument, {text(tensor)}",
+                remedy="Return what torch.autograd.grad(...) gives, or keep the "
+                "tensor in a module or optimizer that the function names",
+            )
         leaves, _ = flatten(result, torch.is_tensor)
         if self._framework.went_back:
             return None
@@ -278,6 +279,9 @@ class TorchOwner:
                     "backward() inside the graphed function",
                 )
         return None
+
+    def _has_new_grad(self, tensor: Any) -> bool:
+        return tensor.is_leaf and tensor.grad is not None and self._is_new(tensor.grad)
 
     def _is_new(self, tensor: Any) -> bool:
         try:

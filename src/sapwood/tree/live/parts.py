@@ -55,7 +55,7 @@ from sapwood.tree.roles import Role
 from sapwood.tree.session import LivePart, Session
 from sapwood.tree.signature import Place, look
 from sapwood.tree.stage import late_stages
-from sapwood.tree.uncollected import collected
+from sapwood.tree.uncollected import collected, uncollected
 from sapwood.tree.watch import Capture, Caught
 from sapwood.units import Addr
 
@@ -150,7 +150,8 @@ class _Parts:
         self._begin()
         self.first_arrays = self.arrays
         order, session = self.order, self.session
-        captured = self.capture.run(order.fn, self.args, self.kwargs, session)
+        with uncollected():
+            captured = self.capture.run(order.fn, self.args, self.kwargs, session)
         if session.unrecordable is not None:
             self.device.driver.destroy_graph(captured.graph)
             raise session.unrecordable.anew()
