@@ -269,6 +269,14 @@ def layers(x):
     return x
 
 
+def warmed(world, fn):
+    """Return a function, graphed, that was called once with an argument, and that."""
+    graphed, host = world.runtime.graph(fn), np.linspace(0.0, 1.0, LENGTH)
+    x = world.runtime.array(host)
+    _same(graphed(x), layers(host))
+    return graphed, host, x
+
+
 def early(x):
     """Return an array made first, one made last, and one on half a page."""
     first = x * 2.0
@@ -575,9 +583,7 @@ def test_what_was_written_for_want_of_room_is_told(make_world, raises):
                     raise
                 return x
 
-        graphed, host = world.runtime.graph(fn), np.linspace(0.0, 1.0, LENGTH)
-        x = world.runtime.array(host)
-        _same(graphed(x), layers(host))
+        graphed, _, x = warmed(world, fn)
         world.rooms[:] = [256, 3]
         with pytest.raises(sw.CaptureError, match=r"state\['low'\] changed from False"):
             graphed(x)
@@ -596,9 +602,7 @@ def test_who_interrupts_a_capture_that_had_too_little_room_is_heard(make_world):
             except RuntimeError:
                 raise KeyboardInterrupt from None
 
-        graphed, host = world.runtime.graph(fn), np.linspace(0.0, 1.0, LENGTH)
-        x = world.runtime.array(host)
-        _same(graphed(x), layers(host))
+        graphed, host, x = warmed(world, fn)
         world.rooms[:] = [256, 3]
         with pytest.raises(KeyboardInterrupt):
             graphed(x)
@@ -619,9 +623,7 @@ def test_nothing_lingers_of_a_capture_that_had_too_little_room(make_world):
             except RuntimeError:
                 return first
 
-        graphed, host = world.runtime.graph(fn), np.linspace(0.0, 1.0, LENGTH)
-        x = world.runtime.array(host)
-        _same(graphed(x), layers(host))
+        graphed, host, x = warmed(world, fn)
         world.rooms[:] = [256, 12]
         for _ in range(3):
             _same(graphed(x), layers(host))
@@ -645,9 +647,7 @@ def test_a_capture_that_others_spoil_is_made_again(make_world, tmp_path, writes)
             return y
 
         noticed = flag
-        graphed, host = world.runtime.graph(fn), np.linspace(0.0, 1.0, LENGTH)
-        x = world.runtime.array(host)
-        _same(graphed(x), layers(host))
+        graphed, host, x = warmed(world, fn)
         world.spoils[:] = [flag.unlink]
         if writes:
             with pytest.raises(sw.CaptureError, match=r"state\['low'\] changed"):
@@ -672,9 +672,7 @@ def test_more_room_is_there_where_too_little_has_spoilt_a_capture(make_world):
             except RuntimeError:
                 return x
 
-        graphed, host = world.runtime.graph(fn), np.linspace(0.0, 1.0, LENGTH)
-        x = world.runtime.array(host)
-        _same(graphed(x), layers(host))
+        graphed, host, x = warmed(world, fn)
         world.rooms[:], world.spoils[:] = [256, 3], [int]
         for _ in range(3):
             _same(graphed(x), layers(host))

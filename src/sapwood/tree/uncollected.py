@@ -44,12 +44,12 @@ class _Halt:
                 self._had = False
             self._captures.discard(capture)
 
-    def forked(self) -> None:
-        """Begin anew in a process in which nobody captures."""
-        had = self._had
-        self.__init__()  # type: ignore[misc]
-        if had:
+    def forget(self) -> None:
+        """Begin anew, in a process in which nobody captures."""
+        self._lock, self._captures = threading.RLock(), set()
+        if self._had:
             gc.enable()
+        self._had = False
 
 
 class _Mine(threading.local):
@@ -60,8 +60,15 @@ class _Mine(threading.local):
 
 
 _halt, _mine = _Halt(), _Mine()
+
+
+def _forked() -> None:
+    _mine.captures.clear()
+    _halt.forget()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_halt.forked)
+    os.register_at_fork(after_in_child=_forked)
 
 
 @contextmanager
