@@ -67,9 +67,13 @@ def test_most_calls_are_replays_in_c(rig):
     f = settled(rig.runtime.graph(lambda x: x + 1.0), x)
     before, agains = rig.lending.launches, f.runner().encores.agains
     references = sys.getrefcount(agains)
+    replays, (node,) = f.stats().replays, f.runner().families.nodes
+    hits, timed = node.hits, node.timed
     for _ in range(MANY):
         assert told(f(x)) == [1.0, 2.0, 3.0, 4.0]
     assert rig.lending.launches == before + MANY
+    assert f.stats().replays == replays + MANY
+    assert (node.hits, node.timed) == (hits + MANY, timed + MANY)
     assert sys.getrefcount(agains) == references
 
 

@@ -117,7 +117,7 @@ with uncollected():
 if not child:
     os._exit(0 if found and gc.isenabled() else 1)
 status = os.waitpid(child, 0)[1]
-raise SystemExit(status or not gc.isenabled())
+raise SystemExit(bool(status) or not gc.isenabled())
 """
 
 

@@ -82,7 +82,6 @@ class Timeline:
         rows[1 :: self.WIDTH] = array("q", took[skipped:])
         for column, value in zip((2, 3, 4), (ran, *of), strict=True):
             rows[column :: self.WIDTH] = array("q", [value]) * count
-        self._count += skipped
         while rows:
             at = self._count % self.size
             some = min(self.size - at, len(rows) // self.WIDTH)

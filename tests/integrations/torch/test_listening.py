@@ -343,3 +343,15 @@ def test_a_compiled_function_is_read_as_the_function(adapter, way):
     assert list(before.array_slots().values()) == [weight]
     scale = 3.0
     assert look().key != before.key
+
+
+def test_who_forgets_that_others_listen_does_not_forget_who_comes_after(adapter_of):
+    """What resets the compiler takes away all that it calls, of every watcher."""
+    from sapwood.integrations.torch.watching import Watcher
+
+    storages, session = adapter_of("cpu").storages_of, Session(tolerant=False)
+    with Watcher(Session(tolerant=False), storages):
+        torch._dynamo.reset()
+        with Watcher(session, storages):
+            torch.compile(lambda x: x * 2, backend="eager")(torch.ones(3))
+    assert session.prepares
