@@ -142,6 +142,15 @@ def test_who_is_evicted_meanwhile_lends_nothing(make_bench, page):
     new.close()
 
 
+def test_one_piece_is_lent_where_there_is_memory(bench, page):
+    """A driver charges by the piece: a larger one than need be is the cheaper one."""
+    range_ = Range.reserve(bench.device.pages)
+    _, size = range_.lend(Size(33 * page))
+    assert (size, bench.device.pages.mapped()) == (64 * page, 64)
+    range_.close()
+    assert bench.device.pages.mapped() == 0
+
+
 def test_an_extent_that_is_there_is_lent_again(bench, page):
     """Backing what is captured next makes no memory where some of the size is."""
     first, second = (Range.reserve(bench.device.pages) for _ in range(2))

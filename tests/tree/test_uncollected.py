@@ -108,12 +108,14 @@ def test_who_interrupts_a_beginning_leaves_all_as_it_was(line):
 
 FORKS = """
 import gc, os
-from sapwood.tree.uncollected import uncollected
+from sapwood.tree.uncollected import collected, uncollected
 
 with uncollected():
     child = os.fork()
     if not child:
-        found = gc.isenabled()
+        with collected():
+            found = gc.isenabled()
+        found = found and gc.isenabled()
 if not child:
     os._exit(0 if found and gc.isenabled() else 1)
 status = os.waitpid(child, 0)[1]
