@@ -559,7 +559,7 @@ def test_too_little_room_has_the_function_captured_with_more(make_world, catches
         x = world.runtime.array(host)
         for _ in range(2):  # the second finds what the first has bound
             _same(graphed(x), layers(host))
-        world.rooms[:] = [256, 3, 1]
+        world.rooms[:] = [256, 12, 8]
         for _ in range(3):
             _same(graphed(x), layers(host))
             _same(cache["last"], host * 2.0)
