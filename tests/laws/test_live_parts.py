@@ -129,6 +129,56 @@ def test_a_break_inside_a_nested_graphed_call(agree):
     agree(program)
 
 
+def test_several_shapes(agree):
+    """What parts make lies on pages of their own, also where shapes share pages."""
+
+    def program(w):
+        @sw.eager
+        def note(h):
+            float(h.sum())
+
+        def fn(x):
+            h = x * 2
+            note(h)
+            y = h + 1
+            note(y)
+            return h, y, y * 3
+
+        f = w.graph(fn)
+        for n in (4, 5, 600, 6, 4):
+            x = w.values(n)
+            for _ in range(4):
+                yield f(x)
+
+    assert agree(program).count("replays") >= 8
+
+
+def test_outputs_that_a_live_part_keeps(agree):
+    """What it makes by another recording of the function is not overwritten."""
+
+    def program(w):
+        kept, smaller = [], {}
+
+        @sw.eager
+        def keep(h):
+            if len(h) in smaller:
+                kept.append(f(smaller[len(h)]))
+
+        def fn(x):
+            keep(x)
+            return x * 2, x + 1
+
+        f = w.graph(fn)
+        for n in (4, 5, 6):
+            x = w.values(n)
+            for _ in range(5):
+                kept.clear()
+                yield f(x), list(kept)
+            smaller[n + 1] = x
+
+    agree(program)
+
+
 class Pair(NamedTuple):
     left: object
     right: object

@@ -18,6 +18,7 @@ from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, DriverError
 from sapwood.graphs.recording import Recording
+from sapwood.memory.pages import Extent
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, read, stray
@@ -278,7 +279,20 @@ class _Parts:
             call=plan.call._replace(given=self.carried),
             donated=plan.donated if last else frozenset(),
             escapes=plan.escapes and not self.unfit,
+            candidates=self._candidates(),
         )
+
+    def _candidates(self) -> list[Extent]:
+        """Return what may still be shared: by no other part, and by nothing live."""
+        pages, mine = self.device.pages, 0
+        for link in self.links:
+            mine |= link.part.clobbers
+        taken, known = pages.live | mine, pages.extents
+        return [
+            each
+            for each in self.order.plan.candidates
+            if each in known and not each.mask & taken
+        ]
 
     def _outputs(
         self, shown: Any, bound: Sequence[BoundArray], survivors: Sequence[Storage]
