@@ -81,12 +81,11 @@ class Checked(Layer):
             self._ledger.check(name, args)
         except Refusal as refusal:
             raise refusal.error(name) from None
-        try:
-            result = call(*args)
-        except Exception:
-            if rule.takes:
-                self._note(name, rule, args, None)
-            raise
+        if rule.takes:
+            # Before it is done: what is given back, another thread may get at once.
+            self._note(name, rule, args, None)
+            return call(*args)
+        result = call(*args)
         self._note(name, rule, args, result)
         return result
 
