@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.testing import CUDA, VARIANTS, Rig
+from sapwood.testing import CUDA, INEXACT, VARIANTS, Rig
 
 _OUTCOME = pytest.StashKey[bool]()
 
@@ -35,15 +35,17 @@ NOT_ON_CUDA = {
     "test_a_patched_leaf_is_never_copied": _AGAIN,
     "test_a_revoked_output_is_stale": _UNTRAPPED,
     "test_a_stale_output_can_be_shown": _UNTRAPPED,
+    "test_a_step_inside_a_live_part": _UNTRAPPED,
     "test_a_state_across_steps": _AGAIN,
     "test_a_state_carried_by_a_slot": _AGAIN,
     "test_a_step_on_another_thread": _UNTRAPPED,
     "test_a_thousand_times_itself": _AGAIN,
-    "test_an_exception_beside_live_parts": "live parts need exact addresses",
+    "test_an_argument_that_a_step_ends": _UNTRAPPED,
     "test_as_many_ops_as_eager": f"{_UNSEEN}: its ops are not counted",
     "test_bound_outputs_may_be_kept": _UNTRAPPED,
     "test_copied_leaves_cost_a_call_together": "what moves is patched there",
     "test_copies_are_per_storage": _AGAIN,
+    "test_donated_arguments": _UNTRAPPED,
     "test_draws_of_many_kinds": "uniform numbers only",
     "test_escaped_outputs_are_revoked_too": _UNTRAPPED,
     "test_every_call_may_fail[cuda-streams]": "entering a stream may fail",
@@ -52,7 +54,6 @@ NOT_ON_CUDA = {
     "test_four_threads": "sums are rounded in another order than NumPy's",
     "test_held_outputs_are_never_evicted": _SMALL,
     "test_keep_is_honoured": _UNTRAPPED,
-    "test_live_": "live parts need exact addresses",
     "test_out_of_memory_while_recording[cuda-limit]": _SMALL,
     "test_passed_through_outputs_are_revoked_too": _UNTRAPPED,
     "test_raised_errors_travel": "CuPy computes without a runtime",
@@ -60,6 +61,7 @@ NOT_ON_CUDA = {
     "test_random_programs_agree[cuda-7]": "CuPy brings lists of indices from the host",
     "test_recordings_are_evicted_before_memory_runs_out": _SMALL,
     "test_registered_containers_go_in_and_out": _AGAIN,
+    "test_slots_are_bound_before_a_live_part[cuda": "a live part binds one anew",
     "test_steps_": _UNTRAPPED,
     "test_the_runtime_is_as_before[cuda-allclose]": "CuPy's stays there",
     "test_the_state_may_be_saved_and_restored": "the test reads NumPy's bit generator",
@@ -76,6 +78,8 @@ NOT_ON_CUDA = {
 def pytest_collection_modifyitems(items):
     """Skip on CUDA what CuPy's arrays do otherwise."""
     for item in items:
+        if item.name == "test_slots_are_bound_before_a_live_part[inexact]":
+            item.add_marker(pytest.mark.skip(reason="a live part binds one anew"))
         if not item.get_closest_marker("gpu"):
             continue
         names = item.path.name, item.name
@@ -98,7 +102,16 @@ def pytest_runtest_makereport(item):
     return report
 
 
-@pytest.fixture(params=[*VARIANTS, pytest.param(CUDA, marks=pytest.mark.gpu)])
+def pytest_generate_tests(metafunc):
+    """Run laws on all kinds of device; those of live parts also where GPUs differ."""
+    if "make_rig" in metafunc.fixturenames:
+        inexact = metafunc.module.__name__.rpartition(".")[2].startswith("test_live_")
+        kinds = [*VARIANTS, INEXACT] if inexact else list(VARIANTS)
+        kinds.append(pytest.param(CUDA, marks=pytest.mark.gpu))
+        metafunc.parametrize("make_rig", kinds, indirect=True)
+
+
+@pytest.fixture
 def make_rig(request):
     """Return a maker of rigs of one variant, leak-checked when the test is over."""
     rigs = []

@@ -61,6 +61,9 @@ def torchs(torch, monkeypatch):
     framework = TorchFramework(torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "ExternalStream", named)
     monkeypatch.setattr(torch.cuda, "stream", current)
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda device: named(now[-1], device)
+    )
     for name, answer in (
         ("_cuda_getCurrentRawStream", lambda _: now[-1]),
         ("_cuda_getDevice", lambda: 1),

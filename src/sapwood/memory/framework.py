@@ -80,6 +80,21 @@ class Framework(Protocol):
         """
         ...
 
+    def resting(self) -> AbstractContextManager[object]:
+        """Return a context, inside of `watched`, in which nothing is watched.
+
+        Work there goes to the stream that was current outside, unless that is a
+        capture's: whoever pauses one sees to that.
+        """
+        ...
+
+    def manner(self) -> Callable[[], AbstractContextManager[object]]:
+        """Return what makes contexts in which work is done as it would be just now.
+
+        Those are meant of the framework's modes that a function may be in.
+        """
+        ...
+
 
 class Plain:
     """Arrays that ask their device for streams and memory, and trap every use."""
@@ -126,3 +141,11 @@ class Plain:
         """Return a context that changes nothing: it is the device that is asked."""
         del allocate
         return nullcontext()
+
+    def resting(self) -> AbstractContextManager[object]:
+        """Return a context that changes nothing."""
+        return nullcontext()
+
+    def manner(self) -> Callable[[], AbstractContextManager[object]]:
+        """Return what makes contexts that change nothing: there are no modes."""
+        return nullcontext

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Self
 from weakref import WeakValueDictionary
 
@@ -33,7 +33,7 @@ class GuestFramework(ABC):
 
     def __init__(self) -> None:
         self.made: WeakValueDictionary[int, Stream] = WeakValueDictionary()
-        self.adopted: dict[int, Stream] = {}
+        self.adopted: dict[int, GuestStream] = {}
         self._adopting = threading.RLock()
 
     @abstractmethod
@@ -69,7 +69,7 @@ class GuestFramework(ABC):
         found = self.adopted.get(raw) or self.made.get(raw)
         return found or self.adopt_current(raw, driver, dropped)
 
-    def adopt(self, raw: int, name: str, driver: Driver, dropped: Queue) -> Stream:
+    def adopt(self, raw: int, name: str, driver: Driver, dropped: Queue) -> GuestStream:
         """Return a stream of the framework's own, known from now on."""
         # Of two over one handle, the first to go would take it along.
         with self._adopting:
@@ -87,6 +87,10 @@ class GuestFramework(ABC):
     def chance(self) -> Callable[[], object]:
         """Return what does nothing, for frameworks that draw from arrays."""
         return int
+
+    def manner(self) -> Callable[[], AbstractContextManager[object]]:
+        """Return what makes contexts that change nothing, for who has no modes."""
+        return nullcontext
 
     def close(self) -> None:
         """Let go of all streams."""

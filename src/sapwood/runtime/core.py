@@ -112,8 +112,8 @@ class Runtime:
         )
         capture = getattr(self._integration, "captor", None)
         if capture is not None:
-            record = partial(record_adopted, captor=capture(self._device))
-            self._forest.recorder = record
+            self._forest.captor = captor = capture(self._device)
+            self._forest.recorder = partial(record_adopted, captor=captor)
         self._entries = _entries(store, settings, self._events)
         self._library: Library | None = None
         # Recordings of a framework's own kernels hold no code that could be kept.

@@ -47,9 +47,16 @@ class Eager:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         watching = session.current()
-        if watching is None:
-            return self._fn(*args, **kwargs)
-        return watching.live(self, args, kwargs)
+        if watching is not None:
+            return watching.live(self, args, kwargs)
+        elsewhere = session.served()
+        if elsewhere is not None:
+            elsewhere.refuse(
+                f"the live part {self.name} is called on another thread than the "
+                "function, such as autograd's in backward()",
+                "Call it before or behind backward(), not in a hook or checkpoint",
+            )
+        return self._fn(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Eager | _Method:
         return self if instance is None else _Method(self, instance)

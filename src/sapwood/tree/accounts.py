@@ -59,17 +59,19 @@ def _regions(
 ) -> list[Region]:
     """Say which addresses belong to what: the range, less its stages, and places.
 
-    Where addresses are not exact, all of a place's storage belongs to it.
+    Where addresses are not exact, all of a place's storage belongs to it. Stages may be
+    in the range of another part.
     """
     regions: list[Region] = []
-    at = range_.base
+    at, stop = range_.base, Addr(range_.base + RESERVE)
     for i, storage in sorted(stages.items(), key=lambda item: item[1].address):
         end = Addr(storage.address + storage.size)
-        regions.append(Region(at, storage.address, RANGE, range_.base))
+        if at <= storage.address < stop:
+            regions.append(Region(at, storage.address, RANGE, range_.base))
+            at = end
         origin = landing(storage, places[i])
         regions.append(Region(storage.address, end, i + 1, origin))
-        at = end
-    regions.append(Region(at, Addr(range_.base + RESERVE), RANGE, range_.base))
+    regions.append(Region(at, stop, RANGE, range_.base))
     # An argument and an ambient array may share a storage: one region, one symbol.
     shared: dict[Storage, list[int]] = {}
     for i, place in enumerate(places):

@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from sapwood.driver.api import Driver, GraphHandle
+from sapwood.driver.api import Driver
 from sapwood.driver.release import Release
 from sapwood.driver.results import Result
-from sapwood.driver.streams import Stream
 from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.graphs.adopt import Owner, adopt
-from sapwood.graphs.recording import RANGE, Kind, RecordedOp, Recording, Touch
 from sapwood.memory.device import Device
 from sapwood.memory.range import LENT, RESERVE, Range
 from sapwood.memory.storage import Storage
@@ -27,6 +25,7 @@ from sapwood.tree.accounts import outliving, stray
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.ambient import Ambient, undo_bound
 from sapwood.tree.build import Drawing, build
+from sapwood.tree.captor import Adopting, Captor, told_of
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Warm
@@ -50,28 +49,10 @@ from sapwood.tree.stage import stand_ins
 from sapwood.tree.watch import Capture, Captured
 from sapwood.units import Addr, Size, size_text
 
-__all__ = ["Captor", "Short", "attempt", "is_spoilt"]
+__all__ = ["Short", "attempt", "is_spoilt"]
 
 PATIENCE: Final = 0.05
 """For how many seconds other threads may hold what the function has made."""
-
-
-class Captor(Protocol):
-    """A framework that captures by itself."""
-
-    def stream(self) -> Stream:
-        """Return the stream that captures are made on."""
-        ...
-
-    def rejoin(self) -> None:
-        """Have all work to come run after what captures have run on that stream.
-
-        What is captured has not; but the framework may have prepared something.
-        """
-
-    def owner(self, range_: Range, room: Size, stream: Stream) -> Owner:
-        """Return a capture on ``stream`` that allocates from ``room`` of a range."""
-        ...
 
 
 class Short(Exception):
@@ -137,7 +118,7 @@ def _record_into(
     roles = argument_roles(order, places, forest)
     stages, arrays = stand_ins(given, places, roles, range_, device, adapter)
     scene = _Scene(order, forest, range_, owner, places, roles, stages, arrays, room)
-    capture = _Adopting(device, captor, range_, owner)
+    capture = Adopting(device, captor, range_, owner)
     owner.follow(_followed(stages, device))
     try:
         made = _captured(scene, capture)
@@ -156,7 +137,7 @@ def _spoil(stages: Mapping[int, Storage]) -> None:
         stage.revoke("it stood in for an argument while the function was captured")
 
 
-def _captured(scene: _Scene, capture: _Adopting) -> Recorded:
+def _captured(scene: _Scene, capture: Adopting) -> Recorded:
     order, forest, owner = scene.order, scene.forest, scene.owner
     device = forest.device
     with owner.holding([*scene.arrays, *order.before.arrays()]):
@@ -292,7 +273,7 @@ def _drawn(
     )
     return Drawing(
         plan=order.plan,
-        recording=_recording(captured.session, places, scene.stages, scene.range),
+        recording=told_of(captured.session, places, scene.stages, scene.range),
         outputs=outputs,
         places=places,
         names=[*order.names, *names],
@@ -309,73 +290,6 @@ def _followed(stages: Mapping[int, Storage], device: Device) -> list[Storage]:
     """Return the stages, if what they hold could be held in the pages of others."""
     found = list(stages.values())
     return found if any(each.size >= device.pages.page for each in found) else []
-
-
-class _Adopting(Capture):
-    """A capture that its owner makes."""
-
-    def __init__(
-        self, device: Device, captor: Captor, range_: Range, owner: Owner
-    ) -> None:
-        super().__init__(device, captor.stream(), range_, frozenset())
-        self.captor, self.owner = captor, owner
-
-    def pause(self) -> GraphHandle:
-        """End the capture, and return its graph."""
-        self.fork.join()
-        self._open = False
-        raw = self.owner.end()
-        self.fork.leave()
-        self.captor.rejoin()
-        return self.device.driver.adopt_graph(raw)
-
-    def _begin(self) -> None:
-        self.owner.begin()
-        self._open = True
-
-    def _abandon(self, failed: BaseException) -> None:
-        if not self._open:
-            return
-        self.owner.abandon()
-        try:
-            self.captor.rejoin()
-        except DriverError as error:
-            failed.add_note(f"no stream could wait for it: {error.name}")
-
-
-def _recording(
-    session: Session,
-    places: Sequence[Place],
-    stages: Mapping[int, Storage],
-    range_: Range,
-) -> Recording:
-    """Return what the session was told, as a recording whose ops have only names.
-
-    What it was not told of may write all of them. Raises `CaptureError` for a storage
-    that is neither in the range nor in a place.
-    """
-    symbols: dict[int, int] = {}
-    for i, place in enumerate(places):
-        symbols.setdefault(id(stages.get(i, place.storage)), i + 1)
-    touches: list[Touch] = []
-    if session.untold:
-        sizes = [Size(place.hi - place.lo) for place in places]
-        touches += [Touch(i + 1, 0, size, True) for i, size in enumerate(sizes) if size]
-    for storage, use in session.used.items():
-        inside = range_.base <= storage.address < range_.base + RESERVE
-        symbol = symbols.get(id(storage), RANGE if inside else None)
-        if symbol is None and storage.size:
-            raise CaptureError(
-                f"an array of {size_text(storage.size)} is used that is neither an "
-                "argument nor reachable from what the function's code names",
-                where=use.where,
-                remedy="Pass it as an argument, or keep it in a variable, attribute or "
-                "container that the function itself names",
-            )
-        if symbol:
-            touches.append(Touch(symbol, 0, storage.size, use.writes))
-    ops = tuple(RecordedOp(Kind.KERNEL, b"", name=name) for name, _ in session.ops)
-    return Recording(ops, (), (), tuple(touches))
 
 
 def _check(

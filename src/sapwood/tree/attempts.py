@@ -11,7 +11,8 @@ from typing import Final
 
 from sapwood.errors import DriverError
 from sapwood.memory.range import LENT
-from sapwood.tree.adopted import Captor, Short, attempt, is_spoilt
+from sapwood.tree.adopted import Short, attempt, is_spoilt
+from sapwood.tree.captor import Captor
 from sapwood.tree.forest import Forest
 from sapwood.tree.recorder import Order, Recorded
 from sapwood.units import Size

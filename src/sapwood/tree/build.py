@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from sapwood.graphs.exec import Exec, Staged, link
 from sapwood.graphs.recording import Recording
@@ -50,7 +52,8 @@ class Drawing:
     ``names`` and ``roles`` are those of ``places``, the call's and behind them those
     of ``ambient_arrays`` and as many new storages as are ``made``; ``stages`` is the
     room for those that are copied. ``lives`` are of what a framework has allocated by
-    itself, and ``link`` stands in for the `link` of ops.
+    itself, and ``link`` stands in for the `link` of ops. What is ``held`` is used by
+    other parts of the call, behind this one.
     """
 
     plan: Plan
@@ -65,15 +68,16 @@ class Drawing:
     made: int = 0
     lives: Sequence[Life] = ()
     link: Linker | None = None
+    held: Sequence[Bytes] = ()
 
 
 def build(drawing: Drawing, range_: Range, device: Device) -> Node:
     """Return a node, placed and linked. Raises `DriverError` or `OutOfMemory`."""
     plan, outputs = drawing.plan, drawing.outputs
-    placed: set[int] = set()
-    if not plan.escapes:
-        spans = [_span(storage) for storage in outputs.storages]
-        placed = range_.page_indices(spans)
+    held = [_span(each) for each in drawing.held]
+    lasting = [] if plan.escapes else [_span(each) for each in outputs.storages]
+    placed = range_.page_indices([*lasting, *held])
+    if placed or not plan.escapes:
         range_.place(placed, plan.candidates)
     range_.fold(drawing.lives, placed, plan.candidates)
     uses = _uses(drawing)
@@ -100,6 +104,7 @@ def build(drawing: Drawing, range_: Range, device: Device) -> Node:
         ),
         revokes=tuple(i for i, use in enumerate(uses) if use.donated),
         made=drawing.made,
+        held=_mask(held, range_),
     )
 
 
@@ -145,6 +150,10 @@ def _uses(drawing: Drawing) -> tuple[PlaceUse, ...]:
 def _span(storage: Bytes) -> tuple[Addr, Addr]:
     # An empty storage has a block of its own too, and so a page.
     return storage.address, Addr(storage.address + max(storage.size, 1))
+
+
+def _mask(spans: Sequence[tuple[Addr, Addr]], range_: Range) -> Mask:
+    return Mask(reduce(or_, (range_.mask_of(*span) for span in spans), 0))
 
 
 def _masks(outputs: Outputs, range_: Range) -> tuple[Mask, ...]:

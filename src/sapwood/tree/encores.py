@@ -110,8 +110,10 @@ class Encores:
         return None if self._memo is None else self._memo.recognise(args, kwargs)
 
     def learn(self, call: Call, found: Found) -> None:
-        """Remember a call that was replayed."""
+        """Remember a call that was replayed, if the recording is there still."""
         memo, adapter, node = self._memo, self._forest.adapter, found.node
+        if node.revokes or node not in self._families.nodes:
+            return  # what was donated is no more: no call is like this one
         if memo is None or call.key is not memo.key:
             # Of a call alone, as of the first of many, nothing is remembered.
             _, group = self._families.nodes[node]

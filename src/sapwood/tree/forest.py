@@ -15,6 +15,7 @@ from sapwood.memory.range import Range
 from sapwood.memory.snapshot import snapshot
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter
+from sapwood.tree.captor import Captor
 from sapwood.tree.group import least_recent
 from sapwood.tree.leases import Lease, Leases
 from sapwood.tree.node import Node
@@ -45,7 +46,8 @@ class Forest:
     ``kept`` are those who keep storages of outputs for the next replay. A recording
     gets an encore after ``encore_from`` replays. ``alone`` refers to the stream that
     all replays ran on, None before the first and once they ran on several. ``quiet``
-    are those who replay without telling, till they are asked.
+    are those who replay without telling, till they are asked. ``captor`` is a framework
+    that captures by itself, where this one does.
     """
 
     __slots__ = ("__dict__", "__weakref__", "alone")  # which C looks at
@@ -73,6 +75,7 @@ class Forest:
         self.busy: set[Node] = set()
         self.before_call: Callable[[], None] | None = None
         self.recorder: Callable[[Any, Forest], Any] | None = None
+        self.captor: Captor | None = None
         self._capture_stream: Stream | None = None
         self.kept: dict[Keeper, None] = {}
         self.encore_from = 4
@@ -116,6 +119,8 @@ class Forest:
             for part in node.parts():
                 release(part.exec.close)
                 release(part.range.close)
+        # The first of its parts is itself, which nothing but a collection would end.
+        node.chain = ()
 
     def enter(self, node: Node, mask: Mask) -> None:
         """Keep a recording, and the pages in ``mask``, for a call on its way."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 from sapwood.graphs.exec import Exec
@@ -50,13 +53,15 @@ class Node:
     of them are fixed.
 
     A recording with live parts is a ``chain``, and this node its first part, which
-    answers for all: its ``places`` and ``clobbers`` are those of the whole.
+    answers for all: its ``places`` and ``clobbers`` are those of the whole, and
+    ``held`` all pages that a call needs until it is over.
     ``running`` counts the calls on their way through it; it stays until they are.
     ``expects``: which of the values to bind its guards expect, and where, once that
     was found out. One that is ``doubtful`` copies what a second capture may show how
     to patch.
     The last ``made`` places of an escaping part are not copied out: they are the new
-    storages themselves, allocated by every replay.
+    storages themselves, allocated by every replay. ``held`` are the pages that parts
+    behind this one use besides its outputs'.
     """
 
     label: str
@@ -84,6 +89,7 @@ class Node:
     hits: int = 0
     last_used: int = 0
     made: int = 0
+    held: Mask = field(default=Mask(0))
     chain: tuple[Link, ...] = ()
     running: int = 0
     doubtful: bool = False
@@ -132,6 +138,11 @@ class Node:
         for link in self.chain:
             yield link.part
 
+    def passing(self) -> Mask:
+        """Return the pages of this part that a call needs until it is over."""
+        masks = () if self.escapes else self.output_masks
+        return Mask(reduce(or_, masks, self.held))
+
     def roles(self) -> Sequence[Role]:
         """Return the role of every place."""
         return [place.role for place in self.places]
@@ -143,7 +154,9 @@ class Live:
 
     ``held`` gives the function. Its result must have the ``key`` that it had, and
     share storages with what came before as it did, by ``shared``. ``caught`` is where
-    the function would catch its exceptions, if anywhere.
+    the function would catch its exceptions, if anywhere. ``manner`` makes contexts in
+    the framework's modes that the function is in there; ``flat`` says that no argument
+    is a container.
     """
 
     name: str
@@ -152,6 +165,8 @@ class Live:
     shared: Shared
     text: str
     caught: str | None
+    manner: Callable[[], AbstractContextManager[object]]
+    flat: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +174,12 @@ class Link:
     """One part of a chain: what it binds, and what runs live behind it.
 
     ``shared``: which of the ambient arrays that it reads share storages with what is
-    carried to it.
+    carried to it. One that is ``idle`` does nothing, and shows nothing but what it is
+    given: it may be replayed whatever is the case.
     """
 
     part: Node
     bound: tuple[Slot, ...]
     shared: Shared
     live: Live | None
+    idle: bool = False

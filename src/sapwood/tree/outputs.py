@@ -167,6 +167,15 @@ class Outputs:
         }
         return call.given.holding(arrays)
 
+    def only_given(self, count: int) -> bool:
+        """Return whether there is nothing but the first ``count`` arrays and None."""
+        return all(
+            isinstance(each, Carried | Same)
+            or (isinstance(each, Alias | View) and each.array < count)
+            or (isinstance(each, Constant) and each.value is None)
+            for each in (*self.leaves, *self.bound)
+        )
+
     def constants(self) -> Hashable:
         """Return a key of all plain values in the result."""
         return tuple(
@@ -185,7 +194,7 @@ def analyse(
     bound: Sequence[Array],
     known: Sequence[Array],
     adapter: Adapter,
-    carried: Sequence[Storage] = (),
+    carried: Sequence[Storage | Bytes] = (),
 ) -> Outputs:
     """Describe what a captured function returned and bound to slots.
 
@@ -225,14 +234,18 @@ class _Known:
     """Finds what an array is, or a view of, among those that were there before."""
 
     def __init__(
-        self, arrays: Sequence[Array], carried: Sequence[Storage], adapter: Adapter
+        self,
+        arrays: Sequence[Array],
+        carried: Sequence[Storage | Bytes],
+        adapter: Adapter,
     ) -> None:
         self._arrays, self._adapter = arrays, adapter
         # The first of several counts.
         self._numbers = {id(array): k for k, array in reversed([*enumerate(arrays)])}
         owners = enumerate(map(adapter.storage, arrays))
         self._owners = {storage: k for k, storage in reversed([*owners])}
-        self._carried = {storage: k for k, storage in enumerate(carried)}
+        # All of them are alive: by its address, each is the only one.
+        self._carried = {storage.address: k for k, storage in enumerate(carried)}
 
     def find(self, value: Array) -> Output | None:
         """Return how replays come by an array; None for one over a new storage."""
@@ -244,7 +257,7 @@ class _Known:
         if owner is not None:
             offset = address - adapter.address(self._arrays[owner])
             return View(owner, adapter.template(value), offset)
-        owner = self._carried.get(storage)
+        owner = self._carried.get(storage.address)
         if owner is not None:
             return Carried(owner, adapter.template(value), address - storage.address)
         return None

@@ -51,6 +51,7 @@ __all__ = [
     "settled",
     "take",
     "used_by",
+    "with_leaves",
 ]
 
 
@@ -196,7 +197,7 @@ def take(
     order: Order, forest: Forest, capture: Capture, arrays: Sequence[Array]
 ) -> Taken:
     """Have a call captured with other arrays in it; slots are not restored yet."""
-    args, kwargs = _with_leaves(order.plan.call, arrays)
+    args, kwargs = with_leaves(order.plan.call, arrays)
     arguments = order.bind(args, kwargs)
     # Not that of the order: others may have bound slots since it was made.
     before = order.survey(arguments)
@@ -266,7 +267,7 @@ def argument_roles(
     )
 
 
-def _with_leaves(
+def with_leaves(
     call: Call, arrays: Sequence[Array]
 ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """Return the arguments of a call with other arrays in it."""

@@ -28,7 +28,7 @@ from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group
 from sapwood.tree.leases import rehearsal
 from sapwood.tree.live.chain import Passage
-from sapwood.tree.live.parts import record_parts
+from sapwood.tree.live.record import record_parts
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
 from sapwood.tree.options import Options
@@ -96,6 +96,7 @@ class Runner:
         result = passage.finish()
         with self.forest.device.lock:
             self.diary.replayed(began, found.node)
+            self.encores.learn(call, found)
         return result
 
     def _begin(self) -> None:
@@ -126,8 +127,7 @@ class Runner:
         else:
             result = self._replay(found, call, args, kwargs)
         self.diary.replayed(began, found.node)
-        # What was donated is no more: no call is like this one.
-        if not verify and not found.node.revokes:
+        if not verify:
             self.encores.learn(call, found)
         return result
 
@@ -261,12 +261,13 @@ class Runner:
         before: Survey,
     ) -> Any:
         """Record a call around its live parts, and so run it."""
-        order = self._order(call, group, step, before)
-        result, made, unfit = record_parts(
-            order, args, kwargs, self.forest, tolerant=self.options.tolerant
-        )
-        if made.error is None and not unfit:
-            unfit = self._no_room(group, made.node)
+        order, tolerant = self._order(call, group, step, before), self.options.tolerant
+        try:
+            recorded = record_parts(order, args, kwargs, self.forest, tolerant=tolerant)
+        except Unready:
+            return self.eagerly.warm_up(call, args, kwargs, group, before)
+        result, made, unfit = recorded
+        unfit = unfit or ("" if made.error else self._no_room(group, made.node))
         if made.error is None and not unfit:
             self._plant(call, group, made)
             self.diary.recorded(call, made.node)

@@ -28,7 +28,9 @@ __all__ = [
     "Use",
     "current",
     "entered",
+    "helped",
     "raising_line",
+    "served",
     "user_line",
 ]
 
@@ -138,6 +140,10 @@ class Session:
         elif writes and not known.writes:
             self.used[storage] = Use(writes, known.where)
 
+    def go_on(self) -> None:
+        """Forget what ops have used so far: what comes is captured by itself."""
+        self.used, self.spans, self.untold = {}, [], 0
+
     def where(self, op: int) -> str | None:
         """Return the line that an op was noted at."""
         return self._where[op]
@@ -187,6 +193,17 @@ class Session:
 
 current: Callable[[], Session | None] = _session.get
 """Returns the session that this thread or task is in."""
+
+
+helped: list[Callable[[], Session | None]] = []
+"""Each returns the session that this thread works for without being in it, if any:
+frameworks have threads of their own."""
+
+
+def served() -> Session | None:
+    """Return the session that this thread works for, be it another thread's."""
+    found = (ask() for ask in helped)
+    return current() or next((each for each in found if each is not None), None)
 
 
 class entered:

@@ -195,6 +195,7 @@ class Capture:
         self.route = _RangeRoute(device, range_, self.allocations, stays)
         self.route.outside = self.live if escapes else None
         self.fork = Fork(stream)
+        self._around = stream
         self.failed: Caught | None = None
         self.written: CaptureError | None = None
         self._open = False
@@ -212,6 +213,7 @@ class Capture:
         graph.
         """
         result, error = None, None
+        self._around = self.device.stream()
         self._begin()
         try:
             with self.fork, self.stream, routed(self.route):
@@ -262,16 +264,27 @@ class Capture:
         self.route.held.clear()
         return alive
 
-    def live(self) -> ExitStack:
-        """Return a context in which nothing is captured, nor anybody watched."""
-        context = ExitStack()
-        for each in (entered(None), routed(None), outside(self.fork)):
-            context.enter_context(each)
-        return context
+    def live(self, graph: GraphHandle | None = None) -> ExitStack:
+        """Return a context in which nothing is captured, nor anybody watched.
+
+        Work goes to the stream that was current before the capture. A ``graph`` that
+        was captured so far is destroyed where this raises.
+        """
+        around = entered(None), routed(None), outside(self.fork), self._around
+        with ExitStack() as context:
+            try:
+                for each in around:
+                    context.enter_context(each)
+            except BaseException:
+                if graph is not None:
+                    self.device.driver.destroy_graph(graph)
+                raise
+            return context.pop_all()
 
     def resume(self, range_: Range) -> None:
         """Capture on, into another range."""
-        self._begin()
+        with outside(self.fork):
+            self._begin()
         self.route.range = range_
         self.fork.again()
 

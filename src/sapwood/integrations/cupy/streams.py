@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -51,6 +52,7 @@ class CupyFramework(GuestFramework):
         self.ordinal = ordinal
         self._theirs: list[Any] = []
         self._null: int = cupy.cuda.Stream.null.ptr
+        self._outside = threading.local()
 
     def default(self, driver: Driver, dropped: Queue) -> Stream:
         """Return CuPy's default stream."""
@@ -98,8 +100,8 @@ class CupyFramework(GuestFramework):
         watching = session.current()
         strict = watching is not None and not watching.tolerant
         with cupy.cuda.using_allocator(allocator(allocate, self)):
-            before = syncdetect._is_allowed()  # noqa: SLF001 - its public face warns
-            syncdetect._thread_local.allowed = before and not strict  # noqa: SLF001
+            before = self._outside.allowed = _may_wait()
+            _let_wait(before and not strict)
             try:
                 yield
             except RuntimeError as error:
@@ -107,7 +109,27 @@ class CupyFramework(GuestFramework):
                     _told(watching, error)
                 raise
             finally:
-                syncdetect._thread_local.allowed = before  # noqa: SLF001
+                _let_wait(before)
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Let work wait on the host, where that was allowed outside."""
+        before = _may_wait()
+        _let_wait(self._outside.allowed)
+        try:
+            yield
+        finally:
+            _let_wait(before)
+
+
+def _may_wait() -> bool:
+    """Return whether this thread may wait for the device."""
+    allowed: bool = syncdetect._is_allowed()  # noqa: SLF001 - its public face warns
+    return allowed
+
+
+def _let_wait(allowed: bool) -> None:
+    syncdetect._thread_local.allowed = allowed  # noqa: SLF001 - the same
 
 
 def _told(watching: Session, error: RuntimeError) -> None:

@@ -7,7 +7,8 @@ their values are put together without much ado, and named only where one differs
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from operator import call
 from typing import Any, Final
@@ -19,7 +20,7 @@ from sapwood.tree.ambient.frameworks import declare_opening
 from sapwood.tree.ambient.scope import Opening, Openings, Reach
 from sapwood.tree.ambient.views import View, Way, Witness
 
-__all__ = ["MODES", "Modes"]
+__all__ = ["MODES", "Modes", "prevailing"]
 
 _C: Final[Any] = torch._C
 
@@ -103,6 +104,38 @@ def _named(values: tuple[Any, ...]) -> dict[str, Any]:
 
 
 MODES: Final = Modes()
+
+
+def prevailing() -> Callable[[], AbstractContextManager[None]]:
+    """Return what makes contexts in the modes of this thread that code switches to."""
+    then = _switched()
+    # Most code is called in the modes that it works in.
+    return lambda: _AS_IS if _switched() == then else _entered(*then)
+
+
+_AS_IS: Final = nullcontext()
+
+
+def _switched() -> tuple[bool, bool, bool, torch.dtype]:
+    return (
+        torch.is_inference_mode_enabled(),
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cuda"),
+        torch.get_autocast_dtype("cuda"),
+    )
+
+
+@contextmanager
+def _entered(
+    inference: bool, grad: bool, autocast: bool, dtype: torch.dtype
+) -> Iterator[None]:
+    with (
+        torch.inference_mode(inference),
+        torch.set_grad_enabled(grad),
+        torch.autocast("cuda", dtype=dtype, enabled=autocast),
+    ):
+        yield
+
 
 _STATE: Final = {
     "grad_mode": ("is_grad_enabled()",),

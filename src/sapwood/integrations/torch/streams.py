@@ -13,6 +13,7 @@ import torch
 from sapwood.driver.api import CaptureStatus, Driver
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import MisuseError
+from sapwood.integrations.torch.modes import prevailing
 from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.storages import TRAPS, Storages
 from sapwood.integrations.torch.watching import Watcher
@@ -35,6 +36,17 @@ _WITHIN = "during CUDA graph capture"
 _asides: dict[int, Any] = {}
 
 
+class _Watched(threading.local):
+    """Who watches a thread, each with how things were before.
+
+    That is the stream that was current, if it was not a capture's, and whether autocast
+    kept what it had made.
+    """
+
+    def __init__(self) -> None:
+        self.within: list[tuple[Watcher, Any, bool]] = []
+
+
 class TorchFramework(GuestFramework):
     """Torch's tensors on one GPU; ``storages`` are those of its adapter.
 
@@ -54,16 +66,19 @@ class TorchFramework(GuestFramework):
         self.moments: Moments | None = None
         self.turn = threading.RLock()
         self._primed, self._met = threading.local(), threading.local()
+        self._watched = _Watched()
         self._adopt: Callable[[int], Stream] | None = None
         self._aside: Stream | None = None
         self._make_aside: Callable[[], Stream] | None = None
 
     def default(self, driver: Driver, dropped: Queue) -> Stream:
         """Return torch's default stream."""
-        raw = torch.cuda.default_stream(self.place).cuda_stream
+        theirs = torch.cuda.default_stream(self.place)
         self._adopt = partial(self.adopt_current, driver=driver, dropped=dropped)
         self._make_aside = partial(self._new_aside, driver, dropped)
-        return self.adopt(raw, "default", driver, dropped)
+        stream = self.adopt(theirs.cuda_stream, "default", driver, dropped)
+        stream.theirs = theirs
+        return stream
 
     def aside(self) -> Stream:
         """Return the stream of all warm-ups and captures.
@@ -126,7 +141,12 @@ class TorchFramework(GuestFramework):
     def adopt_current(self, raw: int, driver: Driver, dropped: Queue) -> Stream:
         """Return torch's current stream."""
         # Torch's own streams are of a pool that it never gives back.
-        return self.adopt(raw, f"torch's {raw:#x}", driver, dropped)
+        stream = self.adopt(raw, f"torch's {raw:#x}", driver, dropped)
+        now = torch.cuda.current_stream(self.place)
+        if now.cuda_stream == raw:
+            # To torch, another one over the same handle is another stream.
+            stream.theirs = now
+        return stream
 
     def stream_of(self, theirs: Any) -> Stream:
         """Return the stream that one of torch's is, whether it was used before or not.
@@ -179,6 +199,9 @@ class TorchFramework(GuestFramework):
         before = self._allocated() if counts else 0
         count = None if counts else self._counter()
         watcher = Watcher(watching, self.storages, count, self.moments)
+        around = None if count else torch.cuda.current_stream(self.place)
+        within = watcher, around, torch.is_autocast_cache_enabled()
+        self._watched.within.append(within)
         try:
             with self.turn, self._apart(), _uncached(), watcher:
                 yield
@@ -188,9 +211,58 @@ class TorchFramework(GuestFramework):
                 _told(watching, error)
             raise
         finally:
+            self._watched.within.remove(within)
             self.went_back = watcher.went_back
             if counts:
                 watching.room = Size(self._allocated() - before)
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Be told nothing meanwhile, and let others warm up and capture."""
+        if not self._watched.within:
+            yield
+            return
+        watcher, around, caches = self._watched.within[-1]
+        if around is None:
+            self._check_apart(watcher.session)
+        cached = torch.is_autocast_cache_enabled()
+        with watcher.resting():
+            self.turn.release()
+            torch.set_autocast_cache_enabled(caches)
+            try:
+                with nullcontext() if around is None else self._back(around):
+                    yield
+            finally:
+                torch.set_autocast_cache_enabled(cached)
+                self.turn.acquire()
+                if around is None and self._status() is CaptureStatus.ACTIVE:
+                    watcher.go_on(self._counter(), self.moments)
+
+    def _check_apart(self, watching: Session) -> None:
+        """Refuse a live part inside a stream of torch's that the capture went to.
+
+        What comes behind it would run there, and would not be captured.
+        """
+        now = self.known(self.raw())
+        if now is None or now.fork is None:
+            watching.refuse(
+                "a live part is called inside another stream than the call's",
+                "Leave `with torch.cuda.stream(...)` before, and enter it again behind",
+            )
+
+    @contextmanager
+    def _back(self, around: Any) -> Iterator[None]:
+        """Have the stream that was current before a warm-up be so again meanwhile."""
+        self.rejoin()
+        try:
+            with torch.cuda.stream(around):
+                yield
+        finally:
+            self.gather()
+
+    def manner(self) -> Callable[[], AbstractContextManager[object]]:
+        """Return what makes contexts in the modes that this thread is in."""
+        return prevailing()
 
     def _counter(self) -> Callable[[], int]:
         """Return what tells how much the capture in progress has by now."""
@@ -229,9 +301,11 @@ class TorchFramework(GuestFramework):
 
     def _is_spoilt(self) -> bool:
         """Return whether a capture has gone wrong on the stream aside."""
+        return self._status() is CaptureStatus.INVALIDATED
+
+    def _status(self) -> CaptureStatus:
         aside = self.aside()
-        status = aside.driver.capture_status(aside.handle)
-        return status is CaptureStatus.INVALIDATED
+        return aside.driver.capture_status(aside.handle)
 
     def prime(self) -> None:
         """Have torch make what it needs once for each thread, and cannot in a capture.

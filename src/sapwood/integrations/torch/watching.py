@@ -14,7 +14,11 @@ from typing import Any, Final, Self
 from weakref import WeakSet
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 
 from sapwood.errors import DriverError
 from sapwood.integrations.torch.compiled import listening
@@ -27,7 +31,7 @@ from sapwood.integrations.torch.operations import (
     operation_of,
 )
 from sapwood.integrations.torch.storages import Storages
-from sapwood.tree.session import Session, user_line
+from sapwood.tree.session import Session, helped, user_line
 
 __all__ = ["Watcher"]
 
@@ -106,6 +110,26 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             # A capture that is spoilt says so where it ends, too.
             if raised[:1] in ((), (None,)):
                 raise
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Be told nothing meanwhile; what is captured then has ended.
+
+        Afterwards `go_on` says what is captured now, if anything is.
+        """
+        self._find_untold()
+        self._stack.close()
+        self.go_on(int, None)
+        try:
+            with _disable_current_modes():
+                yield
+        finally:
+            self._stack.enter_context(listening(self))
+
+    def go_on(self, count: Callable[[], int], moments: Moments | None) -> None:
+        """Be told of another capture, of which this counts and these are told."""
+        self._count, self._moments = count, moments
+        self._told = count()
 
     def _find_untold(self) -> None:
         """Tell the session of work that no operation has launched."""
@@ -310,6 +334,18 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         for made in flat(result):
             if made.device.type == "cpu" and torch._C._has_storage(made):
                 self._made.add(made.untyped_storage())
+
+
+def _session() -> Session | None:
+    """Return the session of whoever watches what this thread does.
+
+    On autograd's threads, modes are those of the thread that called it.
+    """
+    modes = _get_current_dispatch_mode_stack()
+    return next((each.session for each in modes if isinstance(each, Watcher)), None)
+
+
+helped.append(_session)
 
 
 def _is_dense(use: tuple[Any, bool]) -> bool:

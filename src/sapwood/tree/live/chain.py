@@ -34,7 +34,7 @@ from sapwood.tree.miss import Why
 from sapwood.tree.node import Link, Live, Node, Shared
 from sapwood.tree.replay import replay
 from sapwood.tree.roles import Role
-from sapwood.tree.signature import Arrays, Call
+from sapwood.tree.signature import NONE, Arrays, Call
 from sapwood.units import Mask, Size
 
 __all__ = ["Passage", "answer_for_all"]
@@ -64,6 +64,7 @@ def answer_for_all(links: Sequence[Link], used_later: AbstractSet[int]) -> Node:
         elif not use.used and links[0].shared[i - first] is None:
             places[i] = use._replace(role=Role.PATCHED)
     head.chain, head.places = tuple(links), tuple(places)
+    head.held = Mask(reduce(or_, (part.passing() for part in parts)))
     head.clobbers = Mask(reduce(or_, (part.clobbers for part in parts)))
     head.copied_bytes = Size(sum(part.copied_bytes for part in parts))
     head.watches_overlap = len(places) > first and any(
@@ -86,14 +87,12 @@ class Passage:
         self.arguments = arguments
         self.carried = call.given
         self.made: list[Storage] = []
-        masks = (mask for part in self.node.parts() for mask in part.output_masks)
-        self._mask = Mask(reduce(or_, masks, 0))
         self._new: Sequence[Storage] = ()
         self._shown: Any = None
 
     def start(self) -> None:
         """Replay the first part, under the lock that it was found under."""
-        self.forest.enter(self.node, self._mask)
+        self.forest.enter(self.node, self.node.held)
         try:
             self._replay(self.node.chain[0], self.ambient)
         except BaseException:
@@ -126,7 +125,7 @@ class Passage:
         """Run a live part, and replay the part behind it."""
         adapter, device = self.forest.adapter, self.forest.device
         args, kwargs = self._shown
-        passed = Passed(args, kwargs, adapter)
+        passed = Passed(args, kwargs, adapter, flat=live.flat)
         function = live.held()
         if function is None:
             raise CaptureError(
@@ -134,7 +133,8 @@ class Passage:
                 remedy="Keep it alive while the function is in use",
             )
         try:
-            result = function(*args, **kwargs)
+            with live.manner():
+                result = function(*args, **kwargs)
         except Exception as error:
             if live.caught is None:
                 raise
@@ -164,6 +164,8 @@ class Passage:
     def _admitted(self, link: Link, live: Live) -> Arrays:
         """Return the ambient arrays of a part; raise where it may not be replayed."""
         node, adapter = link.part, self.forest.adapter
+        if link.idle:
+            return NONE
         ambient = ambient_arrays(node, adapter)
         miss = None
         if ambient is None:
@@ -194,7 +196,7 @@ class Passage:
             self.carried = self.ambient
             if self.node in forest.nodes:
                 forest.last = self.node
-            release(forest.leave, self.node, self._mask)
+            release(forest.leave, self.node, self.node.held)
 
 
 def _parted(link: Link, now: Shared) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import BuiltinFunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
@@ -22,8 +23,8 @@ from sapwood.tree.containers import Identity, constant_key, flatten
 from sapwood.tree.node import Shared
 from sapwood.tree.outputs import Constant, Held, Output, Outputs
 from sapwood.tree.session import Broken, LivePart, Session, entered
-from sapwood.tree.signature import Arrays, describe, look
-from sapwood.tree.watch import Allocations, Watched, warm_up
+from sapwood.tree.signature import NONE, Arrays, describe, look
+from sapwood.tree.watch import Allocations, Caught, Watched, warm_up
 
 __all__ = [
     "RAN",
@@ -39,6 +40,7 @@ __all__ = [
     "returned",
     "sharing",
     "unlike",
+    "unlocked",
 ]
 
 RAN: Final = "the first part has run, and is not undone"
@@ -49,11 +51,29 @@ REMEDY: Final = (
 
 
 class Passed:
-    """The arguments of one call of a live part."""
+    """The arguments of one call of a live part.
 
-    def __init__(self, args: tuple[Any, ...], kwargs: Any, adapter: Adapter) -> None:
+    Those that are ``flat``, none of them a container, are quickly gone through.
+    """
+
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Any,
+        adapter: Adapter,
+        *,
+        flat: bool = False,
+    ) -> None:
         self._nest, self._adapter = (args, kwargs), adapter
-        self.leaves, self._structure = flatten(self._nest, adapter.is_array)
+        self.leaves: Sequence[Any]
+        if flat:
+            self.flat, self.leaves = True, (*args, *kwargs.values())
+        else:
+            self.leaves, self._structure = flatten(self._nest, adapter.is_array)
+            ones = [*args, *kwargs.values()]
+            pairs = zip(ones, self.leaves, strict=False)
+            same = all(one is leaf for one, leaf in pairs)
+            self.flat = same and len(ones) == len(self.leaves)
 
     def arrays(self) -> list[Array]:
         """Return the arrays among them."""
@@ -74,6 +94,8 @@ class Passed:
 
         Arrays may be written; a list or dict would be changed for one call only.
         """
+        if self.flat:
+            return False
         leaves, structure = flatten(self._nest, self._adapter.is_array)
         return (
             structure != self._structure
@@ -102,6 +124,9 @@ class Returned(NamedTuple):
         return f"{self.key!r} sharing {self.passed!r}"
 
 
+_NOTHING: Final = Returned(NONE, None, (), (), "None", "")
+
+
 def returned(
     name: str, result: Any, passed: Passed, carried: Arrays, adapter: Adapter
 ) -> Returned:
@@ -109,6 +134,8 @@ def returned(
 
     Raises `StaleOutput` for an array that was revoked.
     """
+    if result is None and not passed.changed():
+        return _NOTHING
     leaves, _ = flatten(result, adapter.is_array)
     arrays = [leaf for leaf in leaves if adapter.is_array(leaf)]
     plain = [x for x in leaves if x is not None and not adapter.is_array(x)]
@@ -137,6 +164,8 @@ def returned(
 
 def sharing(arrays: Arrays, carried: Arrays) -> Shared:
     """Return which places of ``arrays`` have the storage of a carried place."""
+    if not arrays.storages:
+        return ()
     owners = {storage: i for i, storage in enumerate(carried.storages)}
     return tuple(
         None if i is None else (i, low - carried.lows[i])
@@ -162,6 +191,8 @@ def carry(
 
 def receive(carried: Arrays, result: Returned) -> Arrays:
     """Return what is carried on: what was, and what a live part returned."""
+    if not result.arrays.arrays:
+        return carried
     first = len(carried.arrays)
     storages, lows = [*carried.storages], [*carried.lows]
     groups = [*_groups(carried)]
@@ -181,6 +212,9 @@ def _groups(arrays: Arrays) -> Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
     return [((i,), (0,)) for i in range(len(arrays.arrays))]
 
 
+_CONTEXT: Final[Callable[[], AbstractContextManager[object]]] = nullcontext
+
+
 class Rehearsed:
     """Runs a warm-up and the live parts in it, whose writes are their own affair.
 
@@ -197,6 +231,7 @@ class Rehearsed:
     ) -> None:
         self._session, self._adapter = session, adapter
         self._look, self._before = look, before
+        self._resting = self._outside = _CONTEXT
         self.allocations = Allocations()
         self.changes: list[Change] = []
         self.crossing: set[int] = set()
@@ -211,6 +246,8 @@ class Rehearsed:
         """Run a function as a warm-up; its exceptions pass."""
         session = self._session
         session.between = self._between
+        self._resting = device.framework.resting
+        self._outside = device.framework.manner()
         try:
             watched = warm_up(fn, args, kwargs, device, session, self.allocations)
         finally:
@@ -223,15 +260,18 @@ class Rehearsed:
         self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a live part."""
-        self._settle()
-        self.crossing |= self.allocations.alive().keys()
-        passed = Passed(args, kwargs, self._adapter)
-        try:
-            with entered(None), routed(None):
-                result = part(*args, **kwargs)
-        finally:
-            self._before = self._look()
-        got = returned(part.name, result, passed, _NOTHING, self._adapter)
+        with self._resting():
+            with self._outside():
+                self._settle()
+            self.crossing |= self.allocations.alive().keys()
+            passed = Passed(args, kwargs, self._adapter)
+            try:
+                with entered(None), routed(None):
+                    result = part(*args, **kwargs)
+            finally:
+                with self._outside():
+                    self._before = self._look()
+            got = returned(part.name, result, passed, NONE, self._adapter)
         if got.refused:
             self._session.refuse(got.refused, REMEDY)
         self._session.broken(part, passed.text(), got.kind)
@@ -242,9 +282,6 @@ class Rehearsed:
         after = self._look()
         self.changes += after.changes_since(self._before)
         self._before = after
-
-
-_NOTHING = Arrays([], [], [], None)
 
 
 def check_open(device: Device, name: str) -> None:
@@ -309,3 +346,22 @@ def unlike(
         f"the live part {name} returned {got.text}, which is another kind of result "
         f"than in the call before; {RAN}"
     )
+
+
+def unlocked(
+    device: Device, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Caught | None]:
+    """Run a live part, without the lock; return its result or its exception.
+
+    Raises `MisuseError` where it closed the runtime.
+    """
+    result, raised = None, None
+    device.lock.release()
+    try:
+        result = part(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001 - raised again in the function
+        raised = Caught(error)
+    finally:
+        device.lock.acquire()
+    check_open(device, part.name)
+    return result, raised

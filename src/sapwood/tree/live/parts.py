@@ -2,8 +2,7 @@
 
 Where the function calls a live part, what was captured so far becomes a node of its
 own, which is launched there and then. So all that the function holds is real when the
-live part runs, and its Python runs once. Arguments are captured where they are, and
-moved by relocation.
+live part runs, and its Python runs once. Arguments are moved by relocation.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from typing import Any, NamedTuple
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
-from sapwood.errors import CaptureError, DriverError
+from sapwood.errors import CaptureError, InternalError
 from sapwood.graphs.recording import Recording
 from sapwood.memory.pages import Extent
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, read, stray
-from sapwood.tree.ambient import BoundArray
+from sapwood.tree.ambient import BoundArray, Survey, undo_bound
 from sapwood.tree.build import Drawing, Plan, build
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
@@ -34,13 +33,13 @@ from sapwood.tree.live.crossing import (
     Passed,
     Returned,
     carry,
-    check_open,
     hold_weakly,
     made_inside,
     receive,
     returned,
     sharing,
     unlike,
+    unlocked,
 )
 from sapwood.tree.live.handlers import caught_at
 from sapwood.tree.node import Link, Live, Node
@@ -60,7 +59,7 @@ from sapwood.tree.uncollected import collected, uncollected
 from sapwood.tree.watch import Capture, Caught
 from sapwood.units import Addr
 
-__all__ = ["RecordedParts", "record_parts"]
+__all__ = ["Parts", "RecordedParts"]
 
 
 class RecordedParts(NamedTuple):
@@ -75,44 +74,13 @@ class RecordedParts(NamedTuple):
     unfit: str
 
 
-def record_parts(
-    order: Order,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    forest: Forest,
-    *,
-    tolerant: bool,
-) -> RecordedParts:
-    """Run a call, part by part, and return a node that is a chain of them.
-
-    Called with the device's lock held, which live parts run without. Where it is
-    ``tolerant``, a live part may return what no replay could take. Raises
-    `CaptureError`, `DriverError` or `OutOfMemory`; the parts before have run then.
-    """
-    if not forest.device.driver.abilities.exact_addresses:
-        raise CaptureError(
-            "live parts need a device that knows every address in an op, and this one "
-            "does not",
-            remedy="Graph what is before and behind the live part each for itself",
-        )
-    parts = _Parts(order, args, kwargs, forest, tolerant=tolerant)
-    try:
-        return parts.record()
-    except BaseException as error:
-        if isinstance(error, DriverError):
-            forest.renew_capture_stream()
-        parts.close()
-        raise
-    finally:
-        parts.let_go()
-
-
-class _Parts:
+class Parts:
     """The recording of one call; ``carried`` is what the part in progress may use.
 
     ``made`` are the storages that parts made so far; ``shown`` the identities of those
     that something is known to hold; ``stirred`` says that what is guarded has changed
-    meanwhile.
+    meanwhile. ``gives`` is what the last part that ran shows to others. If the call
+    failed, ``written`` says that the part in progress wrote plain values.
     """
 
     def __init__(
@@ -138,16 +106,15 @@ class _Parts:
         self.error: CaptureError | None = None
         self.first_key: Hashable = None
         self.unfit, self.stirred = "", False
-        warm = order.group.warm
-        stays = frozenset() if warm is None else warm.stays
-        stream = forest.capture_stream()
-        self.range = Range.reserve(self.device.pages)
-        self.capture = Capture(
-            self.device, stream, self.range, stays, escapes=order.plan.escapes
-        )
+        self.gives: Any = None
+        self.outside = self.device.framework.manner()
+        self.begun = self.written = False
+        self.range: Range | None = None
 
     def record(self) -> RecordedParts:
         """Run the function, and return what was made of it."""
+        self._open()
+        self.capture = self._capturing(self.inside())
         self._begin()
         self.first_arrays = self.arrays
         order, session = self.order, self.session
@@ -157,24 +124,31 @@ class _Parts:
             self.device.driver.destroy_graph(captured.graph)
             raise session.unrecordable.anew()
         node = self._end(captured.graph, captured.result, last=True)
-        for i in node.revokes:
-            self.forest.leases.donate(self.carried.storages[i], node.label)
+        result, self.gives = self.gives, None
         other = differs(order.group.warm, session, node.outputs)
         if other is not None and self.stirred:
             self.unfit, other = self.unfit or str(other), None
         error = captured.error or self.error or other or self._unheld()
         head = answer_for_all(self.links, self.roles.used_later)
         made = Recorded(head, self.first_arrays, (), error)
-        return RecordedParts(captured.result, made, self.unfit)
+        return RecordedParts(result, made, self.unfit)
 
     def close(self) -> None:
         """Give back what was made, for a call that failed."""
         with Release() as release:
+            release(self._undo)
             for link in self.links:
                 release(link.part.exec.close)
                 release(link.part.range.close)
-            if not self.range.closed:
+            if self.range is not None and not self.range.closed:
                 release(self.range.close)
+
+    def _undo(self) -> None:
+        """Have slots hold what they held before a part that did not run."""
+        if self.begun:
+            changes = self._survey().changes_since(self.before)
+            self.written = plain_changes(changes) is not None
+            undo_bound(changes)
 
     def let_go(self) -> None:
         """Forget what the call made: from now on others say how long it lives."""
@@ -186,24 +160,42 @@ class _Parts:
 
     # One part.
 
+    def inside(self) -> Range:
+        """Return the range of the part in progress."""
+        if self.range is None:
+            raise InternalError("a part is recorded into a range")
+        return self.range
+
+    def _open(self) -> None:
+        """Make room for the coming part."""
+        self.range = Range.reserve(self.device.pages)
+
+    def _capturing(self, range_: Range) -> Capture:
+        """Return the capture of all parts."""
+        warm, plan = self.order.group.warm, self.order.plan
+        stays = frozenset() if warm is None else warm.stays
+        stream = self.forest.capture_stream()
+        return Capture(self.device, stream, range_, stays, escapes=plan.escapes)
+
     def _begin(self) -> None:
         """Look at all that the coming part may use."""
         adapter = self.forest.adapter
-        self.before = self.order.survey(self.arguments)
+        self.before = self._survey()
         self.stirred |= bool(self.links) and self.before.key != self.first_key
         self.first_key = self.first_key if self.links else self.before.key
         self.ambient = self.before.guards(lambda _: True)
         self.arrays = look([slot.read() for slot in self.ambient.arrays], adapter)
+        self.begun = True
         self.first_line = len(self.session.lines)
         self.first = self.capture.allocations.count()
 
     def _end(self, graph: GraphHandle, shown: Any, *, last: bool) -> Node:
         """Make a node of what was captured, and run it."""
-        range_, adapter = self.range, self.forest.adapter
+        range_, adapter = self.inside(), self.forest.adapter
         survivors = self.capture.survivors(self.first)
         lines = self.session.lines[self.first_line :]
         try:
-            bound = self._bound()
+            bound = self._bound(last=last)
             outputs = self._outputs(shown, bound, survivors)
             new = _in_order(survivors, outputs)
             made = self._escaping(new)
@@ -219,9 +211,14 @@ class _Parts:
         node = build(drawing, range_, self.device)
         shared = sharing(self.arrays, self.carried)
         slots = tuple(change.slot for change in bound)
-        self.links.append(Link(node, slots, shared, None))
+        idle = not recording.ops and self._is_idle(node)
+        self.links.append(Link(node, slots, shared, None, idle))
         self._run(node, new)
+        self.begun, self.gives = False, shown
         return node
+
+    def _is_idle(self, node: Node) -> bool:
+        return node.outputs.only_given(len(self.carried.arrays))
 
     def _drawing(
         self,
@@ -250,11 +247,17 @@ class _Parts:
             places=places,
             names=[*names, *(f"new array {i}" for i in range(made))],
             roles=roles,
-            stages=late_stages(places, staged, {}, self.range, self.device),
+            stages=self._stages(places, staged),
             ambient=self.ambient,
             ambient_arrays=self.arrays,
             made=made,
         )
+
+    def _stages(
+        self, places: Sequence[Place], roles: Sequence[Role]
+    ) -> Mapping[int, Storage]:
+        """Return the room for what is copied."""
+        return late_stages(places, roles, {}, self.inside(), self.device)
 
     def _escaping(self, new: Sequence[Storage]) -> Sequence[Storage]:
         """Return the new storages that replays allocate: all, or none are."""
@@ -263,9 +266,14 @@ class _Parts:
             self.unfit = "an array outlives its part that did not in the warm-up"
         return made
 
-    def _bound(self) -> list[BoundArray]:
+    def _survey(self) -> Survey:
+        """Look at what the function reads, in the modes that it was called in."""
+        with self.outside():
+            return self.order.survey(self.arguments)
+
+    def _bound(self, *, last: bool) -> list[BoundArray]:
         """Return the arrays that the part bound; plain values are an error, later."""
-        after = self.order.survey(self.arguments)
+        after = self.order.survey(self.arguments) if last else self._survey()
         changes = after.changes_since(self.before)
         self.error = self.error or plain_changes(changes)
         return [change for change in changes if isinstance(change, BoundArray)]
@@ -330,6 +338,8 @@ class _Parts:
                 leases.begin(lease, storage)
             else:
                 leases.begin_loose(storage)
+        for i in node.revokes:
+            leases.donate(self.carried.storages[i], node.label)
 
     # Live parts.
 
@@ -337,18 +347,20 @@ class _Parts:
         self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run what was captured so far, then a live part; then capture on."""
-        passed = Passed(args, kwargs, self.forest.adapter)
+        framework, capture = self.device.framework, self.capture
+        self.told = Passed(args, kwargs, self.forest.adapter).text()
+        self.manner = framework.manner()
         self.caught = caught_at(Capture.run.__code__)
-        capture = self.capture
         try:
-            graph = capture.pause()
-            with collected(), capture.live():
-                self._end(graph, (args, kwargs), last=False)
-                result, raised = self._live(part, args, kwargs)
-                self._carry(part, passed, result, raised)
-                self.range = Range.reserve(self.device.pages)
-                self._begin()
-            capture.resume(self.range)
+            with framework.resting():
+                graph = capture.pause()
+                with collected(), capture.live(graph):
+                    self._end(graph, (args, kwargs), last=False)
+                    result, raised = self._cross(part)
+                    self._open()
+                    result = self._taken_in(result)
+                    self._begin()
+                capture.resume(self.inside())
         except BaseException as failed:
             capture.failed = Caught(failed)
             raise
@@ -356,37 +368,43 @@ class _Parts:
             raised.reraise()
         return result
 
-    def _live(
-        self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, Caught | None]:
-        """Run a live part, without the lock; return its result or its exception."""
-        result, raised = None, None
-        self.device.lock.release()
-        try:
-            result = part(*args, **kwargs)
-        except BaseException as error:  # noqa: BLE001 - raised again in the function
-            raised = Caught(error)
-        finally:
-            self.device.lock.acquire()
-        check_open(self.device, part.name)
+    def _cross(self, part: LivePart) -> tuple[Any, Caught | None]:
+        """Run a live part; return its result, or its exception, for the function."""
+        args, kwargs = self.gives
+        passed = Passed(args, kwargs, self.forest.adapter)
+        result, raised = unlocked(self.device, part, args, kwargs)
+        self._carry(part, passed, result, raised)
         return result, raised
+
+    def _taken_in(self, result: Any) -> Any:
+        """Return what the function gets for what a live part has returned."""
+        return result
 
     def _carry(
         self, part: LivePart, passed: Passed, result: Any, raised: Caught | None
-    ) -> None:
-        """Note what the next part may use of what there is now."""
+    ) -> Returned | None:
+        """Note what the next part may use of what there is now; return its result."""
         link, adapter = self.links[-1], self.forest.adapter
         crossing = self.made[len(self.made) - len(link.part.outputs.storages) :]
         self.carried = carry(self.carried, crossing, passed.arrays())
-        self.roles.made(link.part.label, crossing)
+        self.roles.made(link.part)
         if raised is not None:
             self.unfit = f"the live part {part.name} raised {raised.text}"
             self.stirred = True
-            return
+            return None
         got = returned(part.name, result, passed, self.carried, adapter)
-        self.session.broken(part, passed.text(), got.kind)
+        self.session.broken(part, self.told, got.kind)
         self._check(part.name, got)
-        live = Live(part.name, part.held(), got.key, got.shared, got.text, self.caught)
+        live = Live(
+            name=part.name,
+            held=part.held(),
+            key=got.key,
+            shared=got.shared,
+            text=got.text,
+            caught=self.caught,
+            manner=self.manner,
+            flat=passed.flat,
+        )
         link.part.outputs = hold_weakly(link.part.outputs)
         leaves, outputs = self.order.plan.call.leaves, link.part.outputs
         inside = made_inside(part.name, outputs, leaves, self.before)
@@ -395,6 +413,7 @@ class _Parts:
         known = len(self.carried.storages)
         self.carried = receive(self.carried, got)
         self.roles.returned(part.name, self.carried.places(adapter)[known:])
+        return got
 
     def _check(self, name: str, got: Returned) -> None:
         """Refuse a result that no replay could take, or that differs from the last."""

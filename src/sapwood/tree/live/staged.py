@@ -1,0 +1,369 @@
+"""One call recorded in parts, where a device does not know every address.
+
+What may lie elsewhere in the next call has a stand-in, which every part that uses it
+copies in, and back where it writes. The function works on those. Live parts, and
+whoever has the result, get what the replays of the parts give them: each part is
+replayed where it was captured, like any recording.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+from typing import Any, Final
+
+from sapwood.driver.api import GraphHandle
+from sapwood.driver.release import Release
+from sapwood.errors import CaptureError, DriverError, MisuseError
+from sapwood.graphs.adopt import Owner, adopt
+from sapwood.graphs.recording import Recording
+from sapwood.memory.pages import Extent
+from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.accounts import outliving, read, stray
+from sapwood.tree.adapter import Array
+from sapwood.tree.ambient import Slot
+from sapwood.tree.attempts import MORE, ROOM
+from sapwood.tree.build import Linker, build
+from sapwood.tree.captor import Adopting, told_of
+from sapwood.tree.containers import flatten
+from sapwood.tree.forest import Forest
+from sapwood.tree.live.crossing import Passed, Returned, sharing
+from sapwood.tree.live.frame import Frame
+from sapwood.tree.live.parts import Parts
+from sapwood.tree.node import Link, Node
+from sapwood.tree.outputs import Bytes, Outputs, analyse
+from sapwood.tree.recorder import Order, with_leaves
+from sapwood.tree.replay import replay
+from sapwood.tree.roles import Role
+from sapwood.tree.session import LivePart
+from sapwood.tree.signature import Place
+from sapwood.tree.watch import Capture, Caught
+from sapwood.units import Addr, Mask, Size, size_text
+
+__all__ = ["StagedParts"]
+
+PATIENCE: Final = 0.05
+"""For how many seconds other threads may hold what the function has made."""
+
+
+class StagedParts(Parts):
+    """The recording of one call in which stand-ins take the place of what may move.
+
+    ``frame`` has the function's own arrays, where ``carried`` has those of others, and
+    ``passed`` are those of the last live part's arguments; ``lent`` are slots in which
+    the function finds its own while it is captured. ``owners`` are those of the
+    parts that are done, and ``named`` the addresses that the function has shown.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        forest: Forest,
+        *,
+        tolerant: bool,
+    ) -> None:
+        super().__init__(order, args, kwargs, forest, tolerant=tolerant)
+        self.captor = forest.captor
+        self.owner: Owner | None = None
+        self.theirs, self.last = self.arguments, forest.last
+        self.owners: list[Owner] = []
+        self.frame = Frame(self.carried, forest.adapter)
+        self.passed: list[Array] = []
+        self.named: set[Addr] = set()
+        self.mine: list[weakref.ref[Storage]] = []
+        self.holding = ExitStack()
+        self.holds: list[Mask] = []
+        self.lent: list[tuple[Slot, Array, Array]] = []
+        self.first_op = self.first_code = 0
+
+    # One part.
+
+    def _open(self) -> None:
+        """Make room for the coming part, and for stand-ins of what is new."""
+        super()._open()
+        if self.captor is not None:
+            stream = self.captor.stream()
+            self.owner = self.captor.owner(self.inside(), self._room(), stream)
+            # Other parts may use a stand-in, so that its pages are nobody else's.
+            self.owner.follow(())
+        self.frame.stand_in(self.carried, self.roles.now(), self.inside(), self.device)
+        if not self.links:
+            call = self.order.plan.call
+            self.args, self.kwargs = with_leaves(call, self.frame.arrays)
+            self.arguments = self.order.bind(self.args, self.kwargs)
+
+    def _room(self) -> Size:
+        """Return how much a part can allocate: nothing can be done twice."""
+        warm = self.order.group.warm
+        return Size(MORE * (ROOM + (warm.room if warm else 0)))
+
+    def _capturing(self, range_: Range) -> Capture:
+        """Return the capture of all parts."""
+        if self.captor is None or self.owner is None:
+            warm = self.order.group.warm
+            stays = frozenset() if warm is None else warm.stays
+            return Capture(self.device, self.forest.capture_stream(), range_, stays)
+        return Adopting(self.device, self.captor, range_, self.owner)
+
+    def _begin(self) -> None:
+        super()._begin()
+        session = self.session
+        session.go_on()
+        self.first_op, self.first_code = len(session.ops), len(session.code)
+        if self.owner is not None:
+            if isinstance(self.capture, Adopting):
+                self.capture.owner = self.owner
+            arrays = [*self.frame.arrays, *self.before.arrays()]
+            self.holding.enter_context(self.owner.holding(arrays))
+        self._lend()
+
+    def _lend(self) -> None:
+        """Have the function find its own arrays in slots, where others have copies."""
+        for slot, array in zip(self.ambient.arrays, self.arrays.arrays, strict=True):
+            own = self.frame.own(array, self.carried)
+            if own is not array:
+                # One that cannot be bound is refused, if it is used.
+                with suppress(MisuseError):
+                    slot.write(own, self.arguments)
+                    self.lent.append((slot, own, array))
+
+    def _take_back(self) -> None:
+        """Have others find theirs again, but for what the function has bound anew."""
+        while self.lent:
+            slot, own, array = self.lent.pop()
+            with suppress(MisuseError):
+                if slot.read(self.arguments) is own:
+                    slot.write(array, self.arguments)
+
+    def _end(self, graph: GraphHandle, shown: Any, *, last: bool) -> Node:
+        """Make a node of what was captured, and replay it."""
+        driver = self.device.driver
+        forget = partial(driver.destroy_graph, graph)
+        try:
+            does = bool(driver.nodes(graph))
+            node, slots = self._made(graph, shown, last=last)
+        except BaseException:
+            forget()
+            raise
+        try:
+            forget()
+        except DriverError:
+            node.exec.close()
+            raise
+        self.passed = [] if last else self._arrays_in(shown)
+        self._link(node, slots, idle=not does and self._is_idle(node))
+        self._replay(node, slots)
+        self.begun = False
+        return node
+
+    def _made(
+        self, graph: GraphHandle, shown: Any, *, last: bool
+    ) -> tuple[Node, tuple[Slot, ...]]:
+        """Return a node of what was captured, and the slots that it binds."""
+        adapter = self.forest.adapter
+        self._take_back()
+        with self.holding:
+            self._refuse(shown, last=last)
+            bound = [(change.slot, change.new) for change in self._bound(last=last)]
+            outputs = self._given(shown, [new for _, new in bound], last=last)
+            places = [*self.carried.places(adapter), *self.arrays.places(adapter)]
+            recording = self._recorded(graph, places)
+            drawing = self._drawing(recording, outputs, places, 0, last=last)
+            self._check_found()
+            held = [Bytes(each.address, each.size) for each in self.frame.new]
+            if self.order.plan.escapes and not last:
+                held += outputs.storages
+            drawing = replace(
+                drawing,
+                held=held,
+                lives=self.owner.lives(()) if self.owner is not None else (),
+                link=self._linker(graph),
+            )
+            node = build(drawing, self.inside(), self.device)
+        with self.outside():
+            marks = adapter.marks(self.arrays.arrays)
+        node.whereabouts.others = () if marks is None else marks[1]
+        return node, tuple(slot for slot, _ in bound)
+
+    def _link(self, node: Node, slots: tuple[Slot, ...], *, idle: bool) -> None:
+        """Add a part to the chain."""
+        for mask in self.holds:
+            # It copies into stand-ins in the ranges of parts before.
+            node.clobbers = Mask(node.clobbers | mask)
+        shared = sharing(self.arrays, self.carried)
+        self.links.append(Link(node, slots, shared, None, idle))
+        if self.owner is not None:
+            self.owners.append(self.owner)
+        self.holds.append(node.held)
+        self.device.pages.hold(node.held)
+
+    def _arrays_in(self, nest: Any) -> list[Array]:
+        leaves, _ = flatten(nest, self.forest.adapter.is_array)
+        return [leaf for leaf in leaves if self.forest.adapter.is_array(leaf)]
+
+    def _refuse(self, shown: Any, *, last: bool) -> None:
+        """Raise where the function did what no replay of the part could do."""
+        if self.owner is None:
+            return
+        if self.owner.short:
+            raise CaptureError(
+                f"the function allocates more than {size_text(self._room())} while a "
+                "part of it is captured",
+                remedy="Graph what is before and behind the live part each for itself",
+            )
+        # What a live part is passed leads nowhere: no gradient comes back from there.
+        refusal = self.owner.refusal(shown if last else None, self.frame.arrays)
+        if refusal is not None:
+            raise refusal
+
+    def _check_found(self) -> None:
+        """Note where the function finds an array by itself that a replay would not."""
+        where = self.roles.astray
+        if where is not None:
+            self.error = self.error or CaptureError(
+                f"behind a live part the function finds {where} by itself, where a "
+                "replay would find another array than it was recorded with",
+                remedy="Use the array itself there, or write into the one that was "
+                "bound when the call began, with x[...] = value",
+            )
+
+    def _stages(
+        self, places: Sequence[Place], roles: Sequence[Role]
+    ) -> Mapping[int, Storage]:
+        """Return the room of the stand-ins."""
+        del places, roles
+        return self.frame.stages
+
+    def _given(self, shown: Any, values: Sequence[Array], *, last: bool) -> Outputs:
+        """Describe what the part shows; what outlives it crosses to the next one."""
+        adapter, frame = self.forest.adapter, self.frame
+        known = [*frame.arrays, *self.arrays.arrays]
+        outputs = analyse(shown, values, known, adapter, frame.blocks)
+        made = {each.address: each for each in self._survivors()}
+        for storage in outputs.storages:
+            if made.pop(storage.address, None) is None and storage.size:
+                raise stray(storage)
+        leaves = self._arrays_in((shown, values))
+        self.named.update(adapter.storage(each).address for each in leaves)
+        if last:
+            return outputs
+        return replace(outputs, storages=(*outputs.storages, *made.values()))
+
+    def _survivors(self) -> list[Bytes]:
+        if self.owner is not None:
+            return [Bytes(*each) for each in self.owner.survivors()]
+        alive = self.capture.survivors(self.first)
+        for storage in alive:
+            # For the parts to come it is memory like any other.
+            storage.captured, storage.writer, storage.readers = False, None, ()
+        self.mine += map(weakref.ref, alive)
+        return [Bytes(storage.address, storage.size) for storage in alive]
+
+    def _recorded(self, graph: GraphHandle, places: Sequence[Place]) -> Recording:
+        range_, session, frame = self.inside(), self.session, self.frame
+        if self.owner is None:
+            lines = session.lines[self.first_line :]
+            return read(graph, lines, places, frame.stages, range_, self.device)
+        return told_of(
+            session, places, frame.stages, range_, self.first_op, frame.crossing
+        )
+
+    def _linker(self, graph: GraphHandle) -> Linker | None:
+        if self.owner is None:
+            return None
+        code = tuple(each for _, each in self.session.code[self.first_code :])
+        driver = self.device.driver
+        return partial(adopt, driver, graph, owner=self.owner, code=code)
+
+    def _candidates(self) -> list[Extent]:
+        # Stand-ins are written while others may hold outputs.
+        return [] if self.order.plan.escapes else super()._candidates()
+
+    def _replay(self, node: Node, slots: Sequence[Slot]) -> None:
+        """Replay a part, and bind what it made."""
+        forest = self.forest
+        with self.outside():
+            done = replay(forest, node, self.carried, self.arrays, self.made)
+        forest.leases.cross(done.storages)
+        self.made += done.storages
+        self.frame.blocks += node.outputs.storages
+        self.gives = done.result
+        for slot, value in zip(slots, done.values, strict=True):
+            # A container that was passed is the function's own one.
+            slot.write(value, self.arguments)
+            slot.write(value, self.theirs)
+
+    # Live parts.
+
+    def _carry(
+        self, part: LivePart, passed: Passed, result: Any, raised: Caught | None
+    ) -> Returned | None:
+        """Note what the next part may use of what there is now."""
+        first = len(self.carried.storages)
+        got = super()._carry(part, passed, result, raised)
+        self.frame.crosses(self.links[-1].part, first, self.device.returns)
+        self.frame.returned(self.passed, got, self.carried)
+        return got
+
+    def _taken_in(self, result: Any) -> Any:
+        """Return a live part's result, with stand-ins of what is new."""
+        return self.frame.taken_in(result)
+
+    # The end.
+
+    def _unheld(self) -> CaptureError | None:
+        """Let go of what was made; return an error about what nothing accounts for."""
+        lines = {
+            address: line
+            for link in self.links
+            for address, _, line in link.part.range.taken()
+        }
+        self.let_go()
+        lost, deadline = self._lost(), monotonic() + PATIENCE
+        while lost and monotonic() < deadline:
+            # Garbage in cycles, or what another thread is about to let go of.
+            gc.collect()
+            lost = self._lost()
+            if self.owner is None:
+                break
+        if not lost:
+            return None
+        return outliving([(at, size, lines.get(at)) for at, size in lost])
+
+    def _lost(self) -> list[tuple[Addr, Size]]:
+        alive = [each for owner in self.owners for each in owner.survivors()]
+        held = (ref() for ref in self.mine)
+        alive += [(each.address, each.size) for each in held if each is not None]
+        return [each for each in alive if each[0] not in self.named]
+
+    def let_go(self) -> None:
+        """Forget what the call made: from now on others say how long it lives."""
+        super().let_go()
+        self.passed, self.gives = [], None
+        self.frame.arrays.clear()
+        self.args, self.kwargs, self.arguments = (), {}, self.theirs
+        for mask in self.holds:
+            self.device.pages.drop(mask)
+        self.holds.clear()
+        # Nobody looks for a part by itself.
+        if self.forest.last in [link.part for link in self.links]:
+            self.forest.last = self.last if self.last in self.forest.nodes else None
+
+    def close(self) -> None:
+        """Give back what was made, for a call that failed."""
+        # What the function made is garbage by now, or lives in its exception.
+        gc.collect()
+        with Release() as release:
+            release(self._take_back)
+            release(self.holding.close)
+            if self.owner is not None and len(self.owners) == len(self.links):
+                release(self.owner.close)
+            release(super().close)

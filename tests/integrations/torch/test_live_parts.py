@@ -1,0 +1,635 @@
+"""Live parts between recorded parts of torch's functions, training steps among them."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import threading
+import weakref
+
+import pytest
+
+import sapwood as sw
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.gpu
+
+
+def test_between_two_recorded_parts(alike):
+    """A live part runs once in every call, and may need values on the host."""
+    counts = {}
+
+    def program(w):
+        seen = []
+
+        @sw.eager
+        def note(h):
+            seen.append((float(h.sum()), h.tolist(), bool((h > 0).any())))
+
+        def fn(x):
+            h = x * 2
+            note(h)
+            return h + 1, x
+
+        f, x = w.graph(fn), w.values(4)
+        for i in range(6):
+            x += i
+            yield f(x), list(seen), x
+        counts[w.replayed] = len(seen)
+
+    world = alike(program)
+    assert set(counts.values()) == {6}
+    assert world.count("recordings") == 1
+    assert world.count("replays") == 4
+
+
+def test_results_are_copied_in(alike):
+    """What a live part returns is an input of what follows, wherever it lies."""
+
+    def program(w):
+        @sw.eager
+        def clip(h, limit=1.0):
+            return h * min(1.0, limit / float(h.abs().max()))
+
+        f = w.graph(lambda x, y: (clip(x * y) + x, clip(h=y * 2, limit=0.5)))
+        for _ in range(6):
+            yield f(w.values(4), w.values(4))
+        x, y = w.values(4), w.values(4)
+        for _ in range(4):
+            yield f(x, y)
+
+    assert alike(program).count("replays") >= 6
+
+
+def test_several_breaks_and_shapes(alike):
+    """Three live parts, one in a helper; results kept and dropped; shapes in turn."""
+
+    def program(w):
+        seen = []
+
+        @sw.eager
+        def note(*values):
+            seen.extend(float(v.sum()) for v in values)
+
+        @sw.eager
+        def halve(x):
+            return [x * 0.5, None, {"y": x[1:]}]
+
+        def helper(x):
+            note()
+            y, _, rest = halve(x)
+            note(rest["y"])
+            return y - 1
+
+        def fn(x):
+            a = x * 2
+            note(a)
+            b = helper(a) * a
+            note(b, x)
+            return a, b + x
+
+        f, kept = w.graph(fn), []
+        for n in (3, 5, 300, 4, 3):
+            for i in range(5):
+                kept.append(f(w.values(n)))
+                if i % 3 == 2:
+                    kept.clear()
+                yield kept[-1:], list(seen)
+
+    assert alike(program).count("replays") >= 8
+
+
+def test_what_was_passed_comes_back(alike):
+    """Results that are arguments, temporaries or views of them are the same memory."""
+
+    def program(w):
+        @sw.eager
+        def clamp(x):
+            if float(x.sum()) > 0:
+                x *= 0.5
+            return x
+
+        @sw.eager
+        def tail(x):
+            return x[1:]
+
+        def fn(x, y):
+            h = x + y
+            same = clamp(h)
+            same += 1
+            end = tail(y)
+            end *= 2
+            view = tail(h)
+            view -= y[1:]
+            return h, same, y
+
+        f = w.graph(fn)
+        for i in range(6):
+            x, y = w.values(4), w.values(4)
+            yield f(x, y), x, y
+            if i == 3:
+                yield f(x, y), f(y, x)
+
+    assert alike(program).count("replays") >= 3
+
+
+def test_writes_in_place(alike):
+    """What a live part writes is seen by what follows, and by the caller."""
+
+    def program(w):
+        weight = w.values(4)
+
+        @sw.eager
+        def write(h, x):
+            h.copy_(h * 2 if float(h[0]) > 0 else h - 1)
+            x += 1
+            weight[1:] = 7
+
+        def fn(x):
+            h = x * weight
+            view = h[1:]
+            write(h, x)
+            x *= 3
+            return h + 1, view * 2, x * weight
+
+        f = w.graph(fn)
+        for _ in range(4):
+            x = w.values(4)
+            for _ in range(3):
+                yield f(x), x, weight
+
+    assert alike(program).count("replays") >= 6
+
+
+@pytest.mark.parametrize("max_variants", [1, 4])
+def test_kept_outputs_never_change(rt, max_variants):
+    """Losses that a live part logs and the call returns are kept, all of them."""
+    logged = []
+
+    @sw.eager
+    def log(loss):
+        logged.append(loss)
+
+    def fn(x):
+        h = x * 2
+        log(h)
+        h *= 3
+        return h, h.sum()
+
+    f, kept = rt.graph(fn, max_variants=max_variants), []
+    x = torch.arange(8.0, device="cuda")
+    kept += [(f(x + i), (x + i) * 6) for i in range(60)]
+    for (h, total), expected in kept:
+        assert torch.equal(h, expected)
+        assert torch.equal(total, expected.sum())
+    assert all(map(torch.equal, logged, [each for _, each in kept]))
+    stats = f.stats()
+    assert stats.recordings <= max_variants + 1
+    assert stats.replays >= 50
+    assert stats.passed_through == 0
+    kept.clear()
+    logged.clear()
+    for i in range(5):
+        assert torch.equal(f(x + i)[0], (x + i) * 6)
+        logged.clear()
+    assert f.stats().recordings == stats.recordings
+
+
+def _network():
+    torch.manual_seed(3)
+    layers = torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Dropout(0.2)
+    return torch.nn.Sequential(*layers, torch.nn.Linear(32, 4)).cuda()
+
+
+def _trains(model, log):
+    adamw = torch.optim.AdamW(model.parameters(), lr=0.01, capturable=True)
+
+    def step(x, y):
+        adamw.zero_grad(set_to_none=True)
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        log(loss)
+        loss.backward()
+        log(model[0].weight.grad)
+        adamw.step()
+        return loss.detach()
+
+    return step
+
+
+def test_a_training_step(rt, same):
+    """Forward, live, backward, live, optimizer: weights and gradients are eager's."""
+    eager, graphed = _network(), _network()
+    seen = [], []
+    plain = _trains(eager, lambda x: seen[0].append(x.sum().item()))
+    log = sw.eager(lambda x: seen[1].append(x.sum().item()))
+    step = rt.graph(_trains(graphed, log))
+    losses = [], []
+    for i, (fn, model) in enumerate(((plain, eager), (step, graphed))):
+        torch.manual_seed(5)
+        grads = []
+        for _ in range(12):
+            x, y = torch.randn(8, 16, device="cuda"), torch.randn(8, 4, device="cuda")
+            losses[i].append(fn(x, y))
+            grads.append([p.grad.clone() for p in model.parameters()])
+        losses[i].append(grads)
+    same(losses[1], losses[0])
+    same([*graphed.parameters()], [*eager.parameters()])
+    assert seen[0] == seen[1]
+    assert step.stats().replays >= 4
+    assert step.stats().passed_through == 0
+
+
+def test_gradients_are_clipped_live(rt, same):
+    """A live part may write gradients, by what it finds on the host."""
+
+    def made(live):
+        model = _network().eval()
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        @live
+        def clip():
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            assert float(norm) > 0
+
+        def step(x):
+            sgd.zero_grad(set_to_none=True)
+            model(x).square().sum().backward()
+            clip()
+            sgd.step()
+
+        return model, step
+
+    (eager, plain), (graphed, fn) = made(lambda f: f), made(sw.eager)
+    step = rt.graph(fn)
+    for _ in range(7):
+        x = torch.randn(8, 16, device="cuda")
+        plain(x)
+        step(x)
+        same([*graphed.parameters()], [*eager.parameters()])
+        same(*([p.grad for p in m.parameters()] for m in (graphed, eager)))
+    assert step.stats().replays >= 3
+
+
+def test_live_parts_are_in_the_modes_of_the_function(rt):
+    """Those that the function has switched to are on when a live part is replayed."""
+    seen = []
+
+    @sw.eager
+    def look(_):
+        half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
+        seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled(), half))
+
+    def fn(x):
+        look(x)
+        with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
+            y = x @ x
+            look(y)
+        with torch.inference_mode():
+            look(y)
+        return y * 2
+
+    f, x = rt.graph(fn), torch.eye(8, device="cuda")
+    for _ in range(5):
+        f(x)
+    assert f.stats().replays == 3
+    first = [(True, False, False), (False, False, torch.bfloat16), (False, True, False)]
+    assert seen == first * 5
+    assert torch.is_grad_enabled()
+    assert not torch.is_autocast_enabled("cuda")
+
+
+def test_random_numbers(alike):
+    """Draws before, in and behind a live part follow each other as eagerly."""
+
+    def program(w):
+        @sw.eager
+        def noise(x):
+            return x + torch.rand(3, device="cuda") * float(x[0] > 0)
+
+        def fn(x):
+            h = x + torch.rand(3, device="cuda")
+            return noise(h) * torch.rand(3, device="cuda")
+
+        f = w.graph(fn)
+        for _ in range(6):
+            yield f(w.values(3)), torch.rand(2, device="cuda")
+
+    assert alike(program).count("replays") >= 3
+
+
+def test_calls_of_other_graphed_functions(alike):
+    """Inside a live part graphed functions warm up, are recorded, and replay."""
+
+    def program(w):
+        g, kept = w.graph(lambda x: x * 2 + 1), []
+
+        @sw.eager
+        def other(x):
+            y = g(x)
+            kept.append(g(y))
+            return y
+
+        def fn(x):
+            h = x - 1
+            y = other(h)
+            return h + y, y
+
+        f, x = w.graph(fn), w.values(4)
+        for i in range(9):
+            x += 1
+            if i == 6:
+                kept.clear()
+            yield f(x), g(x), list(kept)
+
+    inner, outer = (f.stats() for f in alike(program).functions)
+    assert outer.replays >= 6
+    assert inner.replays > 9
+
+
+def test_slots_are_bound_before_a_live_part(alike):
+    """What is bound before a break is seen behind it, by live and recorded parts."""
+
+    def program(w):
+        class Cell:
+            def __init__(self):
+                self.h, self.c, self.seen = w.values(3), w.values(3), []
+
+            @sw.eager
+            def look(self):
+                self.seen.append(float(self.h.sum()))
+                self.c.copy_(self.h * 2)
+
+            def step(self, x):
+                self.h = x * 0.5
+                self.look()
+                return self.h + self.c
+
+        cell, x = Cell(), w.values(3)
+        step = w.graph(cell.step)
+        for _ in range(7):
+            x += 1
+            yield step(x), cell.h, cell.c, list(cell.seen)
+
+    assert alike(program).count("replays") >= 3
+
+
+def test_what_a_live_part_binds_is_not_found(rt):
+    """A slot that it binds anew, and that is read behind it, is refused by its name."""
+    state = {"c": torch.ones(3, device="cuda")}
+
+    @sw.eager
+    def renew(h):
+        state["c"] = h * 2
+
+    def fn(x):
+        h = x + 1
+        renew(h)
+        return h * state["c"]
+
+    f, x = rt.graph(fn), torch.ones(3, device="cuda")
+    assert f(x).tolist() == [8, 8, 8]
+    with pytest.raises(sw.CaptureError, match=r"finds state\['c'\] by itself"):
+        f(x)
+
+
+def test_no_gradient_comes_back_from_a_live_part(rt):
+    """A result that requires grad is refused at once: replays would cut its way."""
+    weight = torch.ones(3, device="cuda", requires_grad=True)
+
+    @sw.eager
+    def scale(h):
+        return h * 2
+
+    def fn(x):
+        loss = scale(x * weight).sum()
+        loss.backward()
+        return loss.detach()
+
+    with pytest.raises(TypeError, match="requires grad"):
+        rt.graph(fn)(torch.ones(3, device="cuda"))
+
+
+class Mine(Exception):
+    """An exception of the user."""
+
+
+@pytest.mark.parametrize("when", [0, 1, 2, 4])
+def test_a_users_exception_leaves_unchanged(rt, when):
+    """The part before has run, the part behind has not, and the next call is right."""
+    calls, x = [], torch.ones(3, device="cuda")
+    y = x.clone()
+
+    @sw.eager
+    def check(h):
+        calls.append(float(h.sum()))
+        if len(calls) == when + 1:
+            raise Mine("as thrown", 3)
+
+    def fn(x):
+        x += 1
+        check(x * 2)
+        x *= 2
+        return x - 1
+
+    f = rt.graph(fn)
+    for call in range(8):
+        if call == when:
+            with pytest.raises(Mine, match="as thrown"):
+                f(x)
+            gc.collect()
+            y += 1
+        else:
+            out = f(x)
+            y = (y + 1) * 2
+            assert torch.equal(out, y - 1)
+        assert torch.equal(x, y)
+    assert f.stats().replays >= 3
+
+
+OTHERS = {
+    "shape": lambda x: x[1:],
+    "dtype": lambda x: x.half(),
+    "nesting": lambda x: (x * 1,),
+    "none": lambda _: None,
+    "alias": lambda x: x,
+    "float": lambda x: float(x.sum()),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("when", [1, 4])
+def test_another_kind_of_result(rt, other, when):
+    """Anything but the recorded signature is refused, by name; the state is as left."""
+    calls, x = [], torch.arange(3.0, device="cuda")
+    y = x.clone()
+
+    @sw.eager
+    def measure(x):
+        calls.append(x.numel())
+        return OTHERS[other](x) if len(calls) == when + 1 else x * 2
+
+    def fn(x):
+        x += 1
+        x += measure(x)
+        return x * 1
+
+    f = rt.graph(fn)
+    for call in range(7):
+        y += 1
+        if call == when:
+            with pytest.raises(sw.CaptureError, match=r"measure.*first part has run"):
+                f(x)
+        else:
+            y += y * 2
+            assert torch.equal(f(x), y)
+        gc.collect()
+        assert torch.equal(x, y)
+    assert f.stats().replays >= 2
+
+
+def test_other_threads_meanwhile(rt):
+    """While a live part runs, another thread may warm up, record and replay."""
+    g = rt.graph(lambda x: x * 3)
+
+    @sw.eager
+    def start(h):
+        found = []
+
+        def work():
+            found.extend(g(h.detach()).sum().item() for _ in range(3))
+
+        other = threading.Thread(target=work)
+        other.start()
+        other.join(60)
+        assert found == [float(h.sum()) * 3] * 3
+
+    def fn(x):
+        h = x + 1
+        start(h)
+        return h * 2
+
+    f, x = rt.graph(fn), torch.zeros(3, device="cuda")
+    for _ in range(5):
+        assert f(x).tolist() == [2] * 3
+    assert f.stats().replays == 3
+
+
+def test_live_methods_hold_nobody(rt):
+    """A module whose forward has a live part is not kept alive by its recordings."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.seen = torch.nn.Linear(4, 4), []
+
+        @sw.eager
+        def note(self, h):
+            self.seen.append(float(h.sum()))
+
+        def forward(self, x):
+            h = self.inner(x)
+            self.note(h)
+            return h.relu()
+
+    torch.manual_seed(1)
+    net, x = Net().cuda(), torch.randn(2, 4, device="cuda")
+    f, twin = rt.graph(net), copy.deepcopy(net)
+    with torch.no_grad():
+        for _ in range(5):
+            assert torch.equal(f(x), twin(x))
+    assert net.seen == twin.seen
+    assert f.stats().replays == 3
+    gone = weakref.ref(net)
+    del net, f
+    gc.collect()
+    assert gone() is None
+
+
+def test_streams(alike):
+    """A live part runs on the stream that the call is made on."""
+
+    def program(w):
+        side, seen = torch.cuda.Stream(), []
+
+        @sw.eager
+        def note(x, y):
+            seen.append(torch.cuda.current_stream() == side)
+            x += float(y[0])
+            return y * 2
+
+        def fn(x):
+            h = x * 2
+            y = note(x, h)
+            x += h + y
+            return h + y, x * 1
+
+        f, x = w.graph(fn), w.values(4)
+        for i in range(8):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side if i % 2 else torch.cuda.current_stream()):
+                y = f(x)
+            torch.cuda.current_stream().wait_stream(side)
+            yield y, x, list(seen)
+
+    assert alike(program).count("replays") >= 3
+
+
+def test_inside_a_stream_of_the_functions_own(rt):
+    """A break there is refused: what follows would not be captured."""
+    side, mark = torch.cuda.Stream(), sw.eager(lambda: None)
+
+    def fn(x):
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = x * 2
+            mark()
+            y += 1
+        torch.cuda.current_stream().wait_stream(side)
+        return y
+
+    f, x = rt.graph(fn), torch.ones(3, device="cuda")
+    assert f(x).tolist() == [3] * 3
+    with pytest.raises(sw.CaptureError, match="another stream than the call's"):
+        f(x)
+    gc.collect()
+
+
+def test_on_a_thread_of_autograds(rt):
+    """A live part in a hook is refused: no replay would come to it."""
+    note = sw.eager(lambda _: None)
+
+    def fn(x):
+        y = x.detach().requires_grad_()
+        y.register_hook(note)
+        (y * 2).sum().backward()
+        return y.grad
+
+    with pytest.raises(sw.CaptureError, match="another thread"):
+        rt.graph(fn)(torch.ones(3, device="cuda"))
+    gc.collect()
+
+
+def test_large_arguments_and_results(alike):
+    """Copies of large arguments last as long as any part uses them."""
+
+    def program(w):
+        @sw.eager
+        def live(h):
+            h[0] += 1
+            return h * float(h[1])
+
+        def fn(x, y):
+            h = x * 2 + y
+            z = live(h)
+            z += h
+            return z + x, h - y
+
+        f, kept = w.graph(fn), []
+        for i in range(9):
+            kept.append(f(w.values(1_300_000), w.values(1_300_000)))
+            if i == 7:
+                kept.clear()
+            yield [each.double().sum() for pair in kept[-2:] for each in pair]
+
+    assert alike(program).count("replays") >= 3
