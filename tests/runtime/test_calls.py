@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from time import monotonic, sleep
 
 import numpy as np
 import pytest
@@ -254,6 +255,13 @@ def test_nothing_grows(rig):
     assert counts()[0] == before[0]
 
 
+def wait_until(happened):
+    """Wait for something that takes a while on a busy machine."""
+    deadline = monotonic() + 60
+    while not happened() and monotonic() < deadline:
+        sleep(0.02)
+
+
 def test_recordings_that_go_while_others_call(rig):
     """Threads call, each with its arrays, while all recordings are evicted at times."""
     f = rig.runtime.graph(lambda x: x + 1.0)
@@ -273,6 +281,7 @@ def test_recordings_that_go_while_others_call(rig):
         each.start()
     forest = rig.runtime._forest
     try:
+        wait_until(lambda: rig.lending.launches or wrong)
         for _ in range(40):
             over.wait(0.02)
             with forest.device.lock:
