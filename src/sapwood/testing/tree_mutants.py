@@ -89,7 +89,7 @@ TREE_MUTANTS: Final = (
     _mutant(
         "scratch shared with outputs",
         build,
-        "range_.page_indices(spans)",
+        "range_.page_indices([*lasting, *held])",
         "set()",
     ),
     _mutant("lease released twice", Leases.end, "del self._held[lease]", "pass"),
