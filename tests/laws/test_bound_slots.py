@@ -249,3 +249,38 @@ def test_slots_bound_to_what_no_op_uses(agree, bind, kept):
     world = agree(program)
     assert world.count("replays") >= 4
     assert world.count("recordings") <= 3
+
+
+BINDS_HELD = {
+    "a name": lambda o, x: (setattr(o, "h", o.w), x + 1)[1],
+    "a key": lambda o, x: (o.table.update(h=o.w), x + 1)[1],
+    "an item": lambda o, x: (o.items.__setitem__(0, o.w), x + 1)[1],
+    "two": lambda o, x: (setattr(o, "h", o.w), setattr(o, "old", o.w), x + 1)[2],
+    "one of an object": lambda o, x: (setattr(o.params[0], "grad", o.w), x + 1)[1],
+}
+
+
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("bind", BINDS_HELD)
+def test_slots_bound_to_what_they_hold(agree, bind, held):
+    """No call shows that they are bound, until one of the two holds another array."""
+
+    def program(w):
+        o, kept = _made(w), []
+        o.w = w.values(4)
+        if held:
+            o.h = o.old = o.items[0] = o.table["h"] = o.params[0].grad = o.w
+        f, fn = w.graph(lambda x: BINDS_HELD[bind](o, x)), BINDS_HELD[bind]
+        assert callable(fn)
+        x = w.values(4)
+        for i in range(24):
+            kept.append(o.w)
+            if i % 4 == 3:
+                o.w = w.values(4)
+            if i % 8 == 5:
+                o.h = o.table["h"] = w.values(4)
+            yield f(x), o.w, _slots(o), kept
+
+    world = agree(program)
+    assert world.count("replays") >= 12
+    assert world.count("recordings") <= 8

@@ -392,3 +392,37 @@ def holds(torch):
         return lambda y: way(torch, y)
 
     return [bound(way) for way in HOLDS.values()]
+
+
+@pytest.fixture
+def cuda(torch):
+    """Return what moves a module to the device, its values from one seed."""
+
+    def move(module):
+        torch.manual_seed(3)
+        return module.cuda()
+
+    return move
+
+
+@pytest.fixture
+def network(torch, cuda):
+    """Return what makes a small network, with dropout of so much."""
+    nn = torch.nn
+
+    def make(p=0.0):
+        layers = nn.Linear(16, 32), nn.GELU(), nn.Dropout(p), nn.Linear(32, 4)
+        return cuda(nn.Sequential(*layers))
+
+    return make
+
+
+@pytest.fixture
+def replayed():
+    """Return what asserts that calls were replayed, and none run eagerly for good."""
+
+    def check(world, at_least=3):
+        assert world.count("replays") >= at_least
+        assert world.count("passed_through") == 0
+
+    return check

@@ -32,6 +32,7 @@ __all__ = [
     "ReadTest",
     "SeenTest",
     "Test",
+    "TwinTest",
 ]
 
 _NONE = repeat(None)
@@ -263,7 +264,7 @@ class ArrayTest(_Slots):
         rows: Sequence[Row],
         arrays: Arrays,
         *,
-        used: bool,
+        used: bool = False,
     ) -> None:
         super().__init__(guards, (_reference(row.value) for row in rows))
         self.arrays, self.used = arrays, used
@@ -271,24 +272,42 @@ class ArrayTest(_Slots):
     def holds(self, space: Any, _: list[Any], found: list[Any], /) -> bool:
         """Return whether all look the same."""
         values = self.pick(space)
-        if not _are(self.first, values) and not all(
-            map(self._alike, range(len(values)), values)
-        ):
-            return False
         if self.used:
             found.extend(values)
-        return True
+        return self._are_alike(values)
 
     def same(self, number: int, value: Any, _: list[Any]) -> bool:
         """Return whether it looks the same."""
         same = value is not None and self.first[number]() is value
         return same or self._alike(number, value)
 
+    def _are_alike(self, values: Sequence[Any]) -> bool:
+        return _are(self.first, values) or all(
+            map(self._alike, range(len(values)), values)
+        )
+
     def _alike(self, number: int, value: Any) -> bool:
         return (
             self.arrays.is_array(value)
             and layout_of(self.arrays, value) == self.frozen[number]
         )
+
+
+class TwinTest(ArrayTest):
+    """Arrays that are in later slots, too: each is noted, as what is looked into is."""
+
+    __slots__ = ()
+
+    def holds(self, space: Any, things: list[Any], _: list[Any], /) -> bool:
+        """Return whether all look the same, and note them."""
+        values = self.pick(space)
+        things.extend(values)
+        return self._are_alike(values)
+
+    def same(self, number: int, value: Any, things: list[Any]) -> bool:
+        """Return whether it looks the same, and note it."""
+        things.append(value)
+        return super().same(number, value, things)
 
 
 class ReadTest(_Slots):

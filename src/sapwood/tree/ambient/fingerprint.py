@@ -39,6 +39,7 @@ class _Prints:
         self._walk = walk
         self._unproved: list[str] = []
         self._seen: Counter[str] = Counter()
+        self._arrays: dict[int, str] = {}
 
     def all(self) -> Fingerprint:
         parts = [
@@ -87,7 +88,11 @@ class _Prints:
 
     def _row(self, inside: Inside, row: Row) -> bytes:
         if row.role == "array":
-            return f"array {row.frozen}".encode()
+            # Whether two slots hold one array decides what binding does to them.
+            path = self._walk.path(inside, row.key)
+            first = self._arrays.setdefault(id(row.value), path)
+            known = "" if first == path else f", that of {first}"
+            return f"array {row.frozen}{known}".encode()
         if row.role == "node":
             return self._kind(self._walk.nodes[row.node])
         proved = proof(row.value)

@@ -6,7 +6,7 @@ from them. An unchanged slot costs an identity test, most of them in C.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, ModuleType
 from typing import Any
@@ -22,6 +22,7 @@ from sapwood.tree.ambient.checks import (
     OpaqueTest,
     SeenTest,
     Test,
+    TwinTest,
 )
 from sapwood.tree.ambient.glance import Glance
 from sapwood.tree.ambient.reach import Inside, Row, Walk
@@ -29,7 +30,7 @@ from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.views import GLOBALS, TYPE, Space, Way
 from sapwood.tree.containers import Identity
 
-__all__ = ["Ambient", "Check", "guard"]
+__all__ = ["Ambient", "Check", "guard", "twins"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,16 @@ class Ambient:
 
 def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
     """Return the guards of everything in ``walk``; ``used`` arrays are to be pinned."""
-    places: dict[int, int] = {}
+    idle = [
+        row.value
+        for inside in walk.guarded()
+        for row in inside.rows
+        if row.role == "array" and not used(row.value)
+    ]
+    alike = twins(idle)
+    several = {id(idle[first]) for k, first in enumerate(alike) if first != k}
+    unused = dict.fromkeys(map(id, idle), "idle") | dict.fromkeys(several, "twin")
+    places: dict[Hashable, int] = {}
     roots: list[Callable[[], object]] = []
     for number in walk.held():
         places[number] = len(roots)
@@ -124,23 +134,43 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
     slots: list[Slot] = []
     for inside in walk.guarded():
         kinds: dict[str, list[Row]] = {}
-        for row in inside.rows:
-            kinds.setdefault(_kind(row, used, places), []).append(row)
+        # Tests come by nodes first, then by arrays.
+        for row in sorted(inside.rows, key=_is_array):
+            kinds.setdefault(_kind(row, unused, places), []).append(row)
         slots += [walk.slot(inside, row.key) for row in kinds.get("pinned", ())]
         checks += _check(walk, inside, kinds, places)
     paths = tuple(slot.path for slot in slots)
     glance = Glance(tuple(roots), tuple(checks))
-    return Ambient((key, paths), tuple(slots), tuple(roots), tuple(checks), glance)
+    key = key, paths, alike
+    return Ambient(key, tuple(slots), tuple(roots), tuple(checks), glance)
 
 
-def _kind(row: Row, used: Callable[[Any], bool], places: dict[int, int]) -> str:
-    if row.role == "array":
-        return "pinned" if used(row.value) else "idle"
-    if row.role == "node":
-        if row.node in places:
+def twins(arrays: Iterable[Any]) -> tuple[int, ...]:
+    """Return, for each array, which of them is the first that is the same object.
+
+    A function that binds one slot to what is in another does nothing while that is in
+    both; and it does something as soon as one of them holds another array.
+    """
+    first: dict[int, int] = {}
+    return tuple([first.setdefault(id(x), k) for k, x in enumerate(arrays)])
+
+
+def _is_array(row: Row) -> bool:
+    return row.role == "array"
+
+
+def _thing(row: Row) -> Hashable:
+    return (id(row.value),) if _is_array(row) else row.node
+
+
+def _kind(row: Row, unused: Mapping[int, str], places: dict[Hashable, int]) -> str:
+    kind = unused.get(id(row.value), "pinned") if _is_array(row) else row.role
+    if kind in {"node", "twin"}:
+        if _thing(row) in places:
             return "seen"
-        places[row.node] = len(places)
-        return "node"
+        places[_thing(row)] = len(places)
+    if kind != "constant":
+        return kind
     lasts = type(row.value) in _LASTING or isinstance(row.value, type)
     if isinstance(row.frozen, Identity) and not lasts:
         return "opaque"
@@ -152,7 +182,10 @@ _LASTING = {BuiltinFunctionType, CodeType, ModuleType}
 
 
 def _check(
-    walk: Walk, inside: Inside, kinds: dict[str, list[Row]], places: dict[int, int]
+    walk: Walk,
+    inside: Inside,
+    kinds: dict[str, list[Row]],
+    places: Mapping[Hashable, int],
 ) -> Iterator[Check]:
     thing, view, cls = places[inside.node], inside.view, None
     if view is TYPE and "seen" in kinds:
@@ -173,7 +206,10 @@ def _extents(walk: Walk, inside: Inside) -> Iterator[Test]:
 
 
 def _tests(
-    walk: Walk, inside: Inside, kinds: dict[str, list[Row]], places: dict[int, int]
+    walk: Walk,
+    inside: Inside,
+    kinds: dict[str, list[Row]],
+    places: Mapping[Hashable, int],
 ) -> Iterator[Test]:
     arrays = walk.arrays
     guards = {
@@ -186,8 +222,10 @@ def _tests(
         yield OpaqueTest(guards["opaque"], kinds["opaque"])
     if "node" in kinds:
         yield NodeTest(guards["node"], kinds["node"])
+    if "twin" in kinds:
+        yield TwinTest(guards["twin"], kinds["twin"], arrays)
     if "seen" in kinds:
-        yield SeenTest(guards["seen"], [places[row.node] for row in kinds["seen"]])
+        yield SeenTest(guards["seen"], [places[_thing(row)] for row in kinds["seen"]])
     if "idle" in kinds:
         yield ArrayTest(guards["idle"], kinds["idle"], arrays, used=False)
     if "pinned" in kinds:

@@ -25,6 +25,7 @@ from sapwood.tree.ambient.checks import (
     ReadTest,
     SeenTest,
     Test,
+    TwinTest,
 )
 from sapwood.tree.ambient.views import Way
 
@@ -253,7 +254,7 @@ class _Assembler:
         pairs = zip(test.guards, test.first, strict=True)
         for number, (guard, first) in enumerate(pairs):
             used = isinstance(test, ArrayTest) and test.used
-            node = isinstance(test, NodeTest)
+            node = isinstance(test, NodeTest | TwinTest)
             at = self._fresh() if used or node else self._value
             self._slot(at, space, guard.key, way)
             if used:

@@ -11,7 +11,7 @@ from weakref import ReferenceType
 from sapwood.tree.ambient.arrays import Arrays
 from sapwood.tree.ambient.changes import BoundArray, Change
 from sapwood.tree.ambient.fingerprint import Fingerprint, fingerprint
-from sapwood.tree.ambient.guards import Ambient, guard
+from sapwood.tree.ambient.guards import Ambient, guard, twins
 from sapwood.tree.ambient.progress import PROGRESS, is_readable
 from sapwood.tree.ambient.reach import Inside, Row, Walk, reach
 from sapwood.tree.ambient.slots import Slot
@@ -142,11 +142,13 @@ class Survey:
     def guards(self, used: Callable[[Any], bool]) -> Ambient:
         """Return the guards of what was read; ``used`` arrays are to be pinned.
 
-        Those of one trail are the same guards, where the same arrays are used.
+        Those of one trail are the same guards, where the same arrays are used, and
+        the same slots hold one array.
         """
         if self._retraced is None:
             return guard(self._walk, used, self.key)
-        which, known = tuple(map(used, self.arrays())), self._retraced.trail.ambients
+        arrays, known = self.arrays(), self._retraced.trail.ambients
+        which = tuple(map(used, arrays)), twins(arrays)
         found = known.get(which)
         if found is None:
             found = known[which] = guard(self._walk, used, self.key)

@@ -57,7 +57,8 @@ class Trail:
     """What one walk came to, and the steps that lead there again.
 
     ``look`` gives the values of all slots and nodes, or None. ``key`` is the survey's.
-    ``ambients`` are the guards made of it that somebody has, by which arrays are used.
+    ``ambients`` are the guards made of it that somebody has, by which arrays are used,
+    and which of them are one.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Trail:
         key: Hashable,
     ) -> None:
         self.outline, self.key, self._look = outline, key, look
-        self.ambients: WeakValueDictionary[tuple[bool, ...], Ambient]
+        self.ambients: WeakValueDictionary[Hashable, Ambient]
         self.ambients = WeakValueDictionary()
         self._latest: Callable[[], Reading | None] = lambda: None
         self._witness: Witness | None = None
