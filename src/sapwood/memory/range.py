@@ -23,6 +23,7 @@ from collections.abc import (
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Final
+from weakref import ref
 
 from sapwood.driver.api import Access
 from sapwood.driver.release import Release
@@ -77,6 +78,7 @@ class Range:
         self._extents: dict[int, Extent] = {}
         self.outsiders: Callable[[], bool] = bool
         self._lines: dict[Addr, str | None] = {}
+        self._made: list[ref[Storage]] = []
         self._halves = (Blocks(base), Blocks(Addr(base + HALF)))
         self._late = Blocks(Addr(base + REACH))
         room = LENT // pages.page
@@ -120,6 +122,7 @@ class Range:
         storage = Storage(address, size, _Block(blocks, address), queue, captured=True)
         if tags:
             storage.writer = stream
+        self._made.append(ref(storage))
         return storage
 
     def taken(self) -> list[tuple[Addr, Size, str | None]]:
@@ -307,12 +310,22 @@ class Range:
 
     # The end.
 
+    def _revoke(self) -> None:
+        """Refuse what was allocated while capturing to whoever still has it."""
+        for made in self._made:
+            storage = made()
+            if storage is not None and storage.captured and storage.stale is None:
+                storage.remedy = "Copy what is wanted of it into an array of your own"
+                storage.revoke("it was made while a call was recorded that then failed")
+        self._made.clear()
+
     def close(self) -> None:
         """Unmap what is not live, after its last use; give the addresses back.
 
         Called again when a lease on pages of a closed range ends.
         """
         self.closed = True
+        self._revoke()
         live, known = self.pages.live, self.outsiders()
         with Release() as release:
             release(self.pages.settle, self.mask)

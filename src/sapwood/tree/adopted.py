@@ -45,7 +45,7 @@ from sapwood.tree.recorder import (
 from sapwood.tree.roles import Role
 from sapwood.tree.session import Session, Unready
 from sapwood.tree.signature import Arrays, Place, look
-from sapwood.tree.stage import stand_ins
+from sapwood.tree.stage import spoil, stand_ins
 from sapwood.tree.watch import Capture, Captured
 from sapwood.units import Addr, Size, size_text
 
@@ -131,10 +131,11 @@ def _record_into(
 
 
 def _spoil(stages: Mapping[int, Storage]) -> None:
-    """Refuse what stood in for inputs, to whoever finds it in an exception's frames."""
-    for stage in stages.values():
-        stage.remedy = "Look at the argument that was passed"
-        stage.revoke("it stood in for an argument while the function was captured")
+    spoil(
+        stages.values(),
+        "it stood in for an argument while the function was captured",
+        "Look at the argument that was passed",
+    )
 
 
 def _captured(scene: _Scene, capture: Adopting) -> Recorded:

@@ -174,8 +174,9 @@ class Link:
     """One part of a chain: what it binds, and what runs live behind it.
 
     ``shared``: which of the ambient arrays that it reads share storages with what is
-    carried to it. One that is ``idle`` does nothing, and shows nothing but what it is
-    given: it may be replayed whatever is the case.
+    carried to it, as far as it hangs on that. The last one is ``idle`` where it only
+    gives what it was given, and decides nothing: it may be replayed whatever is the
+    case.
     """
 
     part: Node

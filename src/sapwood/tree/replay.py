@@ -16,7 +16,14 @@ from sapwood.tree.node import Node
 from sapwood.tree.signature import Arrays
 from sapwood.units import Addr
 
-__all__ = ["Done", "launch", "lease_outputs", "order", "prepare", "replay"]
+__all__ = [
+    "Done",
+    "lease_outputs",
+    "order",
+    "prepare",
+    "replay",
+    "replay_in_place",
+]
 
 
 class Done(NamedTuple):
@@ -53,6 +60,32 @@ def replay(
                     new.address, storage.address, storage.size, stream.handle
                 )
     return _commit(forest, node, given, ambient, stream, escaped, carried)
+
+
+def replay_in_place(
+    forest: Forest, node: Node, given: Arrays, ambient: Arrays, new: Sequence[Storage]
+) -> None:
+    """Launch a node on the very storages that it was captured with.
+
+    What is ``new`` and outlives it is leased from now on, at the same address.
+    """
+    stream = forest.device.stream()
+    lows = prepare(node, given, ambient, stream)
+    made = [storage.address for storage in new if not storage.captured]
+    forest.device.pages.claim(stream, node.clobbers)
+    launch(node, [*lows, *made], stream)
+    leases = forest.leases
+    leases.cross(new)
+    for storage, mask in zip(new, node.output_masks, strict=True):
+        storage.writer, storage.readers = stream, ()
+        if storage.captured:
+            lease = Lease(leases, node.range, mask)
+            storage.token, storage.captured = lease, False
+            leases.begin(lease, storage)
+        else:
+            leases.begin_loose(storage)
+    for i in node.revokes:
+        leases.donate(given.storages[i], node.label)
 
 
 def prepare(

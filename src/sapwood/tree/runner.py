@@ -7,7 +7,6 @@ otherwise is decided in `decide`, and recording is done in `recorder`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -141,8 +140,7 @@ class Runner:
         """Replay the first part of a recording with live parts, if one was found."""
         if found is None:
             return None
-        arguments = partial(self.parameters.bind, args, kwargs)
-        passage = Passage(self.forest, found, call, arguments)
+        passage = Passage(self.forest, found, call, args, kwargs, self.parameters)
         passage.start()
         self.diary.chained(found.node)
         return passage

@@ -29,6 +29,7 @@ __all__ = [
     "current",
     "entered",
     "helped",
+    "is_users",
     "raising_line",
     "served",
     "user_line",
@@ -224,7 +225,7 @@ def user_line() -> str | None:
     """Return ``file:line`` of the innermost frame that is the user's own code."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - made for this
     while frame is not None:
-        if _is_users(frame.f_code.co_filename):
+        if is_users(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return None
@@ -234,14 +235,15 @@ def raising_line(error: BaseException) -> str | None:
     """Return ``file:line`` where the user's own code was when it raised an error."""
     found, trace = None, error.__traceback__
     while trace is not None:
-        if _is_users(trace.tb_frame.f_code.co_filename):
+        if is_users(trace.tb_frame.f_code.co_filename):
             found = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found
 
 
 @lru_cache(maxsize=4096)
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Return whether a file is the user's own code, and no framework's."""
     if file.startswith((_ROOM, "<", *_COMPILED)) or file == _CONTEXTS:
         return False
     return not any(package in file for package in _FRAMEWORKS)

@@ -82,6 +82,13 @@ class Call(NamedTuple):
     positions: Sequence[int]
     given: Arrays
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether no argument, by position or by name, is a container."""
+        nest: Any = self.structure
+        args, kwargs = nest[2]
+        return not any(args[2]) and not any(kwargs[2])
+
 
 def describe(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], adapter: Adapter

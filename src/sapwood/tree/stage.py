@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from sapwood.memory.device import Device
@@ -13,7 +13,7 @@ from sapwood.tree.roles import Role
 from sapwood.tree.signature import Arrays, Place
 from sapwood.units import Addr, Size
 
-__all__ = ["landing", "late_stages", "stand_ins"]
+__all__ = ["landing", "late_stages", "spoil", "stand_ins"]
 
 ALIGNMENT: Final = 512
 """A staged place keeps its address modulo this, so that it is as aligned."""
@@ -57,6 +57,13 @@ def stand_ins(
             template = adapter.template(given.arrays[k])
             arrays[k] = adapter.make(template, stages[i], address)
     return stages, arrays
+
+
+def spoil(storages: Iterable[Storage], what: str, remedy: str) -> None:
+    """Refuse what a capture that failed has left to whoever finds it in frames."""
+    for storage in storages:
+        storage.remedy = remedy
+        storage.revoke(what)
 
 
 def late_stages(

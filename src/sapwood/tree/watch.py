@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.streams import Fork, Stream, outside
@@ -27,6 +27,8 @@ __all__ = ["Allocations", "Capture", "Captured", "Caught", "Watched", "warm_up"]
 
 Function = Callable[..., Any]
 
+_PLAIN: Final = {bool, bytes, complex, float, int, str, type(None)}
+
 
 class Caught:
     """An exception on its way, until it is raised again.
@@ -37,7 +39,9 @@ class Caught:
 
     def __init__(self, error: BaseException) -> None:
         self.error: BaseException | None = error
-        self.text = repr(error)
+        # What an array holds cannot be told while anything is captured.
+        plain = all(type(each) in _PLAIN for each in error.args)
+        self.text = repr(error) if plain else type(error).__name__
 
     @property
     def is_ordinary(self) -> bool:

@@ -7,7 +7,7 @@ each part; where that does not fit any more the call ends with a `CaptureError`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import reduce
 from itertools import pairwise
@@ -25,6 +25,7 @@ from sapwood.tree.live.crossing import (
     REMEDY,
     Passed,
     carry,
+    check_kept,
     check_open,
     receive,
     returned,
@@ -32,6 +33,7 @@ from sapwood.tree.live.crossing import (
 )
 from sapwood.tree.miss import Why
 from sapwood.tree.node import Link, Live, Node, Shared
+from sapwood.tree.parameters import Parameters
 from sapwood.tree.replay import replay
 from sapwood.tree.roles import Role
 from sapwood.tree.signature import NONE, Arrays, Call
@@ -74,17 +76,20 @@ def answer_for_all(links: Sequence[Link], used_later: AbstractSet[int]) -> Node:
 
 
 class Passage:
-    """One call on its way through a chain; ``arguments`` are those of its slots."""
+    """One call on its way through a chain; ``flat``: no argument is a container."""
 
     def __init__(
         self,
         forest: Forest,
         found: Found,
         call: Call,
-        arguments: Callable[[], Mapping[str, object]],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        parameters: Parameters,
     ) -> None:
         self.forest, self.node, self.ambient = forest, found.node, found.ambient
-        self.arguments = arguments
+        self.args, self.kwargs, self.parameters = args, kwargs, parameters
+        self.flat = call.is_flat
         self.carried = call.given
         self.made: list[Storage] = []
         self._new: Sequence[Storage] = ()
@@ -117,7 +122,7 @@ class Passage:
         self.made += done.storages
         self._shown, self._new = done.result, done.storages
         if link.bound:
-            arguments = self.arguments()
+            arguments = self.parameters.bind(self.args, self.kwargs)
             for slot, value in zip(link.bound, done.values, strict=True):
                 slot.write(value, arguments)
 
@@ -126,24 +131,10 @@ class Passage:
         adapter, device = self.forest.adapter, self.forest.device
         args, kwargs = self._shown
         passed = Passed(args, kwargs, adapter, flat=live.flat)
-        function = live.held()
-        if function is None:
-            raise CaptureError(
-                f"the live part {live.name}, or its object, is gone; {RAN}",
-                remedy="Keep it alive while the function is in use",
-            )
-        try:
-            with live.manner():
-                result = function(*args, **kwargs)
-        except Exception as error:
-            if live.caught is None:
-                raise
-            raise CaptureError(
-                f"the live part {live.name} raised {error!r} inside a try of the "
-                f"function, which no replay runs; {RAN}",
-                where=live.caught,
-                remedy="Catch it inside the live part",
-            ) from error
+        asked = Passed(self.args, self.kwargs, adapter, flat=self.flat)
+        result = _run(live, args, kwargs)
+        if not following.idle:
+            check_kept(asked, live.name)
         carried = carry(self.carried, self._new, passed.arrays())
         got = returned(live.name, result, passed, carried, adapter)
         if got.refused:
@@ -193,15 +184,37 @@ class Passage:
             release(forest.leases.crossed, self.made)
             # The traceback of an error may hold this, which is not to hold arrays.
             self.made, self._new, self._shown = [], [], None
-            self.carried = self.ambient
+            self.carried, self.args, self.kwargs = self.ambient, (), {}
             if self.node in forest.nodes:
                 forest.last = self.node
             release(forest.leave, self.node, self.node.held)
 
 
+def _run(live: Live, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Run a live part in the modes that the function would call it in."""
+    function = live.held()
+    if function is None:
+        raise CaptureError(
+            f"the live part {live.name}, or its object, is gone; {RAN}",
+            remedy="Keep it alive while the function is in use",
+        )
+    try:
+        with live.manner():
+            return function(*args, **kwargs)
+    except Exception as error:
+        if live.caught is None:
+            raise
+        raise CaptureError(
+            f"the live part {live.name} raised {error!r} inside a try of the "
+            f"function, which no replay runs; {RAN}",
+            where=live.caught,
+            remedy="Catch it inside the live part",
+        ) from error
+
+
 def _parted(link: Link, now: Shared) -> bool:
     """Return whether arrays that the part takes for one are two by now."""
     return any(
-        then is not None and then != each and link.part.places[then[0]].used
+        then is not None and then != each
         for then, each in zip(link.shared, now, strict=True)
     )

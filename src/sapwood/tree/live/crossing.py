@@ -20,7 +20,7 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.ambient import Change, Survey
 from sapwood.tree.containers import Identity, constant_key, flatten
-from sapwood.tree.node import Shared
+from sapwood.tree.node import Live, Node, Shared
 from sapwood.tree.outputs import Constant, Held, Output, Outputs
 from sapwood.tree.session import Broken, LivePart, Session, entered
 from sapwood.tree.signature import NONE, Arrays, describe, look
@@ -29,16 +29,19 @@ from sapwood.tree.watch import Allocations, Caught, Watched, warm_up
 __all__ = [
     "RAN",
     "REMEDY",
+    "Break",
     "Passed",
     "Rehearsed",
     "Returned",
     "carry",
+    "check_kept",
     "check_open",
     "hold_weakly",
     "made_inside",
     "receive",
     "returned",
     "sharing",
+    "sharing_seen",
     "unlike",
     "unlocked",
 ]
@@ -173,6 +176,20 @@ def sharing(arrays: Arrays, carried: Arrays) -> Shared:
     )
 
 
+def sharing_seen(node: Node, arrays: Arrays, carried: Arrays) -> Shared:
+    """Return the part of `sharing` that a part of a call hangs on.
+
+    What it gives may have been either of two that are one: any of them may be it.
+    """
+    shared = sharing(arrays, carried)
+    if node.outputs.shows_known():
+        return shared
+    return tuple(
+        each if each is not None and node.places[each[0]].used else None
+        for each in shared
+    )
+
+
 def carry(
     carried: Arrays, crossing: Sequence[Storage], passed: Sequence[Array]
 ) -> Arrays:
@@ -282,6 +299,48 @@ class Rehearsed:
         after = self._look()
         self.changes += after.changes_since(self._before)
         self._before = after
+
+
+class Break(NamedTuple):
+    """A live part that the function has come to.
+
+    ``told`` says what it is passed, ``manner`` makes contexts in the modes that the
+    function is in there, ``caught`` is where it would catch exceptions, if anywhere.
+    Behind one that ``returns`` the function decides nothing any more.
+    """
+
+    part: LivePart
+    told: str
+    manner: Callable[[], AbstractContextManager[object]]
+    caught: str | None
+    returns: bool
+
+    def live(self, got: Returned, *, flat: bool) -> Live:
+        """Return what replays are to know of it; ``flat``: what it was passed is."""
+        return Live(
+            name=self.part.name,
+            held=self.part.held(),
+            key=got.key,
+            shared=got.shared,
+            text=got.text,
+            caught=self.caught,
+            manner=self.manner,
+            flat=flat,
+        )
+
+
+def check_kept(given: Passed, name: str) -> None:
+    """Raise where a live part changed a container that the call itself was passed.
+
+    What follows takes its leaves for those that the call began with.
+    """
+    if given.changed():
+        raise CaptureError(
+            f"the live part {name} changed a list, dict or dataclass that the graphed "
+            f"function was passed, and that it may go on with; {RAN}",
+            remedy="Write into the arrays in it, with x[...] = value, or change it "
+            "before or after the call",
+        )
 
 
 def check_open(device: Device, name: str) -> None:

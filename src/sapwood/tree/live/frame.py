@@ -7,16 +7,17 @@ have a copy of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from sapwood.driver.streams import Queue, Stream
+from sapwood.errors import CaptureError
 from sapwood.memory.device import Device
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array
-from sapwood.tree.containers import flatten, unflatten
-from sapwood.tree.live.crossing import Returned
+from sapwood.tree.containers import container_of, flatten, unflatten
+from sapwood.tree.live.crossing import RAN, Returned
 from sapwood.tree.node import Node
 from sapwood.tree.outputs import Bytes
 from sapwood.tree.roles import Role
@@ -45,6 +46,9 @@ class Frame:
     by where the function has them, and ``blocks`` those bytes, in their order.
     """
 
+    # What others have is known by its identity, together with what is the function's:
+    # both stay, so that nothing else gets it.
+
     def __init__(self, carried: Arrays, adapter: Adapter) -> None:
         self._adapter = adapter
         self.arrays: list[Array] = list(carried.arrays)
@@ -52,7 +56,12 @@ class Frame:
         self.new: list[Storage] = []
         self.crossing: dict[Addr, int] = {}
         self.blocks: list[Bytes] = []
+        self._own: dict[int, tuple[Array, Array]] = {}
         self._stood = self._results = 0
+
+    def pair(self, theirs: Array, own: Array) -> Array:
+        """Have an array be the function's own for one of others; return its first."""
+        return self._own.setdefault(id(theirs), (theirs, own))[1]
 
     def stand_in(
         self, carried: Arrays, roles: Sequence[Role], range_: Range, device: Device
@@ -68,7 +77,7 @@ class Frame:
         )
         for k, (theirs, array) in enumerate(zip(carried.arrays, arrays, strict=True)):
             if array is not theirs:
-                self.arrays[k] = array
+                self.arrays[k] = self.pair(theirs, array)
         self.stages |= stages
         self.new, self._stood = list(stages.values()), len(places)
 
@@ -80,44 +89,81 @@ class Frame:
                 storage = Storage(block.address, block.size, _NOBODY, dropped)
                 self.stages[first + k] = storage
 
-    def returned(
-        self, passed: Sequence[Array], got: Returned | None, carried: Arrays
-    ) -> None:
-        """Take note of what the function has passed to a live part, and of the result.
-
-        ``carried`` is all that others have by now, the result included.
-        """
-        self.arrays += passed
+    def passes(self, own: Sequence[Array], theirs: Sequence[Array]) -> None:
+        """Take note of what the function passes, and what a live part gets for it."""
+        for mine, other in zip(own, theirs, strict=True):
+            self.pair(other, mine)
+        self.arrays += own
         self._results = len(self.arrays)
-        if got is None:
-            return
+
+    def returned(self, name: str, got: Returned, carried: Arrays) -> None:
+        """Take note of a live part's result; ``carried`` is all that others have.
+
+        Raises `CaptureError` for what the function has no room for.
+        """
         arrays = list(got.arrays.arrays)
         for group, known in zip(got.arrays.groups(), got.shared, strict=True):
             for k in group if known is not None else ():
-                arrays[k] = self.own(arrays[k], carried)
+                own = self.own(arrays[k], carried)
+                if own is None:
+                    raise CaptureError(
+                        f"the live part {name} returned more of an array than the "
+                        f"function had before; {RAN}",
+                        remedy="Return a copy of it, or pass the whole array",
+                    )
+                arrays[k] = own
         self.arrays += arrays
 
-    def own(self, array: Array, carried: Arrays) -> Array:
-        """Return what the function has for an array of others."""
-        for own, theirs in zip(self.arrays, carried.arrays, strict=False):
-            if theirs is array:
-                return own
+    def own(self, array: Array, carried: Arrays) -> Array | None:
+        """Return what the function has for an array of others; None if it has none."""
+        known = self._own.get(id(array))
+        if known is not None:
+            return known[1]
         adapter = self._adapter
         storage = adapter.storage(array)
         i = next((i for i, s in enumerate(carried.storages) if s is storage), -1)
         stage = self.stages.get(i)
         if stage is None:
             return array  # it lies where the function has it, too
-        place = carried.places(adapter)[i]
+        place, (low, end) = carried.places(adapter)[i], adapter.span(array)
+        if not place.lo <= low <= end <= place.hi:
+            return None
         at = Addr(landing(stage, place) + adapter.address(array) - place.lo)
-        return adapter.make(adapter.template(array), stage, at)
+        return self.pair(array, adapter.make(adapter.template(array), stage, at))
 
-    def taken_in(self, result: Any) -> Any:
-        """Return a live part's result, made of the function's own arrays."""
-        is_array, arrays = self._adapter.is_array, self.arrays[self._results :]
+    def taken_in(self, result: Any, theirs: Any, own: Any) -> Any:
+        """Return a live part's result, made of what the function has itself.
+
+        The function passed its ``own``, and the live part got ``theirs``. Raises
+        `CaptureError` for a container in which there is one of those that it got.
+        """
+        is_array = self._adapter.is_array
+        pairs = zip(
+            _containers(theirs, is_array), _containers(own, is_array), strict=True
+        )
+        known = {id(other): mine for other, mine in pairs}
+        if id(result) in known:
+            return known[id(result)]
+        if any(id(each) in known for each in _containers(result, is_array)):
+            raise CaptureError(
+                "a live part returned a container in which there is one that it was "
+                f"passed; {RAN}",
+                remedy="Return that one itself, or only the arrays in it",
+            )
+        arrays = self.arrays[self._results :]
         if not arrays:
             return result
         leaves, structure = flatten(result, is_array)
         own = iter(arrays)
         taken = [next(own) if is_array(leaf) else leaf for leaf in leaves]
         return unflatten(structure, taken)
+
+
+def _containers(value: Any, is_array: Callable[[Any], bool]) -> Iterator[Any]:
+    """Yield all containers of a nest, each before those in it."""
+    container = container_of(type(value))
+    if container is None or is_array(value):
+        return
+    yield value
+    for child in container.flatten(value)[0]:
+        yield from _containers(child, is_array)

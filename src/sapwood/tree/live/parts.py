@@ -11,7 +11,7 @@ import gc
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
@@ -25,24 +25,27 @@ from sapwood.tree.ambient import BoundArray, Survey, undo_bound
 from sapwood.tree.build import Drawing, Plan, build
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
-from sapwood.tree.leases import Lease
 from sapwood.tree.live.carried import CarriedRoles
 from sapwood.tree.live.chain import answer_for_all
 from sapwood.tree.live.crossing import (
     REMEDY,
+    Break,
     Passed,
     Returned,
     carry,
+    check_kept,
     hold_weakly,
     made_inside,
     receive,
     returned,
     sharing,
+    sharing_seen,
     unlike,
     unlocked,
 )
 from sapwood.tree.live.handlers import caught_at
-from sapwood.tree.node import Link, Live, Node
+from sapwood.tree.live.tail import only_returns
+from sapwood.tree.node import Link, Node, Shared
 from sapwood.tree.outputs import Bytes, Outputs, analyse
 from sapwood.tree.recorder import (
     Order,
@@ -50,7 +53,7 @@ from sapwood.tree.recorder import (
     differs,
     plain_changes,
 )
-from sapwood.tree.replay import launch, prepare
+from sapwood.tree.replay import replay_in_place
 from sapwood.tree.roles import Role
 from sapwood.tree.session import LivePart, Session
 from sapwood.tree.signature import Place, look
@@ -83,6 +86,9 @@ class Parts:
     failed, ``written`` says that the part in progress wrote plain values.
     """
 
+    copies: ClassVar[bool] = False
+    """Whether a live part is passed copies of the function's own containers."""
+
     def __init__(
         self,
         order: Order,
@@ -95,6 +101,7 @@ class Parts:
         self.tolerant = tolerant
         self.order, self.forest, self.device = order, forest, forest.device
         self.args, self.kwargs = args, kwargs
+        self.asked: tuple[tuple[Any, ...], Mapping[str, Any]] = args, kwargs
         self.arguments = order.bind(args, kwargs)
         self.carried = order.plan.call.given
         self.roles = CarriedRoles(order, forest)
@@ -108,7 +115,7 @@ class Parts:
         self.unfit, self.stirred = "", False
         self.gives: Any = None
         self.outside = self.device.framework.manner()
-        self.begun = self.written = False
+        self.begun = self.written = self.returns = False
         self.range: Range | None = None
 
     def record(self) -> RecordedParts:
@@ -129,6 +136,8 @@ class Parts:
         if other is not None and self.stirred:
             self.unfit, other = self.unfit or str(other), None
         error = captured.error or self.error or other or self._unheld()
+        if error is not None:
+            self.spoil()
         head = answer_for_all(self.links, self.roles.used_later)
         made = Recorded(head, self.first_arrays, (), error)
         return RecordedParts(result, made, self.unfit)
@@ -143,6 +152,9 @@ class Parts:
             if self.range is not None and not self.range.closed:
                 release(self.range.close)
 
+    def spoil(self) -> None:
+        """Refuse what only the function had, to whoever finds it in an exception."""
+
     def _undo(self) -> None:
         """Have slots hold what they held before a part that did not run."""
         if self.begun:
@@ -154,7 +166,7 @@ class Parts:
         """Forget what the call made: from now on others say how long it lives."""
         self.forest.leases.crossed(self.made)
         self.made.clear()
-        self.carried = self.order.plan.call.given
+        self.carried, self.asked = self.order.plan.call.given, ((), {})
         # Else what was read would live until garbage is collected.
         self.session.between = None
 
@@ -209,16 +221,30 @@ class Parts:
             self.device.driver.destroy_graph(graph)
         drawing = self._drawing(recording, outputs, places, len(made), last=last)
         node = build(drawing, range_, self.device)
-        shared = sharing(self.arrays, self.carried)
-        slots = tuple(change.slot for change in bound)
-        idle = not recording.ops and self._is_idle(node)
-        self.links.append(Link(node, slots, shared, None, idle))
-        self._run(node, new)
+        idle = last and not (recording.ops or bound) and self._gives_given(node)
+        self.links.append(
+            Link(
+                node,
+                tuple(change.slot for change in bound),
+                self._shared(node),
+                None,
+                idle,
+            )
+        )
+        replay_in_place(self.forest, node, self.carried, self.arrays, new)
+        self.made += new
         self.begun, self.gives = False, shown
         return node
 
-    def _is_idle(self, node: Node) -> bool:
-        return node.outputs.only_given(len(self.carried.arrays))
+    def _gives_given(self, node: Node) -> bool:
+        """Return whether the last part can only give what it was given."""
+        return self.returns and node.outputs.only_given(len(self.carried.arrays))
+
+    def _shared(self, node: Node) -> Shared:
+        # Of the first part all counts: other parts use places by other names.
+        if not self.links:
+            return sharing(self.arrays, self.carried)
+        return sharing_seen(node, self.arrays, self.carried)
 
     def _drawing(
         self,
@@ -319,28 +345,6 @@ class Parts:
         self.shown.update(id(adapter.storage(array)) for array in arrays)
         return replace(outputs, storages=(*outputs.storages, *made.values()))
 
-    def _run(self, node: Node, new: Sequence[Storage]) -> None:
-        """Launch a part; what outlives it is now leased, at the same address."""
-        stream = self.device.stream()
-        lows = prepare(node, self.carried, self.arrays, stream)
-        made = [storage.address for storage in new if not storage.captured]
-        lows = [*lows, *made]
-        self.device.pages.claim(stream, node.clobbers)
-        launch(node, lows, stream)
-        leases = self.forest.leases
-        leases.cross(new)
-        self.made += new
-        for storage, mask in zip(new, node.output_masks, strict=True):
-            storage.writer, storage.readers = stream, ()
-            if storage.captured:
-                lease = Lease(leases, node.range, mask)
-                storage.token, storage.captured = lease, False
-                leases.begin(lease, storage)
-            else:
-                leases.begin_loose(storage)
-        for i in node.revokes:
-            leases.donate(self.carried.storages[i], node.label)
-
     # Live parts.
 
     def _between(
@@ -348,17 +352,18 @@ class Parts:
     ) -> Any:
         """Run what was captured so far, then a live part; then capture on."""
         framework, capture = self.device.framework, self.capture
-        self.told = Passed(args, kwargs, self.forest.adapter).text()
-        self.manner = framework.manner()
-        self.caught = caught_at(Capture.run.__code__)
+        run = Capture.run.__code__
+        told = Passed(args, kwargs, self.forest.adapter).text()
+        manner, returns = framework.manner(), only_returns(run)
+        met = Break(part, told, manner, caught_at(run), returns)
         try:
             with framework.resting():
                 graph = capture.pause()
                 with collected(), capture.live(graph):
                     self._end(graph, (args, kwargs), last=False)
-                    result, raised = self._cross(part)
+                    result, raised = self._cross(met)
                     self._open()
-                    result = self._taken_in(result)
+                    result = self._taken_in(result, (args, kwargs))
                     self._begin()
                 capture.resume(self.inside())
         except BaseException as failed:
@@ -368,23 +373,27 @@ class Parts:
             raised.reraise()
         return result
 
-    def _cross(self, part: LivePart) -> tuple[Any, Caught | None]:
+    def _cross(self, met: Break) -> tuple[Any, Caught | None]:
         """Run a live part; return its result, or its exception, for the function."""
         args, kwargs = self.gives
-        passed = Passed(args, kwargs, self.forest.adapter)
-        result, raised = unlocked(self.device, part, args, kwargs)
-        self._carry(part, passed, result, raised)
+        adapter, self.returns = self.forest.adapter, met.returns
+        passed, asked = Passed(args, kwargs, adapter), Passed(*self.asked, adapter)
+        result, raised = unlocked(self.device, met.part, args, kwargs)
+        if not met.returns:
+            check_kept(asked, met.part.name)
+        self._carry(met, passed, result, raised)
         return result, raised
 
-    def _taken_in(self, result: Any) -> Any:
-        """Return what the function gets for what a live part has returned."""
+    def _taken_in(self, result: Any, own: Any) -> Any:
+        """Return what the function, which has passed its ``own``, gets for a result."""
+        del own
         return result
 
     def _carry(
-        self, part: LivePart, passed: Passed, result: Any, raised: Caught | None
+        self, met: Break, passed: Passed, result: Any, raised: Caught | None
     ) -> Returned | None:
         """Note what the next part may use of what there is now; return its result."""
-        link, adapter = self.links[-1], self.forest.adapter
+        link, adapter, part = self.links[-1], self.forest.adapter, met.part
         crossing = self.made[len(self.made) - len(link.part.outputs.storages) :]
         self.carried = carry(self.carried, crossing, passed.arrays())
         self.roles.made(link.part)
@@ -393,34 +402,25 @@ class Parts:
             self.stirred = True
             return None
         got = returned(part.name, result, passed, self.carried, adapter)
-        self.session.broken(part, self.told, got.kind)
-        self._check(part.name, got)
-        live = Live(
-            name=part.name,
-            held=part.held(),
-            key=got.key,
-            shared=got.shared,
-            text=got.text,
-            caught=self.caught,
-            manner=self.manner,
-            flat=passed.flat,
-        )
+        self.session.broken(part, met.told, got.kind)
+        self._check(part.name, got, passed)
         link.part.outputs = hold_weakly(link.part.outputs)
         leaves, outputs = self.order.plan.call.leaves, link.part.outputs
         inside = made_inside(part.name, outputs, leaves, self.before)
         self.error = self.error or inside
-        self.links[-1] = replace(link, live=live)
+        self.links[-1] = replace(link, live=met.live(got, flat=passed.flat))
         known = len(self.carried.storages)
         self.carried = receive(self.carried, got)
         self.roles.returned(part.name, self.carried.places(adapter)[known:])
         return got
 
-    def _check(self, name: str, got: Returned) -> None:
+    def _check(self, name: str, got: Returned, passed: Passed) -> None:
         """Refuse a result that no replay could take, or that differs from the last."""
         warm = self.order.group.warm
         then = () if warm is None else warm.breaks
         refused = got.refused or unlike(name, got, self.session.breaks, then)
-        if refused and self.tolerant:
+        lost = self.copies and passed.changed()
+        if refused and self.tolerant and not lost:
             self.error = self.error or CaptureError(refused, remedy=REMEDY)
         elif refused:
             self.session.refuse(refused, REMEDY)

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
@@ -33,7 +33,7 @@ from sapwood.tree.build import Linker, build
 from sapwood.tree.captor import Adopting, told_of
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
-from sapwood.tree.live.crossing import Passed, Returned, sharing
+from sapwood.tree.live.crossing import Break, Passed, Returned
 from sapwood.tree.live.frame import Frame
 from sapwood.tree.live.parts import Parts
 from sapwood.tree.node import Link, Node
@@ -41,8 +41,8 @@ from sapwood.tree.outputs import Bytes, Outputs, analyse
 from sapwood.tree.recorder import Order, with_leaves
 from sapwood.tree.replay import replay
 from sapwood.tree.roles import Role
-from sapwood.tree.session import LivePart
 from sapwood.tree.signature import Place
+from sapwood.tree.stage import spoil
 from sapwood.tree.watch import Capture, Caught
 from sapwood.units import Addr, Mask, Size, size_text
 
@@ -60,6 +60,8 @@ class StagedParts(Parts):
     the function finds its own while it is captured. ``owners`` are those of the
     parts that are done, and ``named`` the addresses that the function has shown.
     """
+
+    copies: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -129,7 +131,8 @@ class StagedParts(Parts):
         """Have the function find its own arrays in slots, where others have copies."""
         for slot, array in zip(self.ambient.arrays, self.arrays.arrays, strict=True):
             own = self.frame.own(array, self.carried)
-            if own is not array:
+            # More of an array than the function has is refused, if it is used.
+            if own is not None and own is not array:
                 # One that cannot be bound is refused, if it is used.
                 with suppress(MisuseError):
                     slot.write(own, self.arguments)
@@ -149,7 +152,7 @@ class StagedParts(Parts):
         forget = partial(driver.destroy_graph, graph)
         try:
             does = bool(driver.nodes(graph))
-            node, slots = self._made(graph, shown, last=last)
+            node, bound = self._made(graph, shown, last=last)
         except BaseException:
             forget()
             raise
@@ -159,15 +162,16 @@ class StagedParts(Parts):
             node.exec.close()
             raise
         self.passed = [] if last else self._arrays_in(shown)
-        self._link(node, slots, idle=not does and self._is_idle(node))
-        self._replay(node, slots)
+        idle = last and not (does or bound) and self._gives_given(node)
+        self._link(node, tuple(slot for slot, _ in bound), idle=idle)
+        self._replay(node, bound)
         self.begun = False
         return node
 
     def _made(
         self, graph: GraphHandle, shown: Any, *, last: bool
-    ) -> tuple[Node, tuple[Slot, ...]]:
-        """Return a node of what was captured, and the slots that it binds."""
+    ) -> tuple[Node, list[tuple[Slot, Array]]]:
+        """Return a node of what was captured, and the slots that it binds to what."""
         adapter = self.forest.adapter
         self._take_back()
         with self.holding:
@@ -191,15 +195,14 @@ class StagedParts(Parts):
         with self.outside():
             marks = adapter.marks(self.arrays.arrays)
         node.whereabouts.others = () if marks is None else marks[1]
-        return node, tuple(slot for slot, _ in bound)
+        return node, bound
 
     def _link(self, node: Node, slots: tuple[Slot, ...], *, idle: bool) -> None:
         """Add a part to the chain."""
         for mask in self.holds:
             # It copies into stand-ins in the ranges of parts before.
             node.clobbers = Mask(node.clobbers | mask)
-        shared = sharing(self.arrays, self.carried)
-        self.links.append(Link(node, slots, shared, None, idle))
+        self.links.append(Link(node, slots, self._shared(node), None, idle))
         if self.owner is not None:
             self.owners.append(self.owner)
         self.holds.append(node.held)
@@ -287,7 +290,7 @@ class StagedParts(Parts):
         # Stand-ins are written while others may hold outputs.
         return [] if self.order.plan.escapes else super()._candidates()
 
-    def _replay(self, node: Node, slots: Sequence[Slot]) -> None:
+    def _replay(self, node: Node, bound: Sequence[tuple[Slot, Array]]) -> None:
         """Replay a part, and bind what it made."""
         forest = self.forest
         with self.outside():
@@ -296,7 +299,8 @@ class StagedParts(Parts):
         self.made += done.storages
         self.frame.blocks += node.outputs.storages
         self.gives = done.result
-        for slot, value in zip(slots, done.values, strict=True):
+        for (slot, own), value in zip(bound, done.values, strict=True):
+            self.frame.pair(value, own)
             # A container that was passed is the function's own one.
             slot.write(value, self.arguments)
             slot.write(value, self.theirs)
@@ -304,18 +308,20 @@ class StagedParts(Parts):
     # Live parts.
 
     def _carry(
-        self, part: LivePart, passed: Passed, result: Any, raised: Caught | None
+        self, met: Break, passed: Passed, result: Any, raised: Caught | None
     ) -> Returned | None:
         """Note what the next part may use of what there is now."""
         first = len(self.carried.storages)
-        got = super()._carry(part, passed, result, raised)
+        got = super()._carry(met, passed, result, raised)
         self.frame.crosses(self.links[-1].part, first, self.device.returns)
-        self.frame.returned(self.passed, got, self.carried)
+        self.frame.passes(self.passed, passed.arrays())
+        if got is not None:
+            self.frame.returned(met.part.name, got, self.carried)
         return got
 
-    def _taken_in(self, result: Any) -> Any:
+    def _taken_in(self, result: Any, own: Any) -> Any:
         """Return a live part's result, with stand-ins of what is new."""
-        return self.frame.taken_in(result)
+        return self.frame.taken_in(result, self.gives, own)
 
     # The end.
 
@@ -357,11 +363,21 @@ class StagedParts(Parts):
         if self.forest.last in [link.part for link in self.links]:
             self.forest.last = self.last if self.last in self.forest.nodes else None
 
+    def spoil(self) -> None:
+        """Refuse stand-ins, and what was made where it was captured."""
+        own = [storage for ref in self.mine if (storage := ref()) is not None]
+        spoil(
+            [*self.frame.stages.values(), *own],
+            "it was the function's own while a call was recorded that then failed",
+            "Look at what was passed to the call",
+        )
+
     def close(self) -> None:
         """Give back what was made, for a call that failed."""
         # What the function made is garbage by now, or lives in its exception.
         gc.collect()
         with Release() as release:
+            release(self.spoil)
             release(self._take_back)
             release(self.holding.close)
             if self.owner is not None and len(self.owners) == len(self.links):
