@@ -15,7 +15,7 @@ from sapwood.driver.streams import Queue, Stream, current_stream
 from sapwood.memory.storage import Storage
 from sapwood.units import Size
 
-__all__ = ["Allocate", "Framework", "Plain"]
+__all__ = ["Allocate", "Framework", "Manner", "Plain"]
 
 Allocate = Callable[[Size], Storage]
 """`Device.allocate`, or what stands in for it."""
@@ -88,12 +88,28 @@ class Framework(Protocol):
         """
         ...
 
-    def manner(self) -> Callable[[], AbstractContextManager[object]]:
+    def manner(self) -> Manner:
         """Return what makes contexts in which work is done as it would be just now.
 
         Those are meant of the framework's modes that a function may be in.
         """
         ...
+
+
+class Manner:
+    """How a framework works at one moment; as always, where it has no modes.
+
+    Called, it gives a context in the modes of that moment.
+    """
+
+    def __call__(self) -> AbstractContextManager[object]:
+        """Return a context that changes nothing."""
+        return nullcontext()
+
+    def strange(self, outer: Manner) -> str | None:
+        """Name a mode that was another in an outer manner, and that no context sets."""
+        del outer
+        return None
 
 
 class Plain:
@@ -146,6 +162,6 @@ class Plain:
         """Return a context that changes nothing."""
         return nullcontext()
 
-    def manner(self) -> Callable[[], AbstractContextManager[object]]:
+    def manner(self) -> Manner:
         """Return what makes contexts that change nothing: there are no modes."""
-        return nullcontext
+        return Manner()

@@ -11,13 +11,14 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, Final, Self
 from weakref import WeakValueDictionary
 
 from sapwood.driver.api import Driver, StreamHandle
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import DriverError, InternalError
+from sapwood.memory.framework import Manner
 
 __all__ = ["GuestFramework", "GuestStream"]
 
@@ -88,9 +89,9 @@ class GuestFramework(ABC):
         """Return what does nothing, for frameworks that draw from arrays."""
         return int
 
-    def manner(self) -> Callable[[], AbstractContextManager[object]]:
+    def manner(self) -> Manner:
         """Return what makes contexts that change nothing, for who has no modes."""
-        return nullcontext
+        return Manner()
 
     def close(self) -> None:
         """Let go of all streams."""

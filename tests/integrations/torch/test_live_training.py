@@ -378,3 +378,31 @@ def test_a_step_inside_a_live_part(rt):
         old = h
         del h, y
     assert f.stats().replays >= 3
+
+
+@pytest.mark.parametrize("held", ["an attribute", "a list", "a result"])
+def test_what_is_kept_across_a_live_part_has_its_history(alike, held, network):
+    """Gradients come to the part before through whatever the function kept it in."""
+
+    def program(w):
+        model, state = network(), {"h": None, "l": [None]}
+        note = sw.eager(lambda x: x)
+
+        def step(x):
+            h = model(x)
+            if held == "an attribute":
+                state["h"] = h
+            elif held == "a list":
+                state["l"][0] = h
+            back = note(h if held == "a result" else x)
+            h = {"an attribute": state["h"], "a list": state["l"][0]}.get(held, back)
+            loss = (h * h).sum()
+            grads = torch.autograd.grad(loss, list(model.parameters()))
+            state["h"] = state["l"][0] = None
+            return loss.detach(), grads
+
+        f = w.graph(step)
+        for _ in range(6):
+            yield f(w.values(8, 16))
+
+    assert alike(program).count("passed_through") == 0

@@ -16,11 +16,12 @@ from typing import Any, Final
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from sapwood.memory.framework import Manner
 from sapwood.tree.ambient.frameworks import declare_opening
 from sapwood.tree.ambient.scope import Opening, Openings, Reach
 from sapwood.tree.ambient.views import View, Way, Witness
 
-__all__ = ["MODES", "Modes", "prevailing"]
+__all__ = ["MODES", "Modes", "Prevailing"]
 
 _C: Final[Any] = torch._C
 
@@ -106,14 +107,46 @@ def _named(values: tuple[Any, ...]) -> dict[str, Any]:
 MODES: Final = Modes()
 
 
-def prevailing() -> Callable[[], AbstractContextManager[None]]:
-    """Return what makes contexts in the modes of this thread that code switches to."""
-    then = _switched()
-    # Most code is called in the modes that it works in.
-    return lambda: _AS_IS if _switched() == then else _entered(*then)
+class Prevailing(Manner):
+    """The modes of this thread; contexts are in those that code often switches to."""
+
+    def __init__(self) -> None:
+        self._switched, self._modes = _switched(), {**MODES.now(), **_others()}
+
+    def __call__(self) -> AbstractContextManager[object]:
+        """Return a context in these modes."""
+        # Most code is called in the modes that it works in.
+        if _switched() == self._switched:
+            return _AS_IS
+        return _entered(*self._switched)
+
+    def strange(self, outer: Manner) -> str | None:
+        """Name a mode that was another in an outer manner, and that no context sets."""
+        if not isinstance(outer, Prevailing):
+            return None
+        before = outer._modes
+        found = (name for name, value in self._modes.items() if before[name] != value)
+        return next((name for name in found if name not in _SET), None)
 
 
 _AS_IS: Final = nullcontext()
+_SET: Final = {
+    "hooks.registered",
+    "is_autocast_cache_enabled()",
+    "is_grad_enabled()",
+    "is_inference_mode_enabled()",
+    'get_autocast_dtype("cuda")',
+    'is_autocast_enabled("cuda")',
+}
+"""The modes of such contexts, and what is none."""
+
+
+def _others() -> dict[str, Any]:
+    """Return modes that count where nothing is captured."""
+    return {
+        'is_autocast_enabled("cpu")': torch.is_autocast_enabled("cpu"),
+        "torch's function modes": _C._len_torch_function_stack(),
+    }
 
 
 def _switched() -> tuple[bool, bool, bool, torch.dtype]:

@@ -13,11 +13,11 @@ import torch
 from sapwood.driver.api import CaptureStatus, Driver
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import MisuseError
-from sapwood.integrations.torch.modes import prevailing
+from sapwood.integrations.torch.modes import Prevailing
 from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.storages import TRAPS, Storages
 from sapwood.integrations.torch.watching import Watcher
-from sapwood.memory.framework import Allocate
+from sapwood.memory.framework import Allocate, Manner
 from sapwood.memory.guest import GuestFramework, GuestStream
 from sapwood.tree import session
 from sapwood.tree.session import Session, raising_line
@@ -260,9 +260,9 @@ class TorchFramework(GuestFramework):
         finally:
             self.gather()
 
-    def manner(self) -> Callable[[], AbstractContextManager[object]]:
+    def manner(self) -> Manner:
         """Return what makes contexts in the modes that this thread is in."""
-        return prevailing()
+        return Prevailing()
 
     def _counter(self) -> Callable[[], int]:
         """Return what tells how much the capture in progress has by now."""

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from sapwood.errors import CaptureError, MisuseError
 from sapwood.memory.device import Device, routed
+from sapwood.memory.framework import Manner
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.ambient import Change, Survey
@@ -35,6 +36,7 @@ __all__ = [
     "Returned",
     "carry",
     "check_kept",
+    "check_manner",
     "check_open",
     "hold_weakly",
     "made_inside",
@@ -311,7 +313,7 @@ class Break(NamedTuple):
 
     part: LivePart
     told: str
-    manner: Callable[[], AbstractContextManager[object]]
+    manner: Manner
     caught: str | None
     returns: bool
 
@@ -326,6 +328,17 @@ class Break(NamedTuple):
             caught=self.caught,
             manner=self.manner,
             flat=flat,
+        )
+
+
+def check_manner(met: Break, outer: Manner, session: Session) -> None:
+    """Refuse a live part under modes that no replay sets; ``outer``: the call's."""
+    strange = met.manner.strange(outer)
+    if strange is not None:
+        session.refuse(
+            f"the live part {met.part.name} is called where the function has changed "
+            f"{strange}, which no replay does",
+            "Change that inside the live part, or around the function",
         )
 
 

@@ -34,6 +34,7 @@ from sapwood.tree.live.crossing import (
     Returned,
     carry,
     check_kept,
+    check_manner,
     hold_weakly,
     made_inside,
     receive,
@@ -354,8 +355,8 @@ class Parts:
         framework, capture = self.device.framework, self.capture
         run = Capture.run.__code__
         told = Passed(args, kwargs, self.forest.adapter).text()
-        manner, returns = framework.manner(), only_returns(run)
-        met = Break(part, told, manner, caught_at(run), returns)
+        met = Break(part, told, framework.manner(), caught_at(run), only_returns(run))
+        check_manner(met, self.outside, self.session)
         try:
             with framework.resting():
                 graph = capture.pause()
@@ -419,8 +420,7 @@ class Parts:
         warm = self.order.group.warm
         then = () if warm is None else warm.breaks
         refused = got.refused or unlike(name, got, self.session.breaks, then)
-        lost = self.copies and passed.changed()
-        if refused and self.tolerant and not lost:
+        if refused and self.tolerant and not (self.copies and passed.changed()):
             self.error = self.error or CaptureError(refused, remedy=REMEDY)
         elif refused:
             self.session.refuse(refused, REMEDY)
