@@ -282,5 +282,6 @@ def test_slots_bound_to_what_they_hold(agree, bind, held):
             yield f(x), o.w, _slots(o), kept
 
     world = agree(program)
-    assert world.count("replays") >= 12
-    assert world.count("recordings") <= 8
+    # On a GPU what is bound is pinned: another array is another recording.
+    assert world.count("replays") >= 8
+    assert world.count("recordings") <= 12

@@ -111,7 +111,7 @@ class Prevailing(Manner):
     """The modes of this thread; contexts are in those that code often switches to."""
 
     def __init__(self) -> None:
-        self._switched, self._modes = _switched(), {**MODES.now(), **_others()}
+        self._switched, self._others = _switched(), _others()
 
     def __call__(self) -> AbstractContextManager[object]:
         """Return a context in these modes."""
@@ -124,25 +124,16 @@ class Prevailing(Manner):
         """Name a mode that was another in an outer manner, and that no context sets."""
         if not isinstance(outer, Prevailing):
             return None
-        before = outer._modes
-        found = (name for name, value in self._modes.items() if before[name] != value)
-        return next((name for name in found if name not in _SET), None)
+        before = outer._others
+        found = (name for name, value in self._others.items() if before[name] != value)
+        return next(found, None)
 
 
 _AS_IS: Final = nullcontext()
-_SET: Final = {
-    "hooks.registered",
-    "is_autocast_cache_enabled()",
-    "is_grad_enabled()",
-    "is_inference_mode_enabled()",
-    'get_autocast_dtype("cuda")',
-    'is_autocast_enabled("cuda")',
-}
-"""The modes of such contexts, and what is none."""
 
 
 def _others() -> dict[str, Any]:
-    """Return modes that count where nothing is captured."""
+    """Return modes that are not guarded: no operation on a device goes by them."""
     return {
         'is_autocast_enabled("cpu")': torch.is_autocast_enabled("cpu"),
         "torch's function modes": _C._len_torch_function_stack(),
