@@ -10,8 +10,7 @@ import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic
-from typing import Any, Final
+from typing import Any
 
 from sapwood.driver.api import Driver
 from sapwood.driver.release import Release
@@ -25,7 +24,7 @@ from sapwood.tree.accounts import outliving, stray
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.ambient import Ambient, undo_bound
 from sapwood.tree.build import Drawing, build
-from sapwood.tree.captor import Adopting, Captor, told_of
+from sapwood.tree.captor import Adopting, Captor, forgotten, lasting, told_of
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Warm
@@ -50,9 +49,6 @@ from sapwood.tree.watch import Capture, Captured
 from sapwood.units import Addr, Size, size_text
 
 __all__ = ["Short", "attempt", "is_spoilt"]
-
-PATIENCE: Final = 0.05
-"""For how many seconds other threads may hold what the function has made."""
 
 
 class Short(Exception):
@@ -144,17 +140,9 @@ def _captured(scene: _Scene, capture: Adopting) -> Recorded:
     with owner.holding([*scene.arrays, *order.before.arrays()]):
         taken = _taken(scene, capture)
         # It stays the owner's, and is known as long as what was made of it.
-        forget = partial(device.driver.destroy_graph, taken.captured.graph)
-        try:
+        with forgotten(device.driver, taken.captured.graph) as nodes:
             made = _built(scene, taken)
-        except BaseException:
-            forget()
-            raise
-        try:
-            forget()
-        except DriverError:
-            made.node.exec.close()
-            raise
+            nodes.append(made.node)
         return made
 
 
@@ -310,12 +298,7 @@ def _check(
         # Only the surveys of this recording hold those any more.
         renewed = taken.after.renewed_since(taken.before)
         named |= _addresses(renewed, scene.forest.adapter)
-    deadline = monotonic() + PATIENCE
-    while lost and monotonic() < deadline:
-        # Garbage in cycles, or what another thread is about to let go of: autograd's
-        # tell that they are done before they do.
-        gc.collect()
-        lost = _lost(owner, named)
+    lost = lasting(partial(_lost, owner, named))
     if lost:
         raise outliving([(address, size, None) for address, size in lost])
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import monotonic
 from typing import Final, Protocol
 
-from sapwood.driver.api import GraphHandle
+from sapwood.driver.api import Driver, GraphHandle
 from sapwood.driver.streams import Stream, outside
 from sapwood.errors import CaptureError, DriverError
 from sapwood.graphs.adopt import Owner
@@ -13,14 +16,17 @@ from sapwood.graphs.recording import RANGE, Kind, RecordedOp, Recording, Touch
 from sapwood.memory.device import Device
 from sapwood.memory.range import RESERVE, Range
 from sapwood.memory.storage import Storage
+from sapwood.tree.node import Node
 from sapwood.tree.session import Session
 from sapwood.tree.signature import Place
 from sapwood.tree.watch import Capture
 from sapwood.units import Addr, Size, size_text
 
-__all__ = ["Adopting", "Captor", "told_of"]
+__all__ = ["Adopting", "Captor", "forgotten", "lasting", "told_of"]
 
 _NOTHING: Final[Mapping[Addr, int]] = {}
+PATIENCE: Final = 0.05
+"""For how many seconds other threads may hold what the function has made."""
 
 
 class Captor(Protocol):
@@ -72,6 +78,39 @@ class Adopting(Capture):
             self.captor.rejoin()
         except DriverError as error:
             failed.add_note(f"no stream could wait for it: {error.name}")
+
+
+@contextmanager
+def forgotten(driver: Driver, graph: GraphHandle) -> Iterator[list[Node]]:
+    """Forget a graph that stays its owner's, when nodes were made of it, or none.
+
+    Yields the list that they belong into: they are closed where that fails.
+    """
+    nodes: list[Node] = []
+    try:
+        yield nodes
+    except BaseException:
+        driver.destroy_graph(graph)
+        raise
+    try:
+        driver.destroy_graph(graph)
+    except DriverError:
+        for node in nodes:
+            node.exec.close()
+        raise
+
+
+def lasting(lost: Callable[[], list[tuple[Addr, Size]]]) -> list[tuple[Addr, Size]]:
+    """Return what stays ``lost`` once garbage is collected, and others had some time.
+
+    Garbage may be in cycles, or be what another thread is about to let go of:
+    autograd's tell that they are done before they do.
+    """
+    found, deadline = lost(), monotonic() + PATIENCE
+    while found and monotonic() < deadline:
+        gc.collect()
+        found = lost()
+    return found
 
 
 def told_of(

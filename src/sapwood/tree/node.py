@@ -53,15 +53,15 @@ class Node:
     of them are fixed.
 
     A recording with live parts is a ``chain``, and this node its first part, which
-    answers for all: its ``places`` and ``clobbers`` are those of the whole, and
-    ``held`` all pages that a call needs until it is over.
+    answers for all: its ``places`` and ``clobbers`` are those of the whole. ``held``
+    are pages that a call in parts keeps until it is over: of one part those that parts
+    behind it use besides its outputs, of the first all of them.
     ``running`` counts the calls on their way through it; it stays until they are.
     ``expects``: which of the values to bind its guards expect, and where, once that
     was found out. One that is ``doubtful`` copies what a second capture may show how
     to patch.
     The last ``made`` places of an escaping part are not copied out: they are the new
-    storages themselves, allocated by every replay. ``held`` are the pages that parts
-    behind this one use besides its outputs'.
+    storages themselves, allocated by every replay.
     """
 
     label: str

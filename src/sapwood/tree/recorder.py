@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, DriverError
@@ -42,6 +42,7 @@ from sapwood.units import Addr
 __all__ = [
     "Order",
     "Recorded",
+    "RecordedParts",
     "Taken",
     "ambient_roles",
     "argument_roles",
@@ -87,6 +88,18 @@ class Recorded:
     ambient: Arrays
     bound: tuple[Slot, ...]
     error: CaptureError | Caught | None
+
+
+class RecordedParts(NamedTuple):
+    """A call that was recorded in parts, and has run.
+
+    ``made`` is the chain of them; ``unfit`` says why that is of no further use, if its
+    error does not.
+    """
+
+    result: Any
+    made: Recorded
+    unfit: str
 
 
 def record(order: Order, forest: Forest) -> Recorded:

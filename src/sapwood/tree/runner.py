@@ -27,6 +27,7 @@ from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group
 from sapwood.tree.leases import rehearsal
 from sapwood.tree.live.chain import Passage
+from sapwood.tree.live.parts import Asked
 from sapwood.tree.live.record import record_parts
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
@@ -261,7 +262,7 @@ class Runner:
         """Record a call around its live parts, and so run it."""
         order, tolerant = self._order(call, group, step, before), self.options.tolerant
         try:
-            recorded = record_parts(order, args, kwargs, self.forest, tolerant=tolerant)
+            recorded = record_parts(Asked(order, args, kwargs, self.forest, tolerant))
         except Unready:
             return self.eagerly.warm_up(call, args, kwargs, group, before)
         result, made, unfit = recorded

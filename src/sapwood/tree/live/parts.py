@@ -51,6 +51,7 @@ from sapwood.tree.outputs import Bytes, Outputs, analyse
 from sapwood.tree.recorder import (
     Order,
     Recorded,
+    RecordedParts,
     differs,
     plain_changes,
 )
@@ -63,19 +64,20 @@ from sapwood.tree.uncollected import collected, uncollected
 from sapwood.tree.watch import Capture, Caught
 from sapwood.units import Addr
 
-__all__ = ["Parts", "RecordedParts"]
+__all__ = ["Asked", "Parts"]
 
 
-class RecordedParts(NamedTuple):
-    """A call that was recorded in parts, and has run.
+class Asked(NamedTuple):
+    """A call that is to be recorded in parts.
 
-    ``made`` is the chain of them; ``unfit`` says why that is of no further use, if its
-    error does not.
+    Where it is ``tolerant``, a live part may return what no replay could take.
     """
 
-    result: Any
-    made: Recorded
-    unfit: str
+    order: Order
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    forest: Forest
+    tolerant: bool
 
 
 class Parts:
@@ -90,19 +92,10 @@ class Parts:
     copies: ClassVar[bool] = False
     """Whether a live part is passed copies of the function's own containers."""
 
-    def __init__(
-        self,
-        order: Order,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        forest: Forest,
-        *,
-        tolerant: bool,
-    ) -> None:
-        self.tolerant = tolerant
+    def __init__(self, asked: Asked) -> None:
+        order, args, kwargs, forest, self.tolerant = self.asked = asked
         self.order, self.forest, self.device = order, forest, forest.device
         self.args, self.kwargs = args, kwargs
-        self.asked: tuple[tuple[Any, ...], Mapping[str, Any]] = args, kwargs
         self.arguments = order.bind(args, kwargs)
         self.carried = order.plan.call.given
         self.roles = CarriedRoles(order, forest)
@@ -167,7 +160,8 @@ class Parts:
         """Forget what the call made: from now on others say how long it lives."""
         self.forest.leases.crossed(self.made)
         self.made.clear()
-        self.carried, self.asked = self.order.plan.call.given, ((), {})
+        self.carried = self.order.plan.call.given
+        self.asked = self.asked._replace(args=(), kwargs={})
         # Else what was read would live until garbage is collected.
         self.session.between = None
 
@@ -378,7 +372,8 @@ class Parts:
         """Run a live part; return its result, or its exception, for the function."""
         args, kwargs = self.gives
         adapter, self.returns = self.forest.adapter, met.returns
-        passed, asked = Passed(args, kwargs, adapter), Passed(*self.asked, adapter)
+        passed = Passed(args, kwargs, adapter)
+        asked = Passed(self.asked.args, self.asked.kwargs, adapter)
         result, raised = unlocked(self.device, met.part, args, kwargs)
         if not met.returns:
             check_kept(asked, met.part.name)

@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from sapwood.errors import CaptureError, DriverError
 from sapwood.tree.adopted import is_spoilt
 from sapwood.tree.attempts import TRIES
-from sapwood.tree.forest import Forest
 from sapwood.tree.live.crossing import RAN
-from sapwood.tree.live.parts import Parts, RecordedParts
+from sapwood.tree.live.parts import Asked, Parts
 from sapwood.tree.live.staged import StagedParts
-from sapwood.tree.recorder import Order
+from sapwood.tree.recorder import RecordedParts
 from sapwood.tree.session import Unready
 
 __all__ = ["record_parts"]
 
 
-def record_parts(
-    order: Order,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    forest: Forest,
-    *,
-    tolerant: bool,
-) -> RecordedParts:
+def record_parts(asked: Asked) -> RecordedParts:
     """Run a call, part by part, and return a node that is a chain of them.
 
-    Called with the device's lock held, which live parts run without. Where it is
-    ``tolerant``, a live part may return what no replay could take. If others spoil the
-    capture of the first part, that is captured again. Raises `Unready` where nothing
-    has run, else `CaptureError`, `DriverError` or `OutOfMemory`; the parts before have
-    run then.
+    Called with the device's lock held, which live parts run without. If others spoil
+    the capture of the first part, that is captured again. Raises `Unready` where
+    nothing has run, else `CaptureError`, `DriverError` or `OutOfMemory`; the parts
+    before have run then.
     """
+    forest = asked.forest
     exact = forest.device.driver.abilities.exact_addresses
     kind = Parts if exact else StagedParts
     left = TRIES
     while True:
         left -= 1
-        parts = kind(order, args, kwargs, forest, tolerant=tolerant)
+        parts = kind(asked)
         try:
             return _recorded(parts)
         except DriverError as error:

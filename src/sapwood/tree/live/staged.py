@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from time import monotonic
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
-from sapwood.errors import CaptureError, DriverError, MisuseError
+from sapwood.errors import CaptureError, MisuseError
 from sapwood.graphs.adopt import Owner, adopt
 from sapwood.graphs.recording import Recording
 from sapwood.memory.pages import Extent
@@ -30,15 +29,14 @@ from sapwood.tree.adapter import Array
 from sapwood.tree.ambient import Slot
 from sapwood.tree.attempts import MORE, ROOM
 from sapwood.tree.build import Linker, build
-from sapwood.tree.captor import Adopting, told_of
+from sapwood.tree.captor import Adopting, forgotten, lasting, told_of
 from sapwood.tree.containers import flatten
-from sapwood.tree.forest import Forest
 from sapwood.tree.live.crossing import Break, Passed, Returned
 from sapwood.tree.live.frame import Frame
-from sapwood.tree.live.parts import Parts
+from sapwood.tree.live.parts import Asked, Parts
 from sapwood.tree.node import Link, Node
 from sapwood.tree.outputs import Bytes, Outputs, analyse
-from sapwood.tree.recorder import Order, with_leaves
+from sapwood.tree.recorder import with_leaves
 from sapwood.tree.replay import replay
 from sapwood.tree.roles import Role
 from sapwood.tree.signature import Place
@@ -48,42 +46,31 @@ from sapwood.units import Addr, Mask, Size, size_text
 
 __all__ = ["StagedParts"]
 
-PATIENCE: Final = 0.05
-"""For how many seconds other threads may hold what the function has made."""
-
 
 class StagedParts(Parts):
     """The recording of one call in which stand-ins take the place of what may move.
 
     ``frame`` has the function's own arrays, where ``carried`` has those of others, and
-    ``passed`` are those of the last live part's arguments; ``lent`` are slots in which
-    the function finds its own while it is captured. ``owners`` are those of the
-    parts that are done, and ``named`` the addresses that the function has shown.
+    ``passed`` are those of the last live part's arguments; in ``swapped`` slots the
+    function finds its own while it is captured. ``owners`` are those of the parts that
+    are done, and ``named`` the addresses that the function has shown.
     """
 
     copies: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        order: Order,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        forest: Forest,
-        *,
-        tolerant: bool,
-    ) -> None:
-        super().__init__(order, args, kwargs, forest, tolerant=tolerant)
-        self.captor = forest.captor
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(asked)
+        self.captor = asked.forest.captor
         self.owner: Owner | None = None
-        self.theirs, self.last = self.arguments, forest.last
+        self.theirs, self.last = self.arguments, asked.forest.last
         self.owners: list[Owner] = []
-        self.frame = Frame(self.carried, forest.adapter)
+        self.frame = Frame(self.carried, asked.forest.adapter)
         self.passed: list[Array] = []
         self.named: set[Addr] = set()
         self.mine: list[weakref.ref[Storage]] = []
         self.holding = ExitStack()
         self.holds: list[Mask] = []
-        self.lent: list[tuple[Slot, Array, Array]] = []
+        self.swapped: list[tuple[Slot, Array, Array]] = []
         self.first_op = self.first_code = 0
 
     # One part.
@@ -125,9 +112,9 @@ class StagedParts(Parts):
                 self.capture.owner = self.owner
             arrays = [*self.frame.arrays, *self.before.arrays()]
             self.holding.enter_context(self.owner.holding(arrays))
-        self._lend()
+        self._swap_in()
 
-    def _lend(self) -> None:
+    def _swap_in(self) -> None:
         """Have the function find its own arrays in slots, where others have copies."""
         for slot, array in zip(self.ambient.arrays, self.arrays.arrays, strict=True):
             own = self.frame.own(array, self.carried)
@@ -136,12 +123,12 @@ class StagedParts(Parts):
                 # One that cannot be bound is refused, if it is used.
                 with suppress(MisuseError):
                     slot.write(own, self.arguments)
-                    self.lent.append((slot, own, array))
+                    self.swapped.append((slot, own, array))
 
-    def _take_back(self) -> None:
+    def _put_back(self) -> None:
         """Have others find theirs again, but for what the function has bound anew."""
-        while self.lent:
-            slot, own, array = self.lent.pop()
+        while self.swapped:
+            slot, own, array = self.swapped.pop()
             with suppress(MisuseError):
                 if slot.read(self.arguments) is own:
                     slot.write(array, self.arguments)
@@ -149,18 +136,10 @@ class StagedParts(Parts):
     def _end(self, graph: GraphHandle, shown: Any, *, last: bool) -> Node:
         """Make a node of what was captured, and replay it."""
         driver = self.device.driver
-        forget = partial(driver.destroy_graph, graph)
-        try:
+        with forgotten(driver, graph) as nodes:
             does = bool(driver.nodes(graph))
             node, bound = self._made(graph, shown, last=last)
-        except BaseException:
-            forget()
-            raise
-        try:
-            forget()
-        except DriverError:
-            node.exec.close()
-            raise
+            nodes.append(node)
         self.passed = [] if last else self._arrays_in(shown)
         idle = last and not (does or bound) and self._gives_given(node)
         self._link(node, tuple(slot for slot, _ in bound), idle=idle)
@@ -173,7 +152,7 @@ class StagedParts(Parts):
     ) -> tuple[Node, list[tuple[Slot, Array]]]:
         """Return a node of what was captured, and the slots that it binds to what."""
         adapter = self.forest.adapter
-        self._take_back()
+        self._put_back()
         with self.holding:
             self._refuse(shown, last=last)
             bound = [(change.slot, change.new) for change in self._bound(last=last)]
@@ -333,13 +312,7 @@ class StagedParts(Parts):
             for address, _, line in link.part.range.taken()
         }
         self.let_go()
-        lost, deadline = self._lost(), monotonic() + PATIENCE
-        while lost and monotonic() < deadline:
-            # Garbage in cycles, or what another thread is about to let go of.
-            gc.collect()
-            lost = self._lost()
-            if self.owner is None:
-                break
+        lost = lasting(self._lost)
         if not lost:
             return None
         return outliving([(at, size, lines.get(at)) for at, size in lost])
@@ -378,7 +351,7 @@ class StagedParts(Parts):
         gc.collect()
         with Release() as release:
             release(self.spoil)
-            release(self._take_back)
+            release(self._put_back)
             release(self.holding.close)
             if self.owner is not None and len(self.owners) == len(self.links):
                 release(self.owner.close)
