@@ -79,10 +79,13 @@ class Adapter(Protocol):
         """
         ...
 
-    def versions(self, arrays: Sequence[Array]) -> Sequence[object] | None:
-        """Return what differs once arrays have been changed in place, looks included.
+    def steady(
+        self, arrays: Sequence[Array]
+    ) -> Callable[[Sequence[Array]], bool] | None:
+        """Return what says of as many values that they look as these arrays do.
 
-        None where none can be given other looks.
+        Each has the shape, strides and dtype of one of these. It may deny that of
+        arrays that have. None where no array can be given other looks.
         """
         ...
 

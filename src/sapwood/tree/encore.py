@@ -214,16 +214,17 @@ class Encore:
         return not node.watches_overlap or self._spans.are_apart(lows)
 
     def _is_there(self, found: list[Any]) -> bool:
-        """Return whether the arrays that the function reads are where they were."""
+        """Return whether the arrays that the function reads are as they were."""
         if not found:
             return True
         node, adapter = self.node, self._forest.adapter
         glance, marks = node.ambient.glance, adapter.marks(found)
         if marks is not None and glance.renewals == self._renewals:
-            return marks == self._marks
+            alike = self._whereabouts.are_like
+            return marks == self._marks and alike(found, adapter, node.ambient.layouts)
         # They may be others: looked at once, and from then on by what marks them, or
         # where nothing does, by which they are.
-        ambient = self._whereabouts.look(found, adapter)
+        ambient = self._read(found)
         if ambient is None:
             return False
         if ambient.lows is not self._seen or glance.renewals != self._renewals:
@@ -244,7 +245,7 @@ class Encore:
             # Their lease ends as any, and the pages are claimed.
             self.let_go()
             forest.device.returns.drain_dropped()
-        ambient = self._whereabouts.look(found, forest.adapter) if found else NONE
+        ambient = self._read(found) if found else NONE
         if ambient is None or ambient.sharing != node.ambient_sharing:
             return False
         if not self._is_free():
@@ -252,6 +253,10 @@ class Encore:
         prepare(node, given, ambient, stream)
         self._changes = changes
         return True
+
+    def _read(self, found: Sequence[Any]) -> Arrays | None:
+        adapter, layouts = self._forest.adapter, self.node.ambient.layouts
+        return self._whereabouts.look(found, adapter, layouts)
 
     def _is_free(self) -> bool:
         """Return whether no page that the replay clobbers is live for others."""

@@ -33,7 +33,9 @@ def ambient_arrays(node: Node, adapter: Adapter) -> Arrays | None:
     found = node.ambient.match()
     if found is None:
         return None
-    return node.whereabouts.look(found, adapter) if found else NONE
+    if not found:
+        return NONE
+    return node.whereabouts.look(found, adapter, node.ambient.layouts)
 
 
 class Families:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from sapwood.tree.adapter import Adapter
 from sapwood.tree.containers import Structure, container_of
+from sapwood.tree.likeness import Likeness
 from sapwood.tree.signature import Arrays, Call
 from sapwood.units import Addr
 
@@ -34,13 +35,14 @@ class Memo:
         "flat",
         "key",
         "layouts",
+        "likeness",
         "lows",
         "marks",
         "match",
         "positions",
         "references",
+        "settled",
         "structure",
-        "versions",
     )
 
     def __init__(
@@ -64,7 +66,9 @@ class Memo:
         # All that is passed is arrays, by position.
         self.flat = _is_flat(seen.structure) and not constants
         self.marks = adapter.marks(seen.given.arrays)
-        self.versions = adapter.versions(seen.given.arrays)
+        self.likeness = Likeness()
+        # No array of this framework can be given other looks.
+        self.settled = adapter.steady(()) is None
 
     @classmethod
     def of(cls, seen: Call, adapter: Adapter) -> Memo | None:
@@ -126,21 +130,11 @@ class Memo:
     def whereabouts(self, arrays: Sequence[Any]) -> Sequence[Addr] | None:
         """Return where arrays are, `lows` for the same ones; None if not alike."""
         if all(map(is_, map(call, self.references), arrays)):
-            marks, versions = self.adapter.marks(arrays), self.adapter.versions(arrays)
+            marks = self.adapter.marks(arrays)
             if marks == self.marks:
-                if versions == self.versions:
-                    return self.lows
-                if self._are_alike(arrays):
-                    self.versions = versions
-                    return self.lows
-                return None
+                alike = self.likeness.holds(arrays, self.layouts, self.adapter)
+                return self.lows if alike else None
         return self._moved(arrays)
-
-    def _are_alike(self, arrays: Sequence[Any]) -> bool:
-        """Return whether arrays that were changed in place look as they did."""
-        layout = self.adapter.layout
-        pairs = zip(arrays, self.layouts, strict=True)
-        return all(layout(array) == seen for array, seen in pairs)
 
     def given(self, arrays: Sequence[Any], lows: Sequence[Addr]) -> Arrays | None:
         """Return arrays with their storages; None where two of them share one.
@@ -160,7 +154,7 @@ class Memo:
             zip(self.references, arrays, strict=True)
         ):
             # One that can be given other looks is looked at, were it the same.
-            if reference() is not array or self.versions is not None:
+            if reference() is not array or not self.settled:
                 seen = look(array)
                 if seen is None or seen[0] != layouts[k]:
                     return None

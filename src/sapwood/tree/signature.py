@@ -15,6 +15,7 @@ from weakref import ref
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array, Marks
 from sapwood.tree.containers import constant_key, flatten
+from sapwood.tree.likeness import Likeness
 from sapwood.units import Addr
 
 __all__ = ["NONE", "Arrays", "Call", "Place", "Whereabouts", "describe", "look"]
@@ -141,6 +142,7 @@ class Whereabouts:
     __slots__ = (
         "_addresses",
         "_arrays",
+        "_likeness",
         "_lows",
         "_sharing",
         "_storages",
@@ -154,23 +156,37 @@ class Whereabouts:
         self._lows: Sequence[Addr] = ()
         self._sharing: Any = None
         self._addresses: Sequence[int] = ()
+        self._likeness = Likeness()
         self.others: Sequence[object] = ()
         self.marks: Marks | None = None
 
-    def look(self, arrays: Sequence[Array], adapter: Adapter) -> Arrays | None:
+    def are_like(
+        self, arrays: Sequence[Array], adapter: Adapter, layouts: Sequence[Hashable]
+    ) -> bool:
+        """Return whether arrays that guards took for those recorded look like them.
+
+        Guards know an array that stays the same object, whatever shape it is given.
+        Raises `StaleOutput`.
+        """
+        return self._likeness.holds(arrays, layouts, adapter)
+
+    def look(
+        self, arrays: Sequence[Array], adapter: Adapter, layouts: Sequence[Hashable]
+    ) -> Arrays | None:
         """Return what `look` does; None where an array is otherwise than it was."""
-        known = self._arrays
         self.marks = marks = adapter.marks(arrays)
+        if marks is not None and marks[1] != self.others:
+            return None
+        if not self.are_like(arrays, adapter, layouts):
+            return None
+        known = self._arrays
         if marks is None:
             same = len(known) == len(arrays)
             same = same and all(map(is_, map(call, known), arrays))
         else:
-            addresses, others = marks
-            if others != self.others:
-                return None
             # Where one storage lies, as long as it lives, lies no other.
-            same = addresses == self._addresses
-            self._addresses = addresses
+            same = marks[0] == self._addresses
+            self._addresses = marks[0]
         if same:
             storages = [*map(call, self._storages)]
             if None not in storages:

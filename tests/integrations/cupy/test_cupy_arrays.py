@@ -97,6 +97,24 @@ def test_arrays_of_cupys_own(rt, cp):
         assert part.get().tolist() == [float(i)] * 5
 
 
+@pytest.mark.parametrize("role", ["read", "passed"])
+def test_a_shape_that_is_assigned_is_seen(rt, cp, role):
+    """The array is the same object, at the same address; each shape has a recording."""
+    host = np.arange(16.0)
+    weight, x = cp.array(host), cp.ones(1)
+    if role == "read":
+        f, args = rt.graph(lambda x: weight * 2 + x), (x,)
+    else:
+        f, args = rt.graph(lambda weight, x: weight * 2 + x), (weight, x)
+    for shape in [(16,), (2, 8), (4, 4), (4, 4, 1)] * 2:
+        weight.shape = shape
+        for _ in range(12):
+            found = np.asarray(f(*args))
+            assert found.shape == shape
+            _same(found, host.reshape(shape) * 2 + 1)
+    assert f.stats().recordings == 4
+
+
 def test_arrays_that_others_export(rt, cp):
     """DLPack and ``__cuda_array_interface__`` come in by CuPy, or as a copy."""
 

@@ -16,7 +16,12 @@ from sapwood.tree.ambient.trail import Trail
 torch = pytest.importorskip("torch")
 
 from sapwood.integrations.torch.adapter import TorchAdapter  # noqa: E402
-from sapwood.integrations.torch.witness import Witness, _samples, witness_of  # noqa: E402
+from sapwood.integrations.torch.witness import (  # noqa: E402
+    Steady,
+    Witness,
+    _samples,
+    witness_of,
+)
 
 TURNS, CHANGED = 9, 5
 
@@ -170,10 +175,10 @@ def test_what_changes_within_is_seen(adapter, change, mode):
 
 
 MUTANTS = {
-    "looks taken on trust": (Witness.__call__, "not self._check(*each)", "False"),
+    "looks taken on trust": (Witness.__call__, "not self._steady(values)", "False"),
     "leaves taken on trust": (
         Witness.__call__,
-        "[*map(_is_leaf, each)] != self._leaves",
+        "[*map(_is_leaf, values)] != self._leaves",
         "False",
     ),
     "alignment taken on trust": (
@@ -182,7 +187,7 @@ MUTANTS = {
         "return True or",
     ),
     "twins taken on trust": (
-        Witness.__call__,
+        Steady.__call__,
         "values[k] is not values[at] for",
         "False for",
     ),

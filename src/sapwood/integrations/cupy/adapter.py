@@ -7,7 +7,7 @@ CuPy and the libraries behind it choose kernels by that.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ register_container(
 )
 
 _ALIGNED = 512 - 1
-_shape = attrgetter("shape")
+_shape = attrgetter("shape", "strides")
 _KINDS: tuple[type, ...] = (Array, cupy.ndarray)
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], str, int, int]
@@ -100,9 +100,10 @@ class CupyAdapter:
         """Return None: an array is what it is for as long as it lives."""
         del arrays
 
-    def versions(self, arrays: Sequence[Any]) -> Sequence[object]:
-        """Return the shapes, which may be assigned."""
-        return [*map(_shape, arrays)]
+    def steady(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
+        """Return what compares shapes, which may be assigned, and strides with them."""
+        known = [*map(_shape, arrays)]
+        return lambda values: [*map(_shape, values)] == known
 
     def witness(self, arrays: Sequence[Any]) -> None:
         """Return None: nothing tells it of many at once."""

@@ -98,8 +98,8 @@ class NumpyAdapter:
         """Return None: an array is what it is for as long as it lives."""
         del arrays
 
-    def versions(self, arrays: Sequence[Any]) -> None:
-        """Return None: no array can be given another shape."""
+    def steady(self, arrays: Sequence[Any]) -> None:
+        """Return None: no array can be given other looks."""
         del arrays
 
     def witness(self, arrays: Sequence[Any]) -> None:

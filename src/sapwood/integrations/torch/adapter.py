@@ -31,7 +31,7 @@ from sapwood.integrations.torch.layout import (
 )
 from sapwood.integrations.torch.modes import MODES
 from sapwood.integrations.torch.storages import Storages, tensor_over
-from sapwood.integrations.torch.witness import Witness, witness_of
+from sapwood.integrations.torch.witness import Witness, steady_of, witness_of
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Exchange, Marks
@@ -52,7 +52,6 @@ _grad_enabled = torch.is_grad_enabled
 _tensor_like: Any = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
 """Makes a tensor over the storage of another that has nothing else to do with it."""
 _users_of = torch._C._storage_Use_Count
-_version = torch.Tensor._version.__get__
 _where: Any = torch.Tensor.data_ptr
 _wants = torch.Tensor.requires_grad.__get__
 
@@ -112,13 +111,9 @@ class TorchAdapter:
             self._check_stale(arrays)
             raise
 
-    def versions(self, arrays: Sequence[Any]) -> Sequence[object]:
-        """Return how often tensors were written in place, as by ``x.t_()``."""
-        try:
-            return [*map(_version, arrays)]
-        except RuntimeError:
-            # Those of inference mode do not count.
-            return [(x.shape, x.stride()) for x in arrays]
+    def steady(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
+        """Return torch's guards: no count tells of ``x.data = x.data.t()``."""
+        return steady_of(arrays)
 
     def layout(self, array: Any) -> Hashable:
         """Return shape, strides, dtype, alignment, flags and class."""

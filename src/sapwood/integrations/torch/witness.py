@@ -8,7 +8,7 @@ strides and whether it requires grad. What is left is asked beside.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from sapwood.integrations.torch.layout import alignment
 
-__all__ = ["Witness", "witness_of"]
+__all__ = ["Steady", "Witness", "steady_of", "witness_of"]
 
 _guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _kind: Any = getattr(_guards, "TensorGuards", None)
@@ -25,10 +25,10 @@ _is_leaf = attrgetter("is_leaf")
 _where = torch.Tensor.data_ptr
 
 
-class Witness:
-    """Says whether values are tensors like those that it was made of, each like one."""
+class Steady:
+    """Says whether values have the looks of these tensors that torch's guards see."""
 
-    __slots__ = ("_check", "_firsts", "_leaves", "_lows", "_steps", "_twins")
+    __slots__ = ("_check", "_firsts", "_twins")
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         seen: dict[int, int] = {}
@@ -37,11 +37,8 @@ class Witness:
         self._twins = [(k, at) for k, at in enumerate(first) if k != at]
         self._firsts = [*seen.values()]
         each = [tensors[k] for k in self._firsts]
-        self._check = _kind(*each, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        self._check = self._check.check
-        self._leaves = [*map(_is_leaf, each)]
-        self._lows = [*map(_where, each)]
-        self._steps = [*map(alignment, self._lows)]
+        made = _kind(*each, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self._check = made.check
 
     def __call__(self, values: Sequence[Any]) -> bool:
         """Return whether all look alike; perhaps False where they do."""
@@ -50,10 +47,26 @@ class Witness:
             if any(values[k] is not values[at] for k, at in self._twins):
                 return False
             each = [values[k] for k in self._firsts]
-        if not self._check(*each) or [*map(_is_leaf, each)] != self._leaves:
+        return bool(self._check(*each))
+
+
+class Witness:
+    """Says whether values are tensors like those that it was made of, each like one."""
+
+    __slots__ = ("_leaves", "_lows", "_steady", "_steps")
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        self._steady = Steady(tensors)
+        self._leaves = [*map(_is_leaf, tensors)]
+        self._lows = [*map(_where, tensors)]
+        self._steps = [*map(alignment, self._lows)]
+
+    def __call__(self, values: Sequence[Any]) -> bool:
+        """Return whether all look alike; perhaps False where they do."""
+        if not self._steady(values) or [*map(_is_leaf, values)] != self._leaves:
             return False
         try:
-            lows = [*map(_where, each)]
+            lows = [*map(_where, values)]
         except RuntimeError:  # one of them is stale
             return False
         return lows == self._lows or [*map(alignment, lows)] == self._steps
@@ -67,6 +80,24 @@ def witness_of(tensors: Sequence[Any]) -> Witness | None:
         return Witness(tensors)
     except RuntimeError:  # one of them is stale
         return None
+
+
+def steady_of(tensors: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
+    """Return what says whether values have the shapes, strides and dtypes of tensors.
+
+    Where they lie is not asked, nor whether they may be read.
+    """
+    if tensors and _is_truthful():
+        return Steady(tensors)
+    known = _looks(tensors)
+    return lambda values: _looks(values) == known
+
+
+def _looks(tensors: Sequence[Any]) -> list[tuple[Any, ...]]:
+    return [
+        (each.dtype, each.shape, each.stride(), each.is_conj(), each.is_neg())
+        for each in tensors
+    ]
 
 
 @functools.cache
@@ -84,7 +115,7 @@ def _tell_apart() -> bool:
     for mode in torch.enable_grad, torch.no_grad, torch.inference_mode:
         with mode():
             try:
-                told = [(Witness([a])([a]), Witness([a])([b])) for a, b in pairs]
+                told = [(Steady([a])([a]), Steady([a])([b])) for a, b in pairs]
             except (AttributeError, RuntimeError, TypeError):
                 return False
         if any(each != (True, False) for each in told):

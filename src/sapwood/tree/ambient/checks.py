@@ -147,10 +147,13 @@ class _Slots(ABC):
             except LookupError:
                 value = EMPTY
             if not self.same(number, value, things):
-                now = value_text(value)
-                other = "another " if now == guard.was else ""
-                return f"{guard.path} was {guard.was}, is {other}{now}"
+                return f"{guard.path} {self.told(number, value)}"
         return None
+
+    def told(self, number: int, value: Any) -> str:
+        """Say what a slot held, and what it holds."""
+        was, now = self.guards[number].was, value_text(value)
+        return f"was {was}, is {'another ' if now == was else ''}{now}"
 
 
 class ConstantTest(_Slots):
@@ -253,7 +256,8 @@ class SeenTest(_Slots):
 class ArrayTest(_Slots):
     """Arrays, by what they look like; used ones are found for the caller.
 
-    An array object is taken to look the same for as long as it lives.
+    An array object is taken to look the same for as long as it lives. Of used ones the
+    caller asks whether it does, and `difference` says where it does not.
     """
 
     __slots__ = ("arrays", "used")
@@ -279,7 +283,14 @@ class ArrayTest(_Slots):
     def same(self, number: int, value: Any, _: list[Any]) -> bool:
         """Return whether it looks the same."""
         same = value is not None and self.first[number]() is value
-        return same or self._alike(number, value)
+        return (same and not self.used) or self._alike(number, value)
+
+    def told(self, number: int, value: Any) -> str:
+        """Say what a slot held, or how the array was changed that it holds still."""
+        if value is None or self.first[number]() is not value:
+            return super().told(number, value)
+        now = layout_of(self.arrays, value)
+        return f"had layout {self.frozen[number]}, has {now}"
 
     def _are_alike(self, values: Sequence[Any]) -> bool:
         return _are(self.first, values) or all(

@@ -53,11 +53,14 @@ class Ambient:
     """What a recording was made under.
 
     ``arrays`` are the slots of the arrays that it uses; guarded is what these look
-    like, not where they are. Two are equal where they guard the same values.
+    like, not where they are. One that stays the same object passes: whether these have
+    their ``layouts`` still, whoever uses them asks. Two are equal where they guard the
+    same values.
     """
 
     key: Hashable
     arrays: tuple[Slot, ...] = field(compare=False)
+    layouts: tuple[Hashable, ...] = field(compare=False, repr=False)
     roots: tuple[Callable[[], object], ...] = field(compare=False, repr=False)
     checks: tuple[Check, ...] = field(compare=False, repr=False)
     glance: Glance = field(compare=False, repr=False)
@@ -132,17 +135,21 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
         roots.append(walk.hold(number))
     checks: list[Check] = []
     slots: list[Slot] = []
+    layouts: list[Hashable] = []
     for inside in walk.guarded():
         kinds: dict[str, list[Row]] = {}
         # Tests come by nodes first, then by arrays.
         for row in sorted(inside.rows, key=_is_array):
             kinds.setdefault(_kind(row, unused, places), []).append(row)
-        slots += [walk.slot(inside, row.key) for row in kinds.get("pinned", ())]
+        pinned = kinds.get("pinned", ())
+        slots += [walk.slot(inside, row.key) for row in pinned]
+        layouts += [row.frozen for row in pinned]
         checks += _check(walk, inside, kinds, places)
     paths = tuple(slot.path for slot in slots)
     glance = Glance(tuple(roots), tuple(checks))
     key = key, paths, alike
-    return Ambient(key, tuple(slots), tuple(roots), tuple(checks), glance)
+    looks = tuple(layouts)
+    return Ambient(key, tuple(slots), looks, tuple(roots), tuple(checks), glance)
 
 
 def twins(arrays: Iterable[Any]) -> tuple[int, ...]:

@@ -1,0 +1,316 @@
+"""A tensor that is given other looks in place, at its address, is another."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sapwood.integrations.torch import witness  # noqa: E402
+from sapwood.tree.ambient import Surveyor  # noqa: E402
+from sapwood.tree.families import ambient_arrays  # noqa: E402
+from sapwood.tree.memo import Memo  # noqa: E402
+from sapwood.tree.signature import Whereabouts, describe  # noqa: E402
+
+# Ways to change a tensor of four by four, its address and its bytes excepted.
+
+
+def _turned_data(p):
+    p.data = p.data.t()
+
+
+def _turned_data_inside(p):
+    p.data.t_()  # of another object
+    p.data = p.data.t()
+
+
+def _turned(p):
+    with torch.no_grad():
+        p.t_()
+
+
+def _smaller(p):
+    with torch.no_grad():
+        p.resize_(2, 4)
+
+
+def _reshaped(p):
+    p.data = p.data.view(2, 8)
+
+
+def _one_more(p):
+    with torch.no_grad():
+        p.unsqueeze_(-1)
+
+
+def _other_numbers(p):
+    p.data = p.data.view(torch.int32)
+
+
+def _strided(p):
+    with torch.no_grad():
+        p.as_strided_((4, 4), (0, 1))
+
+
+def _set(p):
+    with torch.no_grad():
+        p.set_(p.untyped_storage(), 0, (8, 2), (2, 1))
+
+
+WAYS = {
+    "another dtype": _other_numbers,
+    "another shape": _reshaped,
+    "as_strided_": _strided,
+    "fewer elements": _smaller,
+    "one more dimension": _one_more,
+    "set_": _set,
+    "t_": _turned,
+    "turned data": _turned_data,
+    "turned data, twice": _turned_data_inside,
+}
+
+MAKES = {
+    "tensor": lambda made: made,
+    "parameter": lambda made: torch.nn.Parameter(made, requires_grad=False),
+    "trained": torch.nn.Parameter,
+    "buffer": torch.nn.Buffer,
+}
+
+
+def _made(kind, device="cpu"):
+    return MAKES[kind](torch.arange(1.0, 17.0, device=device).view(4, 4))
+
+
+def _restored(tensor, before):
+    tensor.data = before
+
+
+@pytest.fixture(params=WAYS)
+def way(request):
+    """Return one way of changing a tensor in place."""
+    return WAYS[request.param]
+
+
+@pytest.fixture(params=MAKES)
+def kind(request):
+    """Return which kind of tensor is changed."""
+    return request.param
+
+
+@pytest.fixture
+def changes(way, kind):
+    """Return what changes a tensor; where torch refuses, there is nothing to test."""
+    trial = _made(kind)
+    try:
+        way(trial)
+    except RuntimeError:
+        pytest.skip("torch does not let this be done to this kind")
+    return way
+
+
+@pytest.fixture(params=["torch's guards", "without them"])
+def told(request, monkeypatch):
+    """Have torch's guards asked, or done without."""
+    if request.param == "without them":
+        monkeypatch.setattr(witness, "_is_truthful", lambda: False)
+    elif not witness._is_truthful():
+        pytest.skip("this torch has no such guards")
+
+
+@pytest.mark.usefixtures("told")
+def test_other_looks_are_no_longer_those(adapter, kind, changes):
+    """Of the first of two, or of the second, and whoever is asked in both places."""
+    one, two = _made(kind), _made("tensor")
+    for tensors in ([one], [one, two], [two, one], [one, two, one]):
+        steady = adapter.steady(tensors)
+        before = one.data
+        assert steady(tensors)
+        others = {id(one): _made(kind), id(two): _made("tensor")}
+        assert steady([others[id(each)] for each in tensors])
+        changes(one)
+        assert not steady(tensors)
+        _restored(one, before)
+        assert steady(tensors)
+
+
+def test_no_tensors_are_as_they_were(adapter):
+    """There is something to ask all the same: tensors can change."""
+    assert adapter.steady(())(())
+
+
+def test_a_conjugate_is_another(adapter):
+    """At the same address, and of the same shape."""
+    spun = torch.ones(4, dtype=torch.complex64) * 1j
+    steadies = [adapter.steady([spun])]
+    at = spun.data_ptr()
+    spun.data = spun.data.conj()
+    assert spun.data_ptr() == at
+    assert not any(steady([spun]) for steady in steadies)
+
+
+def test_where_tensors_are_is_not_asked(adapter):
+    """Nor what is in them: that is for others to say."""
+    tensors = [_made("trained"), _made("tensor")]
+    steady = adapter.steady(tensors)
+    tensors[0].data = torch.zeros(4, 4)
+    with torch.no_grad():
+        tensors[1].zero_()
+    assert steady(tensors)
+
+
+def test_an_argument_that_is_changed_is_another(adapter, kind, changes):
+    """Till it is as it was again."""
+    array, other = _made(kind), _made("tensor")
+    with torch.no_grad():
+        memo = Memo.of(describe((array, other), {}, adapter), adapter)
+        for _ in range(3):
+            assert memo.whereabouts((array, other)) is memo.lows
+            before = array.data
+            changes(array)
+            assert memo.recognise((array, other), {}) is None
+            _restored(array, before)
+            assert memo.recognise((array, other), {}) is not None
+
+
+def _recording(adapter, fn):
+    """Return what is asked of a recording of a function."""
+    surveyor = Surveyor(lambda: fn, adapter)
+    ambient = surveyor.survey({"x": 1}).guards(lambda _: True)
+    slots = [slot.read() for slot in ambient.arrays]
+    where = Whereabouts()
+    where.others = adapter.marks(slots)[1]
+    return SimpleNamespace(ambient=ambient, whereabouts=where), surveyor
+
+
+def test_what_a_function_reads_and_is_changed_is_another(adapter, kind, changes):
+    """Till it is as it was again; why is told, and a survey sees it, too."""
+    weight, more = _made(kind), [_made("tensor")]
+    node, surveyor = _recording(adapter, lambda x: (x, weight, more))
+    key = surveyor.survey({"x": 1}).key
+    for turn in range(12):
+        found = ambient_arrays(node, adapter)
+        assert [each.data_ptr() for each in found.arrays] == [
+            slot.read().data_ptr() for slot in node.ambient.arrays
+        ]
+        assert node.ambient.miss() is None
+        before = weight.data
+        changes(weight)
+        assert weight.data_ptr() == before.data_ptr()
+        assert ambient_arrays(node, adapter) is None, turn
+        assert node.ambient.miss().startswith("weight had layout (torch.Size([4, 4]), ")
+        assert surveyor.survey({"x": 1}).key != key
+        _restored(weight, before)
+        assert surveyor.survey({"x": 1}).key == key
+
+
+def test_what_is_changed_while_it_is_looked_at_is_another(adapter):
+    """Another thread turns it over and back, and later for good."""
+    weight = _made("tensor")
+    node, _ = _recording(adapter, lambda x: (x, weight))
+
+    def hasty(arrays):
+        weight.t_()
+        made = type(adapter).steady(adapter, arrays)
+        weight.t_()
+        return made
+
+    adapter.steady = hasty
+    assert ambient_arrays(node, adapter) is not None
+    del adapter.steady
+    weight.t_()
+    assert ambient_arrays(node, adapter) is None
+
+
+# On a GPU.
+
+
+class Weights:
+    """What a function reads."""
+
+    def __init__(self, kind):
+        self.weight, self.other = (_made(kind, "cuda") for _ in range(2))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["tensor", "trained"])
+def test_functions_see_what_is_changed_in_place(alike, kind, changes):
+    """What is read, and what is passed: there and back, all is as it is eagerly."""
+
+    def program(w):
+        o, x = Weights(kind), torch.ones(1, device="cuda")
+        reads = w.graph(lambda x: (o.weight * 2 + x, o.other - x))
+        given = w.graph(lambda p, x: (p * 2 + x, o.other - x))
+
+        def calls():
+            for _ in range(12):
+                with torch.no_grad():
+                    shown = reads(x), given(o.weight, x)
+                yield shown
+
+        yield from calls()
+        for _ in range(3):
+            before = o.weight.data
+            changes(o.weight)
+            assert o.weight.data_ptr() == before.data_ptr()
+            yield from calls()
+            _restored(o.weight, before)
+            yield from calls()
+
+    world = alike(program)
+    assert world.count("recordings") == 4
+    assert world.count("replays") > 60
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("role", ["read", "passed"])
+def test_functions_see_a_conjugate(alike, role):
+    """Complex tensors at the same address, and of the same shape."""
+
+    def program(w):
+        weight, x = w.values(4, dtype=torch.complex64), torch.ones(1, device="cuda")
+        if role == "read":
+            f, args = w.graph(lambda x: weight * 2 + x), (x,)
+        else:
+            f, args = w.graph(lambda p, x: p * 2 + x), (weight, x)
+        for turn in range(72):
+            yield f(*args)
+            if turn % 12 == 11:
+                weight.data = weight.data.conj()
+
+    assert alike(program).count("replays") > 60
+
+
+@pytest.mark.gpu
+def test_a_training_step_sees_what_is_changed_in_place(alike):
+    """Between steps, on this thread and on another."""
+
+    def program(w):
+        weight = torch.nn.Parameter(_made("tensor", "cuda"))
+        x = w.values(4, 4)
+
+        @w.graph
+        def step(x):
+            weight.grad = None
+            loss = (x * weight).sin().sum()
+            loss.backward()
+            with torch.no_grad():
+                weight.sub_(weight.grad, alpha=0.1)
+            return loss.detach()
+
+        def turn():
+            weight.data = weight.data.t()
+
+        for turns in range(4):
+            for _ in range(8):
+                yield step(x), weight.detach()
+            thread = threading.Thread(target=turn)
+            if turns % 2:
+                turn()
+            else:
+                thread.start()
+                thread.join()
+
+    assert alike(program).count("replays") > 12
