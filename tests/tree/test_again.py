@@ -15,7 +15,8 @@ import pytest
 import sapwood as sw
 from sapwood.native import compiled
 from sapwood.testing import IN_C, Rig, lending
-from sapwood.tree import again
+from sapwood.testing.lending import relook
+from sapwood.tree import again, encore
 from sapwood.tree.again import SOURCE, maker
 
 SEEDS = range(4)
@@ -107,6 +108,9 @@ class Beside:
         if chance.random() < 0.1:
             for slots in (self.host, self.device):
                 slots.shift, slots.next = slots.next, slots.shift
+        if chance.random() < 0.1:
+            self.host.shift = self.host.shift[::-1]
+            relook(self.device.shift, lambda face: face[::-1])
         return right
 
     def number(self, count):
@@ -155,7 +159,7 @@ def test_what_c_plays_is_right_without_a_quick_look(monkeypatch):
     """Where a framework has none, C looks at arrays as DLPack has it."""
     quick = lending._Looked.exchange
     monkeypatch.setattr(
-        lending._Looked, "exchange", lambda self: quick(self)._replace(where=0)
+        lending._Looked, "exchange", lambda self: quick(self)._replace(quick=())
     )
     turn, launches = wrong_turn(SEEDS[0])
     assert turn is None
@@ -236,14 +240,14 @@ def test_waiting_for_others_may_be_interrupted(rig):
 
 def test_what_is_read_has_to_lie_where_it_did(monkeypatch):
     """Under the same object: one array of several that moved is enough."""
-    quick, moved = lending._Looked._found, set()
+    quick, moved = lending._Looked._data, set()
 
     def found(self, array, data):
         code = quick(self, array, data)
         data[0] += 64 * (id(array) in moved)
         return code
 
-    monkeypatch.setattr(lending._Looked, "_found", found)
+    monkeypatch.setattr(lending._Looked, "_data", found)
     rig = Rig(IN_C)
     o = Slots()
     o.shift, o.next = (rig.runtime.array(np.ones(4)) for _ in range(2))
@@ -258,6 +262,70 @@ def test_what_is_read_has_to_lie_where_it_did(monkeypatch):
         moved.clear()
     assert np.asarray(f(x)).tolist() == [3.0] * 4
     del each, o.shift, o.next, x, f, play
+    gc.collect()
+    rig.finish()
+
+
+LOOKS = {
+    "dimensions": lambda face: face[..., None],
+    "shape": lambda face: face.reshape(2, 8),
+    "strides": lambda face: face.T,
+    "dtype": lambda face: face.view(np.int64),
+}
+
+
+@pytest.mark.parametrize("looks", LOOKS)
+@pytest.mark.parametrize("quick", [True, False])
+def test_what_is_read_has_to_look_as_it_did(monkeypatch, quick, looks):
+    """Under the same object, at the same address: one of several is enough."""
+    if not quick:
+        whole = lending._Looked.exchange
+        monkeypatch.setattr(
+            lending._Looked, "exchange", lambda self: whole(self)._replace(quick=())
+        )
+    rig = Rig(IN_C)
+    o, host = Slots(), np.arange(16.0).reshape(4, 4)
+    o.shift, o.next = (rig.runtime.array(host) for _ in range(2))
+    f, x = rig.runtime.graph(lambda x: (x + o.shift, -o.next)), rig.runtime.array([3.0])
+    for _ in range(40):
+        f(x)
+    (play,) = f.runner().encores.agains
+    for each in (o.shift, o.next):
+        before = each.face
+        assert play((x,), {}) is not again.MISS
+        relook(each, LOOKS[looks])
+        assert play((x,), {}) is again.MISS
+        relook(each, lambda _, before=before: before)
+    relook(o.next, LOOKS[looks])
+    for _ in range(8):
+        assert _same(f(x), (3.0 + host, -LOOKS[looks](host)))
+    del each, before, o.shift, o.next, x, f, play
+    gc.collect()
+    rig.finish()
+
+
+def test_what_changes_while_it_is_put_to_c_is_not_taken_for_as_it_was(monkeypatch):
+    """As by another thread: C would know the other looks, and guards do not ask."""
+    rig, inner = Rig(IN_C), encore.in_c
+    host = [np.arange(16.0).reshape(4, 4)]
+    o, changes = Slots(), [True] * 3
+    o.shift = rig.runtime.array(host[0])
+
+    def meddled(parts):
+        if changes:
+            changes.pop()
+            host[0] = host[0].T
+            relook(o.shift, lambda face: face.T)
+        return inner(parts)
+
+    monkeypatch.setattr(encore, "in_c", meddled)
+    f, x = rig.runtime.graph(lambda x: x + o.shift), rig.runtime.array([3.0])
+    for _ in range(60):
+        now = host[0]
+        assert _same(f(x), 3.0 + now)
+    assert not changes
+    assert rig.lending.launches > 20
+    del o.shift, x, f
     gc.collect()
     rig.finish()
 
@@ -358,7 +426,8 @@ def test_keywords_and_others_go_by_python(rig):
 
 MUTANTS = {
     "arguments elsewhere": ("stale |= *word->at != a->lows[k];", ";"),
-    "other layouts": ("!is_like(&found, arg))", "0)"),
+    "other layouts": ("!is_like(&found, &arg->known.seen))", "0)"),
+    "what is read looks otherwise": ("is_like(&seen, &known->seen) &&", ""),
     "held outputs": ("(a->uses[k].object->references != a->uses[k].references)", "(0)"),
     "overlaps": (
         "if (low < a->lows[j] + a->arguments[j].length && a->lows[j] < end)",

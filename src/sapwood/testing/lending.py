@@ -15,11 +15,12 @@ from sapwood.driver.cuda.native import Native, NativeCopies
 from sapwood.driver.layers import Layer
 from sapwood.errors import DriverError
 from sapwood.integrations.numpy.adapter import NumpyAdapter
+from sapwood.integrations.numpy.array import Array
 from sapwood.runtime import Runtime
 from sapwood.tree.adapter import Exchange, Marks
 from sapwood.units import Addr
 
-__all__ = ["Lending", "lend"]
+__all__ = ["Lending", "lend", "relook"]
 
 _CONTEXT: Final = 7
 _DIMS: Final = 16
@@ -46,8 +47,15 @@ class _Tensor(ctypes.Structure):
 
 
 _Look = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Tensor))
-_Where = ctypes.PYFUNCTYPE(
-    ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.c_void_p)
+_Told: Final = tuple(
+    ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(kind))
+    for kind in (
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.POINTER(ctypes.c_int64),
+        ctypes.POINTER(ctypes.c_int64),
+        ctypes.c_int32,
+    )
 )
 _Current = ctypes.PYFUNCTYPE(
     ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)
@@ -141,53 +149,87 @@ def _context_of(context: Any) -> int:
 
 
 class _Looked(NumpyAdapter):
-    """The adapter, with arrays that C looks at; where they lie is what marks them."""
+    """The adapter, with arrays that C looks at; where they lie is what marks them.
+
+    They may be given other looks.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         device = runtime._forest.device  # noqa: SLF001 - nobody else has business there
         super().__init__(device)
-        self._buffers: Any = None
+        self._buffers: dict[str, Any] = {}
         self._device_of = device
-        self._functions = (
-            _Look(self._looked),
-            _Current(self._current),
-            _Where(self._found),
-        )
-        table = (0, 0, 0, 0, 0, *map(_address, self._functions[:2]))
+        self._functions = _Look(self._looked), _Current(self._current)
+        tells = self._data, self._dims, self._shape, self._strides, self._dtype
+        pairs = zip(_Told, tells, strict=True)
+        self._tells = [kind(tell) for kind, tell in pairs]
+        table = (0, 0, 0, 0, 0, *map(_address, self._functions))
         self._table = (ctypes.c_uint64 * len(table))(*table)
 
     def exchange(self) -> Exchange:  # type: ignore[override]
         """Return the table; no flags are needed."""
-        where = _address(self._functions[2])
-        return Exchange(ctypes.addressof(self._table), 0, (), where)
+        quick = tuple(map(_address, self._tells))
+        return Exchange(ctypes.addressof(self._table), 0, (), quick)
 
     def marks(self, arrays: Sequence[Any]) -> Marks:  # type: ignore[override]
         """Return where arrays are."""
         return [self.span(array)[0] for array in arrays], ()
 
+    def steady(  # type: ignore[override]
+        self, arrays: Sequence[Any]
+    ) -> Callable[[Sequence[Any]], bool]:
+        """Return what compares layouts."""
+        known = [array.layout for array in arrays]
+        return lambda values: [array.layout for array in values] == known
+
     def _looked(self, array: Any, found: Any) -> int:
-        tensor, dims = found[0], len(array.shape)
-        self._buffers = (
-            (ctypes.c_int64 * _DIMS)(*array.shape),
-            (ctypes.c_int64 * _DIMS)(*array.strides),
-        )
+        tensor, dtype = found[0], array.dtype
         tensor.data, tensor.offset = self.span(array)[0], 0
-        tensor.device, tensor.ordinal, tensor.dims = 1, 0, dims
-        tensor.code = _CODES[array.dtype.kind]
-        tensor.bits, tensor.lanes = 8 * array.dtype.itemsize, 1
-        tensor.shape, tensor.strides = (
-            ctypes.cast(each, ctypes.POINTER(ctypes.c_int64)) for each in self._buffers
+        tensor.device, tensor.ordinal, tensor.dims = 1, 0, len(array.shape)
+        tensor.code, tensor.bits, tensor.lanes = (
+            _CODES[dtype.kind],
+            8 * dtype.itemsize,
+            1,
         )
+        tensor.shape = self._kept("shape", array)
+        tensor.strides = self._kept("strides", array)
         return 0
 
-    def _found(self, array: Any, data: Any) -> int:
+    def _kept(self, name: str, array: Any) -> Any:
+        """Return a pointer to an array's shape or strides, good until the next."""
+        kept = self._buffers[name] = (ctypes.c_int64 * _DIMS)(*getattr(array, name))
+        return ctypes.cast(kept, ctypes.POINTER(ctypes.c_int64))
+
+    def _data(self, array: Any, data: Any) -> int:
         data[0] = self.span(array)[0]
+        return 0
+
+    def _dims(self, array: Any, dims: Any) -> int:
+        dims[0] = len(array.shape)
+        return 0
+
+    def _shape(self, array: Any, shape: Any) -> int:
+        shape[0] = self._kept("shape", array)
+        return 0
+
+    def _strides(self, array: Any, strides: Any) -> int:
+        strides[0] = self._kept("strides", array)
+        return 0
+
+    def _dtype(self, array: Any, dtype: Any) -> int:
+        dtype[0] = array.dtype.num
         return 0
 
     def _current(self, device: int, ordinal: int, stream: Any) -> int:
         del device, ordinal
         stream[0] = int(self._device_of.stream().handle)
         return 0
+
+
+def relook(array: Array, way: Callable[[Any], Any]) -> None:
+    """Give an array in place the looks of the view that ``way`` makes of it."""
+    other = array.seen(way(array.face))
+    array.face, array.layout, array.address = other.face, other.layout, other.address
 
 
 def lend(runtime: Runtime) -> None:

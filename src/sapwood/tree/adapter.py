@@ -30,15 +30,16 @@ class Exchange(NamedTuple):
 
     ``table`` is the address of the framework's DLPackExchangeAPI, of DLPack 1.3.
     ``flags`` are attributes, and whether they are called, that tell arrays apart which
-    look alike there; the first says whether one requires grad. ``where`` is the address
-    of what writes where the bytes of an array are, and returns 0: it takes a pointer
-    ``inside`` bytes behind the array's own, and that to write to. 0: there is none.
+    look alike there; the first says whether one requires grad. ``quick`` are addresses
+    of what writes where the bytes of an array are, its dimensions, shape, strides, and
+    the number of its dtype, in turn, and returns 0: each takes a pointer ``inside``
+    bytes behind the array's own, and that to write to. Without any it is empty.
     """
 
     table: int
     ordinal: int
     flags: tuple[tuple[str, bool], ...]
-    where: int = 0
+    quick: tuple[int, ...] = ()
     inside: int = 0
 
 

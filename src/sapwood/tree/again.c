@@ -112,9 +112,13 @@ static Object *noted(Object *self, Object *unused) {
 /* Making one. */
 
 static void discard_again(struct again *a) {
+  for (Size k = 0; a->arguments && k < a->count; k++)
+    free(a->arguments[k].known.seen.shape);
+  for (Size k = 0; a->known && k < a->read; k++)
+    free(a->known[k].seen.shape);
   Py_DecRef(a->live);
   Py_DecRef(a->claimed);
-  free(a->arguments), free(a->lows), free(a->copies), free(a->makers);
+  free(a->arguments), free(a->known), free(a->lows), free(a->copies), free(a->makers);
   free(a->uses), free(a);
 }
 
@@ -122,28 +126,49 @@ static void discard(Object *capsule) {
   discard_again(PyCapsule_GetPointer(capsule, name));
 }
 
-/* (reference, flags, address, length, fixed, words), of words (node, where); the tensor
- * is one that looks like it. */
+static int keep_looks(struct known *known, const Tensor *seen) {
+  size_t size = (size_t)seen->dims * sizeof *seen->shape;
+  int64_t *both = malloc(2 * size + 1);
+  if (!both)
+    return 0;
+  known->seen = *seen;
+  known->seen.shape = both, known->seen.strides = both + seen->dims;
+  memcpy(known->seen.shape, seen->shape, size);
+  memcpy(known->seen.strides, seen->strides, size);
+  return 1;
+}
+
+static int keep_flags(const struct again *a, struct known *known, Object *array) {
+  known->flags = flags_of(a, array);
+  return known->flags >= 0;
+}
+
+static int read_known(const struct again *a, struct known *known, Object *array) {
+  Tensor told, seen;
+  if (a->exchange->look(array, &told) || !is_seen(a, array, &seen))
+    return 0;
+  known->lazy = a->kinds && told.code == COMPLEX;
+  return keep_looks(known, &seen) && (!known->lazy || keep_flags(a, known, array));
+}
+
+/* (reference, address, length, fixed, words), of words (node, where); the tensor is one
+ * that looks like it. */
 static int read_argument(struct again *a, struct argument *arg, Object *from,
                          Object *tensor) {
-  Object *words = item(from, 5);
-  size_t size;
-  arg->reference = item(from, 0), arg->flags = item(from, 1);
-  arg->class = (Object *)tensor->type;
-  arg->address = number(from, 2), arg->length = number(from, 3);
-  arg->fixed = item(from, 4) == &_Py_TrueStruct;
+  Object *words = item(from, 4);
+  Tensor seen;
+  arg->reference = item(from, 0), arg->class = (Object *)tensor->type;
+  arg->address = number(from, 1), arg->length = number(from, 2);
+  arg->fixed = item(from, 3) == &_Py_TrueStruct;
   arg->used = PyTuple_Size(words);
-  if (arg->used > WORDS || a->exchange->look(tensor, &arg->seen) ||
-      arg->seen.dims > DIMS)
-    return 0;
-  for (Size w = 0; w < arg->used; w++) {
+  for (Size w = 0; w < arg->used && w < WORDS; w++) {
     arg->words[w].node = (Size)number(item(words, w), 0);
     arg->words[w].at = (uint64_t *)number(item(words, w), 1);
   }
-  size = (size_t)arg->seen.dims * sizeof *arg->shape;
-  memcpy(arg->shape, arg->seen.shape, size);
-  memcpy(arg->strides, arg->seen.strides, size);
-  return 1;
+  if (arg->used > WORDS || a->exchange->look(tensor, &seen))
+    return 0;
+  arg->known.lazy = a->kinds && seen.code == COMPLEX;
+  return keep_looks(&arg->known, &seen) && keep_flags(a, &arg->known, tensor);
 }
 
 static void read_numbers(uint64_t *to, Object *from) {
@@ -151,10 +176,10 @@ static void read_numbers(uint64_t *to, Object *from) {
     to[k] = number(from, k);
 }
 
-/* (exchange, ordinal, stream, launch, set, context_of, exec, context, nodes, where,
+/* (exchange, ordinal, stream, launch, set, context_of, exec, context, nodes, quick,
  * inside), of nodes (node, params). */
 static void read_native(struct again *a, Object *from) {
-  Object *nodes = item(from, 8);
+  Object *nodes = item(from, 8), *quick = item(from, 9);
   a->exchange = (const struct exchange *)number(from, 0);
   a->ordinal = (int32_t)number(from, 1);
   a->stream = (void *)number(from, 2);
@@ -162,7 +187,13 @@ static void read_native(struct again *a, Object *from) {
   a->set = (int (*)(void *, void *, const void *))number(from, 4);
   a->context_of = (int (*)(void **))number(from, 5);
   a->exec = (void *)number(from, 6), a->context = (void *)number(from, 7);
-  a->where = (int (*)(const void *, void **))number(from, 9);
+  if (PyTuple_Size(quick)) {
+    a->quick.data = (int (*)(const void *, void **))number(quick, 0);
+    a->quick.dims = (int (*)(const void *, int64_t *))number(quick, 1);
+    a->quick.shape = (int (*)(const void *, int64_t **))number(quick, 2);
+    a->quick.strides = (int (*)(const void *, int64_t **))number(quick, 3);
+    a->quick.dtype = (int (*)(const void *, int32_t *))number(quick, 4);
+  }
   a->inside = (Size)number(from, 10);
   for (Size n = 0; n < a->nodes; n++) {
     Object *node = item(nodes, n);
@@ -200,8 +231,11 @@ static void read_makers(struct again *a) {
 static int only_reads(const struct again *a) {
   Object *picks = at(a, PICKS);
   Size last = a->made + a->count;
-  if (!a->where || a->bound || PyTuple_Size(item(at(a, MARKS), 1)))
+  if (!a->quick.data || a->bound || PyTuple_Size(item(at(a, MARKS), 1)))
     return 0;
+  for (Size k = 0; k < a->read; k++)
+    if (a->known[k].lazy)
+      return 0;
   last += PyTuple_Size(picks) ? PyTuple_Size(item(picks, 0)) : 0;
   for (Size k = 0; PyTuple_Size(picks) && k < PyTuple_Size(item(picks, 1)); k++)
     if ((Size)number(item(picks, 1), k) >= last)
@@ -237,29 +271,38 @@ static struct again *new_again(Object *spec) {
              is_none(item(at(a, SHAPE), 0));
   words = (size_t)(a->count + 2 * a->others + a->read) + 1;
   a->arguments = calloc((size_t)a->count + 1, sizeof *a->arguments);
+  a->known = calloc((size_t)a->read + 1, sizeof *a->known);
   a->copies = calloc((size_t)a->nodes + 1, sizeof *a->copies);
   a->lows = calloc(words, sizeof *a->lows);
   a->makers = calloc((size_t)a->made + 1, sizeof *a->makers);
   a->uses = calloc((size_t)a->kept + 1, sizeof *a->uses);
   a->live = given(&_Py_NoneStruct), a->claimed = given(&_Py_NoneStruct);
-  if (a->arguments && a->copies && a->lows && a->makers && a->uses)
+  if (a->arguments && a->known && a->copies && a->lows && a->makers && a->uses)
     return a;
   discard_again(a);
   return NULL;
 }
 
-static int read_all(struct again *a, Object *tensors) {
-  a->starts = a->lows + a->count;
-  a->ends = a->starts + a->others, a->marks = a->ends + a->others;
-  read_native(a, at(a, NATIVE));
-  read_uses(a), read_makers(a), read_asked(a);
-  read_numbers(a->starts, item(at(a, OTHERS), 0));
-  read_numbers(a->ends, item(at(a, OTHERS), 1));
-  read_numbers(a->marks, item(at(a, MARKS), 0));
+/* The arguments, and what the function reads behind them; false where one of them is
+ * not to be known by its looks. */
+static int read_looks(struct again *a, Object *tensors) {
   for (Size k = 0; k < a->count; k++)
     if (!read_argument(a, &a->arguments[k], item(at(a, GIVEN), k), item(tensors, k)))
       return 0;
+  for (Size k = 0; k < a->read; k++)
+    if (!read_known(a, &a->known[k], item(tensors, a->count + k)))
+      return 0;
   return !PyErr_Occurred();
+}
+
+static void read_all(struct again *a) {
+  a->starts = a->lows + a->count;
+  a->ends = a->starts + a->others, a->marks = a->ends + a->others;
+  read_native(a, at(a, NATIVE));
+  read_uses(a), read_makers(a);
+  read_numbers(a->starts, item(at(a, OTHERS), 0));
+  read_numbers(a->ends, item(at(a, OTHERS), 1));
+  read_numbers(a->marks, item(at(a, MARKS), 0));
 }
 
 static Method plays = {"again", (Object * (*)(Object *, Object *))(void (*)(void)) again,
@@ -268,16 +311,26 @@ static Method tells = {"noted", noted, NO_ARGUMENTS, NULL};
 
 /* Two built-in functions: one replays, or gives the sentinel; one tells what it did. A
  * tuple owns what the specification refers to, so that the collector of cycles sees it.
+ * None where tensors, of the arguments and then of what is read, are not to be known.
  */
 EXPORT Object *sapwood_again(Object *spec, Object *tensors) {
   struct again *a = new_again(spec);
   Object *capsule, *self, *both = NULL;
   if (!a)
     return PyErr_NoMemory();
-  if (!read_all(a, tensors) || !(capsule = PyCapsule_New(a, name, discard))) {
+  read_all(a);
+  if (PyErr_Occurred()) {
     discard_again(a);
-    if (!PyErr_Occurred())
-      PyErr_SetString(PyExc_ValueError, "a tensor has too many dimensions");
+    return NULL;
+  }
+  if (!read_looks(a, tensors)) {
+    discard_again(a);
+    PyErr_Clear();
+    return given(&_Py_NoneStruct);
+  }
+  read_asked(a);
+  if (!(capsule = PyCapsule_New(a, name, discard))) {
+    discard_again(a);
     return NULL;
   }
   self = PyTuple_Pack(2, capsule, spec);

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { DIMS = 16, WORDS = 2, NOTES = 512, CUDA = 2, VECTOR = 16, PASSED = 4 };
+enum { WORDS = 2, NOTES = 512, CUDA = 2, COMPLEX = 5, VECTOR = 16, PASSED = 4 };
 
 /* What is at which place of the tuple. */
 enum place {
@@ -76,10 +76,23 @@ struct word {
   Size node; /* whose parameters it is of */
 };
 
-struct argument {
-  Object *reference, *class, *flags;
+/* What tells the same of a pointer to an array, sooner. Each returns 0. */
+struct quick {
+  int (*data)(const void *, void **); /* or NULL: there is none of them */
+  int (*dims)(const void *, int64_t *);
+  int (*shape)(const void *, int64_t **), (*strides)(const void *, int64_t **);
+  int (*dtype)(const void *, int32_t *);
+};
+
+/* What an array looked like: shape and strides are its own. */
+struct known {
   Tensor seen;
-  int64_t shape[DIMS], strides[DIMS];
+  int flags, lazy; /* lazy: it may be conjugate, which its flags say alone */
+};
+
+struct argument {
+  Object *reference, *class;
+  struct known known;
   uint64_t address, length;
   int fixed;
   Size used;
@@ -107,13 +120,14 @@ struct again {
   Size slots[SLOTS_READ];
   Size count, read, made, bound, others, kinds, kept;
   struct argument *arguments;
+  struct known *known; /* of what is read */
   struct maker *makers;
   struct use *uses;
   uint64_t *lows, *starts, *ends, *marks;
   Object *live, *claimed; /* owned: masks that were found to fit */
   struct asked *asked; /* or NULL */
   const struct exchange *exchange;
-  int (*where)(const void *, void **); /* or NULL */
+  struct quick quick;
   Size inside;
   int (*launch)(void *, void *), (*set)(void *, void *, const void *);
   int (*context_of)(void **);

@@ -20,7 +20,7 @@ from sapwood.driver.streams import Stream
 from sapwood.errors import MisuseError
 from sapwood.memory.storage import CHANGES
 from sapwood.native import native_path
-from sapwood.tree.adapter import Exchange, Marks
+from sapwood.tree.adapter import Marks
 from sapwood.tree.ambient.steps_in_c import is_suited
 from sapwood.tree.forest import Forest
 from sapwood.tree.inside import offset
@@ -68,7 +68,7 @@ class Parts(NamedTuple):
 
     ``slots`` are which of the read arrays get which attribute, from which of the values
     that are bound; None where others are bound, too. What is ``kept`` stays the
-    encore's alone.
+    encore's alone. The arrays that the call ``found`` are those that were read.
     """
 
     encore: Owner
@@ -82,6 +82,7 @@ class Parts(NamedTuple):
     marks: Marks | None
     slots: Sequence[tuple[int, str, int]] | None
     arrays: Sequence[Any]
+    found: Sequence[Any]
 
 
 class Again(NamedTuple):
@@ -116,14 +117,15 @@ def in_c(parts: Parts) -> Again | None:
     numbers = (
         *(exchange.table, exchange.ordinal, raw, native.launch, native.set_params),
         *(native.context_of, native.exec_, native.context, nodes),
-        *(exchange.where, exchange.inside, lent),
+        *(exchange.quick, exchange.inside, lent),
     )
     slots = _slots(parts)
     if None in slots:
         return None
-    conditions = _conditions(parts, exchange, words)
+    conditions = _conditions(parts, words)
     spec = (MISS, slots, *conditions, *_deeds(parts), numbers, _WANTS, exchange.flags)
-    return Again(*make(spec, tuple(parts.arrays)))
+    made = make(spec, (*parts.arrays, *parts.found))
+    return None if made is None else Again(*made)
 
 
 def _is_plain(parts: Parts) -> bool:
@@ -166,7 +168,7 @@ def maker() -> Callable[[Any, Any], Any] | None:
 
 
 def _conditions(
-    parts: Parts, exchange: Exchange, words: Sequence[tuple[tuple[int, int], ...]]
+    parts: Parts, words: Sequence[tuple[tuple[int, int], ...]]
 ) -> tuple[Any, ...]:
     """Return what must be as it was, as `enum place` in C has it from `ENCORE` on."""
     node, forest, kept = parts.node, parts.forest, parts.kept
@@ -189,7 +191,7 @@ def _conditions(
         parts.stream,
         device.pages,
         (node.clobbers & ~own if kept else node.clobbers, node.clobbers),
-        tuple(_given(parts, exchange, words)),
+        tuple(_given(parts, words)),
         parts.spans.others() if node.watches_overlap else ((), ()),
         node.ambient.glance.look,
         (tuple(addresses), tuple(wants)),
@@ -214,7 +216,7 @@ def _slots(parts: Parts) -> tuple[int | None, ...]:
 
 
 def _given(
-    parts: Parts, exchange: Exchange, words: Sequence[tuple[tuple[int, int], ...]]
+    parts: Parts, words: Sequence[tuple[tuple[int, int], ...]]
 ) -> list[tuple[Any, ...]]:
     """Return what is to be known of each argument."""
     memo, node = parts.memo, parts.node
@@ -222,20 +224,13 @@ def _given(
     return [
         (
             memo.references[i],
-            tuple(_flag(array, flag) for flag in exchange.flags),
             memo.lows[i],
             parts.spans.lengths[i],
             i in fixed,
             words[i],
         )
-        for i, array in enumerate(parts.arrays)
+        for i in range(len(parts.arrays))
     ]
-
-
-def _flag(array: Any, flag: tuple[str, bool]) -> bool:
-    name, is_called = flag
-    value = getattr(array, name)
-    return bool(value() if is_called else value)
 
 
 def _deeds(parts: Parts) -> tuple[Any, ...]:

@@ -45,17 +45,19 @@ static int is_on_stream(const struct again *a) {
   return !a->exchange->current(CUDA, a->ordinal, &stream) && stream == a->stream;
 }
 
-static int is_like(const Tensor *found, const struct argument *arg) {
-  size_t size = (size_t)arg->seen.dims * sizeof *arg->shape;
-  return found->dims == arg->seen.dims && found->code == arg->seen.code &&
-         found->bits == arg->seen.bits && found->lanes == arg->seen.lanes &&
-         found->device == arg->seen.device && found->ordinal == arg->seen.ordinal &&
-         !memcmp(found->shape, arg->shape, size) &&
-         !memcmp(found->strides, arg->strides, size);
+static int is_like(const Tensor *found, const Tensor *seen) {
+  size_t size = (size_t)seen->dims * sizeof *seen->shape;
+  return found->dims == seen->dims && found->code == seen->code &&
+         found->bits == seen->bits && found->lanes == seen->lanes &&
+         found->device == seen->device && found->ordinal == seen->ordinal &&
+         !memcmp(found->shape, seen->shape, size) &&
+         !memcmp(found->strides, seen->strides, size);
 }
 
-/* What a layout does not say: whether it requires grad, is a leaf, and so on. */
-static int has_flags(const struct again *a, Object *tensor, Object *flags) {
+/* What a layout does not say, a bit each: whether it requires grad, is a leaf, and so
+ * on; -1 where that cannot be said. */
+static int flags_of(const struct again *a, Object *tensor) {
+  int flags = 0;
   for (Size k = 0; k < a->kinds; k++) {
     Object *kind = item(at(a, FLAGS), k);
     Object *value = PyObject_GetAttr(tensor, item(kind, 0)), *method = value;
@@ -63,17 +65,18 @@ static int has_flags(const struct again *a, Object *tensor, Object *flags) {
       value = PyObject_CallNoArgs(method);
       Py_DecRef(method);
     }
-    Py_DecRef(value);
-    if (!value || value != item(flags, k)) /* both are True or False */
-      return 0;
+    Py_DecRef(value); /* if any: True or False */
+    if (!value)
+      return -1;
+    flags |= (value == &_Py_TrueStruct) << k;
   }
-  return 1;
+  return flags;
 }
 
-static int is_wanted(const struct again *a, Object *tensor, Object *wanted) {
+static int is_wanted(const struct again *a, Object *tensor, int wanted) {
   Object *value = PyObject_GetAttr(tensor, at(a, WANTS));
   Py_DecRef(value);
-  return value == wanted;
+  return value == (wanted ? &_Py_TrueStruct : &_Py_FalseStruct);
 }
 
 /* Whether an argument fits; whether it is the same object is told, too. */
@@ -82,16 +85,17 @@ static int fits(struct again *a, Size k, Object *tensor, int *same) {
   Tensor found;
   uint64_t address;
   if ((Object *)tensor->type != arg->class || a->exchange->look(tensor, &found) ||
-      !is_like(&found, arg))
+      !is_like(&found, &arg->known.seen))
     return 0;
   address = a->lows[k] = (uint64_t)found.data + found.offset;
-  if (refers_to(arg->reference, tensor) && address == arg->address)
-    return !a->grad || is_wanted(a, tensor, item(arg->flags, 0));
-  *same = 0;
+  if (!refers_to(arg->reference, tensor) || address != arg->address)
+    *same = 0;
+  else if (!arg->known.lazy)
+    return !a->grad || is_wanted(a, tensor, arg->known.flags & 1);
   if (address != arg->address &&
       (arg->fixed || (address | arg->address) & (VECTOR - 1)))
     return 0;
-  return has_flags(a, tensor, arg->flags);
+  return flags_of(a, tensor) == arg->known.flags;
 }
 
 /* Whether the arguments share bytes with nothing, each other included. */
@@ -176,16 +180,33 @@ static int is_free(struct again *a) {
          is_mask(PyDict_GetItemWithError(uses, stream), item(masks, 1), &a->claimed, 1);
 }
 
-/* Whether an array that is known lies where it did. */
-static int is_there(const struct again *a, Object *array, uint64_t address) {
-  void *data;
-  return !a->where((const char *)array + a->inside, &data) && (uint64_t)data == address;
+/* Look at an array that is known to be one; dtypes are numbers of the framework's. */
+static int seen_quickly(const struct again *a, Object *array, Tensor *seen) {
+  const struct quick *q = &a->quick;
+  const void *tensor = (const char *)array + a->inside;
+  int64_t dims;
+  int32_t dtype;
+  *seen = (Tensor){0};
+  if (q->data(tensor, &seen->data) || q->dims(tensor, &dims) ||
+      q->shape(tensor, &seen->shape) || q->strides(tensor, &seen->strides) ||
+      q->dtype(tensor, &dtype))
+    return 0;
+  seen->dims = (int32_t)dims, seen->ordinal = dtype;
+  return 1;
 }
 
-static int is_seen_there(const struct again *a, Object *array, uint64_t address) {
+static int is_seen(const struct again *a, Object *array, Tensor *seen) {
+  return a->quick.data ? seen_quickly(a, array, seen) : !a->exchange->look(array, seen);
+}
+
+/* Whether an array that is known lies where it did, and looks as it did. */
+static int is_there(const struct again *a, Object *array, Size k) {
+  const struct known *known = &a->known[k];
   Tensor seen;
-  return !a->exchange->look(array, &seen) &&
-         (uint64_t)seen.data + seen.offset == address;
+  return is_seen(a, array, &seen) &&
+         (uint64_t)seen.data + seen.offset == a->marks[k] &&
+         is_like(&seen, &known->seen) &&
+         (!known->lazy || flags_of(a, array) == known->flags);
 }
 
 static int are_there(const struct again *a, Object *found) {
@@ -194,17 +215,17 @@ static int are_there(const struct again *a, Object *found) {
     return 0;
   for (Size k = 0; k < a->read; k++) {
     Object *array = PyList_GetItem(found, k);
-    if (!(a->where ? is_there : is_seen_there)(a, array, a->marks[k]))
+    if (!array || !is_there(a, array, k))
       return 0;
-    if (PyTuple_Size(wanted) && !is_wanted(a, array, item(wanted, k)))
+    if (PyTuple_Size(wanted) &&
+        !is_wanted(a, array, item(wanted, k) == &_Py_TrueStruct))
       return 0;
   }
   return 1;
 }
 
 static int is_number_there(void *told, Object *array, Size k) {
-  const struct again *a = told;
-  return is_there(a, array, a->marks[k]);
+  return is_there(told, array, k);
 }
 
 /* Whether what the function reads is as it was; it is found where that is used. */

@@ -169,10 +169,11 @@ class Encore:
         forest.last = node
         return *self._program.run(kept, arrays, found), found, arrays
 
-    def put_to_c(self, arrays: Sequence[Any]) -> bool:
+    def put_to_c(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
         """Have replays like this one, of these arrays, played in C; say if that is new.
 
-        As things are now: where they change often, that is done ever more seldom.
+        It ``found`` the others. As things are now: where they change often, that is
+        done ever more seldom.
         """
         self._rest -= 1
         if self._rest:
@@ -180,25 +181,33 @@ class Encore:
         longer = min(2 * self._pause, _PAUSE_AT_MOST)
         self._pause = 1 if self._played >= _MANY else longer
         self._rest, self._played = self._pause, 0
-        before, self.again = (
-            self.again,
-            in_c(
-                Parts(
-                    encore=self,
-                    forest=self._forest,
-                    node=self.node,
-                    memo=self.memo,
-                    spans=self._spans,
-                    pattern=self._program.pattern,
-                    stream=self._stream,
-                    kept=self._kept,
-                    marks=self._marks,
-                    slots=self.bindings.plan(),
-                    arrays=arrays,
-                )
-            ),
+        before = self.again
+        made = in_c(
+            Parts(
+                encore=self,
+                forest=self._forest,
+                node=self.node,
+                memo=self.memo,
+                spans=self._spans,
+                pattern=self._program.pattern,
+                stream=self._stream,
+                kept=self._kept,
+                marks=self._marks,
+                slots=self.bindings.plan(),
+                arrays=arrays,
+                found=found,
+            )
         )
+        # What another thread changed meanwhile, C is not to take for as it was.
+        alike = made is not None and self._look_alike(arrays, found)
+        self.again = made if alike else None
         return self.again is not before
+
+    def _look_alike(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
+        alike, adapter = self._whereabouts.are_like, self._forest.adapter
+        return self.memo.whereabouts(arrays) is not None and (
+            not found or alike(found, adapter, self.node.ambient.layouts)
+        )
 
     def noted(self) -> tuple[list[int], list[int]]:
         """Return, once, when each replay in C began, and for how long it took."""

@@ -78,7 +78,7 @@ class Encores:
                 )
             self._diary.tally["copied_bytes"] += node.copied_bytes
             self._diary.replayed(began, node)
-            if encore.put_to_c(arrays):
+            if encore.put_to_c(arrays, found):
                 self._list()
             return (result,)
 

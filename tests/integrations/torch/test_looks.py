@@ -11,31 +11,45 @@ pytest.importorskip("torch")
 
 import torch
 
-from sapwood.integrations.torch.exchange import data_of_tensors
+from sapwood.integrations.torch.exchange import looks_of_tensors
 from sapwood.integrations.torch.modes import _GETTERS, MODES, _witness
 from sapwood.tree.ambient import Surveyor
 
-# Where the elements are.
+# What a tensor looks like.
+
+
+KINDS = (
+    *(ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)),
+    *(ctypes.POINTER(ctypes.c_int64), ctypes.c_int32),
+)
 
 
 @pytest.fixture
-def data_of():
+def told():
     """Return what C asks, asked from here."""
-    found = data_of_tensors()
+    found = looks_of_tensors()
     if found is None:
-        pytest.skip("this torch has no such function")
-    address, inside = found
-    ask = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(address)
+        pytest.skip("this torch has no such functions")
+    addresses, inside = found
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    asks = [kind(address) for address in addresses]
 
-    def data_of(tensor):
-        data = ctypes.c_void_p()
-        assert ask(id(tensor) + inside, ctypes.addressof(data)) == 0
-        return data.value or 0
+    def told(tensor):
+        results = [made() for made in KINDS]
+        for ask, result in zip(asks, results, strict=True):
+            assert ask(id(tensor) + inside, ctypes.addressof(result)) == 0
+        data, dims, shape, strides, dtype = results
+        lengths = [tuple(each[: dims.value]) for each in (shape, strides)]
+        return data.value or 0, *lengths, dtype.value
 
-    return data_of
+    return told
 
 
-def test_every_kind_of_tensor_tells_where_it_is(data_of):
+def looks(tensor):
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
+
+
+def test_every_kind_of_tensor_tells_where_it_is_and_how_it_looks(told):
     """Views and parameters, empty ones, and those of inference mode."""
     plain = torch.arange(12.0)
     with torch.inference_mode():
@@ -44,6 +58,9 @@ def test_every_kind_of_tensor_tells_where_it_is(data_of):
         plain,
         plain[5:],
         plain.view(3, 4).t()[1:],
+        plain.view(1, 3, 4, 1),
+        plain.expand(3, 12),
+        plain[0],
         torch.nn.Parameter(plain),
         torch.nn.Buffer(plain),
         plain.requires_grad_() * 2,
@@ -51,21 +68,44 @@ def test_every_kind_of_tensor_tells_where_it_is(data_of):
         torch.empty(0),
         torch.zeros(3, dtype=torch.complex64).conj(),
     ):
-        assert data_of(each) == each.data_ptr()
+        assert told(each)[:3] == looks(each)
 
 
-def test_what_moves_under_the_same_object_is_told(data_of):
-    """Other data, a larger storage, and another tensor's insides."""
+def test_every_dtype_is_told_by_a_number_of_its_own(told):
+    """Whatever this torch makes tensors of."""
+    dtypes = {each for each in vars(torch).values() if isinstance(each, torch.dtype)}
+    numbers = {}
+    for dtype in dtypes:
+        try:
+            made = torch.empty(2, dtype=dtype)
+        except (NotImplementedError, RuntimeError, TypeError, UserWarning):
+            continue
+        numbers[dtype] = told(made)[3]
+    assert len(numbers) > 10
+    assert len({*numbers.values()}) == len(numbers)
+
+
+def test_what_changes_under_the_same_object_is_told(told):
+    """Other data, a larger storage, another tensor's insides, other shapes."""
     mine, other = torch.nn.Parameter(torch.ones(4)), torch.nn.Parameter(torch.ones(5))
     held = [mine.data, other.data]
     mine.data = torch.zeros(4)
-    assert data_of(mine) == mine.data_ptr() != held[0].data_ptr()
+    assert told(mine)[:3] == looks(mine) != looks(held[0])
     torch.utils.swap_tensors(mine, other)
-    assert data_of(mine) == mine.data_ptr() == held[1].data_ptr()
-    grown = torch.ones(4)
-    before = grown.data_ptr()
+    assert told(mine)[:3] == looks(mine) == looks(held[1])
+    grown = torch.ones(2, 2)
+    before = looks(grown)
     grown.resize_(1 << 20)
-    assert data_of(grown) == grown.data_ptr() != before
+    assert told(grown)[:3] == looks(grown) != before
+    turned = torch.ones(3, 3)
+    before = told(turned)
+    turned.data = turned.data.t()
+    assert told(turned)[:3] == looks(turned) != before[:3]
+    turned.data = turned.data.t()
+    assert told(turned) == before
+    turned.data = turned.data.view(torch.int32)
+    assert told(turned)[:3] == before[:3]
+    assert told(turned) != before
 
 
 # The modes.

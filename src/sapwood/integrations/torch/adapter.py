@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from sapwood.integrations.torch.exchange import data_of_tensors, exchange_table
+from sapwood.integrations.torch.exchange import exchange_table, looks_of_tensors
 from sapwood.integrations.torch.layout import (
     CONJUGATE,
     KINDS,
@@ -223,8 +223,8 @@ class TorchAdapter:
         table = exchange_table()
         if table is None or not self._on_cuda or self.place.index is None:
             return None
-        where, inside = data_of_tensors() or (0, 0)
-        return Exchange(table, self.place.index, _FLAGS, where, inside)
+        quick, inside = looks_of_tensors() or ((), 0)
+        return Exchange(table, self.place.index, _FLAGS, quick, inside)
 
     def dump(self, template: Template) -> Any:
         """Refuse: recordings of torch's kernels are not kept."""

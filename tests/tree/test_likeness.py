@@ -1,0 +1,213 @@
+"""Arrays are known to look as they did, or it is denied; nothing is taken on trust."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+from sapwood.testing import IN_C, Rig
+from sapwood.testing.lending import relook
+from sapwood.tree import again
+from sapwood.tree.likeness import Likeness
+from sapwood.tree.memo import Memo
+from sapwood.tree.signature import describe
+
+
+class Thing:
+    """An array that is given other looks."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+
+class Adapter:
+    """Counts layouts; ``meanwhile`` is called while it looks at many."""
+
+    def __init__(self):
+        self.asked, self.meanwhile = 0, lambda: None
+
+    def layout(self, array):
+        self.asked += 1
+        return array.looks
+
+    def steady(self, arrays):
+        self.meanwhile()
+        known = [array.looks for array in arrays]
+        self.meanwhile()
+        return lambda values: [array.looks for array in values] == known
+
+
+class Settled(Adapter):
+    """Of arrays that cannot be given other looks."""
+
+    def steady(self, arrays):
+        del arrays
+
+
+def test_layouts_are_read_once():
+    """From then on all are compared at once, others that look so as well."""
+    adapter, likeness = Adapter(), Likeness()
+    arrays = [Thing(1), Thing(2)]
+    for _ in range(3):
+        assert likeness.holds(arrays, [1, 2], adapter)
+        assert likeness.holds([Thing(1), Thing(2)], [1, 2], adapter)
+    assert adapter.asked == 2
+
+
+def test_other_looks_are_denied_till_they_are_as_written_again():
+    """However often, and whichever of them it is."""
+    adapter, likeness = Adapter(), Likeness()
+    arrays = [Thing(1), Thing(2)]
+    assert not likeness.holds([Thing(2), Thing(1)], [1, 2], adapter)
+    for each in (*arrays, *arrays):
+        assert likeness.holds(arrays, [1, 2], adapter)
+        before, each.looks = each.looks, 3
+        assert not likeness.holds(arrays, [1, 2], adapter)
+        assert not likeness.holds(arrays, [1, 2], adapter)
+        each.looks = before
+
+
+def test_nothing_stands_for_what_was_so_for_a_moment():
+    """Another thread turned an array over and back while it was looked at."""
+    adapter, likeness = Adapter(), Likeness()
+    array = Thing(1)
+
+    def turn():
+        array.looks = 3 - array.looks
+
+    adapter.meanwhile = turn
+    assert likeness.holds([array], [1], adapter)
+    adapter.meanwhile = lambda: None
+    array.looks = 2
+    assert not likeness.holds([array], [1], adapter)
+
+
+def test_arrays_that_stay_as_they_are_are_not_asked():
+    """Guards have compared them."""
+    adapter, likeness = Settled(), Likeness()
+    for _ in range(3):
+        assert likeness.holds([Thing(1)], [1], adapter)
+    assert adapter.asked == 0
+
+
+# Arrays that change, under functions.
+
+
+WAYS = {
+    "turned": lambda face: face.T,
+    "of another shape": lambda face: face.reshape(2, 8),
+    "of one more dimension": lambda face: face[..., None],
+    "of another dtype": lambda face: face.view(np.int64),
+    "of every other element": lambda face: face[:, ::2],
+}
+
+
+@pytest.fixture(params=["in C", "in Python"])
+def rig(request, monkeypatch):
+    """Return a rig whose arrays may change, and whose encores are played so."""
+    if request.param == "in Python":
+        monkeypatch.setattr(again, "maker", lambda: None)
+    elif again.maker() is None:
+        pytest.skip("no C compiler here")
+    made = Rig(IN_C)
+    yield made
+    gc.collect()
+    made.finish()
+
+
+@pytest.fixture(params=WAYS)
+def way(request):
+    """Return one way of giving an array other looks."""
+    return WAYS[request.param]
+
+
+def _agree(call, array, host, way):
+    """Compare calls with what they give on the host, over changes there and back."""
+    plain = array.face
+    for change, now in [(way, way(host)), (lambda _: plain, host)] * 3:
+        relook(array, change)
+        for _ in range(12):
+            found, expected = np.asarray(call()), now * 2.0 + 1.0
+            assert found.shape == expected.shape
+            assert found.tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
+def test_what_a_function_reads_may_change_in_place(rig, way):
+    """Each of its looks has one recording."""
+    host = np.arange(16.0).reshape(4, 4)
+    weight, x = rig.runtime.array(host), rig.runtime.array([1.0])
+    f = rig.runtime.graph(lambda x: weight * 2.0 + x)
+    for _ in range(12):
+        f(x)
+    _agree(lambda: f(x), weight, host, way)
+    assert f.stats().recordings == 2
+    assert "weight had layout ((4, 4), " in f.explain()
+
+
+def test_what_a_function_is_passed_may_change_in_place(rig, way):
+    """Each of its looks has one recording."""
+    host = np.arange(16.0).reshape(4, 4)
+    weight, x = rig.runtime.array(host), rig.runtime.array([1.0])
+    f = rig.runtime.graph(lambda weight, x: weight * 2.0 + x)
+    for _ in range(12):
+        f(weight, x)
+    _agree(lambda: f(weight, x), weight, host, way)
+    assert f.stats().recordings == 2
+
+
+def test_a_memo_knows_the_same_arrays_by_their_looks(rig, way):
+    """Changed in place they are no call like the one before, till they are again."""
+    adapter = rig.runtime._forest.adapter
+    arrays = tuple(rig.runtime.array(np.ones((4, 4))) for _ in range(2))
+    memo = Memo.of(describe(arrays, {}, adapter), adapter)
+    for each in (*arrays, *arrays):
+        assert memo.whereabouts(arrays) is memo.lows
+        before = each.face
+        relook(each, way)
+        assert memo.recognise(arrays, {}) is None
+        relook(each, lambda _, before=before: before)
+        assert memo.recognise(arrays, {}) is not None
+
+
+class Slots:
+    """What functions with live parts read."""
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_a_live_part_changes_in_place_is_seen_behind_it(rig, way, before):
+    """There and back with every call, whether it is read before that or not."""
+    host = np.arange(16.0).reshape(4, 4)
+    o, x = Slots(), rig.runtime.array([1.0])
+    o.weight = rig.runtime.array(host)
+    plain, looks = o.weight.face, [host, way(host)]
+
+    @sw.eager
+    def live(y):
+        relook(o.weight, way if o.weight.face is plain else lambda _: plain)
+        return y + 1.0
+
+    def fn(x):
+        y = (o.weight * 3.0).sum() + x if before else x * 3.0
+        return live(y) + o.weight * 2.0
+
+    f = rig.runtime.graph(fn)
+    for turn in range(24):
+        old, new = looks[turn % 2], looks[1 - turn % 2]
+        first = (old * 3.0).sum() + 1.0 if before else 3.0
+        assert np.array_equal(np.asarray(f(x)), first + 1.0 + new * 2.0)
+    assert f.stats().recordings == 2
+
+
+def test_what_changes_between_calls_is_seen_by_every_part(rig, way):
+    """What only the last of them reads is looked at before the first is replayed."""
+    host = np.arange(16.0).reshape(4, 4)
+    weight, x = rig.runtime.array(host), rig.runtime.array([1.0])
+    live = sw.eager(lambda y: y * 1.0)
+    f = rig.runtime.graph(lambda x: live(x * 1.0) + weight * 2.0)
+    for _ in range(12):
+        f(x)
+    _agree(lambda: f(x), weight, host, way)
+    assert f.stats().recordings == 2
