@@ -188,3 +188,17 @@ def test_views_outlive_everything(rig, bits):
     expected = np.arange(6.0).reshape(2, 3)[1:] * 3
     for view in views:
         assert bits(view)[0][-1] == expected.tobytes()
+
+
+def test_one_array_twice_is_one_to_the_function(agree):
+    """It may ask; and two arrays over the same bytes are two."""
+
+    def program(w):
+        f = w.graph(lambda a, b: a + 1 if a is b else a - 1)
+        x = w.values(3)
+        for i in range(12):
+            if i % 5 == 4:
+                x = w.values(3)
+            yield f(x, x if i % 3 else x[:])
+
+    assert agree(program).count("replays") >= 4

@@ -117,8 +117,15 @@ def describe(
         storages.append(storage)
         lows.append(low)
     given = _grouped(arrays, storages, lows)
-    key = (structure, tuple(parts), given.sharing)
+    sharing = None if given.sharing is None else (given.sharing, _twins(arrays))
+    key = (structure, tuple(parts), sharing)
     return Call(key, leaves, structure, positions, given)
+
+
+def _twins(arrays: Sequence[Array]) -> tuple[int, ...]:
+    """Return, for each array, the first that is the same object: a function may ask."""
+    first: dict[int, int] = {}
+    return tuple([first.setdefault(id(x), k) for k, x in enumerate(arrays)])
 
 
 def look(arrays: Sequence[Array], adapter: Adapter) -> Arrays:

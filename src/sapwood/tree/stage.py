@@ -51,11 +51,17 @@ def stand_ins(
         if role is not Role.COPIED:
             continue
         stages[i] = _stage(place, range_, device)
+        made: dict[int, Array] = {}
         for k in place.arrays:
+            known = made.get(id(given.arrays[k]))
+            if known is not None:
+                arrays[k] = known
+                continue
             offset = adapter.address(given.arrays[k]) - place.lo
             address = Addr(landing(stages[i], place) + offset)
             template = adapter.template(given.arrays[k])
             arrays[k] = adapter.make(template, stages[i], address)
+            made[id(given.arrays[k])] = arrays[k]
     return stages, arrays
 
 
