@@ -133,6 +133,38 @@ def test_a_rest_that_returns_what_there_is(agree):
     assert agree(program).count("replays") >= 4
 
 
+def test_a_rest_that_returns_a_list_of_others(agree):
+    """A live part appends to it, now and then: what it holds is returned."""
+
+    def program(w):
+        state, calls = {"log": []}, []
+
+        @sw.eager
+        def note(_):
+            calls.append(len(calls))
+            if len(calls) % 5 == 0:
+                state["log"].append(w.values(2))
+
+        def fn(x):
+            log = state["log"]
+            h = x * 2
+            note(h)
+            return log, h
+
+        f, x = w.graph(fn), w.values(3)
+        for _ in range(16):
+            calls_before = len(calls)
+            try:
+                shown = f(x)
+            except sw.CaptureError:
+                # The live part ran, once.
+                shown = state["log"], x * 2
+            assert len(calls) == calls_before + 1
+            yield shown, state
+
+    agree(program)
+
+
 # What is one memory when it is recorded, and two later.
 
 

@@ -175,8 +175,11 @@ class Outputs:
         )
 
     def only_given(self, count: int) -> bool:
-        """Return whether there is nothing but the first ``count`` arrays and None."""
-        return all(
+        """Return whether there is nothing but the first ``count`` arrays and None.
+
+        Nor a list or dict that holds them, which others may have changed since.
+        """
+        return _is_fixed(self.structure) and all(
             isinstance(each, Carried | Same)
             or (isinstance(each, Alias | View) and each.array < count)
             or (isinstance(each, Constant) and each.value is None)
@@ -190,6 +193,13 @@ class Outputs:
             for leaf in self.leaves
             if isinstance(leaf, Constant)
         )
+
+
+def _is_fixed(structure: Any) -> bool:
+    if structure is None:
+        return True
+    cls, _, folded = structure
+    return issubclass(cls, tuple) and all(map(_is_fixed, folded))
 
 
 def _nth(k: int, given: Sequence[Array], ambient: Sequence[Array]) -> Array:

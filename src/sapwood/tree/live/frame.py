@@ -131,6 +131,11 @@ class Frame:
         at = Addr(landing(stage, place) + adapter.address(array) - place.lo)
         return self.pair(array, adapter.make(adapter.template(array), stage, at))
 
+    def let_go(self) -> None:
+        """Forget all arrays."""
+        self.arrays.clear()
+        self._own.clear()
+
     def taken_in(self, result: Any, theirs: Any, own: Any) -> Any:
         """Return a live part's result, made of what the function has itself.
 
@@ -154,8 +159,8 @@ class Frame:
         if not arrays:
             return result
         leaves, structure = flatten(result, is_array)
-        own = iter(arrays)
-        taken = [next(own) if is_array(leaf) else leaf for leaf in leaves]
+        rest = iter(arrays)
+        taken = [next(rest) if is_array(leaf) else leaf for leaf in leaves]
         return unflatten(structure, taken)
 
 

@@ -217,15 +217,8 @@ class Parts:
         drawing = self._drawing(recording, outputs, places, len(made), last=last)
         node = build(drawing, range_, self.device)
         idle = last and not (recording.ops or bound) and self._gives_given(node)
-        self.links.append(
-            Link(
-                node,
-                tuple(change.slot for change in bound),
-                self._shared(node),
-                None,
-                idle,
-            )
-        )
+        slots = tuple(change.slot for change in bound)
+        self.links.append(Link(node, slots, self._shared(node), None, idle))
         replay_in_place(self.forest, node, self.carried, self.arrays, new)
         self.made += new
         self.begun, self.gives = False, shown

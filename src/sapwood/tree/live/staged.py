@@ -327,7 +327,7 @@ class StagedParts(Parts):
         """Forget what the call made: from now on others say how long it lives."""
         super().let_go()
         self.passed, self.gives = [], None
-        self.frame.arrays.clear()
+        self.frame.let_go()
         self.args, self.kwargs, self.arguments = (), {}, self.theirs
         for mask in self.holds:
             self.device.pages.drop(mask)
