@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from sapwood.tree.adapter import Adapter
 from sapwood.tree.miss import Miss, Why
-from sapwood.tree.node import Node, PlaceUse
+from sapwood.tree.node import Node, PlaceUse, Shared
 from sapwood.tree.roles import Role
 from sapwood.tree.signature import Arrays, Place
 from sapwood.units import Addr, Mask, hex_address
 
-__all__ = ["explain", "rejects"]
+__all__ = ["explain", "rejects", "sharing"]
 
 
 def rejects(
@@ -44,11 +44,25 @@ def rejects(
             return Why.MOVED
     elif ambient.sharing != node.ambient_sharing:
         return Why.OVERLAP
-    if node.watches_overlap and _overlap(
-        node, [*given.places(adapter), *ambient.places(adapter)]
+    # A function with live parts may ask what is the same array, and use neither.
+    regrouped = node.chain and sharing(ambient, given) != node.chain[0].shared
+    if regrouped or (
+        node.watches_overlap
+        and _overlap(node, [*given.places(adapter), *ambient.places(adapter)])
     ):
         return Why.OVERLAP
     return None
+
+
+def sharing(arrays: Arrays, carried: Arrays) -> Shared:
+    """Return which places of ``arrays`` have the storage of a carried place."""
+    if not arrays.storages:
+        return ()
+    owners = {storage: i for i, storage in enumerate(carried.storages)}
+    return tuple(
+        None if i is None else (i, low - carried.lows[i])
+        for i, low in zip(map(owners.get, arrays.storages), arrays.lows, strict=True)
+    )
 
 
 def explain(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sapwood.errors import CaptureError
-from sapwood.tree.ambient import Survey, Surveyor
+from sapwood.tree.ambient import BoundArray, Survey, Surveyor
 from sapwood.tree.containers import flatten
 from sapwood.tree.diary import Diary
 from sapwood.tree.forest import Forest
@@ -74,7 +74,8 @@ class Eagerly:
                 )
             if error is None:
                 self.diary.warmed_up(call)
-            self._donate(call, watched.result)
+            bound = [x.new for x in live.changes if isinstance(x, BoundArray)]
+            self._donate(call, (watched.result, bound))
         if error is not None:
             self.cannot(group, error)
             self.diary.passed_through(call, str(error))

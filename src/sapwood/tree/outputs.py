@@ -167,13 +167,6 @@ class Outputs:
         }
         return call.given.holding(arrays)
 
-    def shows_known(self) -> bool:
-        """Return whether there is anything that was there before, or a view of it."""
-        return any(
-            isinstance(each, Alias | Carried | View)
-            for each in (*self.leaves, *self.bound)
-        )
-
     def only_given(self, count: int) -> bool:
         """Return whether there is nothing but the first ``count`` arrays and None.
 

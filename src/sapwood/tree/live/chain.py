@@ -17,7 +17,8 @@ from typing import Any
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError
 from sapwood.memory.storage import Storage
-from sapwood.tree.admit import explain, rejects
+from sapwood.tree.adapter import Array
+from sapwood.tree.admit import explain, rejects, sharing
 from sapwood.tree.families import Found, ambient_arrays
 from sapwood.tree.forest import Forest
 from sapwood.tree.live.crossing import (
@@ -29,10 +30,9 @@ from sapwood.tree.live.crossing import (
     check_open,
     receive,
     returned,
-    sharing,
 )
 from sapwood.tree.miss import Why
-from sapwood.tree.node import Link, Live, Node, Shared
+from sapwood.tree.node import Link, Live, Node
 from sapwood.tree.parameters import Parameters
 from sapwood.tree.replay import replay
 from sapwood.tree.roles import Role
@@ -93,6 +93,7 @@ class Passage:
         self.carried = call.given
         self.made: list[Storage] = []
         self._new: Sequence[Storage] = ()
+        self._bound: Sequence[Array] = ()
         self._shown: Any = None
 
     def start(self) -> None:
@@ -121,6 +122,7 @@ class Passage:
         forest.leases.cross(done.storages)
         self.made += done.storages
         self._shown, self._new = done.result, done.storages
+        self._bound = done.values
         if link.bound:
             arguments = self.parameters.bind(self.args, self.kwargs)
             for slot, value in zip(link.bound, done.values, strict=True):
@@ -135,7 +137,7 @@ class Passage:
         result = _run(live, args, kwargs)
         if not following.idle:
             check_kept(asked, live.name)
-        carried = carry(self.carried, self._new, passed.arrays())
+        carried = carry(self.carried, self._new, [*passed.arrays(), *self._bound])
         got = returned(live.name, result, passed, carried, adapter)
         if got.refused:
             raise CaptureError(got.refused, remedy=REMEDY)
@@ -163,7 +165,7 @@ class Passage:
             miss = explain(node, Why.AMBIENT, Mask(0), self.carried, None)
         else:
             why = rejects(node, Mask(0), self.carried, ambient, adapter)
-            if why is None and _parted(link, sharing(ambient, self.carried)):
+            if why is None and sharing(ambient, self.carried) != link.shared:
                 why = Why.OVERLAP
             if why is not None:
                 miss = explain(node, why, Mask(0), self.carried, ambient)
@@ -183,7 +185,7 @@ class Passage:
         with Release() as release:
             release(forest.leases.crossed, self.made)
             # The traceback of an error may hold this, which is not to hold arrays.
-            self.made, self._new, self._shown = [], [], None
+            self.made, self._new, self._bound, self._shown = [], [], [], None
             self.carried, self.args, self.kwargs = self.ambient, (), {}
             if self.node in forest.nodes:
                 forest.last = self.node
@@ -210,11 +212,3 @@ def _run(live: Live, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             where=live.caught,
             remedy="Catch it inside the live part",
         ) from error
-
-
-def _parted(link: Link, now: Shared) -> bool:
-    """Return whether arrays that the part takes for one are two by now."""
-    return any(
-        then is not None and then != each
-        for then, each in zip(link.shared, now, strict=True)
-    )

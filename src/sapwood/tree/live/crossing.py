@@ -19,10 +19,11 @@ from sapwood.memory.device import Device, routed
 from sapwood.memory.framework import Manner
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array
+from sapwood.tree.admit import sharing
 from sapwood.tree.ambient import Change, Survey
 from sapwood.tree.containers import Identity, constant_key, flatten
-from sapwood.tree.node import Live, Node, Shared
-from sapwood.tree.outputs import Constant, Held, Output, Outputs
+from sapwood.tree.node import Live, Shared
+from sapwood.tree.outputs import Alias, Constant, Held, Output, Outputs, Same, View
 from sapwood.tree.session import Broken, LivePart, Session, entered
 from sapwood.tree.signature import NONE, Arrays, describe, look
 from sapwood.tree.watch import Allocations, Caught, Watched, warm_up
@@ -42,8 +43,7 @@ __all__ = [
     "made_inside",
     "receive",
     "returned",
-    "sharing",
-    "sharing_seen",
+    "shown_places",
     "unlike",
     "unlocked",
 ]
@@ -167,38 +167,13 @@ def returned(
     )
 
 
-def sharing(arrays: Arrays, carried: Arrays) -> Shared:
-    """Return which places of ``arrays`` have the storage of a carried place."""
-    if not arrays.storages:
-        return ()
-    owners = {storage: i for i, storage in enumerate(carried.storages)}
-    return tuple(
-        None if i is None else (i, low - carried.lows[i])
-        for i, low in zip(map(owners.get, arrays.storages), arrays.lows, strict=True)
-    )
-
-
-def sharing_seen(node: Node, arrays: Arrays, carried: Arrays) -> Shared:
-    """Return the part of `sharing` that a part of a call hangs on.
-
-    What it gives may have been either of two that are one: any of them may be it.
-    """
-    shared = sharing(arrays, carried)
-    if node.outputs.shows_known():
-        return shared
-    return tuple(
-        each if each is not None and node.places[each[0]].used else None
-        for each in shared
-    )
-
-
 def carry(
     carried: Arrays, crossing: Sequence[Storage], passed: Sequence[Array]
 ) -> Arrays:
     """Return what is carried on: what was, and the storages that a part made.
 
-    These are places without arrays; ``passed`` arrays are only remembered, so that
-    they are found again.
+    These are places without arrays; arrays that were ``passed``, or bound to slots, are
+    only remembered, so that they are found again.
     """
     return Arrays(
         [*carried.arrays, *passed],
@@ -206,6 +181,24 @@ def carry(
         [*carried.lows, *(storage.address for storage in crossing)],
         (*_groups(carried), *(((), ()) for _ in crossing)),
     )
+
+
+def shown_places(
+    outputs: Outputs, carried: Arrays, adapter: Adapter, *, last: bool
+) -> frozenset[int]:
+    """Return which places a slot still shows, or the result, behind the last part.
+
+    What live parts returned may be an array of any place.
+    """
+    every, arrays = (*outputs.leaves, *outputs.bound), carried.arrays
+    some = every if last else outputs.bound
+    first = [every[each.output] if isinstance(each, Same) else each for each in some]
+    shown = {
+        adapter.storage(arrays[each.array])
+        for each in first
+        if isinstance(each, Alias | View) and each.array < len(arrays)
+    }
+    return frozenset(i for i, s in enumerate(carried.storages) if s in shown)
 
 
 def receive(carried: Arrays, result: Returned) -> Arrays:

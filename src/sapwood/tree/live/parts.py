@@ -21,6 +21,8 @@ from sapwood.memory.pages import Extent
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, read, stray
+from sapwood.tree.adapter import Array
+from sapwood.tree.admit import sharing
 from sapwood.tree.ambient import BoundArray, Survey, undo_bound
 from sapwood.tree.build import Drawing, Plan, build
 from sapwood.tree.containers import flatten
@@ -39,14 +41,13 @@ from sapwood.tree.live.crossing import (
     made_inside,
     receive,
     returned,
-    sharing,
-    sharing_seen,
+    shown_places,
     unlike,
     unlocked,
 )
 from sapwood.tree.live.handlers import caught_at
 from sapwood.tree.live.tail import only_returns
-from sapwood.tree.node import Link, Node, Shared
+from sapwood.tree.node import Link, Node
 from sapwood.tree.outputs import Bytes, Outputs, analyse
 from sapwood.tree.recorder import (
     Order,
@@ -108,6 +109,8 @@ class Parts:
         self.first_key: Hashable = None
         self.unfit, self.stirred = "", False
         self.gives: Any = None
+        self.bound: list[Array] = []
+        self.kept: frozenset[int] = frozenset()
         self.outside = self.device.framework.manner()
         self.begun = self.written = self.returns = False
         self.range: Range | None = None
@@ -160,6 +163,7 @@ class Parts:
         """Forget what the call made: from now on others say how long it lives."""
         self.forest.leases.crossed(self.made)
         self.made.clear()
+        self.bound = []
         self.carried = self.order.plan.call.given
         self.asked = self.asked._replace(args=(), kwargs={})
         # Else what was read would live until garbage is collected.
@@ -218,21 +222,17 @@ class Parts:
         node = build(drawing, range_, self.device)
         idle = last and not (recording.ops or bound) and self._gives_given(node)
         slots = tuple(change.slot for change in bound)
-        self.links.append(Link(node, slots, self._shared(node), None, idle))
+        shared = sharing(self.arrays, self.carried)
+        self.links.append(Link(node, slots, shared, None, idle))
         replay_in_place(self.forest, node, self.carried, self.arrays, new)
         self.made += new
         self.begun, self.gives = False, shown
+        self.bound = [change.new for change in bound]
         return node
 
     def _gives_given(self, node: Node) -> bool:
         """Return whether the last part can only give what it was given."""
         return self.returns and node.outputs.only_given(len(self.carried.arrays))
-
-    def _shared(self, node: Node) -> Shared:
-        # Of the first part all counts: other parts use places by other names.
-        if not self.links:
-            return sharing(self.arrays, self.carried)
-        return sharing_seen(node, self.arrays, self.carried)
 
     def _drawing(
         self,
@@ -245,6 +245,8 @@ class Parts:
     ) -> Drawing:
         """Say what replays do with each place; the last ``made`` they allocate."""
         symbols, old = recording.symbols(), places[: len(places) - made]
+        adapter = self.forest.adapter
+        self.kept |= shown_places(outputs, self.carried, adapter, last=last)
         if self.links:
             first = self.links[0].part.places
             names, roles = self.roles.later(
@@ -299,7 +301,7 @@ class Parts:
             plan,
             label=f"{plan.label}/{number + 1}" if number else plan.label,
             call=plan.call._replace(given=self.carried),
-            donated=plan.donated if last else frozenset(),
+            donated=plan.donated - self.kept if last else frozenset(),
             escapes=plan.escapes and not self.unfit,
             candidates=self._candidates(),
         )
@@ -384,7 +386,8 @@ class Parts:
         """Note what the next part may use of what there is now; return its result."""
         link, adapter, part = self.links[-1], self.forest.adapter, met.part
         crossing = self.made[len(self.made) - len(link.part.outputs.storages) :]
-        self.carried = carry(self.carried, crossing, passed.arrays())
+        remembered = [*passed.arrays(), *self.bound]
+        self.carried = carry(self.carried, crossing, remembered)
         self.roles.made(link.part)
         if raised is not None:
             self.unfit = f"the live part {part.name} raised {raised.text}"

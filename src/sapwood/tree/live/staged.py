@@ -26,6 +26,7 @@ from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, read, stray
 from sapwood.tree.adapter import Array
+from sapwood.tree.admit import sharing
 from sapwood.tree.ambient import Slot
 from sapwood.tree.attempts import MORE, ROOM
 from sapwood.tree.build import Linker, build
@@ -66,6 +67,7 @@ class StagedParts(Parts):
         self.owners: list[Owner] = []
         self.frame = Frame(self.carried, asked.forest.adapter)
         self.passed: list[Array] = []
+        self.owned: list[Array] = []
         self.named: set[Addr] = set()
         self.mine: list[weakref.ref[Storage]] = []
         self.holding = ExitStack()
@@ -181,7 +183,8 @@ class StagedParts(Parts):
         for mask in self.holds:
             # It copies into stand-ins in the ranges of parts before.
             node.clobbers = Mask(node.clobbers | mask)
-        self.links.append(Link(node, slots, self._shared(node), None, idle))
+        shared = sharing(self.arrays, self.carried)
+        self.links.append(Link(node, slots, shared, None, idle))
         if self.owner is not None:
             self.owners.append(self.owner)
         self.holds.append(node.held)
@@ -278,6 +281,8 @@ class StagedParts(Parts):
         self.made += done.storages
         self.frame.blocks += node.outputs.storages
         self.gives = done.result
+        self.bound = list(done.values)
+        self.owned = [own for _, own in bound]
         for (slot, own), value in zip(bound, done.values, strict=True):
             self.frame.pair(value, own)
             # A container that was passed is the function's own one.
@@ -293,7 +298,8 @@ class StagedParts(Parts):
         first = len(self.carried.storages)
         got = super()._carry(met, passed, result, raised)
         self.frame.crosses(self.links[-1].part, first, self.device.returns)
-        self.frame.passes(self.passed, passed.arrays())
+        remembered = [*passed.arrays(), *self.bound]
+        self.frame.passes([*self.passed, *self.owned], remembered)
         if got is not None:
             self.frame.returned(met.part.name, got, self.carried)
         return got
@@ -326,7 +332,7 @@ class StagedParts(Parts):
     def let_go(self) -> None:
         """Forget what the call made: from now on others say how long it lives."""
         super().let_go()
-        self.passed, self.gives = [], None
+        self.passed, self.owned, self.gives = [], [], None
         self.frame.let_go()
         self.args, self.kwargs, self.arguments = (), {}, self.theirs
         for mask in self.holds:

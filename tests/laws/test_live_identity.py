@@ -1,0 +1,186 @@
+"""What is the same array where a function with live parts asks; what that shows."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+
+CALLS = 9
+
+
+class Slots:
+    """What a function and its live part share; ``odd`` at one call of all."""
+
+    def __init__(self, rt):
+        self.rt, self.odd = rt, False
+        self.own = {"s": self.new(), "t": self.new()}
+        self.other = self.new()
+
+    def new(self):
+        """Return another array."""
+        return self.rt.array(np.ones(3))
+
+
+def _replaced(slots):
+    own = slots.own
+
+    @sw.eager
+    def note(_):
+        if slots.odd:
+            own["s"] = slots.other
+
+    def fn(x):
+        h = x * 2
+        own["s"] = h
+        note(x)
+        return x + 1 if own["s"] is h else x + 2
+
+    return fn
+
+
+def _bound(slots):
+    own = slots.own
+
+    @sw.eager
+    def note(h):
+        own["s"] = h if slots.odd else slots.other
+
+    def fn(x):
+        h = x * 2
+        note(h)
+        return x + 1 if own["s"] is h else x + 2
+
+    return fn
+
+
+def _bound_to_an_argument(slots):
+    own = slots.own
+
+    @sw.eager
+    def note(x):
+        own["s"] = x if slots.odd else slots.other
+
+    def fn(x):
+        h = x * 2
+        note(x)
+        return h + 1 if own["s"] is x else h + 2
+
+    return fn
+
+
+def _returned(slots):
+    own = slots.own
+
+    @sw.eager
+    def note(_):
+        return own["s"] if slots.odd else slots.other
+
+    def fn(x):
+        h = x * 2
+        return h + 1 if note(h) is own["s"] else h + 2
+
+    return fn
+
+
+def _passed(slots):
+    own, note = slots.own, sw.eager(lambda _: None)
+    del slots
+
+    def fn(x):
+        y = own["t"] * 2 if own["s"] is x else own["t"] * 3
+        note(y)
+        return y + 1
+
+    return fn
+
+
+@pytest.mark.parametrize("k", [3, 7])
+@pytest.mark.parametrize(
+    "make", [_replaced, _bound, _bound_to_an_argument, _returned, _passed]
+)
+def test_what_is_another_array_at_one_call(rt, make, k):
+    """A function goes by it and does nothing to it: right, or refused by name."""
+    slots = Slots(rt)
+    fn = make(slots)
+    f, plain = rt.graph(fn), make(host := Slots(rt))
+    for i in range(CALLS):
+        slots.odd = host.odd = i == k
+        if i == 1:
+            slots.own["t"] = slots.new()
+        at_odds = make is _passed and slots.odd
+        expected = plain(host.own["s"] if at_odds else host.new())
+        with suppress(sw.CaptureError):
+            found = f(slots.own["s"] if at_odds else slots.new())
+            assert np.asarray(found).tolist() == np.asarray(expected).tolist()
+    assert f.stats().replays > 0
+
+
+def test_a_result_that_is_in_a_container_of_the_call(agree):
+    """What a part has put there is the very object that the function returns."""
+
+    def program(w):
+        note = sw.eager(lambda _: None)
+
+        def fn(x, box):
+            h = x * 2
+            box["h"] = h
+            note(x)
+            return h
+
+        f = w.graph(fn)
+        for _ in range(6):
+            box = {"h": w.values(3)}
+            y = f(w.values(3), box)
+            yield y, box, y is box["h"]
+
+    assert agree(program).count("replays") >= 3
+
+
+# What was donated stays where it is shown.
+
+
+def _slice(x, _, view):
+    return view(x)
+
+
+def _before(x, own, view):
+    own["s"] = x
+    view(x)
+
+
+def _behind(x, own, view):
+    view(x)
+    own["s"] = x
+
+
+@pytest.mark.parametrize("fn", [_slice, _before, _behind])
+def test_a_donated_array_that_is_shown(rt, fn):
+    """A live part returned it, or a slot holds it, whichever part bound that."""
+    own = {"s": None}
+    view = sw.eager(lambda h: h[1:])
+    f = rt.graph(lambda x: (fn(x, own, view), x + 1), donate=("x",))
+    for i in range(6):
+        shown, _ = f(rt.array(np.arange(3.0) + i))
+        if shown is None:
+            assert np.asarray(own["s"]).tolist() == [i, i + 1, i + 2]
+        else:
+            assert np.asarray(shown).tolist() == [i + 1, i + 2]
+    assert f.stats().replays > 0
+
+
+def test_a_donated_array_that_a_warm_up_binds(rt):
+    """Without a live part, too, it stays from the first call on."""
+    own = {"s": rt.array(np.zeros(3))}
+
+    def fn(x):
+        own["s"] = x
+        return x + 1
+
+    f = rt.graph(fn, donate=("x",))
+    for i in range(6):
+        f(rt.array(np.arange(3.0) + i))
+        assert np.asarray(own["s"]).tolist() == [i, i + 1, i + 2]
