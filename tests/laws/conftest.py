@@ -339,16 +339,18 @@ def _pictures(program, world):
 def agree(rt):
     """Return what runs a program in all worlds, compares, and gives the replayed."""
 
-    def agree(program):
-        expected = _pictures(program, World("plain", rt))
+    def agree(program, first="plain"):
+        names = sorted(("plain", "eager", "replayed"), key=lambda name: name != first)
+        worlds = {name: World(name, rt) for name in names}
+        shown = {name: _pictures(program, world) for name, world in worlds.items()}
+        expected = shown["plain"]
         assert expected, "a program yields something"
         for name in ("eager", "replayed"):
-            world = World(name, rt)
-            found = _pictures(program, world)
+            found = shown[name]
             assert len(found) == len(expected), f"{name} yields as often as plain"
             for i, pair in enumerate(zip(expected, found, strict=True)):
                 pair[0].agrees(pair[1], f"{name}, picture {i}")
-        return world
+        return worlds["replayed"]
 
     return agree
 
