@@ -217,6 +217,7 @@ def _run(rig, scenario, position):
     return fired, trial.errors, count
 
 
+@pytest.mark.timeout(360)  # hundreds of programs: busy machines need longer
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_call_may_fail(make_rig, name, record_property):
     """Each driver call fails once: a `DriverError`, no leak, and eager afterwards."""

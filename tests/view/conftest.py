@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ import pytest
 from sapwood.view import render
 
 HERE = Path(__file__).parent
+DRAWN = "return document.documentElement.dataset.drawn"
+PATIENCE = 20.0
+"""For how many seconds a page may load."""
 
 
 @pytest.fixture(scope="session")
@@ -48,9 +52,11 @@ def shown(chromium, tmp_path):
             {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
         )
         chromium.get(page.as_uri())
-        assert chromium.execute_script(
-            "return document.documentElement.dataset.drawn"
-        ), chromium.get_log("browser")
+        # A busy machine draws some time after it has loaded.
+        deadline = time.monotonic() + PATIENCE
+        while not chromium.execute_script(DRAWN):
+            assert time.monotonic() < deadline, chromium.get_log("browser")
+            time.sleep(0.05)
         return chromium
 
     yield show
