@@ -359,3 +359,28 @@ def test_keys_that_look_alike_are_told_apart(open_runtime, store):
 
     assert program(open_runtime(store).rt) == ([[1.0, 1.0]] * 3, 0)
     assert program(open_runtime(store).rt) == ([[1.0, 1.0]] * 3, 1)
+
+
+def test_slots_that_hold_one_array_are_told_from_two(open_runtime, store):
+    """One that binds a slot to what it holds does not serve where it holds another."""
+
+    def program(rt, held):
+        own = {"w": rt.array(np.ones(3)), "s": rt.array(np.zeros(3))}
+        if held:
+            own["s"] = own["w"]
+
+        def f(x):
+            own["s"] = own["w"]
+            return x + 1
+
+        f, x = rt.graph(f, name="held"), rt.array(np.ones(3))
+        for _ in range(4):
+            if not held:
+                own["s"] = rt.array(np.zeros(3))
+            f(x)
+            assert own["s"] is own["w"]
+        return _counts(f)
+
+    assert program(open_runtime(store).rt, held=True)["recordings"] >= 1
+    program(open_runtime(store).rt, held=False)
+    assert program(open_runtime(store).rt, held=True)["restored"] >= 1

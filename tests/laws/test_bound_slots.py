@@ -285,3 +285,25 @@ def test_slots_bound_to_what_they_hold(agree, bind, held):
     # On a GPU what is bound is pinned: another array is another recording.
     assert world.count("replays") >= 8
     assert world.count("recordings") <= 12
+
+
+def test_slots_bound_to_what_they_hold_for_some_shapes(agree):
+    """Recordings of one function are told apart by which slots held one array."""
+
+    def program(w):
+        o = Counted(h=w.values(3), w=w.values(3))
+
+        def fn(x):
+            if x.shape[0] % 2:
+                o.h = o.w
+            return x + 1
+
+        f, shapes = w.graph(fn), [w.values(n) for n in (2, 3, 4, 5)]
+        for turn in range(8):
+            for n, x in enumerate(shapes):
+                o.h = o.w if n % 2 else w.values(3)
+                if turn == 5:
+                    o.w = w.values(3)
+                yield f(x), o.h, o.w
+
+    assert agree(program).count("replays") >= 8

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from sapwood.memory.framework import Manner
+from sapwood.tree.session import current
 
 
 def replays(f):
@@ -501,3 +503,35 @@ def test_an_exception_with_an_array(rt, tmp_path, which, live):
     del array, caught
     flag.unlink()
     assert np.asarray(f(x)).tolist() == [4] * 4
+
+
+class _Strange(Manner):
+    """A manner that no context sets, where it differs from the call's."""
+
+    def __init__(self, mode):
+        self.mode = mode
+
+    def strange(self, outer):
+        return None if outer.mode == self.mode else "the mode"
+
+
+def test_a_live_part_in_a_mode_that_no_replay_sets(rt, monkeypatch):
+    """It is refused by the mode's name; where the whole call is in it, all is well."""
+    framework, note = rt._device.framework, sw.eager(lambda _: None)
+
+    def fn(x):
+        h = x * 2
+        note(h)
+        return h + 1
+
+    x = rt.array(np.ones(2))
+    f, g = rt.graph(fn), rt.graph(fn)
+    monkeypatch.setattr(framework, "manner", lambda: _Strange(mode=True), raising=False)
+    for _ in range(4):
+        assert np.asarray(g(x)).tolist() == [3, 3]
+    assert replays(g) > 0
+    # The function's own, as it were: nobody is watched before it begins.
+    monkeypatch.setattr(framework, "manner", lambda: _Strange(current() is not None))
+    f(x)
+    with pytest.raises(sw.CaptureError, match="has changed the mode"):
+        f(x)

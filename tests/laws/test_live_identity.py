@@ -184,3 +184,28 @@ def test_a_donated_array_that_a_warm_up_binds(rt):
     for i in range(6):
         f(rt.array(np.arange(3.0) + i))
         assert np.asarray(own["s"]).tolist() == [i, i + 1, i + 2]
+
+
+def test_an_argument_that_a_slot_holds_at_some_calls(rt):
+    """The function goes by it before a live part: if it is refused, nothing has run."""
+    own = {"s": None, "w": rt.array(np.ones(2))}
+    note = sw.eager(lambda: None)
+
+    def fn(x):
+        same = own["s"] is x
+        note()
+        return own["w"] * 2 if same else own["w"] * 3
+
+    f = rt.graph(fn)
+    arrays = [rt.array(np.full(2, i)) for i in range(4)]
+    for i in range(40):
+        x = arrays[i % 4]
+        own["s"] = x if i % 7 > 3 else arrays[(i + 1) % 4]
+        expected = [2, 2] if own["s"] is x else [3, 3]
+        try:
+            found = f(x)
+        except sw.CaptureError as error:
+            found, refused = None, str(error)
+            assert "has run" not in refused
+        assert found is None or np.asarray(found).tolist() == expected
+    assert f.stats().replays > 10
