@@ -86,8 +86,10 @@ class Parts:
 
     ``made`` are the storages that parts made so far; ``shown`` the identities of those
     that something is known to hold; ``stirred`` says that what is guarded has changed
-    meanwhile. ``gives`` is what the last part that ran shows to others. If the call
-    failed, ``written`` says that the part in progress wrote plain values.
+    meanwhile. ``gives`` is what the last part that ran shows to others, ``bound`` what
+    it has put into slots; ``still_shown`` are places that may not be ended, for a slot
+    or the result shows them. Behind the last live part the function only ``returns``.
+    If the call failed, ``written`` says that the part in progress wrote plain values.
     """
 
     copies: ClassVar[bool] = False
@@ -110,7 +112,7 @@ class Parts:
         self.unfit, self.stirred = "", False
         self.gives: Any = None
         self.bound: list[Array] = []
-        self.kept: frozenset[int] = frozenset()
+        self.still_shown: frozenset[int] = frozenset()
         self.outside = self.device.framework.manner()
         self.begun = self.written = self.returns = False
         self.range: Range | None = None
@@ -246,7 +248,7 @@ class Parts:
         """Say what replays do with each place; the last ``made`` they allocate."""
         symbols, old = recording.symbols(), places[: len(places) - made]
         adapter = self.forest.adapter
-        self.kept |= shown_places(outputs, self.carried, adapter, last=last)
+        self.still_shown |= shown_places(outputs, self.carried, adapter, last=last)
         if self.links:
             first = self.links[0].part.places
             names, roles = self.roles.later(
@@ -301,7 +303,7 @@ class Parts:
             plan,
             label=f"{plan.label}/{number + 1}" if number else plan.label,
             call=plan.call._replace(given=self.carried),
-            donated=plan.donated - self.kept if last else frozenset(),
+            donated=plan.donated - self.still_shown if last else frozenset(),
             escapes=plan.escapes and not self.unfit,
             candidates=self._candidates(),
         )

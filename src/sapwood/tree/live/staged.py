@@ -52,9 +52,10 @@ class StagedParts(Parts):
     """The recording of one call in which stand-ins take the place of what may move.
 
     ``frame`` has the function's own arrays, where ``carried`` has those of others, and
-    ``passed`` are those of the last live part's arguments; in ``swapped`` slots the
-    function finds its own while it is captured. ``owners`` are those of the parts that
-    are done, and ``named`` the addresses that the function has shown.
+    ``passed`` are those of the last live part's arguments, ``owned`` those that the
+    last part has put into slots; in ``swapped`` slots the function finds its own while
+    it is captured. ``owners`` are those of the parts that are done, and ``named`` the
+    addresses that the function has shown.
     """
 
     copies: ClassVar[bool] = True
