@@ -76,6 +76,32 @@ def test_a_rest_that_only_binds(rt):
         f(x, y)
 
 
+def test_a_slot_that_is_emptied_before_a_live_part(rt):
+    """As an optimizer takes gradients away, and others are bound behind."""
+    state, seen = {"g": None, "w": rt.array(np.ones(3))}, []
+    look = sw.eager(lambda h: seen.append((state["g"] is None, float(np.sum(h)))))
+
+    def fn(x):
+        state["g"] = None
+        h = x * state["w"]
+        look(h)
+        state["g"] = h + 1
+        look(h)
+        state["w"] += state["g"]
+        return h
+
+    f, w = rt.graph(fn), np.ones(3)
+    for i in range(7):
+        h = (np.arange(3.0) + i) * w
+        out = f(rt.array(np.arange(3.0) + i))
+        assert np.asarray(out).tolist() == h.tolist()
+        assert np.asarray(state["g"]).tolist() == (h + 1).tolist()
+        w = w + h + 1
+        assert np.asarray(state["w"]).tolist() == w.tolist()
+        assert seen[-2:] == [(True, h.sum()), (False, h.sum())]
+    assert replays(f) >= 3
+
+
 def test_a_rest_that_only_calls_another_live_part(rt):
     """Which live part comes next hangs on a value."""
     state, log, wrong = {"flag": True}, [], [False]

@@ -122,7 +122,7 @@ class Passage:
         forest.leases.cross(done.storages)
         self.made += done.storages
         self._shown, self._new = done.result, done.storages
-        self._bound = done.values
+        self._bound = [value for value in done.values if value is not None]
         if link.bound:
             arguments = self.parameters.bind(self.args, self.kwargs)
             for slot, value in zip(link.bound, done.values, strict=True):

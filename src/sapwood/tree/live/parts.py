@@ -229,7 +229,7 @@ class Parts:
         replay_in_place(self.forest, node, self.carried, self.arrays, new)
         self.made += new
         self.begun, self.gives = False, shown
-        self.bound = [change.new for change in bound]
+        self.bound = [change.new for change in bound if change.new is not None]
         return node
 
     def _gives_given(self, node: Node) -> bool:

@@ -282,10 +282,12 @@ class StagedParts(Parts):
         self.made += done.storages
         self.frame.blocks += node.outputs.storages
         self.gives = done.result
-        self.bound = list(done.values)
-        self.owned = [own for _, own in bound]
+        # A slot may be bound to None, which is carried nowhere.
+        self.bound = [value for value in done.values if value is not None]
+        self.owned = [own for _, own in bound if own is not None]
         for (slot, own), value in zip(bound, done.values, strict=True):
-            self.frame.pair(value, own)
+            if own is not None:
+                self.frame.pair(value, own)
             # A container that was passed is the function's own one.
             slot.write(value, self.arguments)
             slot.write(value, self.theirs)
