@@ -457,3 +457,33 @@ def test_mutants_are_caught(name, tmp_path, monkeypatch):
     make.sapwood_again.argtypes = (ctypes.py_object, ctypes.py_object)
     monkeypatch.setattr(again, "maker", lambda: make.sapwood_again)
     assert any(wrong_turn(seed)[0] is not None for seed in SEEDS)
+
+
+def _asked_of_a_slot(o, x):
+    return x * 2.0 if o.a is x else x * 3.0
+
+
+def _asked_of_keys(o, x):
+    return x * o.known.get(x, 3.0)
+
+
+@pytest.mark.parametrize("fn", [_asked_of_a_slot, _asked_of_keys])
+def test_an_argument_that_the_function_has_itself(rig, fn):
+    """All is as ever but that: what it asks has another answer."""
+    o, runtime = Slots(), rig.runtime
+    o.a, o.w = runtime.array(np.ones(4)), runtime.array(np.ones(4))
+    o.known = {o.a: 2.0}
+    f = runtime.graph(lambda x: fn(o, x) + o.w)
+    given = [runtime.array(np.full(4, float(k))) for k in range(3)]
+    for turn in range(40):
+        f(given[turn % 3])
+    before = rig.lending.launches
+    for turn in range(6):
+        assert np.asarray(f(given[turn % 3])).tolist() == [turn % 3 * 3.0 + 1.0] * 4
+    assert rig.lending.launches == before + 6
+    before = rig.lending.launches
+    for _ in range(60):
+        assert np.asarray(f(o.a)).tolist() == [3.0] * 4
+    assert rig.lending.launches > before
+    assert np.asarray(f(given[1])).tolist() == [4.0] * 4
+    assert np.asarray(f(o.a[:])).tolist() == [4.0] * 4

@@ -7,6 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sapwood.errors import CaptureError
+from sapwood.tree.ambient import AmbientKey
 from sapwood.tree.decide import Deed, Step, next_step
 from sapwood.tree.group import Group, Warm
 from sapwood.tree.miss import Why
@@ -20,7 +21,7 @@ def make_group():
     """Return a maker of groups that were warmed up, with such recordings."""
 
     def make(*nodes, max_variants=2, misses=()):
-        group = Group(None, max_variants)
+        group = Group(AmbientKey(None, ()), max_variants)
         group.warm = WARM
         for node in nodes:
             group.add(node)
@@ -32,12 +33,12 @@ def make_group():
 
 def test_the_first_call_warms_up():
     """Nothing is recorded that has not been seen to run."""
-    assert next_step(Group(None, 2), [], {}, 8) == Step(Deed.WARM_UP)
+    assert next_step(Group(AmbientKey(None, ()), 2), [], {}, 8) == Step(Deed.WARM_UP)
 
 
 def test_what_cannot_be_recorded_passes_through():
     """For the reason that was found then, however often it is called."""
-    group = Group(None, 2)
+    group = Group(AmbientKey(None, ()), 2)
     group.unrecordable = CaptureError("it reads a value", remedy="Return it")
     step = next_step(group, [], {}, 8)
     assert step.deed is Deed.PASS_THROUGH

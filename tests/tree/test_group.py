@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sapwood.tree.ambient import AmbientKey
 from sapwood.tree.group import Group, least_recent
 from sapwood.tree.roles import History, Role
 
@@ -15,7 +16,7 @@ from sapwood.tree.roles import History, Role
 )
 def test_two_misses_are_remembered(clocks, since):
     """The count of misses since a moment is exact up to two, and never more."""
-    group = Group(None, 2)
+    group = Group(AmbientKey(None, ()), 2)
     for clock in clocks:
         group.missed(clock)
     after = sum(clock > since for clock in clocks)
@@ -24,7 +25,7 @@ def test_two_misses_are_remembered(clocks, since):
 
 def test_what_copies_less_is_tried_first(make_node, make_use):
     """Recordings stand by escaping, then by the bytes they copy, then by age."""
-    group = Group(None, 4)
+    group = Group(AmbientKey(None, ()), 4)
     copying = make_use(Role.COPIED)
     nodes = {
         "escapes": make_node(escapes=True),
@@ -58,7 +59,7 @@ def test_fixing_what_moves_too_much_is_outdated(
     make_node, make_use, where, moved, role
 ):
     """Only a recording that inherits a place which comes from too many addresses."""
-    group = Group(None, 2)
+    group = Group(AmbientKey(None, ()), 2)
     places = make_use(), make_use(role, name="h"), make_use(name="table")
     if where == "argument":
         node = make_node(*places, arguments=2, lows=[0x3000])

@@ -36,7 +36,7 @@ static Object *played(struct again *a, Object *const *call, int *begun) {
   *begun = !drained(a);
   if (*begun || a->noted == NOTES || !is_like_before(a, call))
     return NULL;
-  if (!is_read(a, &found) || !(kept = taken(a))) {
+  if (!is_read(a, &found) || !are_those(a, call) || !(kept = taken(a))) {
     Py_DecRef(found);
     return NULL;
   }

@@ -36,6 +36,8 @@ enum place {
   NATIVE,   /* addresses: see `read_native` */
   WANTS,    /* the attribute that says whether an array requires grad */
   FLAGS,    /* (attribute, is called) of all that tells tensors apart besides */
+  WHICH,    /* references to what is reached, as they are and were; of each argument, the
+               place of one that refers to it, or -1; or () */
   PLACES
 };
 

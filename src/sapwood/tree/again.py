@@ -123,7 +123,8 @@ def in_c(parts: Parts) -> Again | None:
     if None in slots:
         return None
     conditions = _conditions(parts, words)
-    spec = (MISS, slots, *conditions, *_deeds(parts), numbers, _WANTS, exchange.flags)
+    last = numbers, _WANTS, exchange.flags, _which(parts)
+    spec = (MISS, slots, *conditions, *_deeds(parts), *last)
     made = make(spec, (*parts.arrays, *parts.found))
     return None if made is None else Again(*made)
 
@@ -231,6 +232,19 @@ def _given(
         )
         for i in range(len(parts.arrays))
     ]
+
+
+def _which(parts: Parts) -> tuple[Any, ...]:
+    """Return the references to what is reached, and which of them each argument is."""
+    which, ambient = parts.node.which, parts.node.ambient
+    if not which:
+        return ()
+    numbers, keys = ambient.sameness
+    count, latest = len(parts.arrays), ambient.glance.latest
+    # Of several, the last that is noted here is the first.
+    first = dict(zip(reversed(which[count:]), reversed(numbers), strict=True))
+    seen = *latest, *keys
+    return latest, seen, tuple(first.get(k, -1) for k in which[:count])
 
 
 def _deeds(parts: Parts) -> tuple[Any, ...]:

@@ -239,6 +239,31 @@ static int is_read(struct again *a, Object **found) {
   return *found && !is_none(*found) && are_there(a, *found);
 }
 
+/* Whether an argument is what it was of all that is reached: a certain array, or none. */
+static int is_which(Object *argument, Object *references, Size which) {
+  if (which >= 0)
+    return refers_to(item(references, which), argument);
+  for (Size k = 0; k < PyTuple_Size(references); k++)
+    if (refers_to(item(references, k), argument))
+      return 0;
+  return 1;
+}
+
+/* The same of all arguments; what is read has been looked at. */
+static int are_those(const struct again *a, Object *const *call) {
+  Object *which = at(a, WHICH), *seen;
+  if (!PyTuple_Size(which))
+    return 1;
+  seen = item(which, 1);
+  for (Size k = 0; k < PyObject_Size(item(which, 0)); k++)
+    if (PyList_GetItem(item(which, 0), k) != item(seen, k))
+      return 0;
+  for (Size k = 0; k < a->count; k++)
+    if (!is_which(call[k], seen, (Size)PyLong_AsLong(item(item(which, 2), k))))
+      return 0;
+  return 1;
+}
+
 /* What may be looked at before what the function reads, which takes longer: an output
  * that is held, as where two recordings take turns, is seen at once. */
 static int is_like_before(struct again *a, Object *const *call) {

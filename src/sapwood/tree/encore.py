@@ -151,7 +151,7 @@ class Encore:
             return None
         # Any code may run while it is looked: a finaliser's, which may replay, too.
         era, found = self.era, node.ambient.glance.look()
-        if found is None or not self._is_there(found):
+        if found is None or not self._is_there(found) or not self._are_those(arrays):
             return None
         if self.era != era or not self._is_free():
             return None
@@ -203,10 +203,20 @@ class Encore:
         self.again = made if alike else None
         return self.again is not before
 
+    def _are_those(self, arrays: Sequence[Any]) -> bool:
+        """Return whether those are one that were, after a look at what is read."""
+        which, ambient = self.node.which, self.node.ambient
+        if not which:
+            return True
+        reached = [each() for each in ambient.glance.latest]
+        return ambient.sameness.among(arrays, reached) == which
+
     def _look_alike(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
         alike, adapter = self._whereabouts.are_like, self._forest.adapter
-        return self.memo.whereabouts(arrays) is not None and (
-            not found or alike(found, adapter, self.node.ambient.layouts)
+        return (
+            self.memo.whereabouts(arrays) is not None
+            and self._are_those(arrays)
+            and (not found or alike(found, adapter, self.node.ambient.layouts))
         )
 
     def noted(self) -> tuple[list[int], list[int]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from sapwood.memory.pages import Extent, Pages
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.admit import explain, rejects
-from sapwood.tree.ambient import Slot
+from sapwood.tree.ambient import AmbientKey, Slot
 from sapwood.tree.archive.parcel import Origins
 from sapwood.tree.group import Group
 from sapwood.tree.miss import Miss, Why
@@ -38,6 +38,11 @@ def ambient_arrays(node: Node, adapter: Adapter) -> Arrays | None:
     return node.whereabouts.look(found, adapter, node.ambient.layouts)
 
 
+def are_those(node: Node, given: Sequence[Array]) -> bool:
+    """Return whether those are one that were, of arrays given and found in slots."""
+    return not node.which or node.ambient.which(given) == node.which
+
+
 class Families:
     """All groups and recordings of one function; used under the device's lock.
 
@@ -63,8 +68,10 @@ class Families:
                     # Recordings of one group share their guards: asked once.
                     asked = node.ambient
                     ambient = ambient_arrays(node, self.adapter)
-                if ambient is not None and not rejects(
-                    node, live, call.given, ambient, self.adapter
+                if (
+                    ambient is not None
+                    and not rejects(node, live, call.given, ambient, self.adapter)
+                    and are_those(node, call.given.arrays)
                 ):
                     return Found(node, ambient)
         return None
@@ -80,18 +87,20 @@ class Families:
                     found[node] = explain(node, Why.AMBIENT, live, call.given, None)
                     continue
                 why = rejects(node, live, call.given, ambient, self.adapter)
+                if why is None and not are_those(node, call.given.arrays):
+                    why = Why.WHICH
                 if why is not None:
                     found[node] = explain(node, why, live, call.given, ambient)
         return found
 
-    def known(self, call: Call, ambient_key: Hashable) -> Group | None:
+    def known(self, call: Call, ambient_key: AmbientKey) -> Group | None:
         """Return the group of a call, if there is one."""
         for group in self.groups.get(call.key, ()):
             if group.ambient_key == ambient_key:
                 return group
         return None
 
-    def group(self, call: Call, ambient_key: Hashable, max_variants: int) -> Group:
+    def group(self, call: Call, ambient_key: AmbientKey, max_variants: int) -> Group:
         """Return the group of a call, a new one if need be."""
         groups = self.groups.setdefault(call.key, [])
         self.groups.move_to_end(call.key)
@@ -148,6 +157,7 @@ class Families:
         for other in group.nodes:
             if other.ambient == node.ambient:
                 node.ambient = other.ambient
+        node.which = group.ambient_key.which
         group.add(node)
         self.nodes[node] = (call.key, group)
         self.bound[node] = bound

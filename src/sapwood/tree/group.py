@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sapwood.errors import CaptureError
+from sapwood.tree.ambient import AmbientKey
 from sapwood.tree.archive.codec import Archive
 from sapwood.tree.confirm import Sketch, known
 from sapwood.tree.node import Node
@@ -43,7 +44,7 @@ class Group:
     comparison of two shows what is an address.
     """
 
-    def __init__(self, ambient_key: Hashable, max_variants: int) -> None:
+    def __init__(self, ambient_key: AmbientKey, max_variants: int) -> None:
         self.ambient_key, self.max_variants = ambient_key, max_variants
         self.nodes: list[Node] = []
         self.warm: Warm | None = None

@@ -14,6 +14,7 @@ class Why(enum.Enum):
     LIVE = "a page that the replay would overwrite holds an output that is still held"
     MOVED = "an array is not where it was when this was recorded"
     OVERLAP = "arrays share memory differently than when this was recorded"
+    WHICH = "which arrays are one object is not as it was when this was recorded"
     AMBIENT = "something the function reads besides its arguments has changed"
     UNSEEN = "no call with these shapes, dtypes and values was seen before"
     ABSENT = "no recording was found in the store"

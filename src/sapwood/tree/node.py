@@ -61,7 +61,7 @@ class Node:
     was found out. One that is ``doubtful`` copies what a second capture may show how
     to patch.
     The last ``made`` places of an escaping part are not copied out: they are the new
-    storages themselves, allocated by every replay.
+    storages themselves, allocated by every replay. ``which`` as in `AmbientKey`.
     """
 
     label: str
@@ -93,6 +93,7 @@ class Node:
     chain: tuple[Link, ...] = ()
     running: int = 0
     doubtful: bool = False
+    which: tuple[int, ...] = ()
     expects: tuple[tuple[int, int], ...] | None = None
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
     fixed: tuple[tuple[int, Addr], ...] = field(init=False)

@@ -32,7 +32,7 @@ from sapwood.tree.node import Node
 from sapwood.tree.outputs import Outputs, analyse
 from sapwood.tree.repack import repacked
 from sapwood.tree.roles import History, Role, assign
-from sapwood.tree.session import Session
+from sapwood.tree.session import Session, Unready
 from sapwood.tree.signature import Arrays, Call, Place, look
 from sapwood.tree.stage import landing, late_stages, stand_ins
 from sapwood.tree.uncollected import uncollected
@@ -73,6 +73,12 @@ class Order:
     before: Survey
     bind: Callable[[tuple[Any, ...], Mapping[str, Any]], Mapping[str, object]]
     survey: Callable[[Mapping[str, object]], Survey]
+
+    def check_same(self, now: Survey) -> None:
+        """Raise `Unready` where other arrays are one than when the order was made."""
+        given = self.plan.call.given.arrays
+        if now.which(given) != self.before.which(given):
+            raise Unready("another thread has bound a slot meanwhile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +220,7 @@ def take(
     arguments = order.bind(args, kwargs)
     # Not that of the order: others may have bound slots since it was made.
     before = order.survey(arguments)
+    order.check_same(before)
     try:
         with uncollected():
             captured = capture.run(order.fn, args, kwargs, Session(tolerant=False))

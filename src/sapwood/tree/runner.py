@@ -175,8 +175,9 @@ class Runner:
     def _missed(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         forest = self.forest
         before = self._look(args, kwargs)
+        key = before.key_with(call.given.arrays)
         with forest.device.lock:
-            known = self.families.known(call, before.key)
+            known = self.families.known(call, key)
         asked = self.recall.ask(call, before, known)
         with forest.device.lock:
             forest.device.check_open(f"the runtime of {self.options.name}")
@@ -186,7 +187,7 @@ class Runner:
                 result = self._replay(found, call, args, kwargs)
                 self.diary.tally["replays"] += 1
                 return result
-            group = self.families.group(call, before.key, self.options.max_variants)
+            group = self.families.group(call, key, self.options.max_variants)
             reached = before.array_slots()
             self.families.saw(call, group, reached, self.forest.inherits)
             reasons = self._note(call, group, self.recall.note(group, asked))

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from sapwood.integrations.torch import witness  # noqa: E402
 from sapwood.tree.ambient import Surveyor  # noqa: E402
 from sapwood.tree.families import ambient_arrays  # noqa: E402
+from sapwood.tree.live.passed import Passed  # noqa: E402
 from sapwood.tree.memo import Memo  # noqa: E402
 from sapwood.tree.signature import Whereabouts, describe  # noqa: E402
 
@@ -183,6 +184,26 @@ def _recording(adapter, fn):
     where = Whereabouts()
     where.others = adapter.marks(slots)[1]
     return SimpleNamespace(ambient=ambient, whereabouts=where), surveyor
+
+
+def test_what_a_live_part_was_passed_and_changes_is_noticed(adapter, kind, changes):
+    """However it was passed, and in whatever container; values may be written."""
+    array, other = _made(kind), _made("tensor")
+    ways = (
+        ((array, other), {}),
+        ((other,), {"y": array}),
+        (([other, {"k": array}],), {}),
+    )
+    for args, kwargs in ways:
+        before, passed = array.data, Passed(args, kwargs, adapter)
+        with torch.no_grad():
+            array.add_(1)
+        assert not passed.reshaped()
+        changes(array)
+        assert passed.reshaped()
+        assert not passed.changed()
+        _restored(array, before)
+        assert not passed.reshaped()
 
 
 def test_what_a_function_reads_and_is_changed_is_another(adapter, kind, changes):

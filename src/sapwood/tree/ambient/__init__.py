@@ -10,11 +10,12 @@ from sapwood.tree.ambient.arrays import Arrays
 from sapwood.tree.ambient.changes import BoundArray, Change, undo_bound
 from sapwood.tree.ambient.guards import Ambient
 from sapwood.tree.ambient.slots import Slot
-from sapwood.tree.ambient.survey import Survey, survey
+from sapwood.tree.ambient.survey import AmbientKey, Survey, survey
 from sapwood.tree.ambient.surveyor import Surveyor
 
 __all__ = [
     "Ambient",
+    "AmbientKey",
     "Arrays",
     "BoundArray",
     "Change",

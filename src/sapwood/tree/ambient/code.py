@@ -21,7 +21,8 @@ class Names:
 
     ``dynamic``: attributes are named by computed text somewhere; ``every_global``:
     so are globals. ``modules`` are imported inside the function. ``advances``: it
-    moves iterators by other means than a loop.
+    moves iterators by other means than a loop. ``compares``: it may ask whether two
+    values, neither of them written in the code, are one object.
     """
 
     globals: frozenset[str]
@@ -30,6 +31,7 @@ class Names:
     dynamic: bool
     every_global: bool
     advances: bool
+    compares: bool
 
 
 _BY_TEXT = frozenset({"getattr", "hasattr", "setattr", "delattr"})
@@ -38,6 +40,8 @@ _ANY_ATTRIBUTE = frozenset(
     | {"methodcaller", "vars", "__dict__", "__getattribute__"}
 )
 _ADVANCING = frozenset({"next", "anext", "__next__", "send", "throw"})
+_COMPARING = frozenset({"count", "eval", "exec", "id", "index", "is_", "is_not"})
+_COMPARING |= {"remove"}
 _ANY_GLOBAL = frozenset({"eval", "exec", "globals", "locals", "__globals__"})
 _GLOBAL_OPS = frozenset(
     {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
@@ -47,6 +51,8 @@ _ATTRIBUTE_OPS = frozenset(
     {"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR", "LOAD_SUPER_ATTR"}
     | {"IMPORT_FROM"}
 )
+_CONSTANTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
+_PLAIN_LOADS = frozenset({"LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_GLOBAL"})
 _SIMPLE_LOADS = ("LOAD_CONST", "LOAD_FAST", "LOAD_DEREF", "LOAD_SMALL_INT")
 
 
@@ -56,9 +62,10 @@ def names_of(code: CodeType) -> Names:
     globals_: set[str] = set()
     attributes: set[str] = set()
     modules: set[str] = set()
-    dynamic = False
+    dynamic = compares = False
     for each in _nested(code):
         instructions = list(dis.get_instructions(each))
+        compares |= any(_compares(instructions, i) for i in range(len(instructions)))
         for index, op in enumerate(instructions):
             if op.opname in _GLOBAL_OPS:
                 globals_.add(op.argval)
@@ -80,7 +87,22 @@ def names_of(code: CodeType) -> Names:
         dynamic or bool(used & _ANY_ATTRIBUTE) or bool(attributes & _BY_TEXT),
         bool(used & _ANY_GLOBAL),
         bool(used & _ADVANCING),
+        compares or bool(used & _COMPARING),
     )
+
+
+def _compares(instructions: Sequence[dis.Instruction], at: int) -> bool:
+    """Return whether an instruction asks what is one object, as by ``a is b``."""
+    op, before = instructions[at].opname, at - 1
+    if op not in {"IS_OP", "CONTAINS_OP"} or instructions[before].opname in _CONSTANTS:
+        return False
+    if op == "IS_OP":
+        return True
+    # What is in a list, or a key, may be told by being the same; a constant never is.
+    while before > 0 and instructions[before].opname == "LOAD_ATTR":
+        before -= 1
+    plain = instructions[before].opname in _PLAIN_LOADS
+    return not (plain and before > 0 and instructions[before - 1].opname in _CONSTANTS)
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:

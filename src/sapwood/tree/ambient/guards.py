@@ -6,7 +6,13 @@ from them. An unchanged slot costs an identity test, most of them in C.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Hashable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, ModuleType
 from typing import Any
@@ -26,11 +32,12 @@ from sapwood.tree.ambient.checks import (
 )
 from sapwood.tree.ambient.glance import Glance
 from sapwood.tree.ambient.reach import Inside, Row, Walk
+from sapwood.tree.ambient.sameness import Sameness, twins
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.views import GLOBALS, TYPE, Space, Way
 from sapwood.tree.containers import Identity
 
-__all__ = ["Ambient", "Check", "guard", "twins"]
+__all__ = ["Ambient", "Check", "guard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,7 @@ class Ambient:
     roots: tuple[Callable[[], object], ...] = field(compare=False, repr=False)
     checks: tuple[Check, ...] = field(compare=False, repr=False)
     glance: Glance = field(compare=False, repr=False)
+    sameness: Sameness = field(compare=False, repr=False)
 
     def holds(self) -> bool:
         """Return whether every guarded slot holds what it held."""
@@ -97,6 +105,29 @@ class Ambient:
                         return None
         except (AttributeError, LookupError, RuntimeError):
             # A slot is not there any more, or is being written by another thread.
+            return None
+        return found
+
+    def which(self, given: Sequence[Any]) -> tuple[int, ...] | None:
+        """Return what `Survey.which` would, by what slots hold now.
+
+        None where one of them is not there any more.
+        """
+        reached = self._reached() if self.sameness.numbers else []
+        return None if reached is None else self.sameness.among(given, reached)
+
+    def _reached(self) -> list[Any] | None:
+        things: list[Any] = [root() for root in self.roots]
+        found: list[Any] = []
+        try:
+            for check in self.checks:
+                space = check.open(things[check.thing])
+                for test in check.tests:
+                    if isinstance(test, ArrayTest):
+                        found += test.pick(space)
+                    if isinstance(test, NodeTest | TwinTest):
+                        test.holds(space, things, [])
+        except (AttributeError, LookupError, RuntimeError, TypeError):
             return None
         return found
 
@@ -136,6 +167,7 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
     checks: list[Check] = []
     slots: list[Slot] = []
     layouts: list[Hashable] = []
+    tested: list[Row] = []
     for inside in walk.guarded():
         kinds: dict[str, list[Row]] = {}
         # Tests come by nodes first, then by arrays.
@@ -144,22 +176,19 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
         pinned = kinds.get("pinned", ())
         slots += [walk.slot(inside, row.key) for row in pinned]
         layouts += [row.frozen for row in pinned]
+        tested += [row for kind in _TESTED for row in kinds.get(kind, ())]
         checks += _check(walk, inside, kinds, places)
     paths = tuple(slot.path for slot in slots)
     glance = Glance(tuple(roots), tuple(checks))
     key = key, paths, alike
-    looks = tuple(layouts)
-    return Ambient(key, tuple(slots), looks, tuple(roots), tuple(checks), glance)
+    looks, sameness = tuple(layouts), Sameness.of(walk, tested)
+    return Ambient(
+        key, tuple(slots), looks, tuple(roots), tuple(checks), glance, sameness
+    )
 
 
-def twins(arrays: Iterable[Any]) -> tuple[int, ...]:
-    """Return, for each array, which of them is the first that is the same object.
-
-    A function that binds one slot to what is in another does nothing while that is in
-    both; and it does something as soon as one of them holds another array.
-    """
-    first: dict[int, int] = {}
-    return tuple([first.setdefault(id(x), k) for k, x in enumerate(arrays)])
+_TESTED = ("twin", "idle", "pinned")
+"""Kinds of arrays, in the order in which tests come by them."""
 
 
 def _is_array(row: Row) -> bool:

@@ -15,6 +15,7 @@ from sapwood.errors import CaptureError
 from sapwood.tree.ambient import views
 from sapwood.tree.ambient.arrays import Arrays, layout_of
 from sapwood.tree.ambient.openings import is_structural, openings
+from sapwood.tree.ambient.owners import owner_of_class
 from sapwood.tree.ambient.scope import Opening, Reach
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.standard import BYTES, bytes_of
@@ -202,6 +203,20 @@ class Walk:
             if inside.view.guarded and not self.nodes[inside.node].covered
         ]
 
+    def array_keys(self) -> list[Any]:
+        """Return the arrays that are keys in what guards look at."""
+        return [key for inside in self.guarded() for key in self._keys(inside.rows)]
+
+    def _keys(self, rows: Sequence[Row]) -> list[Any]:
+        is_array = self.arrays.is_array
+        return [
+            row.key for row in rows if type(row.key) is not str and is_array(row.key)
+        ]
+
+    def _is_users(self, node: Node) -> bool:
+        owner = type(self.nodes[node.parent].value) if node.parent >= 0 else None
+        return owner is None or owner_of_class(owner) != "installed"
+
     def _is_held(self, node: Node) -> bool:
         return not node.covered and (
             node.step is None or self.nodes[node.parent].covered
@@ -232,6 +247,9 @@ class Walk:
             self._row(number, node, view, key, value) for key, value in _items(space)
         ]
         self.insides.append(Inside(number, view, rows, lacks, named))
+        if view is views.DICT and self._is_users(node) and self._keys(rows):
+            # A look-up asks which of them the key is.
+            self.reach.compares = True
 
     def _row(self, number: int, node: Node, view: View, key: Any, value: Any) -> Row:
         if self.arrays.is_array(value):

@@ -37,12 +37,14 @@ class Reach:
     ``built`` are the classes that reached code can call, ``builtins`` the global names
     that it finds in no module of its own. ``own`` is the code of the function itself,
     which is read wherever it is from. ``advances``: it moves iterators by hand.
+    ``compares``: it may ask which arrays are one.
     """
 
     names: set[str] = field(default_factory=set)
     builtins: set[str] = field(default_factory=set)
     dynamic: bool = False
     advances: bool = False
+    compares: bool = False
     built: set[type] = field(default_factory=set)
     own: set[CodeType] = field(default_factory=set)
 
@@ -53,6 +55,7 @@ class Reach:
             len(self.builtins),
             self.dynamic,
             self.advances,
+            self.compares,
             len(self.built),
         )
 
@@ -61,6 +64,7 @@ class Reach:
         self.names |= names.attributes
         self.dynamic |= names.dynamic
         self.advances |= names.advances
+        self.compares |= names.compares
 
     def reads(self, function: FunctionType) -> bool:
         """Return whether the code of ``function`` is read, not only its identity."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ReferenceType
 
 from sapwood.tree.ambient.arrays import Arrays
 from sapwood.tree.ambient.changes import BoundArray, Change
 from sapwood.tree.ambient.fingerprint import Fingerprint, fingerprint
-from sapwood.tree.ambient.guards import Ambient, guard, twins
+from sapwood.tree.ambient.guards import Ambient, guard
 from sapwood.tree.ambient.progress import PROGRESS, is_readable
 from sapwood.tree.ambient.reach import Inside, Row, Walk, reach
+from sapwood.tree.ambient.sameness import twins
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.sources import STATE
 from sapwood.tree.ambient.standard import STANDARD_VIEWS
@@ -30,7 +31,7 @@ from sapwood.tree.ambient.views import (
 )
 from sapwood.tree.containers import constant_key
 
-__all__ = ["Survey", "survey"]
+__all__ = ["AmbientKey", "Survey", "survey"]
 
 
 _VIEWS = {**BY_NAME, **STANDARD_VIEWS}
@@ -47,6 +48,17 @@ def survey(
     """
     walk = reach(fn, arguments, arrays)
     return Survey(lambda: walk, arguments)
+
+
+class AmbientKey(NamedTuple):
+    """Equal for calls between which no guarded value differs.
+
+    ``which`` says of the call's arrays, and then of those that are reached, which of
+    them is the first that is the same object; empty where the function cannot tell.
+    """
+
+    values: Hashable
+    which: tuple[int, ...]
 
 
 class Survey:
@@ -100,6 +112,20 @@ class Survey:
             for row in inside.rows
             if row.role == "array"
         )
+
+    def which(self, given: Sequence[Any]) -> tuple[int, ...]:
+        """Return which of these arrays and those reached are one: see `AmbientKey`."""
+        reach = (self._retraced or self._walk).reach
+        if not reach.compares:
+            return ()
+        # There is no trail where arrays are keys.
+        keys = () if self._retraced is not None else self._walk.array_keys()
+        arrays = *self.arrays(), *keys
+        return twins((*given, *arrays)) if arrays else ()
+
+    def key_with(self, given: Sequence[Any]) -> AmbientKey:
+        """Return what tells a call of these arrays from others, their looks aside."""
+        return AmbientKey(self.key, self.which(given))
 
     @cached_property
     def fingerprint(self) -> Fingerprint:

@@ -75,7 +75,7 @@ class Trail:
         self._witness: Witness | None = None
         reach = walk.reach
         self._names, self._builtins = frozenset(reach.names), frozenset(reach.builtins)
-        self._flags = reach.dynamic, reach.advances
+        self._flags = reach.dynamic, reach.advances, reach.compares
         self._own, self._built = frozenset(reach.own), [*map(weakref.ref, reach.built)]
         self._size = reach.size()
         self._pick = picker([each.at for each in outline.plain])
@@ -93,7 +93,8 @@ class Trail:
     ) -> Trail | None:
         """Return the trail of a walk; None where a glance would not tell enough."""
         begins, _ = starts(fn, arguments, walk.arrays, Reach())
-        found = outlined(walk, begins)
+        asks_for_keys = walk.reach.compares and walk.array_keys()
+        found = None if asks_for_keys else outlined(walk, begins)
         look = None if found is None else in_c(found[1])
         return None if found is None or look is None else cls(found[0], look, walk, key)
 

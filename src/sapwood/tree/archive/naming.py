@@ -59,6 +59,7 @@ def key_of(
             ("device", device.encode()),
             ("function", function.encode()),
             ("signature", signature),
+            ("which arrays are one", repr(survey.which(call.given.arrays)).encode()),
             *proved,
             *((f"reads {label}", value) for label, value in parts),
         )

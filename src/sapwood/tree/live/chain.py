@@ -22,15 +22,13 @@ from sapwood.tree.admit import explain, rejects, sharing
 from sapwood.tree.families import Found, ambient_arrays
 from sapwood.tree.forest import Forest
 from sapwood.tree.live.crossing import (
-    RAN,
     REMEDY,
-    Passed,
     carry,
-    check_kept,
     check_open,
     receive,
     returned,
 )
+from sapwood.tree.live.passed import RAN, Passed, check_kept
 from sapwood.tree.miss import Why
 from sapwood.tree.node import Link, Live, Node
 from sapwood.tree.parameters import Parameters

@@ -22,6 +22,7 @@ from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.admit import sharing
 from sapwood.tree.ambient import Change, Survey
 from sapwood.tree.containers import Identity, constant_key, flatten
+from sapwood.tree.live.passed import RAN, Passed
 from sapwood.tree.node import Live, Shared
 from sapwood.tree.outputs import Alias, Constant, Held, Output, Outputs, Same, View
 from sapwood.tree.session import Broken, LivePart, Session, entered
@@ -29,14 +30,11 @@ from sapwood.tree.signature import NONE, Arrays, describe, look
 from sapwood.tree.watch import Allocations, Caught, Watched, warm_up
 
 __all__ = [
-    "RAN",
     "REMEDY",
     "Break",
-    "Passed",
     "Rehearsed",
     "Returned",
     "carry",
-    "check_kept",
     "check_manner",
     "check_open",
     "hold_weakly",
@@ -48,65 +46,10 @@ __all__ = [
     "unlocked",
 ]
 
-RAN: Final = "the first part has run, and is not undone"
 REMEDY: Final = (
     "Return None or arrays, always of the same shapes and dtypes, and keep plain "
     "values in device arrays"
 )
-
-
-class Passed:
-    """The arguments of one call of a live part.
-
-    Those that are ``flat``, none of them a container, are quickly gone through.
-    """
-
-    def __init__(
-        self,
-        args: tuple[Any, ...],
-        kwargs: Any,
-        adapter: Adapter,
-        *,
-        flat: bool = False,
-    ) -> None:
-        self._nest, self._adapter = (args, kwargs), adapter
-        self.leaves: Sequence[Any]
-        if flat:
-            self.flat, self.leaves = True, (*args, *kwargs.values())
-        else:
-            self.leaves, self._structure = flatten(self._nest, adapter.is_array)
-            ones = [*args, *kwargs.values()]
-            pairs = zip(ones, self.leaves, strict=False)
-            same = all(one is leaf for one, leaf in pairs)
-            self.flat = same and len(ones) == len(self.leaves)
-
-    def arrays(self) -> list[Array]:
-        """Return the arrays among them."""
-        return [leaf for leaf in self.leaves if self._adapter.is_array(leaf)]
-
-    def text(self) -> str:
-        """Return what tells these arguments from others, storages left out."""
-        texts = [
-            self._adapter.layout(leaf)
-            if self._adapter.is_array(leaf)
-            else constant_key(leaf)
-            for leaf in self.leaves
-        ]
-        return f"{self._structure!r} of {texts!r}"
-
-    def changed(self) -> bool:
-        """Return whether a container in them is not what it was.
-
-        Arrays may be written; a list or dict would be changed for one call only.
-        """
-        if self.flat:
-            return False
-        leaves, structure = flatten(self._nest, self._adapter.is_array)
-        return (
-            structure != self._structure
-            or len(leaves) != len(self.leaves)
-            or any(new is not old for new, old in zip(leaves, self.leaves, strict=True))
-        )
 
 
 class Returned(NamedTuple):
@@ -139,7 +82,7 @@ def returned(
 
     Raises `StaleOutput` for an array that was revoked.
     """
-    if result is None and not passed.changed():
+    if result is None and not passed.changed() and not passed.reshaped():
         return _NOTHING
     leaves, _ = flatten(result, adapter.is_array)
     arrays = [leaf for leaf in leaves if adapter.is_array(leaf)]
@@ -154,6 +97,11 @@ def returned(
         refused = (
             f"the live part {name} changed a list, dict or dataclass that it was "
             f"passed, of which every replay makes a new one; {RAN}"
+        )
+    elif passed.reshaped():
+        refused = (
+            f"the live part {name} gave an array that it was passed another shape or "
+            f"dtype in place, where what follows goes on with the one before; {RAN}"
         )
     found = look(arrays, adapter)
     key = (len(plain),) if plain else describe((result,), {}, adapter).key
@@ -332,20 +280,6 @@ def check_manner(met: Break, outer: Manner, session: Session) -> None:
             f"the live part {met.part.name} is called where the function has changed "
             f"{strange}, which no replay does",
             "Change that inside the live part, or around the function",
-        )
-
-
-def check_kept(given: Passed, name: str) -> None:
-    """Raise where a live part changed a container that the call itself was passed.
-
-    What follows takes its leaves for those that the call began with.
-    """
-    if given.changed():
-        raise CaptureError(
-            f"the live part {name} changed a list, dict or dataclass that the graphed "
-            f"function was passed, and that it may go on with; {RAN}",
-            remedy="Write into the arrays in it, with x[...] = value, or change it "
-            "before or after the call",
         )
 
 

@@ -17,7 +17,8 @@ from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.containers import container_of, flatten, unflatten
-from sapwood.tree.live.crossing import RAN, Returned
+from sapwood.tree.live.crossing import Returned
+from sapwood.tree.live.passed import RAN
 from sapwood.tree.node import Node
 from sapwood.tree.outputs import Bytes
 from sapwood.tree.roles import Role

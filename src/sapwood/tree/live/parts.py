@@ -32,10 +32,8 @@ from sapwood.tree.live.chain import answer_for_all
 from sapwood.tree.live.crossing import (
     REMEDY,
     Break,
-    Passed,
     Returned,
     carry,
-    check_kept,
     check_manner,
     hold_weakly,
     made_inside,
@@ -46,6 +44,7 @@ from sapwood.tree.live.crossing import (
     unlocked,
 )
 from sapwood.tree.live.handlers import caught_at
+from sapwood.tree.live.passed import Passed, check_kept
 from sapwood.tree.live.tail import only_returns
 from sapwood.tree.node import Link, Node
 from sapwood.tree.outputs import Bytes, Outputs, analyse
@@ -194,6 +193,8 @@ class Parts:
         """Look at all that the coming part may use."""
         adapter = self.forest.adapter
         self.before = self._survey()
+        if not self.links:
+            self.order.check_same(self.before)
         self.stirred |= bool(self.links) and self.before.key != self.first_key
         self.first_key = self.first_key if self.links else self.before.key
         self.ambient = self.before.guards(lambda _: True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sapwood.errors import CaptureError, DriverError
 from sapwood.tree.adopted import is_spoilt
 from sapwood.tree.attempts import TRIES
-from sapwood.tree.live.crossing import RAN
 from sapwood.tree.live.parts import Asked, Parts
+from sapwood.tree.live.passed import RAN
 from sapwood.tree.live.staged import StagedParts
 from sapwood.tree.recorder import RecordedParts
 from sapwood.tree.session import Unready

@@ -32,9 +32,10 @@ from sapwood.tree.attempts import MORE, ROOM
 from sapwood.tree.build import Linker, build
 from sapwood.tree.captor import Adopting, forgotten, lasting, told_of
 from sapwood.tree.containers import flatten
-from sapwood.tree.live.crossing import Break, Passed, Returned
+from sapwood.tree.live.crossing import Break, Returned
 from sapwood.tree.live.frame import Frame
 from sapwood.tree.live.parts import Asked, Parts
+from sapwood.tree.live.passed import Passed
 from sapwood.tree.node import Link, Node
 from sapwood.tree.outputs import Bytes, Outputs, analyse
 from sapwood.tree.recorder import with_leaves

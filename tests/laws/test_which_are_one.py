@@ -1,0 +1,252 @@
+"""Functions that ask which arrays are one object: each call gets its own answer."""
+
+from __future__ import annotations
+
+import operator
+import random
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+from sapwood.testing import Rig
+from sapwood.testing.tree_mutants import miswritten
+from sapwood.tree import families
+from sapwood.tree.ambient import Survey
+from sapwood.tree.encore import Encore
+
+
+class State:
+    """Two slots, one of which programs use, a list of arrays, and a dict of them."""
+
+    def __init__(self, array):
+        self.a, self.w, self.several, self.known = array, array, [array], {}
+
+
+def _same_as_unused(state, x):
+    return x * 2 if state.a is x else x * 3
+
+
+def _unlike_unused(state, x):
+    return x * 2 if state.a is not x else x * 3 + state.a
+
+
+def _slots(state, x):
+    return x * state.w if state.a is state.w else x * state.w * 3
+
+
+def _same_as_used(state, x):
+    return state.w * 2 if state.w is x else state.w * 3
+
+
+def _by_number(state, x):
+    return x + 1 if id(state.a) == id(x) else x + 2
+
+
+def _by_operator(state, x):
+    return x + 1 if operator.is_(state.a, x) else x + 2
+
+
+def _in_a_loop(state, x):
+    return x + sum(1 for each in state.several if each is x)
+
+
+def _in_a_nested_function(state, x):
+    def asked():
+        return state.a is x
+
+    return x + 1 if asked() else x + 2
+
+
+def _as_a_key(state, x):
+    return x * state.known.get(x, 3)
+
+
+PROGRAMS = [
+    _as_a_key,
+    _same_as_unused,
+    _unlike_unused,
+    _slots,
+    _same_as_used,
+    _by_number,
+    _by_operator,
+    _in_a_loop,
+    _in_a_nested_function,
+]
+
+
+def _scene(rt, state, kind, i):
+    """Bind slots as this kind of a call has them; return its argument."""
+
+    def new(k):
+        return rt.array(np.arange(3.0) + i + k)
+
+    x = new(0)
+    state.a, state.w, state.several = new(1), new(2), [new(3), new(4)]
+    state.known = {state.several[0]: 2}
+    match kind:
+        case "a is x":
+            state.a = x
+        case "w is x":
+            state.w = x
+        case "a is w":
+            state.a = state.w
+        case "x is among several":
+            state.several[1] = x
+        case "x is a key":
+            state.known[x] = 5
+        case "all are one":
+            state.a = state.w = x
+    return x
+
+
+KINDS = [
+    "all are apart",
+    "a is x",
+    "w is x",
+    "a is w",
+    "x is among several",
+    "x is a key",
+    "all are one",
+]
+
+
+def _check(f, program, state, x, times=1):
+    expected = np.asarray(program(state, x)).tolist()
+    for _ in range(times):
+        assert np.asarray(f(x)).tolist() == expected
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.__name__[1:])
+@pytest.mark.parametrize("first", ["all are apart", "a is x", "all are one"])
+def test_the_answer_is_the_calls_own(rt, program, first):
+    """Whatever was recorded first, and however often it was replayed since."""
+    state = State(rt.array(np.zeros(3)))
+    f = rt.graph(lambda x: program(state, x), max_recordings=32)
+    for kind in [first] * 4 + KINDS * 2:
+        for i in range(3):
+            _check(f, program, state, _scene(rt, state, kind, i))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.__name__[1:])
+def test_arrays_that_stay(rt, program):
+    """Calls like the one before are replayed at once; one that is not, is noticed."""
+    state = State(rt.array(np.zeros(3)))
+    f = rt.graph(lambda x: program(state, x))
+    x = _scene(rt, state, "all are apart", 0)
+    _check(f, program, state, x, 30)
+    assert f.stats().replays >= 24
+    for other in (state.a, state.w, *state.several, *state.known):
+        # The slots are as they were.
+        _check(f, program, state, other, 3)
+        _check(f, program, state, x, 20)
+    before, apart = f.stats().replays, state.a
+    state.a = x
+    _check(f, program, state, x, 20)
+    state.a = apart
+    _check(f, program, state, x, 2)
+    state.a = rt.array(np.ones(3))
+    for _ in range(2):
+        _check(f, program, state, rt.array(np.arange(3.0)), 20)
+    assert f.stats().replays >= before + 30
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_order_of_calls(rt, seed):
+    """Scenes at random, and now and then an argument again."""
+    chosen = random.Random(seed)
+    state = State(rt.array(np.zeros(3)))
+    program = chosen.choice(PROGRAMS)
+    f = rt.graph(lambda x: program(state, x), max_recordings=32)
+    x = None
+    for i in range(60):
+        if x is None or chosen.random() < 0.5:
+            x = _scene(rt, state, chosen.choice(KINDS), i % 3)
+        _check(f, program, state, x)
+
+
+def test_a_view_of_the_array_is_another(rt):
+    """At the same address, of the same looks: it is not the one in the slot."""
+    state = State(rt.array(np.arange(3.0)))
+    f = rt.graph(lambda x: _same_as_used(state, x))
+    g = rt.graph(lambda x: _same_as_unused(state, x))
+    for x in [state.w] * 4 + [state.w[:]] * 4 + [state.w] * 2:
+        state.a = state.w
+        _check(f, _same_as_used, state, x)
+        _check(g, _same_as_unused, state, x)
+
+
+def test_what_a_function_keeps_of_its_last_call(rt):
+    """A function that remembers its argument, and what came of it."""
+    state = {"x": None, "y": None, "hits": rt.array(np.zeros(1))}
+
+    def remembering(x):
+        if x is not state["x"]:
+            state["x"], state["y"] = x, x * 2
+        else:
+            state["hits"] += 1
+        return state["y"]
+
+    f = rt.graph(remembering)
+    for i in range(12):
+        x = rt.array(np.arange(3.0) + i)
+        for k in range(3):
+            y = f(x)
+            assert np.asarray(y).tolist() == ((np.arange(3.0) + i) * 2).tolist()
+            assert state["x"] is x
+            assert np.asarray(state["hits"]).tolist() == [2 * i + k]
+
+
+def test_around_a_live_part(rt):
+    """The first part asks, and a part behind a live one."""
+    state = State(rt.array(np.zeros(3)))
+    look = sw.eager(lambda _: None)
+
+    def fn(x):
+        h = x * 2 if state.a is x else x * 3
+        look(h)
+        return h + 1 if state.a is x else h + 2
+
+    plain = fn
+    f = rt.graph(fn, max_recordings=16)
+    for kind in ["all are apart", "a is x"] * 3:
+        for i in range(4):
+            x = _scene(rt, state, kind, i)
+            expected = np.asarray(plain(x)).tolist()
+            assert np.asarray(f(x)).tolist() == expected
+
+
+def test_a_function_that_does_not_ask_has_one_recording(rt):
+    """Which arrays are one does not matter to it: no recording is made for it."""
+    state = State(rt.array(np.zeros(3)))
+    f = rt.graph(lambda x: x * 2 + (0 if state.a is None else 1))
+    x = rt.array(np.arange(3.0))
+    for kind in ("other", "other", "x") * 4:
+        state.a = x if kind == "x" else rt.array(np.ones(3))
+        assert np.asarray(f(x)).tolist() == [1, 3, 5]
+    assert f.stats().recordings == 1
+
+
+MUTANTS = {
+    "asked of no recording": (families.are_those, "not node.which or", "True or"),
+    "asked of no encore": (Encore._are_those, "not which", "True"),
+    "keys left out": (Survey.which, "self._walk.array_keys()", "()"),
+    "slots left out": (Survey.which, "*self.arrays(), *keys", "*keys,"),
+    "asked for never": (Survey.which, "not reach.compares", "True"),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_what_would_be_wrong_is_seen(mutant):
+    """Each of these, written wrongly, gives some call another's answer."""
+    rig = Rig("latest")
+
+    def any_wrong():
+        for program in PROGRAMS:
+            test_arrays_that_stay(rig.runtime, program)
+            test_the_answer_is_the_calls_own(rig.runtime, program, KINDS[0])
+
+    any_wrong()
+    with miswritten(*MUTANTS[mutant]), pytest.raises((AssertionError, sw.CaptureError)):
+        any_wrong()
+    rig.abandon()
