@@ -75,6 +75,16 @@ PROGRAMS = [
 ]
 
 
+def _are_keys(x):
+    """Return whether arrays of this kind can be keys: CuPy's cannot."""
+    return type(x).__hash__ is not None
+
+
+def _fits(program, x):
+    if program is _as_a_key and not _are_keys(x):
+        pytest.skip("these arrays cannot be keys")
+
+
 def _scene(rt, state, kind, i):
     """Bind slots as this kind of a call has them; return its argument."""
 
@@ -83,7 +93,7 @@ def _scene(rt, state, kind, i):
 
     x = new(0)
     state.a, state.w, state.several = new(1), new(2), [new(3), new(4)]
-    state.known = {state.several[0]: 2}
+    state.known = {state.several[0]: 2} if _are_keys(x) else {}
     match kind:
         case "a is x":
             state.a = x
@@ -93,7 +103,7 @@ def _scene(rt, state, kind, i):
             state.a = state.w
         case "x is among several":
             state.several[1] = x
-        case "x is a key":
+        case "x is a key" if _are_keys(x):
             state.known[x] = 5
         case "all are one":
             state.a = state.w = x
@@ -122,6 +132,7 @@ def _check(f, program, state, x, times=1):
 def test_the_answer_is_the_calls_own(rt, program, first):
     """Whatever was recorded first, and however often it was replayed since."""
     state = State(rt.array(np.zeros(3)))
+    _fits(program, state.a)
     f = rt.graph(lambda x: program(state, x), max_recordings=32)
     for kind in [first] * 4 + KINDS * 2:
         for i in range(3):
@@ -132,6 +143,7 @@ def test_the_answer_is_the_calls_own(rt, program, first):
 def test_arrays_that_stay(rt, program):
     """Calls like the one before are replayed at once; one that is not, is noticed."""
     state = State(rt.array(np.zeros(3)))
+    _fits(program, state.a)
     f = rt.graph(lambda x: program(state, x))
     x = _scene(rt, state, "all are apart", 0)
     _check(f, program, state, x, 30)
@@ -157,6 +169,7 @@ def test_any_order_of_calls(rt, seed):
     chosen = random.Random(seed)
     state = State(rt.array(np.zeros(3)))
     program = chosen.choice(PROGRAMS)
+    _fits(program, state.a)
     f = rt.graph(lambda x: program(state, x), max_recordings=32)
     x = None
     for i in range(60):
