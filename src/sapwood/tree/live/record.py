@@ -5,6 +5,7 @@ from __future__ import annotations
 from sapwood.errors import CaptureError, DriverError
 from sapwood.tree.adopted import is_spoilt
 from sapwood.tree.attempts import TRIES
+from sapwood.tree.live.adopted import AdoptedParts
 from sapwood.tree.live.parts import Asked, Parts
 from sapwood.tree.live.passed import RAN
 from sapwood.tree.live.staged import StagedParts
@@ -23,18 +24,25 @@ def record_parts(asked: Asked) -> RecordedParts:
     before have run then.
     """
     forest = asked.forest
-    exact = forest.device.driver.abilities.exact_addresses
-    kind = Parts if exact else StagedParts
     left = TRIES
     while True:
         left -= 1
-        parts = kind(asked)
+        parts = _parts_of(asked)
         try:
             return _recorded(parts)
         except DriverError as error:
             forest.renew_capture_stream()
             if not left or not is_spoilt(error) or parts.links or parts.written:
                 raise
+
+
+def _parts_of(asked: Asked) -> Parts:
+    forest = asked.forest
+    if forest.device.driver.abilities.exact_addresses:
+        return Parts(asked)
+    if forest.captor is None:
+        return StagedParts(asked)
+    return AdoptedParts(asked, forest.captor)
 
 
 def _recorded(parts: Parts) -> RecordedParts:

@@ -13,13 +13,11 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, MisuseError
-from sapwood.graphs.adopt import Owner, adopt
 from sapwood.graphs.recording import Recording
 from sapwood.memory.pages import Extent
 from sapwood.memory.range import Range
@@ -28,9 +26,8 @@ from sapwood.tree.accounts import outliving, read, stray
 from sapwood.tree.adapter import Array
 from sapwood.tree.admit import sharing
 from sapwood.tree.ambient import Slot
-from sapwood.tree.attempts import MORE, ROOM
-from sapwood.tree.build import Linker, build
-from sapwood.tree.captor import Adopting, forgotten, lasting, told_of
+from sapwood.tree.build import Drawing, build
+from sapwood.tree.captor import forgotten, lasting
 from sapwood.tree.containers import flatten
 from sapwood.tree.live.crossing import Break, Returned
 from sapwood.tree.live.frame import Frame
@@ -44,7 +41,7 @@ from sapwood.tree.roles import Role
 from sapwood.tree.signature import Place
 from sapwood.tree.stage import spoil
 from sapwood.tree.watch import Capture, Caught
-from sapwood.units import Addr, Mask, Size, size_text
+from sapwood.units import Addr, Mask, Size
 
 __all__ = ["StagedParts"]
 
@@ -55,18 +52,15 @@ class StagedParts(Parts):
     ``frame`` has the function's own arrays, where ``carried`` has those of others, and
     ``passed`` are those of the last live part's arguments, ``owned`` those that the
     last part has put into slots; in ``swapped`` slots the function finds its own while
-    it is captured. ``owners`` are those of the parts that are done, and ``named`` the
-    addresses that the function has shown.
+    it is captured. ``named`` are the addresses that the function has shown. What is
+    ``holding`` arrays ends with the capture of a part.
     """
 
     copies: ClassVar[bool] = True
 
     def __init__(self, asked: Asked) -> None:
         super().__init__(asked)
-        self.captor = asked.forest.captor
-        self.owner: Owner | None = None
         self.theirs, self.last = self.arguments, asked.forest.last
-        self.owners: list[Owner] = []
         self.frame = Frame(self.carried, asked.forest.adapter)
         self.passed: list[Array] = []
         self.owned: list[Array] = []
@@ -75,48 +69,36 @@ class StagedParts(Parts):
         self.holding = ExitStack()
         self.holds: list[Mask] = []
         self.swapped: list[tuple[Slot, Array, Array]] = []
-        self.first_op = self.first_code = 0
 
     # One part.
 
     def _open(self) -> None:
         """Make room for the coming part, and for stand-ins of what is new."""
         super()._open()
-        if self.captor is not None:
-            stream = self.captor.stream()
-            self.owner = self.captor.owner(self.inside(), self._room(), stream)
-            # Other parts may use a stand-in, so that its pages are nobody else's.
-            self.owner.follow(())
+        self._prepare()
         self.frame.stand_in(self.carried, self.roles.now(), self.inside(), self.device)
         if not self.links:
             call = self.order.plan.call
             self.args, self.kwargs = with_leaves(call, self.frame.arrays)
             self.arguments = self.order.bind(self.args, self.kwargs)
 
-    def _room(self) -> Size:
-        """Return how much a part can allocate: nothing can be done twice."""
-        warm = self.order.group.warm
-        return Size(MORE * (ROOM + (warm.room if warm else 0)))
+    def _prepare(self) -> None:
+        """Make ready for the capture of the coming part."""
 
     def _capturing(self, range_: Range) -> Capture:
         """Return the capture of all parts."""
-        if self.captor is None or self.owner is None:
-            warm = self.order.group.warm
-            stays = frozenset() if warm is None else warm.stays
-            return Capture(self.device, self.forest.capture_stream(), range_, stays)
-        return Adopting(self.device, self.captor, range_, self.owner)
+        warm = self.order.group.warm
+        stays = frozenset() if warm is None else warm.stays
+        return Capture(self.device, self.forest.capture_stream(), range_, stays)
 
     def _begin(self) -> None:
         super()._begin()
-        session = self.session
-        session.go_on()
-        self.first_op, self.first_code = len(session.ops), len(session.code)
-        if self.owner is not None:
-            if isinstance(self.capture, Adopting):
-                self.capture.owner = self.owner
-            arrays = [*self.frame.arrays, *self.before.arrays()]
-            self.holding.enter_context(self.owner.holding(arrays))
+        self.session.go_on()
+        self._hold()
         self._swap_in()
+
+    def _hold(self) -> None:
+        """Take note of what there is when the capture of the coming part begins."""
 
     def _swap_in(self) -> None:
         """Have the function find its own arrays in slots, where others have copies."""
@@ -168,12 +150,7 @@ class StagedParts(Parts):
             held = [Bytes(each.address, each.size) for each in self.frame.new]
             if self.order.plan.escapes and not last:
                 held += outputs.storages
-            drawing = replace(
-                drawing,
-                held=held,
-                lives=self.owner.lives(()) if self.owner is not None else (),
-                link=self._linker(graph),
-            )
+            drawing = self._adopted(replace(drawing, held=held), graph)
             node = build(drawing, self.inside(), self.device)
         with self.outside():
             marks = adapter.marks(self.arrays.arrays)
@@ -187,8 +164,6 @@ class StagedParts(Parts):
             node.clobbers = Mask(node.clobbers | mask)
         shared = sharing(self.arrays, self.carried)
         self.links.append(Link(node, slots, shared, None, idle))
-        if self.owner is not None:
-            self.owners.append(self.owner)
         self.holds.append(node.held)
         self.device.pages.hold(node.held)
 
@@ -198,18 +173,6 @@ class StagedParts(Parts):
 
     def _refuse(self, shown: Any, *, last: bool) -> None:
         """Raise where the function did what no replay of the part could do."""
-        if self.owner is None:
-            return
-        if self.owner.short:
-            raise CaptureError(
-                f"the function allocates more than {size_text(self._room())} while a "
-                "part of it is captured",
-                remedy="Graph what is before and behind the live part each for itself",
-            )
-        # What a live part is passed leads nowhere: no gradient comes back from there.
-        refusal = self.owner.refusal(shown if last else None, self.frame.arrays)
-        if refusal is not None:
-            raise refusal
 
     def _check_found(self) -> None:
         """Note where the function finds an array by itself that a replay would not."""
@@ -245,8 +208,6 @@ class StagedParts(Parts):
         return replace(outputs, storages=(*outputs.storages, *made.values()))
 
     def _survivors(self) -> list[Bytes]:
-        if self.owner is not None:
-            return [Bytes(*each) for each in self.owner.survivors()]
         alive = self.capture.survivors(self.first)
         for storage in alive:
             # For the parts to come it is memory like any other.
@@ -255,20 +216,13 @@ class StagedParts(Parts):
         return [Bytes(storage.address, storage.size) for storage in alive]
 
     def _recorded(self, graph: GraphHandle, places: Sequence[Place]) -> Recording:
-        range_, session, frame = self.inside(), self.session, self.frame
-        if self.owner is None:
-            lines = session.lines[self.first_line :]
-            return read(graph, lines, places, frame.stages, range_, self.device)
-        return told_of(
-            session, places, frame.stages, range_, self.first_op, frame.crossing
-        )
+        lines, stages = self.session.lines[self.first_line :], self.frame.stages
+        return read(graph, lines, places, stages, self.inside(), self.device)
 
-    def _linker(self, graph: GraphHandle) -> Linker | None:
-        if self.owner is None:
-            return None
-        code = tuple(each for _, each in self.session.code[self.first_code :])
-        driver = self.device.driver
-        return partial(adopt, driver, graph, owner=self.owner, code=code)
+    def _adopted(self, drawing: Drawing, graph: GraphHandle) -> Drawing:
+        """Return a part's drawing, with what is known of whoever captured it."""
+        del graph
+        return drawing
 
     def _candidates(self) -> list[Extent]:
         # Stand-ins are written while others may hold outputs.
@@ -328,10 +282,12 @@ class StagedParts(Parts):
         return outliving([(at, size, lines.get(at)) for at, size in lost])
 
     def _lost(self) -> list[tuple[Addr, Size]]:
-        alive = [each for owner in self.owners for each in owner.survivors()]
+        return [each for each in self._alive() if each[0] not in self.named]
+
+    def _alive(self) -> list[tuple[Addr, Size]]:
+        """Return what parts have allocated that somebody has."""
         held = (ref() for ref in self.mine)
-        alive += [(each.address, each.size) for each in held if each is not None]
-        return [each for each in alive if each[0] not in self.named]
+        return [(each.address, each.size) for each in held if each is not None]
 
     def let_go(self) -> None:
         """Forget what the call made: from now on others say how long it lives."""
@@ -363,6 +319,8 @@ class StagedParts(Parts):
             release(self.spoil)
             release(self._put_back)
             release(self.holding.close)
-            if self.owner is not None and len(self.owners) == len(self.links):
-                release(self.owner.close)
+            release(self._drop)
             release(super().close)
+
+    def _drop(self) -> None:
+        """Give back what the capture of a part has, of which there is no node."""
