@@ -147,6 +147,7 @@ class _Steps:
         self.test(Op.LATEST, at, len(self.made.latest))
         self.made.latest.append(weakref.ref(value))
         self.made.found.append(at)
+        return at
 
 
 def _table(model):
@@ -168,7 +169,9 @@ def _steps_of(part, at, steps):
     steps.test(Op.LENGTH, arrays, len(part.arrays))
     for name, value in part.arrays.items():
         steps.latest(Op.ITEM, arrays, name, value)
-    steps.latest(Op.ATTRIBUTE, at, "grad", part.grad)
+    grad = steps.latest(Op.ATTRIBUTE, at, "grad", part.grad)
+    # As an optimizer has it, too.
+    steps.test(Op.SAME, steps.add(Op.ATTRIBUTE, at, "grad"), grad)
 
 
 def _exchanged(row):
@@ -295,6 +298,34 @@ def test_what_is_not_read_again(made):
         assert look() == []
     assert len(asked) == TIMES
     names["plain"]["b"] = 2
+    assert look() is None
+
+
+@pytest.mark.skipif(not WATCHES, reason="dicts are watched on CPython 3.12")
+def test_what_is_bound_anew_each_time(made):
+    """In two slots, as gradients are: for that, nothing else is opened again."""
+    opened, thing, row = [], Thing(), [Thing()]
+    thing.row = row
+
+    def opens(of):
+        opened.append(of)
+        return [*of.row]
+
+    def rests(of):
+        return [(vars(of), ("row",)), (row, None)]
+
+    steps = _Steps()
+    at = steps.add(Op.ROOT, 0, lambda: thing)
+    grad = steps.latest(Op.ATTRIBUTE, at, "grad", row[0])
+    steps.test(Op.SAME, steps.add(Op.ATTRIBUTE, at, "grad"), grad)
+    steps.latest(Op.ITEM, steps.add(Op.OPEN, at, opens, rests), 0, row[0])
+    look = made(steps.made)
+    for _ in range(TIMES):
+        thing.grad = Thing()
+        steps.made.latest[0] = weakref.ref(thing.grad)
+        assert look() == [thing.grad, row[0]]
+    assert len(opened) < 4
+    steps.made.latest[0] = weakref.ref(row[0])
     assert look() is None
 
 

@@ -180,7 +180,7 @@ class TorchAdapter:
         look, flags, kind = template
         look["storage_offset"] = offset // look["dtype"].itemsize
         tensor = tensor_over(look, theirs)
-        if flags & ~LEAF or kind:
+        if not _is_plain(flags, kind):
             return _finished(tensor, flags, KINDS[kind])
         return tensor
 
@@ -208,7 +208,7 @@ class TorchAdapter:
     ) -> Callable[[], Any] | None:
         """Return what makes tensors quickly, like one that it has; None for others."""
         look, flags, kind = template
-        if not self._on_cuda or flags & ~LEAF or kind or _tensor_like is None:
+        if not self._on_cuda or not _is_plain(flags, kind) or _tensor_like is None:
             return None
         first = self._over(template, theirs, offset)
         return partial(_tensor_like, first, look["size"], look["stride"], 0)
@@ -261,6 +261,18 @@ def _references_of_tensors() -> int:
     return together - alone
 
 
+def _is_plain(flags: int, kind: int) -> bool:
+    """Return whether a tensor is all that its storage says.
+
+    One that required grad, and was no leaf, has no way back: a replay's requires none.
+    """
+    return not (kind or _wants_grad(flags) or flags & (CONJUGATE | NEGATIVE))
+
+
+def _wants_grad(flags: int) -> bool:
+    return bool(flags & REQUIRES_GRAD and flags & LEAF)
+
+
 def _finished(tensor: Any, flags: int, kind: type) -> Any:
     """Return the tensor with what its storage does not say."""
     with torch.no_grad():
@@ -268,9 +280,9 @@ def _finished(tensor: Any, flags: int, kind: type) -> Any:
             tensor = torch._conj(tensor)
         if flags & NEGATIVE:
             tensor = torch._neg_view(tensor)
-    wants = flags & REQUIRES_GRAD and flags & LEAF
+    wants = _wants_grad(flags)
     if kind is torch.nn.Parameter:
-        return torch.nn.Parameter(tensor, requires_grad=bool(wants))
+        return torch.nn.Parameter(tensor, requires_grad=wants)
     if kind is torch.nn.Buffer:
         return torch.nn.Buffer(tensor)
     return tensor.requires_grad_() if wants else tensor

@@ -160,10 +160,11 @@ static void now_known(struct builder *b, const struct step *s, Object *object,
   b->known[s->at] = (struct known){object, firm, 0, 0};
 }
 
-/* Whether later steps look into what a step has read. */
+/* Whether later steps look into what a step has read. To ask whether another is the
+ * same is no look: what is bound anew by every replay may stand in two slots. */
 static int looked_into(const struct step *s, const struct step *end) {
   for (const struct step *next = s + 1; next < end; next++) {
-    if (takes_of(next->op) && next->of == s->at)
+    if (takes_of(next->op) && next->op != SAME && next->of == s->at)
       return 1;
     if (!tests_at(next->op) && next->at == s->at)
       return 0;
