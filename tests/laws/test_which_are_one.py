@@ -14,6 +14,7 @@ from sapwood.testing.tree_mutants import miswritten
 from sapwood.tree import families
 from sapwood.tree.ambient import Survey
 from sapwood.tree.encore import Encore
+from sapwood.tree.recorder import Order
 
 
 class State:
@@ -229,6 +230,54 @@ def test_around_a_live_part(rt):
             assert np.asarray(f(x)).tolist() == expected
 
 
+def _of_keys_passed(known, x):
+    return x * known.get(x, 3)
+
+
+def _of_keys_with_others(known, x):
+    return x * known.get((x, 0), 3)
+
+
+@pytest.mark.parametrize("ask", [_of_keys_passed, _of_keys_with_others])
+@pytest.mark.parametrize("passed", [True, False])
+def test_keys_of_what_is_passed_or_reached(rt, ask, passed):
+    """Alone or in tuples, in a dict that is an argument or a slot's."""
+    a, b = rt.array(np.ones(3)), rt.array(np.ones(3))
+    if not _are_keys(a):
+        pytest.skip("these arrays cannot be keys")
+    known = {a: 2} if ask is _of_keys_passed else {(a, 0): 2}
+    state = State(a)
+    state.known = known
+    f = rt.graph(ask if passed else lambda _, x: ask(state.known, x))
+    for x in [b] * 8 + [a] * 4 + [b] * 2:
+        expected = np.asarray(ask(known, x)).tolist()
+        found = f(known, x) if passed else f(0, x)
+        assert np.asarray(found).tolist() == expected
+
+
+def test_a_slot_that_another_thread_binds_meanwhile(rt, monkeypatch):
+    """Between the look at a call and its capture, once: later calls are as ever."""
+    state, x = State(rt.array(np.ones(3))), rt.array(np.arange(3.0))
+    f = rt.graph(lambda x: x * 2 if state.a is x else x * 3)
+    f(x)
+    apart, check = state.a, Order.check_same
+
+    def binds(order, now):
+        if state.a is apart and not bound:
+            bound.append(1)
+            state.a = x
+            now = order.survey({})
+        check(order, now)
+
+    bound = []
+    monkeypatch.setattr(Order, "check_same", binds)
+    assert np.asarray(f(x)).tolist() == [0, 2, 4]
+    assert bound
+    for a, factor in [(apart, 3), (x, 2)] * 4:
+        state.a = a
+        assert np.asarray(f(x)).tolist() == [0, factor, 2 * factor]
+
+
 def test_a_function_that_does_not_ask_has_one_recording(rt):
     """Which arrays are one does not matter to it: no recording is made for it."""
     state = State(rt.array(np.zeros(3)))
@@ -243,8 +292,8 @@ def test_a_function_that_does_not_ask_has_one_recording(rt):
 MUTANTS = {
     "asked of no recording": (families.are_those, "not node.which or", "True or"),
     "asked of no encore": (Encore._are_those, "not which", "True"),
-    "keys left out": (Survey.which, "self._walk.array_keys()", "()"),
-    "slots left out": (Survey.which, "*self.arrays(), *keys", "*keys,"),
+    "keys left out": (Survey._array_keys, "self._walk.array_keys()", "()"),
+    "slots left out": (Survey.which, "*self.arrays(), *", "*(), *"),
     "asked for never": (Survey.which, "not reach.compares", "True"),
 }
 

@@ -467,6 +467,19 @@ def _asked_of_keys(o, x):
     return x * o.known.get(x, 3.0)
 
 
+def test_one_array_passed_twice(rig):
+    """Where one of the two is only asked about, and was another so far."""
+    f = rig.runtime.graph(lambda a, b: a * 2.0 if a is b else a * 3.0)
+    x, y, z = (rig.runtime.array(np.full(4, k)) for k in (1.0, 5.0, 7.0))
+    pairs = [(x, y), (x, z), (y, z), (z, x)]
+    for turn in range(60):
+        f(*pairs[turn % 4])
+    assert rig.lending.launches > 20
+    for _ in range(3):
+        assert np.asarray(f(x, x)).tolist() == [2.0] * 4
+        assert np.asarray(f(x, y)).tolist() == [3.0] * 4
+
+
 @pytest.mark.parametrize("fn", [_asked_of_a_slot, _asked_of_keys])
 def test_an_argument_that_the_function_has_itself(rig, fn):
     """All is as ever but that: what it asks has another answer."""

@@ -129,12 +129,21 @@ static int is_alone(const struct again *a) {
          slot(a, PAGES, REVOKED) == &_Py_FalseStruct;
 }
 
+/* Whether no array is passed twice: it would lie where it does, but be the same one. */
+static int are_others(const struct again *a, Object *const *call) {
+  for (Size k = 1; k < a->count; k++)
+    for (Size j = 0; j < k; j++)
+      if (call[k] == call[j])
+        return 0;
+  return 1;
+}
+
 static int are_arguments_fit(struct again *a, Object *const *call) {
   int same = 1;
   for (Size k = 0; k < a->count; k++)
     if (!fits(a, k, call[k], &same))
       return 0;
-  return same || (is_alone(a) && are_apart(a));
+  return same || (is_alone(a) && are_others(a, call) && are_apart(a));
 }
 
 /* Whether a mask is without these pages, or has them all; one that did is known. */

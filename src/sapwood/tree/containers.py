@@ -1,7 +1,8 @@
 """Nests of containers, taken apart into leaves and put together again; constants.
 
 A structure is hashable and says everything of a nest except its leaves: classes,
-keys in their order, names of fields. Putting together always gives fresh containers.
+keys in their order, names of fields, and which containers are one. Putting together
+always gives fresh containers.
 """
 
 from __future__ import annotations
@@ -25,16 +26,19 @@ __all__ = [
     "constant_key",
     "container_of",
     "flatten",
+    "is_shared",
     "keys_of",
-    "paths",
     "plain_keys",
+    "put_together",
     "register_container",
     "registered",
+    "taken_apart",
     "unflatten",
 ]
 
 Structure: TypeAlias = Hashable
-"""A nest without its leaves; ``None`` is one leaf."""
+"""A nest without its leaves; ``None`` is one leaf, a number a container once more:
+of those but tuples, in the order in which they end."""
 
 _DEPTH = 200
 
@@ -60,12 +64,30 @@ def flatten(value: Any, is_array: Callable[[Any], bool]) -> tuple[list[Any], Str
     ``is_array`` claims. Raises `MisuseError` for a nest that contains itself, and for
     other subclasses of the built-in containers.
     """
+    return taken_apart(value, is_array)[:2]
+
+
+def taken_apart(
+    value: Any, is_array: Callable[[Any], bool]
+) -> tuple[list[Any], Structure, list[Any]]:
+    """Return what `flatten` does, and the containers in the order of their numbers."""
     leaves: list[Any] = []
-    return leaves, _fold(value, is_array, leaves, 0)
+    seen: dict[int, tuple[int, Any]] = {}
+    structure = _fold(value, is_array, leaves, seen, 0)
+    return leaves, structure, [each for _, each in seen.values()]
+
+
+def is_shared(cls: type) -> bool:
+    """Return whether it matters which containers of a class are one."""
+    return not issubclass(cls, tuple)
 
 
 def _fold(
-    value: Any, is_array: Callable[[Any], bool], leaves: list[Any], depth: int
+    value: Any,
+    is_array: Callable[[Any], bool],
+    leaves: list[Any],
+    seen: dict[int, tuple[int, Any]],
+    depth: int,
 ) -> Structure:
     cls = type(value)
     known = _known.get(cls, _UNSEEN)
@@ -73,6 +95,8 @@ def _fold(
     if container is None or (cls not in _BUILT_IN and is_array(value)):
         leaves.append(value)
         return None
+    if id(value) in seen:
+        return seen[id(value)][0]
     if depth == _DEPTH:
         raise MisuseError(
             f"a {cls.__name__} is nested deeper than {_DEPTH} levels, or contains "
@@ -85,7 +109,10 @@ def _fold(
             leaves.append(child)
             folded.append(None)
         else:
-            folded.append(_fold(child, is_array, leaves, depth + 1))
+            folded.append(_fold(child, is_array, leaves, seen, depth + 1))
+    if is_shared(cls):
+        # Held meanwhile: what `flatten` makes must not lend its number to another.
+        seen[id(value)] = len(seen), value
     return cls, rest, tuple(folded)
 
 
@@ -96,7 +123,7 @@ def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     """
     rest = iter(leaves)
     try:
-        value = _unfold(structure, rest)
+        value = _unfold(structure, rest, [])
     except StopIteration:
         raise MisuseError(
             "there are fewer leaves than the structure has places: pass them all"
@@ -108,13 +135,24 @@ def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     return value
 
 
-def _unfold(structure: Any, leaves: Iterator[Any]) -> Any:
+def _unfold(structure: Any, leaves: Iterator[Any], made: list[Any]) -> Any:
     if structure is None:
         return next(leaves)
+    if type(structure) is int:
+        return made[structure]
     cls, rest, folded = structure
     children = [
-        next(leaves) if child is None else _unfold(child, leaves) for child in folded
+        next(leaves) if child is None else _unfold(child, leaves, made)
+        for child in folded
     ]
+    value = put_together(cls, rest, children)
+    if is_shared(cls):
+        made.append(value)
+    return value
+
+
+def put_together(cls: type, rest: Any, children: list[Any]) -> Any:
+    """Return a fresh container of what another one was taken apart into."""
     container = container_of(cls)
     if container is None:
         raise MisuseError(
@@ -122,26 +160,6 @@ def _unfold(structure: Any, leaves: Iterator[Any]) -> Any:
             "register_container"
         )
     return container.unflatten(rest, children)
-
-
-def paths(structure: Structure, root: str = "args") -> tuple[str, ...]:
-    """Return the name of each leaf as a user would write it: ``args[0]['w'].bias``."""
-    return tuple(_name(structure, root))
-
-
-def _name(structure: Any, path: str) -> Iterator[str]:
-    if structure is None:
-        yield path
-        return
-    cls, rest, folded = structure
-    container = container_of(cls)
-    labels = (
-        _indices(rest, len(folded))
-        if container is None
-        else (container.labels(rest, len(folded)))
-    )
-    for label, child in zip(labels, folded, strict=True):
-        yield from _name(child, path + label)
 
 
 def register_container(
@@ -162,7 +180,7 @@ def register_container(
             f"{cls.__name__} is taken apart already: register a class of your own"
         )
 
-    def taken_apart(value: Any) -> tuple[Sequence[Any], Hashable]:
+    def parts(value: Any) -> tuple[Sequence[Any], Hashable]:
         children, rest = flatten(value)
         try:
             hash(rest)
@@ -173,7 +191,7 @@ def register_container(
             ) from None
         return tuple(children), rest
 
-    _registered[cls] = _known[cls] = Container(taken_apart, unflatten, _indices)
+    _registered[cls] = _known[cls] = Container(parts, unflatten, _indices)
 
 
 def registered(cls: type) -> Container | None:
@@ -221,22 +239,20 @@ def _container(cls: type) -> Container | None:
 def _dataclass(cls: type) -> Container:
     fields = tuple(each.name for each in dataclasses.fields(cls))
 
-    def taken_apart(value: Any) -> tuple[Sequence[Any], Hashable]:
+    def parts(value: Any) -> tuple[Sequence[Any], Hashable]:
         more = getattr(value, "__dict__", {})
         names = [name for name in fields if name in more or hasattr(value, name)]
         names += [name for name in more if name not in fields]
         return [getattr(value, name) for name in names], tuple(names)
 
-    def put_together(names: tuple[str, ...], children: list[Any]) -> Any:
+    def filled(names: tuple[str, ...], children: list[Any]) -> Any:
         value: Any = object.__new__(cls)
         for name, child in zip(names, children, strict=True):
             # Frozen dataclasses forbid their own setattr.
             object.__setattr__(value, name, child)
         return value
 
-    return Container(
-        taken_apart, put_together, lambda names, _: [f".{name}" for name in names]
-    )
+    return Container(parts, filled, lambda names, _: [f".{name}" for name in names])
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +270,6 @@ def keys_of(value: dict[Any, Any]) -> Any:
         if type(key) is not str:
             return _Keys(tuple(map(constant_key, keys)), keys)
     return keys
-
-
-def _items(keys: Any, children: list[Any]) -> Iterable[tuple[Any, Any]]:
-    return zip(plain_keys(keys), children, strict=True)
 
 
 def plain_keys(keys: Any) -> tuple[Any, ...]:
@@ -294,17 +306,21 @@ _BUILT_IN: dict[type, Container] = {
     ),
     dict: Container(
         lambda value: (tuple(value.values()), keys_of(value)),
-        lambda keys, children: dict(_items(keys, children)),
+        lambda keys, children: dict(zip(plain_keys(keys), children, strict=True)),
         _subscripts,
     ),
     OrderedDict: Container(
         lambda value: (tuple(value.values()), keys_of(value)),
-        lambda keys, children: OrderedDict(_items(keys, children)),
+        lambda keys, children: OrderedDict(
+            zip(plain_keys(keys), children, strict=True)
+        ),
         _subscripts,
     ),
     defaultdict: Container(
         lambda value: (tuple(value.values()), (value.default_factory, keys_of(value))),
-        lambda rest, children: defaultdict(rest[0], _items(rest[1], children)),
+        lambda rest, children: defaultdict(
+            rest[0], zip(plain_keys(rest[1]), children, strict=True)
+        ),
         lambda rest, count: _subscripts(rest[1], count),
     ),
 }
@@ -373,12 +389,7 @@ _constants: dict[type, Callable[[Any], Hashable]] = {
     bytes: lambda value: (bytes, value),
     bytearray: lambda value: (bytearray, bytes(value)),
     range: lambda value: (range, value.start, value.stop, value.step),
-    slice: lambda value: (
-        slice,
-        constant_key(value.start),
-        constant_key(value.stop),
-        constant_key(value.step),
-    ),
+    slice: lambda x: (slice, *map(constant_key, (x.start, x.stop, x.step))),
     tuple: _item_keys,
     frozenset: _item_keys,
     set: _item_keys,

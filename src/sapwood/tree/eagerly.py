@@ -20,7 +20,7 @@ from sapwood.tree.options import Options
 from sapwood.tree.outputs import analyse
 from sapwood.tree.parameters import Parameters
 from sapwood.tree.recorder import plain_changes
-from sapwood.tree.session import Session
+from sapwood.tree.session import Session, Unready
 from sapwood.tree.signature import Call
 from sapwood.tree.watch import Watched, warm_up
 
@@ -80,6 +80,20 @@ class Eagerly:
             self.cannot(group, error)
             self.diary.passed_through(call, str(error))
         return watched.result
+
+    def unready(
+        self,
+        error: Unready,
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        group: Group,
+        before: Survey,
+    ) -> Any:
+        """Run a call eagerly that could not be captured yet."""
+        if error.moved:
+            return self.pass_through(call, args, kwargs, error.what)
+        return self.warm_up(call, args, kwargs, group, before)
 
     def cannot(self, group: Group, error: CaptureError) -> None:
         """Raise a capture error, or remember it where the user said so."""

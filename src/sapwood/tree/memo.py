@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from operator import call, is_
 from typing import Any, Final, TypeAlias
 
 from sapwood.tree.adapter import Adapter
-from sapwood.tree.containers import Structure, container_of
+from sapwood.tree.containers import Structure, container_of, is_shared
 from sapwood.tree.likeness import Likeness
 from sapwood.tree.signature import Arrays, Call
 from sapwood.units import Addr
@@ -78,6 +79,8 @@ class Memo:
         arrays = set(seen.positions)
         constants = [(i, x) for i, x in enumerate(seen.leaves) if i not in arrays]
         if sharing is not None or any(type(x) not in _PLAIN for _, x in constants):
+            return None
+        if not _are_apart(seen.structure, arrays):
             return None
         return cls(seen, [parts[i] for i in seen.positions], constants, adapter)
 
@@ -160,6 +163,39 @@ class Memo:
                     return None
                 lows[k] = seen[2]
         return lows
+
+
+def _are_apart(structure: Any, arrays: AbstractSet[int]) -> bool:
+    """Return whether no two containers of calls that are alike could be one.
+
+    Those with arrays could not: these, at positions in ``arrays``, would be the same.
+    """
+    walk = _Walk(arrays)
+    args, kwargs = structure[2]
+    # What names go into is made by every call.
+    for each in (*args[2], *kwargs[2]):
+        walk.into(each)
+    return not walk.repeats and walk.bare <= 1
+
+
+class _Walk:
+    """Counts containers without arrays, leaf by leaf."""
+
+    def __init__(self, arrays: AbstractSet[int]) -> None:
+        self._arrays, self._leaf = arrays, 0
+        self.bare, self.repeats = 0, False
+
+    def into(self, structure: Any) -> bool:
+        """Go through a nest; return whether there is an array in it."""
+        if structure is None:
+            self._leaf += 1
+            return self._leaf - 1 in self._arrays
+        if type(structure) is int:
+            self.repeats = True
+            return False
+        found = [self.into(child) for child in structure[2]]
+        self.bare += is_shared(structure[0]) and not any(found)
+        return any(found)
 
 
 def _is_flat(structure: Structure) -> bool:

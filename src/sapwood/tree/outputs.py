@@ -191,6 +191,8 @@ class Outputs:
 def _is_fixed(structure: Any) -> bool:
     if structure is None:
         return True
+    if type(structure) is int:
+        return False
     cls, _, folded = structure
     return issubclass(cls, tuple) and all(map(_is_fixed, folded))
 

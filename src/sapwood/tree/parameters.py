@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sapwood.errors import MisuseError
-from sapwood.tree.containers import paths
+from sapwood.tree.paths import paths
 from sapwood.tree.signature import Call
 
 __all__ = ["Parameters", "check_kind"]

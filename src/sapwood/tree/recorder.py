@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
 from sapwood.tree.node import Node
 from sapwood.tree.outputs import Outputs, analyse
+from sapwood.tree.refill import refilled
 from sapwood.tree.repack import repacked
 from sapwood.tree.roles import History, Role, assign
 from sapwood.tree.session import Session, Unready
@@ -78,7 +79,7 @@ class Order:
         """Raise `Unready` where other arrays are one than when the order was made."""
         given = self.plan.call.given.arrays
         if now.which(given) != self.before.which(given):
-            raise Unready("another thread has bound a slot meanwhile")
+            raise Unready("another thread has bound a slot meanwhile", moved=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +231,18 @@ def take(
         capture.written = plain_changes(changes)
         raise
     try:
+        shown = _as_it_is(captured.result, forest.adapter)
+        captured = replace(captured, result=shown)
         return Taken(captured, before, order.survey(arguments))
     except BaseException:
         forest.device.driver.destroy_graph(captured.graph)
         raise
+
+
+def _as_it_is(result: Any, adapter: Adapter) -> Any:
+    """Return a result of which nothing changes when what it bound is unbound."""
+    leaves, structure = flatten(result, adapter.is_array)
+    return unflatten(structure, leaves)
 
 
 def settled(
@@ -294,7 +303,7 @@ def with_leaves(
     leaves = list(call.leaves)
     for position, array in zip(call.positions, arrays, strict=True):
         leaves[position] = array
-    args, kwargs = unflatten(call.structure, leaves)
+    args, kwargs = refilled(call.structure, leaves, call.leaves, call.containers)
     return args, kwargs
 
 

@@ -161,8 +161,7 @@ class Runner:
     ) -> Any:
         node, ambient = found
         result, values, _ = replay(self.forest, node, call.given, ambient)
-        tally = self.diary.tally
-        tally["copied_bytes"] += node.copied_bytes
+        self.diary.tally["copied_bytes"] += node.copied_bytes
         if node.escapes:
             self.diary.escaped(node)
         if values:
@@ -174,6 +173,8 @@ class Runner:
 
     def _missed(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         forest = self.forest
+        if not (call.is_flat or call.containers):  # it was recognised
+            call = describe(args, kwargs, forest.adapter)
         before = self._look(args, kwargs)
         key = before.key_with(call.given.arrays)
         with forest.device.lock:
@@ -188,8 +189,7 @@ class Runner:
                 self.diary.tally["replays"] += 1
                 return result
             group = self.families.group(call, key, self.options.max_variants)
-            reached = before.array_slots()
-            self.families.saw(call, group, reached, self.forest.inherits)
+            self.families.saw(call, group, before.array_slots(), forest.inherits)
             reasons = self._note(call, group, self.recall.note(group, asked))
             step = self._decide(group, reasons)
             if step.deed is Deed.RESTORE:
@@ -234,8 +234,8 @@ class Runner:
         try:
             order = self._order(call, group, step, before)
             made = (self.forest.recorder or record)(order, self.forest)
-        except Unready:
-            return self.eagerly.warm_up(call, args, kwargs, group, before)
+        except Unready as error:
+            return self.eagerly.unready(error, call, args, kwargs, group, before)
         except CaptureError as error:
             if not self.options.tolerant:
                 raise
@@ -264,8 +264,8 @@ class Runner:
         order, tolerant = self._order(call, group, step, before), self.options.tolerant
         try:
             recorded = record_parts(Asked(order, args, kwargs, self.forest, tolerant))
-        except Unready:
-            return self.eagerly.warm_up(call, args, kwargs, group, before)
+        except Unready as error:
+            return self.eagerly.unready(error, call, args, kwargs, group, before)
         result, made, unfit = recorded
         unfit = unfit or ("" if made.error else self._no_room(group, made.node))
         if made.error is None and not unfit:

@@ -65,14 +65,21 @@ Between: TypeAlias = Callable[[LivePart, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Unready(CaptureError):
-    """A function cannot be captured before another warm-up; nothing of it has run."""
+    """A function cannot be captured before another warm-up; nothing of it has run.
 
-    def __init__(self, what: str, *, where: str | None = None) -> None:
+    Where the call has ``moved``, to be another one than it was taken for, a warm-up
+    of it would not be that one's.
+    """
+
+    def __init__(
+        self, what: str, *, where: str | None = None, moved: bool = False
+    ) -> None:
         super().__init__(what, where=where, remedy="Call it again, outside of captures")
+        self.moved = moved
 
     def anew(self) -> Unready:
         """Return the same error without a traceback."""
-        return Unready(self.what, where=self.where)
+        return Unready(self.what, where=self.where, moved=self.moved)
 
 
 class Use(NamedTuple):

@@ -14,7 +14,7 @@ from weakref import ref
 
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array, Marks
-from sapwood.tree.containers import constant_key, flatten
+from sapwood.tree.containers import constant_key, taken_apart
 from sapwood.tree.likeness import Likeness
 from sapwood.units import Addr
 
@@ -74,7 +74,8 @@ NONE: Final = Arrays([], [], [], None)
 class Call(NamedTuple):
     """One call of a graphed function.
 
-    ``positions`` say where in ``leaves`` each array stands.
+    ``positions`` say where in ``leaves`` each array stands. ``containers`` are the
+    call's own, in the order of their numbers; they may be left out, as may be all.
     """
 
     key: Hashable
@@ -82,6 +83,7 @@ class Call(NamedTuple):
     structure: Hashable
     positions: Sequence[int]
     given: Arrays
+    containers: Sequence[Any] = ()
 
     @property
     def is_flat(self) -> bool:
@@ -99,7 +101,8 @@ def describe(
     Raises `TypeError` for a value that the adapter refuses, `StaleOutput` for an
     array that was revoked, `MisuseError` for a container that contains itself.
     """
-    leaves, structure = flatten((args, kwargs), adapter.is_array)
+    nest = args, kwargs
+    leaves, structure, containers = taken_apart(nest, adapter.is_array)
     parts: list[Hashable] = []
     positions: list[int] = []
     arrays: list[Array] = []
@@ -119,7 +122,7 @@ def describe(
     given = _grouped(arrays, storages, lows)
     sharing = None if given.sharing is None else (given.sharing, _twins(arrays))
     key = (structure, tuple(parts), sharing)
-    return Call(key, leaves, structure, positions, given)
+    return Call(key, leaves, structure, positions, given, containers)
 
 
 def _twins(arrays: Sequence[Array]) -> tuple[int, ...]:

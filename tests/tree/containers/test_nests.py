@@ -14,10 +14,10 @@ from sapwood.errors import MisuseError
 from sapwood.tree.containers import (
     constant_key,
     flatten,
-    paths,
     register_container,
     unflatten,
 )
+from sapwood.tree.paths import paths
 
 Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024 - as users write them
 

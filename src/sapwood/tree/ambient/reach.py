@@ -6,6 +6,7 @@ more names: the walk is repeated until nothing is added.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -204,18 +205,23 @@ class Walk:
         ]
 
     def array_keys(self) -> list[Any]:
-        """Return the arrays that are keys in what guards look at."""
-        return [key for inside in self.guarded() for key in self._keys(inside.rows)]
+        """Return the arrays that are keys, or in keys, in what guards look at.
 
-    def _keys(self, rows: Sequence[Row]) -> list[Any]:
-        is_array = self.arrays.is_array
-        return [
-            row.key for row in rows if type(row.key) is not str and is_array(row.key)
-        ]
+        Those of arguments' dicts are the same ones in all calls of a signature.
+        """
+        found = [each.rows for each in self.insides if each.view.guarded]
+        return [array for rows in found for array in self._keys(rows)]
 
-    def _is_users(self, node: Node) -> bool:
-        owner = type(self.nodes[node.parent].value) if node.parent >= 0 else None
-        return owner is None or owner_of_class(owner) != "installed"
+    def _keys(self, rows: Sequence[Row]) -> Iterator[Any]:
+        for row in rows:
+            if type(row.key) is not str:
+                yield from _arrays_in(row.key, self.arrays)
+
+    def _is_asked(self, node: Node) -> bool:
+        """Return whether it may be the user's code that asks for what is in there."""
+        if node.parent < 0 or (node.step and node.step[1] in self.reach.names):
+            return True
+        return owner_of_class(type(self.nodes[node.parent].value)) != "installed"
 
     def _is_held(self, node: Node) -> bool:
         return not node.covered and (
@@ -247,7 +253,11 @@ class Walk:
             self._row(number, node, view, key, value) for key, value in _items(space)
         ]
         self.insides.append(Inside(number, view, rows, lacks, named))
-        if view is views.DICT and self._is_users(node) and self._keys(rows):
+        if (
+            view is views.DICT
+            and self._is_asked(node)
+            and next(self._keys(rows), None) is not None
+        ):
             # A look-up asks which of them the key is.
             self.reach.compares = True
 
@@ -343,6 +353,16 @@ def _growing(nodes: list[Node], first: int) -> Iterator[tuple[int, Node]]:
 def _items(space: views.Space) -> list[tuple[Any, Any]]:
     # A copy: other threads may write while this one reads.
     return list(space.items() if isinstance(space, Mapping) else enumerate(space))
+
+
+def _arrays_in(key: Any, arrays: Arrays) -> Iterator[Any]:
+    if type(key) is weakref.ref:
+        key = key()
+    if type(key) in {tuple, frozenset}:
+        for each in key:
+            yield from _arrays_in(each, arrays)
+    elif arrays.is_array(key):
+        yield key
 
 
 def label_of(

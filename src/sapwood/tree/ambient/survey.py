@@ -118,10 +118,15 @@ class Survey:
         reach = (self._retraced or self._walk).reach
         if not reach.compares:
             return ()
-        # There is no trail where arrays are keys.
-        keys = () if self._retraced is not None else self._walk.array_keys()
-        arrays = *self.arrays(), *keys
+        arrays = *self.arrays(), *self._array_keys()
         return twins((*given, *arrays)) if arrays else ()
+
+    def _array_keys(self) -> Sequence[Any]:
+        if self._retraced is None:
+            return self._walk.array_keys()
+        # There is no trail where arrays are keys, but in what the call is passed.
+        more = self._retraced.more
+        return [] if more is None else more.array_keys()
 
     def key_with(self, given: Sequence[Any]) -> AmbientKey:
         """Return what tells a call of these arrays from others, their looks aside."""
@@ -168,13 +173,14 @@ class Survey:
     def guards(self, used: Callable[[Any], bool]) -> Ambient:
         """Return the guards of what was read; ``used`` arrays are to be pinned.
 
-        Those of one trail are the same guards, where the same arrays are used, and
-        the same slots hold one array.
+        Those of one trail are the same guards, where the same arrays are used, the
+        same slots hold one array, and the same arrays are keys of what is passed.
         """
         if self._retraced is None:
             return guard(self._walk, used, self.key)
         arrays, known = self.arrays(), self._retraced.trail.ambients
-        which = tuple(map(used, arrays)), twins(arrays)
+        keys = tuple(map(id, self._array_keys()))
+        which = tuple(map(used, arrays)), twins(arrays), keys
         found = known.get(which)
         if found is None:
             found = known[which] = guard(self._walk, used, self.key)

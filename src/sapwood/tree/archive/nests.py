@@ -16,6 +16,7 @@ from sapwood.graphs.plain import Json, from_json, to_json
 from sapwood.tree.containers import (
     Structure,
     container_of,
+    is_shared,
     keys_of,
     plain_keys,
     registered,
@@ -36,8 +37,8 @@ def dump_structure(structure: Structure) -> Json:
     Raises `ValueError` for a class that is not found under its name, and for keys
     and rests that are no plain values.
     """
-    if structure is None:
-        return None
+    if structure is None or type(structure) is int:
+        return structure
     parts: Any = structure
     cls: type = parts[0]
     _, rest, children = parts
@@ -65,21 +66,24 @@ def load_structure(found: Json) -> tuple[Structure, int]:
     Raises `StoreError` for what `dump_structure` would not have written, and for
     classes that are not loaded here, by name.
     """
-    return _load(found, 0)
+    return _load(found, 0, [])
 
 
-def _load(found: Json, depth: int) -> tuple[Structure, int]:
+def _load(found: Json, depth: int, ended: list[type]) -> tuple[Structure, int]:
     if found is None:
         return None, 1
+    if type(found) is int and 0 <= found < len(ended):
+        return found, 0
     if type(found) is not list or len(found) != 3 or depth == _DEPTH:
         raise _damaged("it is no nest")
     name, rest, parts = found
     if type(name) is not str or type(parts) is not list:
         raise _damaged("it is no nest")
     cls = _container(name)
-    loaded = [_load(part, depth + 1) for part in parts]
+    loaded = [_load(part, depth + 1, ended) for part in parts]
     children = tuple(structure for structure, _ in loaded)
     structure = (cls, _load_rest(cls, rest, len(children)), children)
+    ended += [cls] if is_shared(cls) else []
     return structure, sum(leaves for _, leaves in loaded)
 
 

@@ -101,7 +101,8 @@ def returned(
     elif passed.reshaped():
         refused = (
             f"the live part {name} gave an array that it was passed another shape or "
-            f"dtype in place, where what follows goes on with the one before; {RAN}"
+            "dtype in place, or other memory, where what follows goes on with what "
+            f"there was; {RAN}"
         )
     found = look(arrays, adapter)
     key = (len(plain),) if plain else describe((result,), {}, adapter).key

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
-from sapwood.errors import CaptureError
+from sapwood.errors import CaptureError, StaleOutput
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.containers import constant_key, flatten
 
@@ -48,10 +48,10 @@ class Passed:
         return [leaf for leaf in self.leaves if self._adapter.is_array(leaf)]
 
     def _look(self) -> list[Hashable]:
-        return [*map(self._adapter.layout, self.arrays())]
+        return [_seen(array, self._adapter) for array in self.arrays()]
 
     def reshaped(self) -> bool:
-        """Return whether an array among them was given other looks in place."""
+        """Return whether an array among them was given other looks, or other memory."""
         return self._look() != self._looks
 
     def text(self) -> str:
@@ -79,6 +79,13 @@ class Passed:
         )
 
 
+def _seen(array: Array, adapter: Adapter) -> Hashable:
+    try:
+        return adapter.layout(array), adapter.address(array)
+    except StaleOutput:
+        return None  # whoever uses it is told so
+
+
 def check_kept(given: Passed, name: str) -> None:
     """Raise where a live part changed a container that the call itself was passed.
 
@@ -87,7 +94,7 @@ def check_kept(given: Passed, name: str) -> None:
     if given.reshaped():
         raise CaptureError(
             f"the live part {name} gave an array that the graphed function was passed "
-            f"another shape or dtype in place; {RAN}",
+            f"another shape or dtype in place, or other memory; {RAN}",
             remedy="Make a view of it, or do so before or after the call",
         )
     if given.changed():
