@@ -193,3 +193,29 @@ def test_a_call_that_fails_leaves_containers_as_they_were(rt):
         with pytest.raises(ValueError, match="as asked"):
             fn(state, x)
         assert np.asarray(state["w"]).tolist() == [value + 1 for value in before]
+
+
+@dataclass
+class Options:
+    """What a call may be made with."""
+
+    scale: float = 2.0
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_default_and_one_like_it(rt, first):
+    """A function that asks whether it was passed its own default."""
+    default, several = Options(), [rt.array(np.ones(2))]
+
+    def fn(x, options=default, given=several):
+        y = x * 2 if options is default else x * 3
+        return y + 1 if given is several else y + given[0]
+
+    f, other = rt.graph(fn, max_recordings=32), [rt.array(np.full(2, 4.0))]
+    ways = [(), (Options(),), (default, several), (default, other), (Options(), other)]
+    for args in ways[:: 1 if first else -1] * 3:
+        for _ in range(4):
+            x = rt.array(np.ones(2))
+            expected = np.asarray(fn(x, *args)).tolist()
+            assert np.asarray(f(x, *args)).tolist() == expected
+    assert f.stats().replays >= 30

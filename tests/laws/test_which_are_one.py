@@ -11,8 +11,7 @@ import pytest
 import sapwood as sw
 from sapwood.testing import Rig
 from sapwood.testing.tree_mutants import miswritten
-from sapwood.tree import families
-from sapwood.tree.ambient import Survey
+from sapwood.tree.ambient import Ambient, Survey
 from sapwood.tree.encore import Encore
 from sapwood.tree.recorder import Order
 
@@ -255,6 +254,27 @@ def test_keys_of_what_is_passed_or_reached(rt, ask, passed):
         assert np.asarray(found).tolist() == expected
 
 
+@pytest.mark.parametrize("kept", ["slot", "key", "member"])
+def test_the_number_of_an_array(rt, kept):
+    """One that is kept from before, as caches keep them."""
+    a, b = rt.array(np.ones(3)), rt.array(np.ones(3))
+    state = State(a)
+    state.last, state.table, state.seen = id(a), {id(a): 2}, {id(a)}
+
+    def ask(x):
+        match kept:
+            case "slot":
+                return x * 2 if state.last == id(x) else x * 3
+            case "key":
+                return x * state.table.get(id(x), 3)
+        return x * 2 if id(x) in state.seen else x * 3
+
+    f = rt.graph(ask)
+    for x in [b] * 12 + [a] * 12 + [b] * 2 + [a] * 2:
+        assert np.asarray(f(x)).tolist() == ([2] * 3 if x is a else [3] * 3)
+    assert f.stats().replays >= 20
+
+
 def test_a_slot_that_another_thread_binds_meanwhile(rt, monkeypatch):
     """Between the look at a call and its capture, once: later calls are as ever."""
     state, x = State(rt.array(np.ones(3))), rt.array(np.arange(3.0))
@@ -290,9 +310,9 @@ def test_a_function_that_does_not_ask_has_one_recording(rt):
 
 
 MUTANTS = {
-    "asked of no recording": (families.are_those, "not node.which or", "True or"),
+    "asked of no recording": (Ambient.are_those, "not (which or nests)", "True"),
     "asked of no encore": (Encore._are_those, "not which", "True"),
-    "keys left out": (Survey._array_keys, "self._walk.array_keys()", "()"),
+    "keys left out": (Survey._array_keys, "[] if walk is None", "[] if True"),
     "slots left out": (Survey.which, "*self.arrays(), *", "*(), *"),
     "asked for never": (Survey.which, "not reach.compares", "True"),
 }

@@ -137,6 +137,7 @@ def _is_plain(parts: Parts) -> bool:
         and all(memo.lows)
         and parts.marks is not None
         and parts.slots is not None
+        and not node.ambient.sameness.ids
         and (parts.kept is not None or not parts.pattern.made)
         and parts.forest.before_call is None
         and all(i < node.argument_places for i in node.aimed)
@@ -239,7 +240,7 @@ def _which(parts: Parts) -> tuple[Any, ...]:
     which, ambient = parts.node.which, parts.node.ambient
     if not which:
         return ()
-    numbers, keys = ambient.sameness
+    numbers, keys = ambient.sameness[:2]
     count, latest = len(parts.arrays), ambient.glance.latest
     # Of several, the last that is noted here is the first.
     first = dict(zip(reversed(which[count:]), reversed(numbers), strict=True))

@@ -118,7 +118,8 @@ class Encores:
             # Of a call alone, as of the first of many, nothing is remembered.
             _, group = self._families.nodes[node]
             again, self._latest = group is self._latest, group
-            self._memo = Memo.of(call, adapter) if again else None
+            apart = again and not node.nests
+            self._memo = Memo.of(call, adapter) if apart else None
         known = next((each for each in self._ready if each.node is node), None)
         if known is None:
             # Not more and more often: some recordings never get any.
@@ -128,7 +129,7 @@ class Encores:
         else:
             due = known.is_outdated()
         # Not the memo from before, whose arrays may lie where this recording has none.
-        memo = Memo.of(call, adapter) if due else None
+        memo = Memo.of(call, adapter) if due and not node.nests else None
         if memo is not None:
             self.forget(node)
             new = Encore.of(self._forest, node, call.given, found.ambient, memo, known)

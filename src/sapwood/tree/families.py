@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 
 from sapwood.memory.pages import Extent, Pages
@@ -38,9 +38,10 @@ def ambient_arrays(node: Node, adapter: Adapter) -> Arrays | None:
     return node.whereabouts.look(found, adapter, node.ambient.layouts)
 
 
-def are_those(node: Node, given: Sequence[Array]) -> bool:
-    """Return whether those are one that were, of arrays given and found in slots."""
-    return not node.which or node.ambient.which(given) == node.which
+def are_those(node: Node, call: Call) -> bool:
+    """Return whether those are one that were, of what is given and what is reached."""
+    key = node.which, node.nests
+    return node.ambient.are_those(call.given.arrays, call.nests, *key)
 
 
 class Families:
@@ -71,7 +72,7 @@ class Families:
                 if (
                     ambient is not None
                     and not rejects(node, live, call.given, ambient, self.adapter)
-                    and are_those(node, call.given.arrays)
+                    and are_those(node, call)
                 ):
                     return Found(node, ambient)
         return None
@@ -87,7 +88,7 @@ class Families:
                     found[node] = explain(node, Why.AMBIENT, live, call.given, None)
                     continue
                 why = rejects(node, live, call.given, ambient, self.adapter)
-                if why is None and not are_those(node, call.given.arrays):
+                if why is None and not are_those(node, call):
                     why = Why.WHICH
                 if why is not None:
                     found[node] = explain(node, why, live, call.given, ambient)
@@ -157,7 +158,7 @@ class Families:
         for other in group.nodes:
             if other.ambient == node.ambient:
                 node.ambient = other.ambient
-        node.which = group.ambient_key.which
+        _, node.which, node.nests = group.ambient_key
         group.add(node)
         self.nodes[node] = (call.key, group)
         self.bound[node] = bound

@@ -61,7 +61,8 @@ class Node:
     was found out. One that is ``doubtful`` copies what a second capture may show how
     to patch.
     The last ``made`` places of an escaping part are not copied out: they are the new
-    storages themselves, allocated by every replay. ``which`` as in `AmbientKey`.
+    storages themselves, allocated by every replay. ``which`` and ``nests`` as in
+    `AmbientKey`.
     """
 
     label: str
@@ -94,6 +95,7 @@ class Node:
     running: int = 0
     doubtful: bool = False
     which: tuple[int, ...] = ()
+    nests: tuple[int, ...] = ()
     expects: tuple[tuple[int, int], ...] | None = None
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
     fixed: tuple[tuple[int, Addr], ...] = field(init=False)

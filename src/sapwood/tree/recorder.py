@@ -77,8 +77,9 @@ class Order:
 
     def check_same(self, now: Survey) -> None:
         """Raise `Unready` where other arrays are one than when the order was made."""
-        given = self.plan.call.given.arrays
-        if now.which(given) != self.before.which(given):
+        given, nests = self.plan.call.given.arrays, self.plan.call.nests
+        key = self.before.key_with(given, nests)
+        if now.key_with(given, nests)[1:] != key[1:]:
             raise Unready("another thread has bound a slot meanwhile", moved=True)
 
 

@@ -176,7 +176,7 @@ class Runner:
         if not (call.is_flat or call.containers):  # it was recognised
             call = describe(args, kwargs, forest.adapter)
         before = self._look(args, kwargs)
-        key = before.key_with(call.given.arrays)
+        key = before.key_with(call.given.arrays, call.nests)
         with forest.device.lock:
             known = self.families.known(call, key)
         asked = self.recall.ask(call, before, known)

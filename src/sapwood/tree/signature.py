@@ -75,7 +75,8 @@ class Call(NamedTuple):
     """One call of a graphed function.
 
     ``positions`` say where in ``leaves`` each array stands. ``containers`` are the
-    call's own, in the order of their numbers; they may be left out, as may be all.
+    call's own, in the order of their numbers, the last one that of names; of a call
+    that was recognised, none are known.
     """
 
     key: Hashable
@@ -84,6 +85,11 @@ class Call(NamedTuple):
     positions: Sequence[int]
     given: Arrays
     containers: Sequence[Any] = ()
+
+    @property
+    def nests(self) -> Sequence[Any]:
+        """The containers that somebody else may have, too."""
+        return self.containers[:-1]
 
     @property
     def is_flat(self) -> bool:

@@ -108,15 +108,29 @@ class Ambient:
             return None
         return found
 
-    def which(self, given: Sequence[Any]) -> tuple[int, ...] | None:
-        """Return what `Survey.which` would, by what slots hold now.
+    def are_those(
+        self,
+        given: Sequence[Any],
+        containers: Sequence[Any],
+        which: tuple[int, ...],
+        nests: tuple[int, ...],
+    ) -> bool:
+        """Return whether those are one that were, by what slots hold now.
 
-        None where one of them is not there any more.
+        ``which`` and ``nests`` as in `AmbientKey`, of a call's arrays and containers.
         """
-        reached = self._reached() if self.sameness.numbers else []
-        return None if reached is None else self.sameness.among(given, reached)
+        if not (which or nests):
+            return True
+        reached = self._reached()
+        if reached is None:
+            return False
+        arrays, things = reached
+        return (
+            self.sameness.among(given, arrays) == which
+            and self.sameness.of_nests(containers[: len(nests)], things) == nests
+        )
 
-    def _reached(self) -> list[Any] | None:
+    def _reached(self) -> tuple[list[Any], list[Any]] | None:
         things: list[Any] = [root() for root in self.roots]
         found: list[Any] = []
         try:
@@ -129,7 +143,7 @@ class Ambient:
                         test.holds(space, things, [])
         except (AttributeError, LookupError, RuntimeError, TypeError):
             return None
-        return found
+        return found, things
 
     def miss(self) -> str | None:
         """Name the first difference: ``LR was 0.1, is 0.05``; None where all holds."""
@@ -181,7 +195,7 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
     paths = tuple(slot.path for slot in slots)
     glance = Glance(tuple(roots), tuple(checks))
     key = key, paths, alike
-    looks, sameness = tuple(layouts), Sameness.of(walk, tested)
+    looks, sameness = tuple(layouts), Sameness.of(walk, tested, places)
     return Ambient(
         key, tuple(slots), looks, tuple(roots), tuple(checks), glance, sameness
     )

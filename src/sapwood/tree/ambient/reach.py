@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from sapwood.errors import CaptureError
 from sapwood.tree.ambient import views
@@ -42,6 +42,9 @@ __all__ = [
 LIMIT = 50_000
 """How many slots a function may reach."""
 
+
+_AN_ADDRESS: Final = 1 << 32
+"""No object of a process lies below, as far as is known; counters seldom get there."""
 
 _BOOKS = frozenset({"__builtins__", "__loader__", "__spec__", "__warningregistry__"})
 """What the interpreter keeps in every module for itself."""
@@ -203,6 +206,16 @@ class Walk:
             for inside in self.insides
             if inside.view.guarded and not self.nodes[inside.node].covered
         ]
+
+    def ids(self) -> list[int]:
+        """Return the kept numbers that could be those of objects."""
+        rows = [row for each in self.insides if each.view.guarded for row in each.rows]
+        both = (each for row in rows for each in (row.key, row.value))
+        return [each for each in both if type(each) is int and each >= _AN_ADDRESS]
+
+    def number_of(self, value: object) -> int:
+        """Return which node a value is that is reached by itself; -1 for none."""
+        return self._known.get((id(value), False), -1)
 
     def array_keys(self) -> list[Any]:
         """Return the arrays that are keys, or in keys, in what guards look at.

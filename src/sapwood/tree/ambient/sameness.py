@@ -6,13 +6,13 @@ recorded under.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sapwood.tree.ambient.reach import Row, Walk
 from sapwood.tree.containers import Identity
 
-__all__ = ["Sameness", "twins"]
+__all__ = ["Sameness", "firsts", "twins"]
 
 
 def twins(arrays: Iterable[Any]) -> tuple[int, ...]:
@@ -21,45 +21,66 @@ def twins(arrays: Iterable[Any]) -> tuple[int, ...]:
     A function that binds one slot to what is in another does nothing while that is in
     both; and it does something as soon as one of them holds another array.
     """
+    return firsts(map(id, arrays))
+
+
+def firsts(numbers: Iterable[int]) -> tuple[int, ...]:
+    """Return, for each number, where it stands first."""
     first: dict[int, int] = {}
-    return tuple([first.setdefault(id(x), k) for k, x in enumerate(arrays)])
+    return tuple([first.setdefault(number, k) for k, number in enumerate(numbers)])
 
 
 class Sameness(NamedTuple):
     """How arrays are told apart by those who guard them, in the order of a survey.
 
     ``numbers`` say of each which it is of those that tests come by, in their order;
-    behind these come ``keys``, arrays that keys were and are. Both are empty where the
-    function does not ask.
+    behind these come ``keys``, arrays that keys were and are. ``nodes`` are the numbers
+    of what is looked into, by when tests come by it; ``ids`` are numbers that somebody
+    keeps, and that may be those of arrays. All are empty where the function does not
+    ask.
     """
 
-    numbers: tuple[int, ...]
-    keys: tuple[Callable[[], object], ...]
+    numbers: tuple[int, ...] = ()
+    keys: tuple[Callable[[], object], ...] = ()
+    nodes: Mapping[int, int] = {}
+    ids: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, walk: Walk, tested: Sequence[Row]) -> Sameness:
+    def of(
+        cls, walk: Walk, tested: Sequence[Row], places: Mapping[Hashable, int]
+    ) -> Sameness:
         """Return that of a walk, of whose arrays these come to be tested.
 
-        One that is not was in another slot before, and is as that one.
+        One that is not was in another slot before, and is as that one. ``places`` are
+        those of nodes among all that tests come by.
         """
         if not walk.reach.compares:
-            return cls((), ())
-        places = {id(row): k for k, row in enumerate(tested)}
+            return cls()
+        order = {id(row): k for k, row in enumerate(tested)}
         known = twins(row.value for row in tested)
         first = {id(tested[k].value): k for k in known}
         numbers = [
-            places.get(id(row), first[id(row.value)])
+            order.get(id(row), first[id(row.value)])
             for inside in walk.guarded()
             for row in inside.rows
             if row.role == "array"
         ]
         keys = [Identity(array).target for array in walk.array_keys()]
         numbers += range(len(tested), len(tested) + len(keys))
-        return cls(tuple(numbers), tuple(keys))
+        nodes = {at: node for node, at in places.items() if isinstance(node, int)}
+        return cls(tuple(numbers), tuple(keys), nodes, tuple(walk.ids()))
 
     def among(self, given: Sequence[Any], reached: Sequence[Any]) -> tuple[int, ...]:
         """Return which are one: see `AmbientKey`; ``reached`` as tests come by them."""
-        if not self.numbers:
+        if not (self.numbers or self.ids):
             return ()
         everything = [*reached, *(key() for key in self.keys)]
-        return twins((*given, *map(everything.__getitem__, self.numbers)))
+        arrays = *given, *map(everything.__getitem__, self.numbers)
+        return firsts((*map(id, arrays), *self.ids))
+
+    def of_nests(
+        self, containers: Sequence[Any], things: Sequence[Any]
+    ) -> tuple[int, ...]:
+        """Return which nodes containers are; ``things`` as tests come by them."""
+        known = {id(things[at]): node for at, node in self.nodes.items()}
+        return tuple(known.get(id(each), -1) for each in containers)

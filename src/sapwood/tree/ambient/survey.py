@@ -14,7 +14,7 @@ from sapwood.tree.ambient.fingerprint import Fingerprint, fingerprint
 from sapwood.tree.ambient.guards import Ambient, guard
 from sapwood.tree.ambient.progress import PROGRESS, is_readable
 from sapwood.tree.ambient.reach import Inside, Row, Walk, reach
-from sapwood.tree.ambient.sameness import twins
+from sapwood.tree.ambient.sameness import firsts, twins
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.sources import STATE
 from sapwood.tree.ambient.standard import STANDARD_VIEWS
@@ -54,11 +54,14 @@ class AmbientKey(NamedTuple):
     """Equal for calls between which no guarded value differs.
 
     ``which`` says of the call's arrays, and then of those that are reached, which of
-    them is the first that is the same object; empty where the function cannot tell.
+    them is the first that is the same object; ``nests`` says of the call's containers
+    which of all that is looked into each is, or -1. Both are empty where the function
+    cannot tell.
     """
 
     values: Hashable
     which: tuple[int, ...]
+    nests: tuple[int, ...] = ()
 
 
 class Survey:
@@ -118,19 +121,34 @@ class Survey:
         reach = (self._retraced or self._walk).reach
         if not reach.compares:
             return ()
-        arrays = *self.arrays(), *self._array_keys()
-        return twins((*given, *arrays)) if arrays else ()
+        arrays, ids = (*self.arrays(), *self._array_keys()), self._ids()
+        numbers = *map(id, given), *map(id, arrays), *ids
+        return firsts(numbers) if arrays or ids else ()
 
     def _array_keys(self) -> Sequence[Any]:
-        if self._retraced is None:
-            return self._walk.array_keys()
-        # There is no trail where arrays are keys, but in what the call is passed.
-        more = self._retraced.more
-        return [] if more is None else more.array_keys()
+        walk = self._asked()
+        return [] if walk is None else walk.array_keys()
 
-    def key_with(self, given: Sequence[Any]) -> AmbientKey:
-        """Return what tells a call of these arrays from others, their looks aside."""
-        return AmbientKey(self.key, self.which(given))
+    def _ids(self) -> Sequence[int]:
+        walk = self._asked()
+        return [] if walk is None else walk.ids()
+
+    def _asked(self) -> Walk | None:
+        """Return the walk, if keys or numbers in it may matter."""
+        # There is no trail where they do, but in what the call is passed.
+        return self._walk if self._retraced is None else self._retraced.more
+
+    def nests(self, containers: Sequence[Any]) -> tuple[int, ...]:
+        """Return which of what is reached these containers are: see `AmbientKey`."""
+        if not (containers and (self._retraced or self._walk).reach.compares):
+            return ()
+        return tuple(map(self._walk.number_of, containers))
+
+    def key_with(
+        self, given: Sequence[Any], containers: Sequence[Any] = ()
+    ) -> AmbientKey:
+        """Return what tells a call of these from others, their looks aside."""
+        return AmbientKey(self.key, self.which(given), self.nests(containers))
 
     @cached_property
     def fingerprint(self) -> Fingerprint:

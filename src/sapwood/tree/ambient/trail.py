@@ -93,8 +93,8 @@ class Trail:
     ) -> Trail | None:
         """Return the trail of a walk; None where a glance would not tell enough."""
         begins, _ = starts(fn, arguments, walk.arrays, Reach())
-        asks_for_keys = walk.reach.compares and walk.array_keys()
-        found = None if asks_for_keys else outlined(walk, begins)
+        asked = walk.reach.compares and (walk.array_keys() or walk.ids())
+        found = None if asked else outlined(walk, begins)
         look = None if found is None else in_c(found[1])
         return None if found is None or look is None else cls(found[0], look, walk, key)
 

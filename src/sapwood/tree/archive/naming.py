@@ -59,11 +59,16 @@ def key_of(
             ("device", device.encode()),
             ("function", function.encode()),
             ("signature", signature),
-            ("which arrays are one", repr(survey.which(call.given.arrays)).encode()),
+            ("what is one object", _what_is_one(call, survey)),
             *proved,
             *((f"reads {label}", value) for label, value in parts),
         )
     )
+
+
+def _what_is_one(call: Call, survey: Survey) -> bytes:
+    _, *both = survey.key_with(call.given.arrays, call.nests)
+    return repr(both).encode()
 
 
 def signature_text(call: Call, survey: Survey | None) -> bytes | None:
