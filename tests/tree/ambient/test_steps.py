@@ -184,7 +184,8 @@ def test_the_latest_references_are_read_by_every_look(made):
 
 
 @pytest.mark.parametrize(
-    "error", [AttributeError, KeyError, IndexError, RuntimeError, ValueError]
+    "error",
+    [AttributeError, KeyError, IndexError, RuntimeError, TypeError, ValueError],
 )
 def test_what_is_being_written_is_not_told(made, error):
     """Nor what is not there; and no error stays behind."""

@@ -38,7 +38,7 @@ extern Object PyCFunction_Type, PyDict_Type, PyFunction_Type, PyList_Type;
 extern Object PyTuple_Type, PyUnicode_Type;
 extern Object _PyWeakref_RefType;
 extern Object *PyExc_AttributeError, *PyExc_LookupError, *PyExc_RuntimeError;
-extern Object *PyExc_Exception, *PyExc_ValueError;
+extern Object *PyExc_Exception, *PyExc_TypeError, *PyExc_ValueError;
 
 extern void Py_IncRef(Object *);
 extern void Py_DecRef(Object *);

@@ -39,6 +39,9 @@ from sapwood.tree.containers import Identity
 
 __all__ = ["Ambient", "Check", "guard"]
 
+_GONE = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What looking for a slot raises that is not there any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -103,7 +106,7 @@ class Ambient:
                 for test in check.tests:
                     if not test.holds(space, things, found):
                         return None
-        except (AttributeError, LookupError, RuntimeError):
+        except _GONE:
             # A slot is not there any more, or is being written by another thread.
             return None
         return found
@@ -141,7 +144,7 @@ class Ambient:
                         found += test.pick(space)
                     if isinstance(test, NodeTest | TwinTest):
                         test.holds(space, things, [])
-        except (AttributeError, LookupError, RuntimeError, TypeError):
+        except _GONE:
             return None
         return found, things
 
@@ -154,12 +157,19 @@ class Ambient:
             thing = things[check.thing]
             if check.cls is not None and type(thing) is not check.cls:
                 return f"a {check.cls.__qualname__} is a {type(thing).__qualname__} now"
-            space = check.open(thing)
-            for test in check.tests:
-                difference = test.difference(space, things)
-                if difference is not None:
-                    return difference
+            try:
+                difference = _difference(check, thing, things)
+            except _GONE:
+                return f"a {type(thing).__qualname__} cannot be looked into as before"
+            if difference is not None:
+                return difference
         return None
+
+
+def _difference(check: Check, thing: Any, things: list[Any]) -> str | None:
+    space = check.open(thing)
+    found = (test.difference(space, things) for test in check.tests)
+    return next((each for each in found if each is not None), None)
 
 
 def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:

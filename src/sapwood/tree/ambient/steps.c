@@ -34,6 +34,7 @@ static Object *not_told(void) {
     if (!PyErr_ExceptionMatches(PyExc_AttributeError) &&
         !PyErr_ExceptionMatches(PyExc_LookupError) &&
         !PyErr_ExceptionMatches(PyExc_RuntimeError) &&
+        !PyErr_ExceptionMatches(PyExc_TypeError) && /* of no closure at all */
         !PyErr_ExceptionMatches(PyExc_ValueError)) /* of a cell that is empty */
       return NULL;
     PyErr_Clear();

@@ -47,7 +47,7 @@ def in_python(program: Program) -> Callable[[], list[Any] | None] | None:
     body = "\n  ".join([*lines, f"return [{found}]"])
     code = (
         f"def look():\n try:\n  {body}\n"
-        " except (AttributeError, LookupError, RuntimeError, ValueError):\n"
+        " except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):\n"
         "  return None\n"
     )
     exec(compile(code, "<guards>", "exec"), names)  # noqa: S102 - only names

@@ -209,7 +209,7 @@ def _store_variable(thing: Any, key: Any, value: Any) -> None:
 
 def _cells(function: Any) -> Sequence[Any]:
     try:
-        return [cell.cell_contents for cell in function.__closure__]
+        return [cell.cell_contents for cell in function.__closure__ or ()]
     except ValueError:
         return [_contents(cell) for cell in function.__closure__]
 
