@@ -20,9 +20,10 @@ class Names:
     """The names in one code object.
 
     ``dynamic``: attributes are named by computed text somewhere; ``every_global``:
-    so are globals. ``modules`` are imported inside the function. ``advances``: it
-    moves iterators by other means than a loop. ``compares``: it may ask whether two
-    values, neither of them written in the code, are one object.
+    so are globals. ``modules`` are imported inside the function, with a dot before
+    the name for each level. ``advances``: it moves iterators by other means than a
+    loop. ``compares``: it may ask whether two values, neither of them written in the
+    code, are one object.
     """
 
     globals: frozenset[str]
@@ -76,7 +77,7 @@ def names_of(code: CodeType) -> Names:
             elif op.opname in _ATTRIBUTE_OPS:
                 attributes.add(op.argval)
             elif op.opname == "IMPORT_NAME":
-                modules.add(op.argval)
+                modules.add("." * _level(instructions, index) + op.argval)
             elif op.opname == "MATCH_CLASS":
                 dynamic = True
     used = globals_ | attributes
@@ -103,6 +104,15 @@ def _compares(instructions: Sequence[dis.Instruction], at: int) -> bool:
         before -= 1
     plain = instructions[before].opname in _PLAIN_LOADS
     return not (plain and before > 0 and instructions[before - 1].opname in _CONSTANTS)
+
+
+def _level(instructions: Sequence[dis.Instruction], at: int) -> int:
+    """Return of how many packages above an import names a module; 0: of none."""
+    before = [
+        op for op in instructions[max(at - 6, 0) : at] if op.opname != "EXTENDED_ARG"
+    ]
+    level = before[-2].argval if len(before) > 1 else 0
+    return level if isinstance(level, int) else 0
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:

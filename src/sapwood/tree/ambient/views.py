@@ -250,10 +250,27 @@ def _children(thing: Any) -> Sequence[Any]:
 
 
 def _imports(function: Any) -> Mapping[str, Any]:
-    return imported(names_of(function.__code__).modules)
+    names = names_of(function.__code__).modules
+    return imported({_absolute(name, function.__globals__) for name in names})
 
 
-def imported(names: frozenset[str]) -> Mapping[str, Any]:
+def _absolute(name: str, space: Mapping[str, Any]) -> str:
+    """Return the whole name of a module that is imported where these globals are."""
+    bare = name.lstrip(".")
+    above = len(name) - len(bare) - 1
+    if above < 0:
+        return name
+    package = space.get("__package__")
+    if package is None:
+        package = getattr(space.get("__spec__"), "parent", None)
+    if package is None:
+        package = str(space.get("__name__", ""))
+        package = package if "__path__" in space else package.rpartition(".")[0]
+    base = package.rsplit(".", above)[0]
+    return f"{base}.{bare}" if bare else base
+
+
+def imported(names: AbstractSet[str]) -> Mapping[str, Any]:
     """Return those of the modules, and of their packages, that are loaded."""
     found: dict[str, Any] = {}
     for name in sorted(names):
