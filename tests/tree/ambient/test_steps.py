@@ -489,6 +489,10 @@ def closing(over):
 @pytest.mark.parametrize(
     ("name", "thing"),
     [
+        ("__doc__", walked),
+        ("__module__", Thing),
+        ("__name__", Thing),
+        ("__qualname__", walked),
         ("attributes", Thing()),
         ("bases", Proxy),
         ("cells", closing([1])),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cached_property, partial, partialmethod
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
@@ -72,6 +72,8 @@ _NEVER_NAMED = frozenset(
     | {"__init_subclass__", "__class_getitem__", "__copy__", "__deepcopy__"}
 )
 _BUILDING = frozenset({"__init__", "__new__", "__post_init__"})
+_TOLD_BY_FUNCTIONS = ("__name__", "__qualname__", "__module__", "__doc__")
+_TOLD_BY_CLASSES = ("__name__", "__qualname__")
 
 
 def _function(value: FunctionType, reach: Reach) -> Openings:
@@ -90,9 +92,16 @@ def _function(value: FunctionType, reach: Reach) -> Openings:
         yield Opening(views.GLOBALS, names.globals)
     if names.modules:
         yield Opening(views.IMPORTS)
-    if value.__dict__:
-        wrapped = frozenset({"__wrapped__"})
-        yield Opening(views.ATTRIBUTES, reach.attributes(wrapped))
+    yield Opening(views.ATTRIBUTES, reach.attributes(frozenset({"__wrapped__"})))
+    yield from _told(_TOLD_BY_FUNCTIONS, reach)
+    if "__annotations__" in reach.names:
+        yield Opening(views.ANNOTATIONS)
+
+
+def _told(names: Iterable[str], reach: Reach) -> Openings:
+    for name in names:
+        if reach.dynamic or name in reach.names:
+            yield Opening(views.TOLD[name])
 
 
 def _foreign(value: FunctionType) -> Openings:
@@ -138,10 +147,13 @@ def _class(value: type, reach: Reach) -> Openings:
         # Books that the class keeps for itself are no members of an Enum.
         hidden = "_" if issubclass(value, Enum) else "__"
         special |= {name for name in vars(value) if not name.startswith(hidden)}
+        special |= {"__module__", "__doc__"}
     yield Opening(views.VARIABLES, frozenset(special | reach.names))
     yield Opening(views.BASES)
     if owner_of_class(type(value)) == "user":
         yield Opening(views.TYPE)
+    else:
+        yield from _told(_TOLD_BY_CLASSES, reach)
 
 
 _MEMBER = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
@@ -289,7 +301,7 @@ def deciders(value: Any, reach: Reach) -> tuple[View, ...] | None:
     if cls in _FIXED or (cls is dict and value is not sys.modules):
         return ()
     if cls is FunctionType:
-        return (views.ATTRIBUTES,) if reach.reads(value) else None
+        return () if reach.reads(value) else None
     declared = None if cls in _by_type else opening_of(cls)
     if declared is None or declared.deciders is None:
         return None

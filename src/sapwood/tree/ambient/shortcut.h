@@ -146,10 +146,10 @@ static int relies(struct builder *b, struct step *s) {
   if (known.sealed || s->restless || !dict || dict->type != &PyDict_Type ||
       !(w = rely(b, s, dict)))
     return 0;
-  w->whole |= s->op == LENGTH || s->op == KEYS;
+  w->whole |= s->op == LENGTH || s->op == KEYS || (s->op == LACKS && !PyDict_Size(dict));
   if (s->op == ITEM)
     count_key(w, s->value);
-  else if (s->op != LENGTH)
+  else if (s->op == KEYS || (s->op == LACKS && !w->whole))
     for (Size k = 0; k < PyTuple_Size(s->value); k++)
       count_key(w, PyTuple_GetItem(s->value, k));
   return 1;

@@ -119,6 +119,8 @@ static int lacks(const struct step *s, Object *space) {
   Size count = PyTuple_Size(s->value);
   if (space->type != &PyDict_Type)
     return agrees(s->ask, space);
+  if (!PyDict_Size(space))
+    return 1;
   for (Size k = 0; k < count; k++)
     if (PyDict_Contains(space, PyTuple_GetItem(s->value, k)))
       return 0;

@@ -20,6 +20,7 @@ from sapwood.tree.ambient.code import names_of
 from sapwood.tree.containers import registered
 
 __all__ = [
+    "ANNOTATIONS",
     "ATTRIBUTES",
     "BASES",
     "BOUND",
@@ -41,6 +42,7 @@ __all__ = [
     "REGISTERED",
     "SELF",
     "SET",
+    "TOLD",
     "TUPLE",
     "TYPE",
     "VARIABLES",
@@ -282,6 +284,17 @@ def imported(names: AbstractSet[str]) -> Mapping[str, Any]:
     return found
 
 
+def _only(name: str) -> Callable[[Any], Sequence[Any]]:
+    return lambda thing: (getattr(thing, name),)
+
+
+def _annotations(function: Any) -> Sequence[Any]:
+    try:
+        return (function.__annotations__,)
+    except Exception:  # noqa: BLE001 - since Python 3.14 they are code
+        return (EMPTY,)
+
+
 _OF_FUNCTION: Final = ("__code__", "__defaults__", "__kwdefaults__")
 FUNCTION = View(
     "function",
@@ -289,6 +302,12 @@ FUNCTION = View(
     _named(*_OF_FUNCTION),
     way=Way(attributes=_OF_FUNCTION),
 )
+TOLD: Final[Mapping[str, View]] = {
+    name: View(name, _only(name), _named(name), way=Way(attributes=(name,)))
+    for name in ("__name__", "__qualname__", "__module__", "__doc__")
+}
+"""What functions and classes tell of themselves, and keep in no dict."""
+ANNOTATIONS = View("annotations", _annotations, _named("__annotations__"))
 GLOBALS = View(
     "globals",
     attrgetter("__globals__"),
@@ -383,5 +402,7 @@ LOADED = View("loaded", lambda thing: thing, _subscript, None, "names", way=Way(
 REGISTERED = View("registered", _children, _subscript, None, "length")
 
 BY_NAME: Final[Mapping[str, View]] = {
-    view.name: view for view in list(globals().values()) if isinstance(view, View)
+    view.name: view
+    for view in [*globals().values(), *TOLD.values()]
+    if isinstance(view, View)
 }
