@@ -7,6 +7,8 @@ import gc
 import random
 import sys
 import weakref
+from itertools import combinations
+from operator import attrgetter
 
 import pytest
 
@@ -37,6 +39,8 @@ class Model:
         self.space = {"model": Thing(), "loops": 0}
         self.model.parts = {name: self.part() for name in "abc"}
         self.model.row = [Thing(), Thing()]
+        self.model.alike = [Other(), Other()]
+        self.model.one, self.model.two = Other(), Other()
         self.model.pair = (Thing(), Thing())
         self.model.table, self.model.rest = {"first": Thing()}, [Thing(), Thing()]
 
@@ -83,6 +87,13 @@ class Model:
         steps.test(Op.KEYS, within, 0, keys, lambda space: (*space,) == keys)
         for name, part in model.parts.items():
             _steps_of(part, steps.add(Op.ITEM, within, name), steps)
+        alike = [steps.add(Op.ITEM, inside, name) for name in ("one", "two")]
+        opened = steps.add(Op.OPEN, root, attrgetter("alike"))
+        alike += [steps.add(Op.ITEM, opened, k) for k in (0, 1)]
+        for each in alike:
+            steps.test(Op.CLASS, each, 0, Other)
+        for one, another in combinations(alike, 2):
+            steps.test(Op.DIFFERS, one, another)
         table = steps.add(Op.OPEN, root, _table, _rests)
         for k, value in enumerate(_table(model)):
             steps.latest(Op.ITEM, table, k, value)
@@ -117,6 +128,10 @@ class Model:
             lambda: _set(part.__dict__, "grad", Thing()),
             lambda: _set(model.parts, "b", self.part()),
             lambda: _exchanged(model.row),
+            lambda: _set(vars(model), "one", chance.choice([Other(), model.two])),
+            lambda: _set(vars(model), "two", chance.choice(model.alike)),
+            lambda: _set(vars(model), "alike", [Other(), model.two]),
+            lambda: _set(vars(model), "alike", [Other()] * 2),
             lambda: _set(part.__dict__, "arrays", dict(part.arrays)),
             lambda: _cleared(part.arrays),
             lambda: _set(part.__dict__, "unread", chance.random()),

@@ -137,6 +137,8 @@ def test_identity_is_not_equality(made):
     assert made(program(root, first, Step(Op.IS, 1, 0, space["c"])))() is None
     assert made(program(root, first, first, Step(Op.SAME, 1, 1)))() == []
     assert made(program(root, first, second, Step(Op.SAME, 2, 1)))() is None
+    assert made(program(root, first, first, Step(Op.DIFFERS, 1, 1)))() is None
+    assert made(program(root, first, second, Step(Op.DIFFERS, 2, 1)))() == []
 
 
 def test_another_class_is_no_subclass(made):
@@ -272,6 +274,7 @@ def everything(thing, space):
         Step(Op.LATEST, 3, 0),
         Step(Op.ITEM, 4, 2, "a"),
         Step(Op.SAME, 4, 3),
+        Step(Op.DIFFERS, 4, 0),
         Step(Op.OPEN, 5, 1, list),
         Step(Op.ITEM, 5, 2, "n"),
         Step(Op.IS, 5, 0, space["n"]),
@@ -280,7 +283,7 @@ def everything(thing, space):
     )
 
 
-@pytest.mark.parametrize("taken", range(1, 16))
+@pytest.mark.parametrize("taken", range(1, 17))
 def test_references_are_counted_exactly(made, taken):
     """As many as before, and no memory more, whether all steps pass or one does not."""
     thing, value = Thing(), 1e300

@@ -98,7 +98,8 @@ def _compares(instructions: Sequence[dis.Instruction], at: int) -> bool:
     if op not in {"IS_OP", "CONTAINS_OP"} or instructions[before].opname in _CONSTANTS:
         return False
     if op == "IS_OP":
-        return True
+        # Every dataclass asks so whether another one is of its class.
+        return bool(instructions[before].argval != "__class__")
     # What is in a list, or a key, may be told by being the same; a constant never is.
     while before > 0 and instructions[before].opname == "LOAD_ATTR":
         before -= 1

@@ -11,6 +11,7 @@ from typing import Any, Final
 from weakref import ref
 
 from sapwood.tree.ambient.checks import ArrayTest
+from sapwood.tree.ambient.sameness import Apart
 from sapwood.tree.ambient.steps import Check, assembled
 from sapwood.tree.ambient.steps_in_c import in_c
 from sapwood.tree.ambient.steps_in_python import in_python
@@ -34,6 +35,7 @@ class Glance:
     """
 
     __slots__ = (
+        "_apart",
         "_checks",
         "_left",
         "_patience",
@@ -45,9 +47,12 @@ class Glance:
     )
 
     def __init__(
-        self, roots: Sequence[Callable[[], object]], checks: Sequence[Check]
+        self,
+        roots: Sequence[Callable[[], object]],
+        checks: Sequence[Check],
+        apart: Sequence[Apart] = (),
     ) -> None:
-        self._roots, self._checks = roots, checks
+        self._roots, self._checks, self._apart = roots, checks, apart
         self._left = self._patience = PATIENCE
         self.latest: list[Callable[[], object]] = []
         self._places: list[tuple[ArrayTest, int]] = []
@@ -64,7 +69,7 @@ class Glance:
         """Make the function now, unless it is."""
         if self.look != self._wait:
             return
-        program = assembled(self._roots, self._checks)
+        program = assembled(self._roots, self._checks, self._apart)
         if program is None:
             self.look = _nothing
             return

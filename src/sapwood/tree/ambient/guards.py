@@ -32,7 +32,7 @@ from sapwood.tree.ambient.checks import (
 )
 from sapwood.tree.ambient.glance import Glance
 from sapwood.tree.ambient.reach import Inside, Row, Walk
-from sapwood.tree.ambient.sameness import Sameness, twins
+from sapwood.tree.ambient.sameness import Apart, Sameness, kept_apart, twins
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.views import GLOBALS, TYPE, Space, Way
 from sapwood.tree.containers import Identity
@@ -75,6 +75,7 @@ class Ambient:
     checks: tuple[Check, ...] = field(compare=False, repr=False)
     glance: Glance = field(compare=False, repr=False)
     sameness: Sameness = field(compare=False, repr=False)
+    apart: tuple[Apart, ...] = field(compare=False, repr=False)
 
     def holds(self) -> bool:
         """Return whether every guarded slot holds what it held."""
@@ -109,7 +110,7 @@ class Ambient:
         except _GONE:
             # A slot is not there any more, or is being written by another thread.
             return None
-        return found
+        return found if all(each.holds(things) for each in self.apart) else None
 
     def are_those(
         self,
@@ -163,7 +164,8 @@ class Ambient:
                 return f"a {type(thing).__qualname__} cannot be looked into as before"
             if difference is not None:
                 return difference
-        return None
+        joined = (each.difference(things) for each in self.apart)
+        return next((text for text in joined if text is not None), None)
 
 
 def _difference(check: Check, thing: Any, things: list[Any]) -> str | None:
@@ -202,13 +204,11 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
         layouts += [row.frozen for row in pinned]
         tested += [row for kind in _TESTED for row in kinds.get(kind, ())]
         checks += _check(walk, inside, kinds, places)
-    paths = tuple(slot.path for slot in slots)
-    glance = Glance(tuple(roots), tuple(checks))
-    key = key, paths, alike
-    looks, sameness = tuple(layouts), Sameness.of(walk, tested, places)
-    return Ambient(
-        key, tuple(slots), looks, tuple(roots), tuple(checks), glance, sameness
-    )
+    key = key, tuple(slot.path for slot in slots), alike
+    asked = Sameness.of(walk, tested, places), kept_apart(walk, places)
+    guards = tuple(roots), tuple(checks)
+    glance = Glance(*guards, asked[1])
+    return Ambient(key, tuple(slots), tuple(layouts), *guards, glance, *asked)
 
 
 _TESTED = ("twin", "idle", "pinned")

@@ -1,18 +1,22 @@
 """Which arrays are one object: of a call's, and of those that its function reaches.
 
 A function may ask, as by ``self.a is x``, and then the answer is part of what it was
-recorded under.
+recorded under. So it is of things that are looked into, where guards compare these by
+class and contents alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
-from sapwood.tree.ambient.reach import Row, Walk
-from sapwood.tree.containers import Identity
+from sapwood.tree.ambient.reach import Inside, Row, Walk
+from sapwood.tree.ambient.standard import BUFFER
+from sapwood.tree.ambient.views import CELLS, FUNCTION
+from sapwood.tree.containers import Identity, constant_key
 
-__all__ = ["Sameness", "firsts", "twins"]
+__all__ = ["Apart", "Sameness", "firsts", "kept_apart", "twins"]
 
 
 def twins(arrays: Iterable[Any]) -> tuple[int, ...]:
@@ -84,3 +88,68 @@ class Sameness(NamedTuple):
         """Return which nodes containers are; ``things`` as tests come by them."""
         known = {id(things[at]): node for at, node in self.nodes.items()}
         return tuple(known.get(id(each), -1) for each in containers)
+
+
+class Apart(NamedTuple):
+    """Things that were several objects, and that no other guard would tell apart.
+
+    ``places`` are theirs among all things that tests come by.
+    """
+
+    places: tuple[int, ...]
+    paths: tuple[str, ...]
+
+    def holds(self, things: Sequence[Any]) -> bool:
+        """Return whether they are as many objects still."""
+        return len({id(things[place]) for place in self.places}) == len(self.places)
+
+    def difference(self, things: Sequence[Any]) -> str | None:
+        """Name the first two that are one by now."""
+        first: dict[int, str] = {}
+        for place, path in zip(self.places, self.paths, strict=True):
+            if id(things[place]) in first:
+                known = first[id(things[place])]
+                return f"{known} and {path} were two objects, are one object"
+            first[id(things[place])] = path
+        return None
+
+
+def kept_apart(walk: Walk, places: Mapping[Hashable, int]) -> tuple[Apart, ...]:
+    """Return what has to stay apart; ``places`` are those of nodes, by number.
+
+    Where the function does not ask, that is nothing.
+    """
+    if not walk.reach.compares:
+        return ()
+    looks: dict[int, list[Hashable]] = {}
+    for inside in walk.guarded():
+        looks.setdefault(inside.node, []).extend(_looks(walk, inside))
+    alike: dict[Hashable, list[int]] = {}
+    for number, node in enumerate(walk.nodes):
+        if number in places:
+            look = type(node.value), tuple(looks.get(number, ()))
+            alike.setdefault(look, []).append(number)
+    return tuple(
+        Apart(
+            tuple(places[number] for number in numbers),
+            tuple(walk.nodes[number].path for number in numbers),
+        )
+        for numbers in alike.values()
+        if len(numbers) > 1
+        and any(isinstance(walk.nodes[number].frozen, type) for number in numbers)
+    )
+
+
+def _looks(walk: Walk, inside: Inside) -> list[Hashable]:
+    """Return what one object cannot have in two ways at once.
+
+    Views that are opened of some instances of a class only say nothing of that.
+    """
+    view, cls = inside.view, type(walk.nodes[inside.node].value)
+    if view is BUFFER or (cls is FunctionType and view not in {FUNCTION, CELLS}):
+        return []
+    rows = tuple(
+        (constant_key(row.key), row.role, None if row.role == "array" else row.frozen)
+        for row in inside.rows
+    )
+    return [(view.name, inside.lacks, rows)]

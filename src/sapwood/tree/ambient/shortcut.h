@@ -164,7 +164,8 @@ static void now_known(struct builder *b, const struct step *s, Object *object,
  * same is no look: what is bound anew by every replay may stand in two slots. */
 static int looked_into(const struct step *s, const struct step *end) {
   for (const struct step *next = s + 1; next < end; next++) {
-    if (takes_of(next->op) && next->op != SAME && next->of == s->at)
+    if (takes_of(next->op) && next->op != SAME && next->op != DIFFERS &&
+        next->of == s->at)
       return 1;
     if (!tests_at(next->op) && next->at == s->at)
       return 0;
@@ -294,7 +295,7 @@ static void note_test(struct builder *b, struct step *s, int relied) {
   }
   if (relied || (s->op == IS && at.object))
     return;
-  if (s->op == SAME && at.object && b->known[s->of].object)
+  if ((s->op == SAME || s->op == DIFFERS) && at.object && b->known[s->of].object)
     return;
   if (s->op == REFERS && at.firm && is_weak(s->value))
     return;

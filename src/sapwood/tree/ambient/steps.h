@@ -25,6 +25,7 @@ enum op {
   SAME,
   REFERS,
   LATEST,
+  DIFFERS,
   OPS
 };
 
@@ -39,7 +40,8 @@ struct step {
 
 /* Which step reads what an operand `of` names, and which tests register `at`. */
 static int takes_of(long op) {
-  return op == OPEN || op == WHOLE || op == ATTRIBUTE || op == ITEM || op == SAME;
+  return op == OPEN || op == WHOLE || op == ATTRIBUTE || op == ITEM || op == SAME ||
+         op == DIFFERS;
 }
 
 static int tests_at(long op) { return op >= CLASS; }
@@ -191,6 +193,8 @@ static int take(struct step *s, Object *latest, Object **registers) {
     return refers(s->value, *at);
   case LATEST:
     return refers(PyList_GetItem(latest, s->of), *at);
+  case DIFFERS:
+    return *at != of;
   case OPS:
     break;
   }

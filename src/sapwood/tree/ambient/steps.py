@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
+from itertools import combinations
 from operator import is_
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -27,9 +28,13 @@ from sapwood.tree.ambient.checks import (
     Test,
     TwinTest,
 )
+from sapwood.tree.ambient.sameness import Apart
 from sapwood.tree.ambient.views import Way
 
-__all__ = ["Check", "Op", "Program", "Step", "assembled"]
+__all__ = ["PAIRS", "Check", "Op", "Program", "Step", "assembled"]
+
+PAIRS: Final = 4_000
+"""To compare more things than that, two by two, is no glance any more."""
 
 _PLAIN: Final = Way()
 
@@ -63,6 +68,8 @@ class Op(IntEnum):
     """It must be ``value()``, and not None."""
     LATEST = 12
     """It must be what number ``of`` of the latest references refers to; not None."""
+    DIFFERS = 13
+    """It must not be what ``of`` is."""
 
 
 class Step(NamedTuple):
@@ -108,14 +115,23 @@ class Program:
 
 
 def assembled(
-    roots: Iterable[Callable[[], object]], checks: Iterable[Check]
+    roots: Iterable[Callable[[], object]],
+    checks: Iterable[Check],
+    apart: Sequence[Apart] = (),
 ) -> Program | None:
-    """Return the steps; None where a value may change and be the same object."""
+    """Return the steps; None where a value may change and be the same object.
+
+    None, too, where more things than can be told at a glance have to stay ``apart``.
+    """
+    if sum(len(each.places) * (len(each.places) - 1) // 2 for each in apart) > PAIRS:
+        return None
     assembler = _Assembler()
     for root in roots:
         assembler.thing(Op.ROOT, value=root)
     if not all(map(assembler.check, checks)):
         return None
+    for each in apart:
+        assembler.differ(each.places)
     return assembler.program
 
 
@@ -147,6 +163,12 @@ class _Assembler:
         space = self._opened(check, thing)
         way = check.way or _PLAIN
         return all(self._test(test, space, way) for test in check.tests)
+
+    def differ(self, places: Iterable[int]) -> None:
+        """Add steps that these things are that many objects."""
+        things = [self.program.things[place] for place in places]
+        for one, other in combinations(things, 2):
+            self._add(Op.DIFFERS, one, other)
 
     def _fresh(self) -> int:
         self.program.registers += 1

@@ -29,6 +29,7 @@ _LINES: Final = {
     Op.SAME: "if {at} is not {of}: return None",
     Op.REFERS: "if {at} is None or {value}() is not {at}: return None",
     Op.LATEST: "if {at} is None or latest[{number}]() is not {at}: return None",
+    Op.DIFFERS: "if {at} is {of}: return None",
 }
 
 
