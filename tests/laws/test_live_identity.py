@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -209,3 +210,32 @@ def test_an_argument_that_a_slot_holds_at_some_calls(rt):
             assert "has run" not in refused
         assert found is None or np.asarray(found).tolist() == expected
     assert f.stats().replays > 10
+
+
+@pytest.mark.parametrize("asks", ["slot and argument", "two slots", "what was passed"])
+def test_a_view_that_a_live_part_binds_is_another(rt, asks):
+    """At the same bytes as the array that was there when it was recorded."""
+    x, other, wrong = rt.array(np.ones(3)), rt.array(np.ones(3)), [False]
+    state = SimpleNamespace(a=other, b=x)
+
+    @sw.eager
+    def live(h):
+        one = h if asks == "what was passed" else x
+        state.a = one[:] if wrong[0] else one
+
+    def fn(x):
+        h = x * 1.0
+        live(h)
+        last = {"slot and argument": x, "two slots": state.b, "what was passed": h}
+        return h * 2 if state.a is last[asks] else h * 3
+
+    f = rt.graph(fn)
+    for turn in range(10):
+        state.a, wrong[0] = other, turn >= 8
+        expected = np.asarray(fn(x)).tolist()
+        state.a = other
+        if not wrong[0]:
+            assert np.asarray(f(x)).tolist() == expected
+            continue
+        with suppress(sw.CaptureError):
+            assert np.asarray(f(x)).tolist() == expected

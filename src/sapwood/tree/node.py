@@ -177,7 +177,8 @@ class Link:
     """One part of a chain: what it binds, and what runs live behind it.
 
     ``shared``: which of the ambient arrays that it reads share storages with what is
-    carried to it, as far as it hangs on that. The last one is ``idle`` where it only
+    carried to it, as far as it hangs on that; ``which`` of both are one object, where
+    the function may ask. The last one is ``idle`` where it only
     gives what it was given, and decides nothing: it may be replayed whatever is the
     case.
     """
@@ -185,5 +186,6 @@ class Link:
     part: Node
     bound: tuple[Slot, ...]
     shared: Shared
+    which: tuple[int, ...]
     live: Live | None
     idle: bool = False

@@ -40,14 +40,14 @@ class Sameness(NamedTuple):
     ``numbers`` say of each which it is of those that tests come by, in their order;
     behind these come ``keys``, arrays that keys were and are. ``nodes`` are the numbers
     of what is looked into, by when tests come by it; ``ids`` are numbers that somebody
-    keeps, and that may be those of arrays. All are empty where the function does not
-    ask.
+    keeps, and that may be those of arrays. All are empty where no function ``asks``.
     """
 
     numbers: tuple[int, ...] = ()
     keys: tuple[Callable[[], object], ...] = ()
     nodes: Mapping[int, int] = {}
     ids: tuple[int, ...] = ()
+    asks: bool = False
 
     @classmethod
     def of(
@@ -72,7 +72,7 @@ class Sameness(NamedTuple):
         keys = [Identity(array).target for array in walk.array_keys()]
         numbers += range(len(tested), len(tested) + len(keys))
         nodes = {at: node for node, at in places.items() if isinstance(node, int)}
-        return cls(tuple(numbers), tuple(keys), nodes, tuple(walk.ids()))
+        return cls(tuple(numbers), tuple(keys), nodes, tuple(walk.ids()), asks=True)
 
     def among(self, given: Sequence[Any], reached: Sequence[Any]) -> tuple[int, ...]:
         """Return which are one: see `AmbientKey`; ``reached`` as tests come by them."""

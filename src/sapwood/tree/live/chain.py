@@ -27,6 +27,7 @@ from sapwood.tree.live.crossing import (
     check_open,
     receive,
     returned,
+    which_are_one,
 )
 from sapwood.tree.live.passed import RAN, Passed, check_kept
 from sapwood.tree.miss import Why
@@ -165,6 +166,8 @@ class Passage:
             why = rejects(node, Mask(0), self.carried, ambient, adapter)
             if why is None and sharing(ambient, self.carried) != link.shared:
                 why = Why.OVERLAP
+            elif why is None and self._which(node, ambient) != link.which:
+                why = Why.WHICH
             if why is not None:
                 miss = explain(node, why, Mask(0), self.carried, ambient)
         if miss is not None or ambient is None:
@@ -177,6 +180,9 @@ class Passage:
         for i, _ in node.used:
             storages[i].check()
         return ambient
+
+    def _which(self, node: Node, ambient: Arrays) -> tuple[int, ...]:
+        return which_are_one(node.ambient, ambient, self.carried)
 
     def _leave(self) -> None:
         forest = self.forest

@@ -20,7 +20,8 @@ from sapwood.memory.framework import Manner
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.admit import sharing
-from sapwood.tree.ambient import Change, Survey
+from sapwood.tree.ambient import Ambient, Change, Survey
+from sapwood.tree.ambient.sameness import twins
 from sapwood.tree.containers import Identity, constant_key, flatten
 from sapwood.tree.live.passed import RAN, Passed
 from sapwood.tree.node import Live, Shared
@@ -44,6 +45,7 @@ __all__ = [
     "shown_places",
     "unlike",
     "unlocked",
+    "which_are_one",
 ]
 
 REMEDY: Final = (
@@ -130,6 +132,16 @@ def carry(
         [*carried.lows, *(storage.address for storage in crossing)],
         (*_groups(carried), *(((), ()) for _ in crossing)),
     )
+
+
+def which_are_one(ambient: Ambient, arrays: Arrays, carried: Arrays) -> tuple[int, ...]:
+    """Return which of what is carried, and of what a part reads, are one object.
+
+    Nothing where the function does not ask.
+    """
+    if not ambient.sameness.asks:
+        return ()
+    return twins((*carried.arrays, *arrays.arrays))
 
 
 def shown_places(

@@ -23,7 +23,7 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, read, stray
 from sapwood.tree.adapter import Array
 from sapwood.tree.admit import sharing
-from sapwood.tree.ambient import BoundArray, Survey, undo_bound
+from sapwood.tree.ambient import BoundArray, Slot, Survey, undo_bound
 from sapwood.tree.build import Drawing, Plan, build
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
@@ -42,6 +42,7 @@ from sapwood.tree.live.crossing import (
     shown_places,
     unlike,
     unlocked,
+    which_are_one,
 )
 from sapwood.tree.live.handlers import caught_at
 from sapwood.tree.live.passed import Passed, check_kept
@@ -225,13 +226,18 @@ class Parts:
         node = build(drawing, range_, self.device)
         idle = last and not (recording.ops or bound) and self._gives_given(node)
         slots = tuple(change.slot for change in bound)
-        shared = sharing(self.arrays, self.carried)
-        self.links.append(Link(node, slots, shared, None, idle))
+        self._append(node, slots, idle=idle)
         replay_in_place(self.forest, node, self.carried, self.arrays, new)
         self.made += new
         self.begun, self.gives = False, shown
         self.bound = [change.new for change in bound if change.new is not None]
         return node
+
+    def _append(self, node: Node, slots: tuple[Slot, ...], *, idle: bool) -> None:
+        """Add a part to the chain."""
+        shared = sharing(self.arrays, self.carried)
+        which = which_are_one(self.ambient, self.arrays, self.carried)
+        self.links.append(Link(node, slots, shared, which, None, idle))
 
     def _gives_given(self, node: Node) -> bool:
         """Return whether the last part can only give what it was given."""

@@ -52,7 +52,8 @@ class Passed:
 
     def reshaped(self) -> bool:
         """Return whether an array among them was given other looks, or other memory."""
-        return self._look() != self._looks
+        pairs = zip(self._look(), self._looks, strict=True)
+        return any(now is not None and now != then for now, then in pairs)
 
     def text(self) -> str:
         """Return what tells these arguments from others, storages left out."""

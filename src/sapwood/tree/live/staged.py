@@ -24,7 +24,6 @@ from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, read, stray
 from sapwood.tree.adapter import Array
-from sapwood.tree.admit import sharing
 from sapwood.tree.ambient import Slot
 from sapwood.tree.build import Drawing, build
 from sapwood.tree.captor import forgotten, lasting
@@ -33,7 +32,7 @@ from sapwood.tree.live.crossing import Break, Returned
 from sapwood.tree.live.frame import Frame
 from sapwood.tree.live.parts import Asked, Parts
 from sapwood.tree.live.passed import Passed
-from sapwood.tree.node import Link, Node
+from sapwood.tree.node import Node
 from sapwood.tree.outputs import Bytes, Outputs, analyse
 from sapwood.tree.recorder import with_leaves
 from sapwood.tree.replay import replay
@@ -162,8 +161,7 @@ class StagedParts(Parts):
         for mask in self.holds:
             # It copies into stand-ins in the ranges of parts before.
             node.clobbers = Mask(node.clobbers | mask)
-        shared = sharing(self.arrays, self.carried)
-        self.links.append(Link(node, slots, shared, None, idle))
+        self._append(node, slots, idle=idle)
         self.holds.append(node.held)
         self.device.pages.hold(node.held)
 
