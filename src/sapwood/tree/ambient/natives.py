@@ -48,6 +48,7 @@ __all__ = [
     "is_machinery",
     "logger",
     "module",
+    "note_calls",
     "said_by",
 ]
 
@@ -64,6 +65,25 @@ _LOGGING: Final = frozenset(
     {"critical", "debug", "error", "exception", "info", "log", "warn", "warning"}
 )
 _ASKING: Final = frozenset({"isEnabledFor", "getEffectiveLevel", "level", "disabled"})
+
+
+_COPYING: Final = frozenset(
+    {"__copy__", "__deepcopy__", "__getnewargs__", "__getnewargs_ex__", "__getstate__"}
+    | {"__new__", "__reduce__", "__reduce_ex__", "__replace__", "__setstate__"}
+)
+_CALLING: Final = {
+    "_pickle": _COPYING,
+    "copy": _COPYING,
+    "dataclasses": frozenset({"__replace__"}),
+    "pickle": _COPYING,
+}
+
+
+def note_calls(function: Any, reach: Reach) -> None:
+    """Note the names by which a standard function calls what classes define."""
+    module, name = function.__module__, function.__name__
+    if module in _CALLING and (module != "dataclasses" or name == "replace"):
+        reach.names |= _CALLING[module]
 
 
 def is_machinery(cls: type) -> bool:
@@ -106,6 +126,11 @@ def _functions(member: object) -> list[FunctionType]:
 def module(value: ModuleType, reach: Reach, owner: Owner) -> Openings:
     """Look into a module that is not the user's, for the states that code names."""
     space = vars(value)
+    for each in space.values() if value.__name__ in _CALLING else ():
+        if isinstance(each, FunctionType | BuiltinMethodType) and (
+            reach.dynamic or each.__name__ in reach.names
+        ):
+            note_calls(each, reach)
     if value is builtins:
         wanted = {
             name
@@ -141,6 +166,7 @@ def said_by(function: Any) -> View | None:
 
 
 def _built_in(value: Any, reach: Reach) -> Openings:
+    note_calls(value, reach)
     said = said_by(value)
     if said is not None:
         yield Opening(said)

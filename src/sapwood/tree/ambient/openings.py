@@ -27,6 +27,7 @@ from sapwood.tree.ambient.natives import (
     is_machinery,
     logger,
     module,
+    note_calls,
     said_by,
 )
 from sapwood.tree.ambient.owners import (
@@ -72,12 +73,14 @@ _NEVER_NAMED = frozenset(
     | {"__init_subclass__", "__class_getitem__", "__copy__", "__deepcopy__"}
 )
 _BUILDING = frozenset({"__init__", "__new__", "__post_init__"})
+_LEADING_TO_CLASSES = frozenset({"__class__", "__replace__"})
 _TOLD_BY_FUNCTIONS = ("__name__", "__qualname__", "__module__", "__doc__")
 _TOLD_BY_CLASSES = ("__name__", "__qualname__")
 
 
 def _function(value: FunctionType, reach: Reach) -> Openings:
     if not reach.reads(value):
+        note_calls(value, reach)
         yield from _foreign(value)
         return
     names = names_of(value.__code__)
@@ -134,8 +137,8 @@ def _module(value: ModuleType, reach: Reach) -> Openings:
 def _class(value: type, reach: Reach) -> Openings:
     if owner_of_class(value) != "user":
         return
-    if value in reach.built:
-        reach.built.update(value.__bases__)
+    if value in reach.built or _may_be_built(value, reach):
+        reach.built.update((value, *value.__bases__))
     special = {
         name
         for name, member in vars(value).items()
@@ -154,6 +157,22 @@ def _class(value: type, reach: Reach) -> Openings:
         yield Opening(views.TYPE)
     else:
         yield from _told(_TOLD_BY_CLASSES, reach)
+
+
+def _may_be_built(cls: type, reach: Reach) -> bool:
+    """Return whether reached code may call a class that it finds by an instance."""
+    if "type" in reach.builtins or not reach.names.isdisjoint(_LEADING_TO_CLASSES):
+        return True
+    owners = {base: owner_of_class(base) for base in cls.__mro__}
+    return any(
+        isinstance(member, classmethod) and (reach.dynamic or name in reach.names)
+        for base, owner in owners.items()
+        if owner == "user"
+        for name, member in vars(base).items()
+    ) or any(
+        owner == "standard" and "__class__" in class_names(base)
+        for base, owner in owners.items()
+    )
 
 
 _MEMBER = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
