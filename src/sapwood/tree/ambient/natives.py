@@ -50,6 +50,7 @@ __all__ = [
     "module",
     "note_calls",
     "said_by",
+    "with_keys",
 ]
 
 _MACHINERY: Final = frozenset(
@@ -213,7 +214,20 @@ def _dict(value: dict[Any, Any], _: Reach) -> Openings:
         )
         yield Opening(views.LOADED, frozenset(users))
     elif value is not vars(builtins):
-        yield Opening(views.DICT)
+        yield from with_keys(value)
+
+
+def with_keys(value: Any, _: Reach | None = None) -> Openings:
+    """Look into a dict, and into those of its keys that are no plain values."""
+    yield Opening(views.DICT)
+    if views.KEYS.open(value):
+        yield Opening(views.KEYS)
+
+
+def _weak(value: Any, _: Reach) -> Openings:
+    yield Opening(standard.WEAK)
+    if standard.WEAK_KEYS.open(value):
+        yield Opening(standard.WEAK_KEYS)
 
 
 def _by_name(_: Any, reach: Reach) -> Openings:
@@ -240,9 +254,9 @@ NATIVES: Final[dict[type, Callable[[Any, Reach], Openings]]] = {
     ProxyType: _always(standard.PROXIED),
     ReferenceType: _always(standard.REFERENT),
     SimpleNamespace: _by_name,
-    WeakKeyDictionary: _always(standard.WEAK),
+    WeakKeyDictionary: _weak,
     WeakSet: _always(standard.MEMBERS),
-    WeakValueDictionary: _always(standard.WEAK),
+    WeakValueDictionary: _weak,
     dict: _dict,
     io.BytesIO: _always(standard.TEXT),
     io.StringIO: _always(standard.TEXT),

@@ -29,6 +29,7 @@ from sapwood.tree.ambient.natives import (
     module,
     note_calls,
     said_by,
+    with_keys,
 )
 from sapwood.tree.ambient.owners import (
     Owner,
@@ -241,7 +242,7 @@ def _contents(value: Any, wanted: frozenset[str] | None) -> Openings:
         yield Opening(views.FIELDS, wanted)
     for base, view in _ITEMS.items():
         if issubclass(type(value), base):
-            yield Opening(view)
+            yield from with_keys(value) if base is dict else (Opening(view),)
 
 
 _ITEMS: dict[type, View] = {
@@ -281,9 +282,7 @@ _by_type: dict[type, Callable[[Any, Reach], Openings]] = {
     deque: _always(views.LIST),
     set: _always(views.SET),
     **NATIVES,
-    OrderedDict: _always(views.DICT),
-    defaultdict: _always(views.DICT),
-    Counter: _always(views.DICT),
+    **dict.fromkeys((OrderedDict, defaultdict, Counter), with_keys),
     ChainMap: lambda _, __: iter([Opening(views.ATTRIBUTES, frozenset({"maps"}))]),
 }
 

@@ -19,7 +19,7 @@ from sapwood.tree.ambient.openings import is_structural, openings
 from sapwood.tree.ambient.owners import owner_of_class
 from sapwood.tree.ambient.scope import Opening, Reach
 from sapwood.tree.ambient.slots import Slot
-from sapwood.tree.ambient.standard import BYTES, bytes_of
+from sapwood.tree.ambient.standard import BYTES, KEYED, bytes_of
 from sapwood.tree.ambient.starts import starts
 from sapwood.tree.ambient.views import View
 from sapwood.tree.containers import Identity, constant_key, container_of
@@ -68,7 +68,8 @@ class Row(NamedTuple):
 class Node:
     """A value that is looked into, and how it was come by.
 
-    ``covered``: it is an argument's container, whose leaves the signature compares.
+    ``covered``: it is an argument's container, whose leaves the signature compares;
+    ``keyed``: or a tuple that is a key of one, or within such a key.
     ``root`` is the parameter that it is, or None.
     """
 
@@ -80,6 +81,7 @@ class Node:
     parent: int = -1
     step: tuple[View, Any] | None = None
     root: str | None = None
+    keyed: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -263,7 +265,9 @@ class Walk:
         if self._slots > LIMIT:
             raise self._too_much(node, len(space))
         rows = [
-            self._row(number, node, view, key, value) for key, value in _items(space)
+            self._row(number, node, view, key, value)
+            for key, value in _items(space)
+            if view not in KEYED or not self.arrays.is_array(value)
         ]
         self.insides.append(Inside(number, view, rows, lacks, named))
         if (
@@ -281,7 +285,8 @@ class Walk:
             return Row(key, value, "constant", constant_key(value))
         if issubclass(type(value), type) and self._may_be_called(node, view, key):
             self.reach.built.add(value)
-        covered = node.covered and container_of(type(value)) is not None
+        keyed = node.keyed or view in KEYED
+        covered = node.covered and _is_compared(value, keyed=keyed)
         known = self._known.get((id(value), covered))
         if known is None:
             opened = tuple(openings(value, self.reach))
@@ -289,9 +294,9 @@ class Walk:
                 return Row(key, value, "constant", constant_of(value))
             path, frozen = self._label(node, view, key), self._frozen(value)
             step = (view, key)
-            known = self._enter(
-                Node(value, path, frozen, opened, covered, number, step)
-            )
+            entered = Node(value, path, frozen, opened, covered, number, step)
+            entered.keyed = covered and keyed
+            known = self._enter(entered)
         return Row(key, value, "node", self.nodes[known].frozen, known)
 
     def _frozen(self, value: Any) -> Any:
@@ -354,6 +359,12 @@ def containers(arguments: Mapping[str, object], arrays: Arrays) -> Mapping[str, 
         for name, value in arguments.items()
         if not arrays.is_array(value) and container_of(type(value))
     }
+
+
+def _is_compared(value: Any, *, keyed: bool) -> bool:
+    """Return whether a signature compares a value by its items: of keys, a tuple."""
+    cls = type(value)
+    return cls is tuple if keyed else container_of(cls) is not None
 
 
 def _growing(nodes: list[Node], first: int) -> Iterator[tuple[int, Node]]:

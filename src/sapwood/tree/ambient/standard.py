@@ -16,7 +16,7 @@ from typing import Any, Final
 from weakref import ReferenceType
 
 from sapwood.tree.ambient.owners import owner_of_class
-from sapwood.tree.ambient.views import EMPTY, View, value_text
+from sapwood.tree.ambient.views import EMPTY, KEYS, View, keys_inside, value_text
 
 __all__ = [
     "BUFFER",
@@ -26,6 +26,7 @@ __all__ = [
     "ENVIRON",
     "ENVIRONMENT",
     "HANDLERS",
+    "KEYED",
     "LEVEL",
     "MEMBERS",
     "PROXIED",
@@ -38,6 +39,7 @@ __all__ = [
     "STANDARD_VIEWS",
     "TEXT",
     "WEAK",
+    "WEAK_KEYS",
     "WHOLE",
     "bytes_of",
 ]
@@ -99,6 +101,14 @@ def _weak_label(path: str, _: Any, key: Any) -> str:
     return f"{path}[{value_text(key)}]"
 
 
+def _weakly_held(thing: Any) -> Sequence[Any]:
+    """Return the keys of a weak dict that there is something inside of."""
+    return keys_inside(
+        ReferenceType.__call__(key) if isinstance(key, ReferenceType) else key
+        for key in thing.data
+    )
+
+
 def _members(thing: Any) -> Mapping[Any, Any]:
     return {reference: reference for reference in thing.data}
 
@@ -158,6 +168,7 @@ CONTEXT = View("variable", _variable, lambda path, _, __: f"{path}.get()")
 REFERENT = View("referent", _referent, _called)
 PROXIED = View("proxied", _proxied, _same)
 WEAK = View("weak", attrgetter("data"), _weak_label, None, "keys")
+WEAK_KEYS = View("inside weak keys", _weakly_held, KEYS.label)
 MEMBERS = View("members", _members, _weak_label, None, "keys")
 WHOLE = View("whole", gc.get_referents, _same, None, "length")
 TEXT = View("text", _text, _same)
@@ -175,6 +186,9 @@ LEVEL = View("level", _level, lambda path, _, __: f"the level of {path}")
 SAID = View("said", _said, _said_label)
 SAID_HERE = View("said here", _said, _said_label, portable=False)
 SETTINGS = View("settings", lambda _: (os.environ,), lambda *_: "os.environ")
+
+KEYED: Final = frozenset({KEYS, WEAK_KEYS})
+"""Views of keys: other views say which there are, and in what order."""
 
 SAYING: Final[Mapping[tuple[str, str], View]] = {
     ("os", "getenv"): SETTINGS,

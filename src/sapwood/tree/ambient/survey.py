@@ -17,7 +17,7 @@ from sapwood.tree.ambient.reach import Inside, Row, Walk, reach
 from sapwood.tree.ambient.sameness import firsts, twins
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.sources import STATE
-from sapwood.tree.ambient.standard import STANDARD_VIEWS
+from sapwood.tree.ambient.standard import KEYED, STANDARD_VIEWS
 from sapwood.tree.ambient.trail import Retraced
 from sapwood.tree.ambient.views import (
     ATTRIBUTES,
@@ -256,6 +256,8 @@ class Survey:
             and not is_readable(thing)
         ):
             yield Change(path, f"{path} is a {value_text(thing)}, which moves unseen")
+            return
+        if new.view in KEYED and len(old.rows) != len(new.rows):
             return
         if new.view.extent == "length" and len(old.rows) != len(new.rows):
             lengths = f"from {len(old.rows)} to {len(new.rows)}"

@@ -34,6 +34,7 @@ __all__ = [
     "GLOBALS",
     "IMPORTS",
     "INNER",
+    "KEYS",
     "LIST",
     "LOADED",
     "MODULE",
@@ -53,6 +54,7 @@ __all__ = [
     "Way",
     "Witness",
     "imported",
+    "keys_inside",
     "member_names",
     "value_text",
 ]
@@ -207,6 +209,21 @@ def _store_variable(thing: Any, key: Any, value: Any) -> None:
         delattr(thing, key)
     else:
         setattr(thing, key, value)
+
+
+def _is_plain_key(key: Any) -> bool:
+    if type(key) is tuple or type(key) is frozenset:
+        return all(map(_is_plain_key, key))
+    return type(key) in _PLAIN
+
+
+def keys_inside(keys: Iterable[Any]) -> Sequence[Any]:
+    """Return those of these keys that there is something inside of."""
+    return [key for key in keys if type(key) is not str and not _is_plain_key(key)]
+
+
+def _key_label(path: str, _: Any, key: Any) -> str:
+    return f"[*{path}][{key}]"
 
 
 def _cells(function: Any) -> Sequence[Any]:
@@ -398,6 +415,7 @@ DICT = View(
     "keys",
     way=Way(),
 )
+KEYS = View("inside keys", lambda thing: keys_inside(DICT.open(thing)), _key_label)
 LOADED = View("loaded", lambda thing: thing, _subscript, None, "names", way=Way())
 REGISTERED = View("registered", _children, _subscript, None, "length")
 
