@@ -125,6 +125,7 @@ class Model:
             lambda: _set(model.__dict__, "row", [*model.row, 1]),
             lambda: _replaced(part),
             lambda: _reclassed(part),
+            _shown_otherwise,
             lambda: _set(part.__dict__, "grad", Thing()),
             lambda: _set(model.parts, "b", self.part()),
             lambda: _exchanged(model.row),
@@ -222,6 +223,19 @@ def _reclassed(part):
 
     def undo():
         part.__class__ = Thing
+
+    return undo
+
+
+def _shown_otherwise():
+    def get(thing, name):
+        found = object.__getattribute__(thing, name)
+        return found | {"training": True} if name == "__dict__" else found
+
+    Thing.__getattribute__ = get
+
+    def undo():
+        del Thing.__getattribute__
 
     return undo
 
@@ -355,7 +369,11 @@ MUTANTS = {
         "c->relied[k].on",
     ),
     "changes overlooked": ("c->events = events;", "c->events = events + 1;"),
-    "dicts that are replaced": ("return *c->slot == c->is;", "return !!*c->slot;"),
+    "dicts that are replaced": ("return *c->slot == c->is &&", "return !!*c->slot &&"),
+    "dicts that are not shown": (
+        "PyType_GetSlot(c->of->type, GETATTRO) == c->gets;",
+        "1;",
+    ),
     "classes": ("return (const Object *)c->at->type == c->is;", "return 1;"),
     "functions": ("return found ? found == value : is_none(value);", "return 1;"),
     "lists": ("if (PyList_GetItem(c->of, k) != c->items[k])", "if (0)"),

@@ -28,6 +28,7 @@ typedef struct {
 } Method;
 
 enum { KEYWORDS = 2, NO_ARGUMENTS = 4, ARGUMENTS = 0x80, EQUAL = 2 };
+enum { GETATTRO = 58 }; /* which slot of a type gets attributes */
 
 /* What happens to a dict that is watched. */
 enum event { ADDED, MODIFIED, DELETED, CLONED, CLEARED, DEALLOCATED };
@@ -71,6 +72,7 @@ extern Object *PyList_GetItem(Object *, Size);
 extern Object *PyList_New(Size);
 extern int PyList_SetItem(Object *, Size, Object *);
 extern Object *PyTuple_GetItem(Object *, Size);
+extern void *PyType_GetSlot(const Object *, int);
 extern Object *PyTuple_Pack(Size, ...);
 extern Size PyTuple_Size(Object *);
 extern int PyUnicode_CompareWithASCIIString(Object *, const char *);

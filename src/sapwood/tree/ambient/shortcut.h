@@ -19,7 +19,8 @@ struct relied {
 enum way {
   AGAIN,        /* take the step; `at` and `of`, where known, go into its registers */
   STILL_ROOT,   /* what it is called with gives `is` */
-  STILL_DICT,   /* the dict of object `of`, which is in `slot`, is `is` */
+  STILL_DICT,   /* the dict of object `of`, which is in `slot`, is `is`, and `gets` is
+                   how its class gets attributes: else another one might be shown */
   STILL_SLOT,   /* the attribute or item of `of` is `is` */
   STILL_PART,   /* what the function `of` is made of, as `part` tells, is `is` */
   STILL_CLASS,  /* the class of `at` is `is` */
@@ -32,6 +33,7 @@ struct check {
   struct step *step;
   Object *at, *of, *is; /* not owned, and these are not either: */
   Object **items, **slot;
+  void *gets;
   Object *(*part)(Object *);
   Size size;
 };
@@ -110,6 +112,7 @@ static struct check *check(struct builder *b, enum way way, struct step *s,
   }
   c->checks = made, made += c->count++, c->again += way == AGAIN;
   made->items = made->slot = NULL, made->part = NULL, made->size = 0;
+  made->gets = NULL;
   made->way = way, made->step = s, made->is = is;
   made->at = tests_at(s->op) ? b->known[s->at].object : NULL;
   made->of = takes_of(s->op) ? b->known[s->of].object : NULL;
@@ -216,7 +219,7 @@ static void note_slot(struct builder *b, struct step *s, const struct step *end,
   if (dict && *dict == value) {
     struct check *made = check(b, STILL_DICT, s, value);
     if (made)
-      made->slot = dict;
+      made->slot = dict, made->gets = PyType_GetSlot(of.object->type, GETATTRO);
     now_known(b, s, value, 1);
   } else if (part && is_part(part, of.object, value)) {
     struct check *made = check(b, STILL_PART, s, value);
@@ -367,7 +370,7 @@ static int is_still(struct check *c, Object *latest, struct shortcut *all,
       Py_IncRef(c->is);
     return *held == c->is;
   case STILL_DICT:
-    return *c->slot == c->is;
+    return *c->slot == c->is && PyType_GetSlot(c->of->type, GETATTRO) == c->gets;
   case STILL_SLOT:
     *held = s->op == ITEM ? PyObject_GetItem(c->of, s->value)
                           : PyObject_GetAttr(c->of, s->value);
