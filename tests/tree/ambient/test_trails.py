@@ -255,7 +255,7 @@ class Writer:
     def grown(self):
         """Give a class or function what only its like is looked at for."""
         thing = self.chance.choice([self.space["Layer"], self.space["first"]])
-        name = "__len__" if thing is self.space["Layer"] else "__wrapped__"
+        name = "__later__" if thing is self.space["Layer"] else "__wrapped__"
         setattr(thing, name, self.space["helper"])
         self.undone.append(lambda: _forget(thing, name))
 

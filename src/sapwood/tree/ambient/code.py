@@ -52,6 +52,11 @@ _ATTRIBUTE_OPS = frozenset(
     {"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR", "LOAD_SUPER_ATTR"}
     | {"IMPORT_FROM"}
 )
+_COMPARED = frozenset({"COMPARE_OP", "IS_OP", "LOAD_ATTR", "LOAD_METHOD"})
+_FORMATTING_OPS = frozenset(
+    {"CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC"}
+)
+_FORMATTING = frozenset({"ascii", "format", "format_map", "repr", "str"})
 _CONSTANTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 _PLAIN_LOADS = frozenset({"LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_GLOBAL"})
 _SIMPLE_LOADS = ("LOAD_CONST", "LOAD_FAST", "LOAD_DEREF", "LOAD_SMALL_INT")
@@ -75,11 +80,13 @@ def names_of(code: CodeType) -> Names:
                     dynamic |= name is None
                     attributes.update(() if name is None else (name,))
             elif op.opname in _ATTRIBUTE_OPS:
-                attributes.add(op.argval)
+                only_compared = _is_only_compared(instructions, index)
+                attributes.update(() if only_compared else (op.argval,))
             elif op.opname == "IMPORT_NAME":
                 modules.add("." * _level(instructions, index) + op.argval)
             elif op.opname == "MATCH_CLASS":
                 dynamic = True
+        attributes |= _hooks(each, instructions)
     used = globals_ | attributes
     return Names(
         frozenset(globals_),
@@ -105,6 +112,47 @@ def _compares(instructions: Sequence[dis.Instruction], at: int) -> bool:
         before -= 1
     plain = instructions[before].opname in _PLAIN_LOADS
     return not (plain and before > 0 and instructions[before - 1].opname in _CONSTANTS)
+
+
+def _is_only_compared(instructions: Sequence[dis.Instruction], at: int) -> bool:
+    """Return whether a class is read just to compare it, or for its attributes.
+
+    As what `dataclasses` writes does, which is no reason to look at how it is made.
+    """
+    if instructions[at].argval != "__class__":
+        return False
+    after = instructions[at + 1 : at + 4]
+    names = [op.opname for op in after]
+    return names[0] in _COMPARED or (
+        names[0].startswith("LOAD_FAST")
+        and after[1].argval == "__class__"
+        and names[2] in _COMPARED
+    )
+
+
+def _hooks(code: CodeType, instructions: Sequence[dis.Instruction]) -> set[str]:
+    """Return the special methods by which code asks for all that an object holds."""
+    found = {
+        "__repr__"
+        for op in instructions
+        if op.opname in _FORMATTING_OPS or op.argval in _FORMATTING
+    }
+    found |= {"__repr__" for each in code.co_consts if "%" in _text(each)}
+    found |= {
+        "__eq__"
+        for at, op in enumerate(instructions)
+        if op.opname == "CONTAINS_OP"
+        or (_is_equality(op) and instructions[at - 1].opname not in _CONSTANTS)
+    }
+    return found
+
+
+def _is_equality(op: dis.Instruction) -> bool:
+    return op.opname == "COMPARE_OP" and ("==" in op.argrepr or "!=" in op.argrepr)
+
+
+def _text(constant: object) -> str:
+    return constant if isinstance(constant, str) else ""
 
 
 def _level(instructions: Sequence[dis.Instruction], at: int) -> int:

@@ -73,7 +73,25 @@ _NEVER_NAMED = frozenset(
     | {"__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__sizeof__"}
     | {"__init_subclass__", "__class_getitem__", "__copy__", "__deepcopy__"}
 )
-_BUILDING = frozenset({"__init__", "__new__", "__post_init__"})
+_BUILDING = frozenset(
+    {"__class_getitem__", "__init__", "__init_subclass__", "__new__", "__post_init__"}
+)
+_NUMBERS = frozenset(
+    {"add", "and", "divmod", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow"}
+    | {"rshift", "sub", "truediv", "xor"}
+)
+_OPERATORS = frozenset(
+    {f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in _NUMBERS}
+    | {"__abs__", "__array__", "__array_ufunc__", "__bool__", "__bytes__", "__call__"}
+    | {"__ceil__", "__complex__", "__contains__", "__delattr__", "__delete__"}
+    | {"__delitem__", "__enter__", "__eq__", "__exit__", "__float__", "__floor__"}
+    | {"__format__", "__ge__", "__get__", "__getattr__", "__getattribute__"}
+    | {"__getitem__", "__gt__", "__hash__", "__index__", "__instancecheck__", "__int__"}
+    | {"__invert__", "__iter__", "__le__", "__len__", "__length_hint__", "__lt__"}
+    | {"__missing__", "__ne__", "__neg__", "__next__", "__pos__", "__reversed__"}
+    | {"__round__", "__set__", "__setattr__", "__setitem__", "__str__", "__trunc__"}
+)
+"""What is found in a class though no code names it, and so may not be added either."""
 _LEADING_TO_CLASSES = frozenset({"__class__", "__replace__"})
 _TOLD_BY_FUNCTIONS = ("__name__", "__qualname__", "__module__", "__doc__")
 _TOLD_BY_CLASSES = ("__name__", "__qualname__")
@@ -130,7 +148,7 @@ def _module(value: ModuleType, reach: Reach) -> Openings:
         return
     owner = owner_of_module(value.__name__, value)
     if owner == "user":
-        yield Opening(views.MODULE, reach.attributes())
+        yield Opening(views.MODULE, reach.attributes(frozenset({"__getattr__"})))
     elif owner != "sapwood":
         yield from module(value, reach, owner)
 
@@ -152,7 +170,7 @@ def _class(value: type, reach: Reach) -> Openings:
         hidden = "_" if issubclass(value, Enum) else "__"
         special |= {name for name in vars(value) if not name.startswith(hidden)}
         special |= {"__module__", "__doc__"}
-    yield Opening(views.VARIABLES, frozenset(special | reach.names))
+    yield Opening(views.VARIABLES, _OPERATORS.union(special, reach.names))
     yield Opening(views.BASES)
     if owner_of_class(type(value)) == "user":
         yield Opening(views.TYPE)
