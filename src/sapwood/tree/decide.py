@@ -54,6 +54,11 @@ def next_step(
         return Step(Deed.PASS_THROUGH, reason=str(group.unrecordable))
     if group.warm is None and group.archive is None:
         return Step(Deed.WARM_UP)
+    if group.is_wasteful():
+        return Step(
+            Deed.PASS_THROUGH,
+            reason="its recordings wait for arrays at addresses that do not come again",
+        )
     evict, escapes = _make_room(group, reasons)
     full = bool(evict) or escapes
     if len(nodes) - len(evict) >= max_recordings:

@@ -171,6 +171,8 @@ class Families:
         """Remove a recording, which is not found any more."""
         _, group = self.nodes.pop(node)
         group.nodes.remove(node)
+        # That of the call that recorded it is one.
+        group.wasted = 0 if node.hits > 1 else group.wasted + 1
         del self.bound[node], self.origins[node], self._outputs[node]
 
     def candidates(self, call: Call) -> list[Extent]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from sapwood.errors import CaptureError
 from sapwood.tree.ambient import AmbientKey
@@ -35,13 +36,19 @@ class Warm:
     code: frozenset[str] = frozenset()
 
 
+_WASTED: Final = 16
+_TRIED: Final = 64
+"""So many calls between two tries, where so many recordings were not replayed."""
+
+
 class Group:
     """The recordings of one signature and one set of ambient values.
 
     ``archive`` is the recording of another process that serves its calls; ``asked``
     says that it was looked for. ``misses`` are the clock readings of the last two
-    calls that no recording fitted. ``sketch`` is the last capture, where only a
-    comparison of two shows what is an address.
+    calls that no recording fitted, of ``missing`` in all, and ``wasted`` counts the
+    recordings that went in a row without a replay. ``sketch`` is the last capture,
+    where only a comparison of two shows what is an address.
     """
 
     def __init__(self, ambient_key: AmbientKey, max_variants: int) -> None:
@@ -54,6 +61,7 @@ class Group:
         self.places: list[History] = []
         self.ambient: dict[str, History] = {}
         self.misses: tuple[int, ...] = ()
+        self.missing = self.wasted = 0
         self.sketch: Sketch | None = None
         self._in_vain = False
 
@@ -106,6 +114,14 @@ class Group:
     def missed(self, clock: int) -> None:
         """Note a call that no recording fitted."""
         self.misses = (*self.misses[-1:], clock)
+        self.missing += 1
+
+    def is_wasteful(self) -> bool:
+        """Return whether another recording would go without a replay, too.
+
+        Now and then it is tried all the same.
+        """
+        return self.wasted >= _WASTED and self.missing % _TRIED > 0
 
     def missed_since(self, clock: int) -> int:
         """Return how many of the last two misses came after ``clock``."""

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
 
+from sapwood.tree.ambient import comparing
+from sapwood.tree.ambient.comparing import COMPARING
+
 __all__ = ["Names", "names_of"]
 
 
@@ -41,8 +44,6 @@ _ANY_ATTRIBUTE = frozenset(
     | {"methodcaller", "vars", "__dict__", "__getattribute__"}
 )
 _ADVANCING = frozenset({"next", "anext", "__next__", "send", "throw"})
-_COMPARING = frozenset({"count", "eval", "exec", "id", "index", "is_", "is_not"})
-_COMPARING |= {"remove"}
 _ANY_GLOBAL = frozenset({"eval", "exec", "globals", "locals", "__globals__"})
 _GLOBAL_OPS = frozenset(
     {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
@@ -58,7 +59,6 @@ _FORMATTING_OPS = frozenset(
 )
 _FORMATTING = frozenset({"ascii", "format", "format_map", "repr", "str"})
 _CONSTANTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
-_PLAIN_LOADS = frozenset({"LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_GLOBAL"})
 _SIMPLE_LOADS = ("LOAD_CONST", "LOAD_FAST", "LOAD_DEREF", "LOAD_SMALL_INT")
 
 
@@ -68,10 +68,13 @@ def names_of(code: CodeType) -> Names:
     globals_: set[str] = set()
     attributes: set[str] = set()
     modules: set[str] = set()
+    hooks: set[str] = set()
     dynamic = compares = False
     for each in _nested(code):
         instructions = list(dis.get_instructions(each))
-        compares |= any(_compares(instructions, i) for i in range(len(instructions)))
+        compares |= any(
+            comparing.compares(instructions, i) for i in range(len(instructions))
+        )
         for index, op in enumerate(instructions):
             if op.opname in _GLOBAL_OPS:
                 globals_.add(op.argval)
@@ -86,32 +89,17 @@ def names_of(code: CodeType) -> Names:
                 modules.add("." * _level(instructions, index) + op.argval)
             elif op.opname == "MATCH_CLASS":
                 dynamic = True
-        attributes |= _hooks(each, instructions)
+        hooks |= _hooks(each, instructions)
     used = globals_ | attributes
     return Names(
         frozenset(globals_),
-        frozenset(attributes),
+        frozenset(attributes | hooks),
         frozenset(modules),
         dynamic or bool(used & _ANY_ATTRIBUTE) or bool(attributes & _BY_TEXT),
         bool(used & _ANY_GLOBAL),
         bool(used & _ADVANCING),
-        compares or bool(used & _COMPARING),
+        compares or bool(used & COMPARING),
     )
-
-
-def _compares(instructions: Sequence[dis.Instruction], at: int) -> bool:
-    """Return whether an instruction asks what is one object, as by ``a is b``."""
-    op, before = instructions[at].opname, at - 1
-    if op not in {"IS_OP", "CONTAINS_OP"} or instructions[before].opname in _CONSTANTS:
-        return False
-    if op == "IS_OP":
-        # Every dataclass asks so whether another one is of its class.
-        return bool(instructions[before].argval != "__class__")
-    # What is in a list, or a key, may be told by being the same; a constant never is.
-    while before > 0 and instructions[before].opname == "LOAD_ATTR":
-        before -= 1
-    plain = instructions[before].opname in _PLAIN_LOADS
-    return not (plain and before > 0 and instructions[before - 1].opname in _CONSTANTS)
 
 
 def _is_only_compared(instructions: Sequence[dis.Instruction], at: int) -> bool:

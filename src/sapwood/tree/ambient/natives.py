@@ -35,6 +35,7 @@ from weakref import (
 
 from sapwood.tree.ambient import standard, views
 from sapwood.tree.ambient.code import names_of
+from sapwood.tree.ambient.comparing import is_comparing
 from sapwood.tree.ambient.owners import Owner, owner_of_class, owner_of_module
 from sapwood.tree.ambient.scope import ATOMS, Opening, Openings, Reach
 from sapwood.tree.ambient.sources import is_random_source
@@ -169,6 +170,8 @@ def said_by(function: Any) -> View | None:
 def _built_in(value: Any, reach: Reach) -> Openings:
     note_calls(value, reach)
     said = said_by(value)
+    # Names that are asked for among built-in ones were seen in code.
+    reach.compares |= is_comparing(value)
     if said is not None:
         yield Opening(said)
     elif any(value is each for each in _BY_TEXT):

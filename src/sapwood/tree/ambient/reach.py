@@ -6,6 +6,7 @@ more names: the walk is repeated until nothing is added.
 
 from __future__ import annotations
 
+import builtins
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 from sapwood.errors import CaptureError
 from sapwood.tree.ambient import views
 from sapwood.tree.ambient.arrays import Arrays, layout_of
+from sapwood.tree.ambient.comparing import HASHING
 from sapwood.tree.ambient.openings import is_structural, openings
 from sapwood.tree.ambient.owners import owner_of_class
 from sapwood.tree.ambient.scope import Opening, Reach
@@ -270,11 +272,9 @@ class Walk:
             if view not in KEYED or not self.arrays.is_array(value)
         ]
         self.insides.append(Inside(number, view, rows, lacks, named))
-        if (
-            view is views.DICT
-            and self._is_asked(node)
-            and next(self._keys(rows), None) is not None
-        ):
+        members = view is views.SET and any(row.role == "array" for row in rows)
+        keys = view is views.DICT and next(self._keys(rows), None) is not None
+        if (members or keys) and self._is_asked(node):
             # A look-up asks which of them the key is.
             self.reach.compares = True
 
@@ -283,8 +283,8 @@ class Walk:
             return Row(key, value, "array", layout_of(self.arrays, value))
         if is_book(view, key):
             return Row(key, value, "constant", constant_key(value))
-        if issubclass(type(value), type) and self._may_be_called(node, view, key):
-            self.reach.built.add(value)
+        if issubclass(type(value), type):
+            self._come_by(value, node, view, key)
         keyed = node.keyed or view in KEYED
         covered = node.covered and _is_compared(value, keyed=keyed)
         known = self._known.get((id(value), covered))
@@ -303,6 +303,12 @@ class Walk:
         if is_structural(value, self.reach):
             return type(value)
         return Identity(value)
+
+    def _come_by(self, cls: type, node: Node, view: View, key: Any) -> None:
+        if self._may_be_called(node, view, key):
+            self.reach.built.add(cls)
+            # By its own name, the code says what it is there for.
+            self.reach.compares |= cls in HASHING and node.value is not builtins
 
     @staticmethod
     def _may_be_called(node: Node, view: View, key: Any) -> bool:
