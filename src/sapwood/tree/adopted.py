@@ -28,7 +28,7 @@ from sapwood.tree.captor import Adopting, Captor, forgotten, lasting, told_of
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Warm
-from sapwood.tree.outputs import Outputs, analyse
+from sapwood.tree.outputs import Outputs, analyse, each_anew
 from sapwood.tree.recorder import (
     Order,
     Recorded,
@@ -178,6 +178,7 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     read_by = look([slot.read() for slot in ambient.arrays], adapter)
     known = [*scene.arrays, *read_by.arrays]
     outputs = analyse(captured.result, values, known, adapter)
+    outputs = each_anew(outputs, order.plan.call.leaves, taken.before.holds)
     drawing = _drawn(scene, captured, outputs, ambient, read_by)
     if error is None:
         _check(owner.refusal(captured.result, scene.arrays), outputs, scene, taken)

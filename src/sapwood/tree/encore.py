@@ -23,7 +23,7 @@ from sapwood.tree.forest import Forest
 from sapwood.tree.kept import Kept, Made
 from sapwood.tree.memo import Memo
 from sapwood.tree.node import Node
-from sapwood.tree.outputs import Alias, Constant, Fresh, Same
+from sapwood.tree.outputs import Alias, Constant, Copied, Fresh, Same
 from sapwood.tree.replay import lease_outputs, order, prepare
 from sapwood.tree.signature import NONE, Arrays, Whereabouts
 from sapwood.tree.spans import Spans
@@ -112,7 +112,9 @@ class Encore:
         It takes the place of one ``before``, which was outdated.
         """
         outputs = (*node.outputs.leaves, *node.outputs.bound)
-        plain = all(isinstance(each, _PLAIN) for each in outputs)
+        plain = all(isinstance(each, _PLAIN) for each in outputs) and not any(
+            isinstance(each, Copied) for each in outputs
+        )
         if not plain or node.escapes or node.chain or node.doubtful or node.revokes:
             return None
         made = cls(forest, node, given, ambient, memo)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
+from sapwood.errors import CaptureError
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array, Template
 from sapwood.tree.containers import constant_key, flatten, unflatten
@@ -17,12 +19,14 @@ __all__ = [
     "Bytes",
     "Carried",
     "Constant",
+    "Copied",
     "Fresh",
     "Held",
     "Outputs",
     "Same",
     "View",
     "analyse",
+    "each_anew",
 ]
 
 
@@ -72,6 +76,11 @@ class Constant:
     """A plain value."""
 
     value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Copied(Constant):
+    """A plain value that may be changed: every replay gives another one like it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +159,8 @@ class Outputs:
                 base = _nth(k, given, ambient)
                 address = Addr(adapter.address(base) + offset)
                 return adapter.make(template, adapter.storage(base), address)
+            case Copied(value):
+                return copy(value)
             case Constant(value):
                 return value
             case Held(target):
@@ -181,11 +192,45 @@ class Outputs:
 
     def constants(self) -> Hashable:
         """Return a key of all plain values in the result."""
-        return tuple(
-            constant_key(leaf.value)
+        leaves = (
+            self.leaves[leaf.output] if isinstance(leaf, Same) else leaf
             for leaf in self.leaves
-            if isinstance(leaf, Constant)
         )
+        return tuple(
+            constant_key(leaf.value) for leaf in leaves if isinstance(leaf, Constant)
+        )
+
+
+def each_anew(
+    outputs: Outputs, leaves: Sequence[Any], is_reached: Callable[[object], bool]
+) -> Outputs:
+    """Return outputs of which every replay makes sets and bytearrays anew.
+
+    ``leaves`` are those of the call. What the function reaches, it gives itself.
+    Raises `CaptureError` where it gives what it was passed: that, replays do not know.
+    """
+    passed = {id(leaf) for leaf in leaves}
+    first: dict[int, int] = {}
+
+    def anew(number: int, output: Output) -> Output:
+        if not isinstance(output, Constant) or type(output.value) not in _COPIED:
+            return output
+        if id(output.value) in passed:
+            raise CaptureError(
+                f"the function returns a {type(output.value).__name__} that it was "
+                "passed, and a replay would return that of another call",
+                remedy="Return a copy of it, or let the caller keep its own",
+            )
+        if is_reached(output.value):
+            return output
+        before = first.setdefault(id(output.value), number)
+        return Copied(copy(output.value)) if before == number else Same(before)
+
+    made = tuple(anew(number, each) for number, each in enumerate(outputs.leaves))
+    return replace(outputs, leaves=made)
+
+
+_COPIED = {bytearray, set}
 
 
 def _is_fixed(structure: Any) -> bool:

@@ -29,7 +29,7 @@ from sapwood.tree.containers import flatten, unflatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
 from sapwood.tree.node import Node
-from sapwood.tree.outputs import Outputs, analyse
+from sapwood.tree.outputs import Outputs, analyse, each_anew
 from sapwood.tree.refill import refilled
 from sapwood.tree.repack import repacked
 from sapwood.tree.roles import History, Role, assign
@@ -126,6 +126,18 @@ def record(order: Order, forest: Forest) -> Recorded:
         raise
 
 
+def _outputs(
+    order: Order,
+    taken: Taken,
+    bound: Sequence[Array],
+    known: Sequence[Array],
+    adapter: Adapter,
+) -> Outputs:
+    """Describe what a captured call returned, and what it bound to slots."""
+    outputs = analyse(taken.captured.result, bound, known, adapter)
+    return each_anew(outputs, order.plan.call.leaves, taken.before.holds)
+
+
 def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
     device, adapter, given = forest.device, forest.adapter, order.plan.call.given
     places = given.places(adapter)
@@ -142,7 +154,7 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
         recording = read(captured.graph, lines, everything, stages, range_, device)
     finally:
         device.driver.destroy_graph(captured.graph)
-    outputs = analyse(captured.result, values, [*arrays, *read_by.arrays], adapter)
+    outputs = _outputs(order, taken, values, [*arrays, *read_by.arrays], adapter)
     names, more = ambient_roles(order, ambient, everything[len(places) :], forest)
     starts = range_.base, *_starts(everything, stages)
     sketch = Sketch(recording, (*order.names, *names), starts)

@@ -48,7 +48,7 @@ from sapwood.tree.live.handlers import caught_at
 from sapwood.tree.live.passed import Passed, check_kept
 from sapwood.tree.live.tail import only_returns
 from sapwood.tree.node import Link, Node
-from sapwood.tree.outputs import Bytes, Outputs, analyse
+from sapwood.tree.outputs import Bytes, Outputs, analyse, each_anew
 from sapwood.tree.recorder import (
     Order,
     Recorded,
@@ -253,6 +253,8 @@ class Parts:
         last: bool,
     ) -> Drawing:
         """Say what replays do with each place; the last ``made`` they allocate."""
+        if last:
+            outputs = each_anew(outputs, self.order.plan.call.leaves, self.before.holds)
         symbols, old = recording.symbols(), places[: len(places) - made]
         adapter = self.forest.adapter
         self.still_shown |= shown_places(outputs, self.carried, adapter, last=last)
@@ -440,9 +442,8 @@ class Parts:
             # Cycles keep arrays alive that nobody can reach.
             gc.collect()
         lost = [storage for other in others if (storage := other()) is not None]
-        if not lost:
-            return None
-        return outliving([(s.address, s.size, lines.get(s.address)) for s in lost])
+        told = [(s.address, s.size, lines.get(s.address)) for s in lost]
+        return outliving(told) if told else None
 
 
 def _in_order(survivors: Sequence[Storage], outputs: Outputs) -> list[Storage]:
