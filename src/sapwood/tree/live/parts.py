@@ -185,10 +185,9 @@ class Parts:
 
     def _capturing(self, range_: Range) -> Capture:
         """Return the capture of all parts."""
-        warm, plan = self.order.group.warm, self.order.plan
-        stays = frozenset() if warm is None else warm.stays
-        stream = self.forest.capture_stream()
-        return Capture(self.device, stream, range_, stays, escapes=plan.escapes)
+        warm, escapes = self.order.group.warm, self.order.plan.escapes
+        stays, stream = warm.stays if warm else (), self.forest.capture_stream()
+        return Capture(self.device, stream, range_, frozenset(stays), escapes=escapes)
 
     def _begin(self) -> None:
         """Look at all that the coming part may use."""
