@@ -10,6 +10,7 @@ from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 settings = SimpleNamespace(scale=2.0)
@@ -150,3 +151,18 @@ def test_what_is_never_made_is_not_looked_into(rt):
         f(x)
         Counted()
     assert (f.stats().recordings, f.stats().replays) == (1, 2)
+
+
+def test_a_class_that_is_only_asked_for(rt):
+    """What its constructor writes is nothing to a function that asks for its name."""
+
+    class Counting:
+        def __init__(self):
+            self.calls, self.factor = 0, rt.array(np.ones(3))
+
+    held = Counting()
+    f = rt.graph(lambda x: x * held.factor if type(held).__name__ else x)
+    for i in range(8):
+        held.calls += 1
+        assert np.asarray(f(rt.array(np.full(3, float(i))))).tolist() == [i] * 3
+    assert f.stats().recordings == 1

@@ -86,3 +86,28 @@ def test_what_does_not(text):
     """Functions are often written so, and not held to which arrays are one."""
     source = f"def fn(p, q, c, d, f, several, self, other):\n  {text}"
     assert not names_of(compile(source, "<silent>", "exec")).compares
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        ("type(p)(1)", True),
+        ("t = type(p)", True),
+        ("f(type(p))", True),
+        ("[type(p)]", True),
+        ("type(p)(q, c)", True),
+        ("type(p) is f", False),
+        ("type(p) is not f", False),
+        ("type(p) == q.w", False),
+        ("type(p) is q.w.v", False),
+        ("type(p) in (f, d)", False),
+        ("type(p).__name__", False),
+        ("f'{type(p)}'", False),
+    ],
+)
+def test_what_may_call_a_class(text, more):
+    """A class that is compared or named is not made anew."""
+    space = {}
+    text = text if text.startswith("t = ") else f"return ({text})"
+    exec(f"def fn(p, q, c, d, f):\n  {text}", space)
+    assert ("__class__" in names_of(space["fn"].__code__).attributes) is more

@@ -78,6 +78,8 @@ def names_of(code: CodeType) -> Names:
         for index, op in enumerate(instructions):
             if op.opname in _GLOBAL_OPS:
                 globals_.add(op.argval)
+                if op.argval == "type" and _gives_class(instructions, index):
+                    attributes.add("__class__")
                 if op.argval in _BY_TEXT:
                     name = _constant_name(instructions, index)
                     dynamic |= name is None
@@ -100,6 +102,26 @@ def names_of(code: CodeType) -> Names:
         bool(used & _ADVANCING),
         compares or bool(used & COMPARING),
     )
+
+
+def _gives_class(instructions: Sequence[dis.Instruction], at: int) -> bool:
+    """Return whether the class that ``type(x)`` gives is more than compared or named.
+
+    ``at`` is where `type` is loaded.
+    """
+    rest = instructions[at + 1 : at + 12]
+    ends = [k for k, op in enumerate(rest) if op.opname == "CALL"]
+    after = [op.opname for op in rest[ends[0] + 1 :]] if ends else []
+    told = _COMPARED | _FORMATTING_OPS
+    if after and after[0].startswith("LOAD_") and after[0] not in _COMPARED:
+        # What it is compared with, and where that is.
+        after = [
+            name
+            for name in after
+            if not name.startswith("LOAD_") and name != "BUILD_TUPLE"
+        ]
+        told = frozenset({"COMPARE_OP", "CONTAINS_OP", "IS_OP"})
+    return not after or after[0] not in told
 
 
 def _is_only_compared(instructions: Sequence[dis.Instruction], at: int) -> bool:

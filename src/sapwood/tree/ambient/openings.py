@@ -180,7 +180,7 @@ def _class(value: type, reach: Reach) -> Openings:
 
 def _may_be_built(cls: type, reach: Reach) -> bool:
     """Return whether reached code may call a class that it finds by an instance."""
-    if "type" in reach.builtins or not reach.names.isdisjoint(_LEADING_TO_CLASSES):
+    if not reach.names.isdisjoint(_LEADING_TO_CLASSES):
         return True
     owners = {base: owner_of_class(base) for base in cls.__mro__}
     return any(
