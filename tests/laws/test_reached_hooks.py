@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 from types import ModuleType, SimpleNamespace
@@ -93,36 +92,6 @@ def test_what_hooks_read(agree, way, calls):
             settings.scale = scale
             for _ in range(calls):
                 yield f(x)
-
-    agree(program)
-
-
-@pytest.mark.parametrize("calls", [1, 3, 20])
-@pytest.mark.parametrize("kind", [SimpleNamespace, argparse.Namespace])
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda one, other: 2.0 if one == other else 3.0,
-        lambda one, other: 2.0 if one != other else 3.0,
-        lambda one, other: 2.0 if one in [None, other] else 3.0,
-        lambda one, _: float(len(str(one))),
-        lambda one, _: float(len(f"{one}")),
-    ],
-    ids=["equal", "other", "in", "str", "written out"],
-)
-def test_namespaces_as_a_whole(agree, kind, read, calls):
-    """All that they hold counts, whatever its name."""
-
-    def program(world):
-        one, other = kind(some=1), kind(some=1)
-        f, x = world.graph(lambda x: x * read(one, other)), world.values(2)
-        for value in (1, 100, 1):
-            one.some = value
-            for _ in range(calls):
-                yield f(x)
-        one.more = 1
-        for _ in range(calls):
-            yield f(x)
 
     agree(program)
 

@@ -148,17 +148,7 @@ def _hooks(code: CodeType, instructions: Sequence[dis.Instruction]) -> set[str]:
         if op.opname in _FORMATTING_OPS or op.argval in _FORMATTING
     }
     found |= {"__repr__" for each in code.co_consts if "%" in _text(each)}
-    found |= {
-        "__eq__"
-        for at, op in enumerate(instructions)
-        if op.opname == "CONTAINS_OP"
-        or (_is_equality(op) and instructions[at - 1].opname not in _CONSTANTS)
-    }
     return found
-
-
-def _is_equality(op: dis.Instruction) -> bool:
-    return op.opname == "COMPARE_OP" and ("==" in op.argrepr or "!=" in op.argrepr)
 
 
 def _text(constant: object) -> str:

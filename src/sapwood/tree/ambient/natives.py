@@ -237,11 +237,6 @@ def _by_name(_: Any, reach: Reach) -> Openings:
     yield Opening(views.ATTRIBUTES, reach.attributes())
 
 
-def _namespace(_: Any, reach: Reach) -> Openings:
-    whole = not reach.names.isdisjoint({"__eq__", "__repr__"})
-    yield Opening(views.ATTRIBUTES, None if whole else reach.attributes())
-
-
 def _always(*views_: View) -> Callable[[Any, Reach], Openings]:
     return lambda _, __: iter([Opening(view) for view in views_])
 
@@ -261,7 +256,7 @@ NATIVES: Final[dict[type, Callable[[Any, Reach], Openings]]] = {
     MethodWrapperType: _always(views.BOUND),
     ProxyType: _always(standard.PROXIED),
     ReferenceType: _always(standard.REFERENT),
-    SimpleNamespace: _namespace,
+    SimpleNamespace: _by_name,
     WeakKeyDictionary: _weak,
     WeakSet: _always(standard.MEMBERS),
     WeakValueDictionary: _weak,
@@ -278,7 +273,7 @@ NATIVES: Final[dict[type, Callable[[Any, Reach], Openings]]] = {
 
 LATE: Final[dict[tuple[str, str], Callable[[Any, Reach], Openings]]] = {
     ("_queue", "SimpleQueue"): _always(standard.SIZE),
-    ("argparse", "Namespace"): _namespace,
+    ("argparse", "Namespace"): _by_name,
     ("decimal", "Context"): _always(standard.DECIMAL),
 }
 """The same by module and name, of modules that this one would be slower to import."""
