@@ -137,8 +137,22 @@ def test_identity_is_not_equality(made):
     assert made(program(root, first, Step(Op.IS, 1, 0, space["c"])))() is None
     assert made(program(root, first, first, Step(Op.SAME, 1, 1)))() == []
     assert made(program(root, first, second, Step(Op.SAME, 2, 1)))() is None
-    assert made(program(root, first, first, Step(Op.DIFFERS, 1, 1)))() is None
-    assert made(program(root, first, second, Step(Op.DIFFERS, 2, 1)))() == []
+    assert made(program(root, first, first, Step(Op.APART, 1, 0, (1, 1))))() is None
+    assert made(program(root, first, second, Step(Op.APART, 1, 0, (1, 2))))() == []
+
+
+def test_many_things_that_stay_apart(made):
+    """However many, and wherever two of them become one."""
+    space = [object() for _ in range(700)]
+    steps = [Step(Op.ROOT, 0, 0, lambda: space)]
+    steps += [Step(Op.ITEM, k + 1, 0, k) for k in range(700)]
+    look = made(program(*steps, Step(Op.APART, 1, 0, tuple(range(1, 701)))))
+    assert look() == []
+    for one, other in ((0, 1), (0, 699), (350, 20)):
+        before, space[one] = space[one], space[other]
+        assert look() is None
+        space[one] = before
+        assert look() == []
 
 
 def test_another_class_is_no_subclass(made):
@@ -274,7 +288,7 @@ def everything(thing, space):
         Step(Op.LATEST, 3, 0),
         Step(Op.ITEM, 4, 2, "a"),
         Step(Op.SAME, 4, 3),
-        Step(Op.DIFFERS, 4, 0),
+        Step(Op.APART, 4, 0, (4, 0, 2)),
         Step(Op.OPEN, 5, 1, list),
         Step(Op.ITEM, 5, 2, "n"),
         Step(Op.IS, 5, 0, space["n"]),

@@ -163,12 +163,20 @@ static void now_known(struct builder *b, const struct step *s, Object *object,
   b->known[s->at] = (struct known){object, firm, 0, 0};
 }
 
+static int is_among(long number, Object *numbers) {
+  for (Size k = 0; k < PyTuple_Size(numbers); k++)
+    if (PyLong_AsLong(PyTuple_GetItem(numbers, k)) == number)
+      return 1;
+  return 0;
+}
+
 /* Whether later steps look into what a step has read. To ask whether another is the
  * same is no look: what is bound anew by every replay may stand in two slots. */
 static int looked_into(const struct step *s, const struct step *end) {
   for (const struct step *next = s + 1; next < end; next++) {
-    if (takes_of(next->op) && next->op != SAME && next->op != DIFFERS &&
-        next->of == s->at)
+    if (takes_of(next->op) && next->op != SAME && next->of == s->at)
+      return 1;
+    if (next->op == APART && is_among(s->at, next->value))
       return 1;
     if (!tests_at(next->op) && next->at == s->at)
       return 0;
@@ -289,6 +297,27 @@ static int note_rests(struct builder *b, struct step *s, Object *thing) {
   return fit ? 1 + listed : 0;
 }
 
+/* Of objects that stay it is known; else all of them are compared again. */
+static void note_apart(struct builder *b, struct step *s) {
+  Size count = PyTuple_Size(s->value), known = 0;
+  Object **items = calloc((size_t)count + 1, sizeof *items);
+  struct check *made;
+  for (Size k = 0; items && k < count; k++) {
+    items[k] = b->known[PyLong_AsLong(PyTuple_GetItem(s->value, k))].object;
+    known += items[k] != NULL;
+  }
+  if (items && known == count) {
+    free(items);
+    return;
+  }
+  made = items ? check(b, AGAIN, s, NULL) : NULL;
+  if (made)
+    made->items = items;
+  else
+    free(items);
+  b->failed |= !made;
+}
+
 static void note_test(struct builder *b, struct step *s, int relied) {
   struct known at = b->known[s->at];
   struct check *made;
@@ -298,8 +327,12 @@ static void note_test(struct builder *b, struct step *s, int relied) {
   }
   if (relied || (s->op == IS && at.object))
     return;
-  if ((s->op == SAME || s->op == DIFFERS) && at.object && b->known[s->of].object)
+  if (s->op == SAME && at.object && b->known[s->of].object)
     return;
+  if (s->op == APART) {
+    note_apart(b, s);
+    return;
+  }
   if (s->op == REFERS && at.firm && is_weak(s->value))
     return;
   made = check(b,
@@ -343,6 +376,10 @@ static void put(Object **at, Object *object) {
   fill(at, object);
 }
 
+static Object **register_of(const struct shortcut *c, const struct step *s, Size k) {
+  return &c->registers[PyLong_AsLong(PyTuple_GetItem(s->value, k))];
+}
+
 static int has_items(const struct check *c) {
   if (PyObject_Size(c->of) != c->size)
     return 0;
@@ -361,6 +398,9 @@ static int is_still(struct check *c, Object *latest, struct shortcut *all,
       put(&all->registers[s->at], c->at);
     if (c->of)
       put(&all->registers[s->of], c->of);
+    for (Size k = 0; c->items && k < PyTuple_Size(s->value); k++)
+      if (c->items[k])
+        put(register_of(all, s, k), c->items[k]);
     return take(s, latest, all->registers);
   case STILL_ROOT:
     if (is_weak(s->value) && !is_to(s->value, c->is))
@@ -427,6 +467,8 @@ static void let_go(struct shortcut *c) {
     if (each->way != AGAIN)
       continue;
     fill(&c->registers[each->step->at], NULL);
+    for (Size n = 0; each->items && n < PyTuple_Size(each->step->value); n++)
+      fill(register_of(c, each->step, n), NULL);
     if (takes_of(each->step->op))
       fill(&c->registers[each->step->of], NULL);
   }

@@ -195,6 +195,9 @@ static int read_step(const struct program *p, struct step *s, Object *from) {
   s->value = PyTuple_GetItem(from, 3);
   s->ask = PyTuple_GetItem(from, 4);
   s->entry = 0, s->searches = SEARCHES, s->restless = 0, s->relies = -1;
+  for (Size k = 0; s->op == APART && k < PyTuple_Size(s->value); k++)
+    if (!is_register(p, PyLong_AsLong(PyTuple_GetItem(s->value, k))))
+      return 0;
   return s->op >= 0 && s->op < OPS && is_register(p, s->at) &&
          (s->op == LENGTH || s->op == LATEST || is_register(p, s->of));
 }

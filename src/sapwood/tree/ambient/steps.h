@@ -25,7 +25,7 @@ enum op {
   SAME,
   REFERS,
   LATEST,
-  DIFFERS,
+  APART,
   OPS
 };
 
@@ -40,8 +40,7 @@ struct step {
 
 /* Which step reads what an operand `of` names, and which tests register `at`. */
 static int takes_of(long op) {
-  return op == OPEN || op == WHOLE || op == ATTRIBUTE || op == ITEM || op == SAME ||
-         op == DIFFERS;
+  return op == OPEN || op == WHOLE || op == ATTRIBUTE || op == ITEM || op == SAME;
 }
 
 static int tests_at(long op) { return op >= CLASS; }
@@ -129,6 +128,26 @@ static int lacks(const struct step *s, Object *space) {
   return 1;
 }
 
+/* Whether these registers hold as many objects: each finds a place of its own. */
+static int are_apart(Object *numbers, Object **registers) {
+  Size count = PyTuple_Size(numbers), size = 4, apart = 1;
+  const Object **places;
+  while (size < 2 * count)
+    size *= 2;
+  places = calloc((size_t)size, sizeof *places);
+  for (Size k = 0; places && apart && k < count; k++) {
+    const Object *object = registers[PyLong_AsLong(PyTuple_GetItem(numbers, k))];
+    Size at = (Size)(((size_t)object >> 4) * 0x9E3779B97F4A7C15u) & (size - 1);
+    while (places[at] && places[at] != object)
+      at = (at + 1) & (size - 1);
+    apart = object && !places[at];
+    places[at] = object;
+  }
+  apart = apart && places;
+  free(places);
+  return (int)apart;
+}
+
 /* Whether a function returns an object. */
 static int gives(Object *function, const Object *value) {
   Object *given;
@@ -193,8 +212,8 @@ static int take(struct step *s, Object *latest, Object **registers) {
     return refers(s->value, *at);
   case LATEST:
     return refers(PyList_GetItem(latest, s->of), *at);
-  case DIFFERS:
-    return *at != of;
+  case APART:
+    return are_apart(s->value, registers);
   case OPS:
     break;
   }

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
-from itertools import combinations
 from operator import is_
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -31,10 +30,8 @@ from sapwood.tree.ambient.checks import (
 from sapwood.tree.ambient.sameness import Apart
 from sapwood.tree.ambient.views import Way
 
-__all__ = ["PAIRS", "Check", "Op", "Program", "Step", "assembled"]
+__all__ = ["Check", "Op", "Program", "Step", "assembled"]
 
-PAIRS: Final = 4_000
-"""To compare more things than that, two by two, is no glance any more."""
 
 _PLAIN: Final = Way()
 
@@ -68,8 +65,8 @@ class Op(IntEnum):
     """It must be ``value()``, and not None."""
     LATEST = 12
     """It must be what number ``of`` of the latest references refers to; not None."""
-    DIFFERS = 13
-    """It must not be what ``of`` is."""
+    APART = 13
+    """The registers in the tuple ``value`` must hold as many objects."""
 
 
 class Step(NamedTuple):
@@ -121,17 +118,15 @@ def assembled(
 ) -> Program | None:
     """Return the steps; None where a value may change and be the same object.
 
-    None, too, where more things than can be told at a glance have to stay ``apart``.
+    What has to stay ``apart`` is told by places among things.
     """
-    if sum(len(each.places) * (len(each.places) - 1) // 2 for each in apart) > PAIRS:
-        return None
     assembler = _Assembler()
     for root in roots:
         assembler.thing(Op.ROOT, value=root)
     if not all(map(assembler.check, checks)):
         return None
     for each in apart:
-        assembler.differ(each.places)
+        assembler.stay_apart(each.places)
     return assembler.program
 
 
@@ -164,11 +159,10 @@ class _Assembler:
         way = check.way or _PLAIN
         return all(self._test(test, space, way) for test in check.tests)
 
-    def differ(self, places: Iterable[int]) -> None:
-        """Add steps that these things are that many objects."""
-        things = [self.program.things[place] for place in places]
-        for one, other in combinations(things, 2):
-            self._add(Op.DIFFERS, one, other)
+    def stay_apart(self, places: Iterable[int]) -> None:
+        """Add the step that these things are that many objects."""
+        things = tuple(self.program.things[place] for place in places)
+        self._add(Op.APART, things[0], 0, things)
 
     def _fresh(self) -> int:
         self.program.registers += 1

@@ -13,7 +13,13 @@ LINES: Final = 40_000
 """More than these are not worth compiling."""
 
 _PLAIN: Final = frozenset({dict, list, tuple})
-_NAMES: Final = {"getattr": getattr, "len": len, "plain": _PLAIN, "type": type}
+_NAMES: Final[dict[str, Any]] = {
+    "getattr": getattr,
+    "id": id,
+    "len": len,
+    "plain": _PLAIN,
+    "type": type,
+}
 
 _LINES: Final = {
     Op.ROOT: "{at} = {value}()\nif {at} is None: return None",
@@ -29,7 +35,7 @@ _LINES: Final = {
     Op.SAME: "if {at} is not {of}: return None",
     Op.REFERS: "if {at} is None or {value}() is not {at}: return None",
     Op.LATEST: "if {at} is None or latest[{number}]() is not {at}: return None",
-    Op.DIFFERS: "if {at} is {of}: return None",
+    Op.APART: "if len({{{numbers}}}) < {count}: return None",
 }
 
 
@@ -60,10 +66,13 @@ def _written(step: Step, names: dict[str, Any]) -> str:
     # Whatever the code is about has a name, and none of it is text.
     value, ask = f"n{len(names)}", f"n{len(names) + 1}"
     names |= {value: step.value, ask: step.ask}
+    several = step.value if step.op is Op.APART else ()
     return _LINES[step.op].format(
         at=f"r{step.at}",
         of=f"r{step.of}",
         number=f"{step.of:d}",
+        numbers=", ".join(f"id(r{register})" for register in several),
+        count=len(several),
         name=step.value,
         value=value,
         ask=ask,
