@@ -173,6 +173,30 @@ def test_an_argument_that_a_slot_holds_too(rt):
         assert np.asarray(model.params["w"]).tolist() == [expected] * 2
 
 
+def test_an_argument_of_a_call_that_was_like_the_one_before(rt):
+    """It is recorded anew, for a value; and the slot still holds the argument."""
+    model = SimpleNamespace(params={"w": rt.array(np.ones(2))}, rate=0.5)
+    x = rt.array(np.ones(2))
+
+    @rt.graph
+    def step(params, x):
+        params["w"] = params["w"] - x * model.rate
+        return model.params["w"] * 2
+
+    expected = 1.0
+    for turn in range(24):
+        model.rate = 0.5 if turn % 12 < 8 else 0.25
+        # Bound by hand, so that the same arrays come again.
+        model.params["w"] = w = rt.array(np.full(2, expected))
+        for _ in range(3):
+            model.params["w"] = w
+            assert (
+                np.asarray(step(model.params, x)).tolist()
+                == [2 * (expected - model.rate)] * 2
+            )
+        expected -= model.rate
+
+
 def test_a_call_that_fails_leaves_containers_as_they_were(rt):
     """Those that were passed themselves, too."""
     state = {"w": rt.array(np.ones(2))}
@@ -214,7 +238,7 @@ def test_the_default_and_one_like_it(rt, first):
     f, other = rt.graph(fn, max_recordings=32), [rt.array(np.full(2, 4.0))]
     ways = [(), (Options(),), (default, several), (default, other), (Options(), other)]
     for args in ways[:: 1 if first else -1] * 3:
-        for _ in range(4):
+        for _ in range(12):
             x = rt.array(np.ones(2))
             expected = np.asarray(fn(x, *args)).tolist()
             assert np.asarray(f(x, *args)).tolist() == expected

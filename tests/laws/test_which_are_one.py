@@ -330,6 +330,20 @@ def test_keys_of_what_is_passed_or_reached(rt, ask, passed):
         assert np.asarray(found).tolist() == expected
 
 
+def test_keys_of_other_dicts_of_one_function(rt):
+    """Each of several dicts has its own arrays for keys, and calls take turns."""
+    a, b, c = (rt.array(np.ones(3)) for _ in range(3))
+    if not _are_keys(a):
+        pytest.skip("these arrays cannot be keys")
+    state = State(rt.array(np.ones(3)))
+    f = rt.graph(lambda known, x: x * known.get(x, 3) * state.w)
+    tables = [{a: 2}, {b: 2}, {c: 2}]
+    for turn in range(48):
+        known, x = tables[turn % 3], (a, b, c)[turn // 3 % 3]
+        factor = 2 if x in known else 3
+        assert np.asarray(f(known, x)).tolist() == [factor] * 3
+
+
 @pytest.mark.parametrize("kept", ["slot", "key", "member"])
 def test_the_number_of_an_array(rt, kept):
     """One that is kept from before, as caches keep them."""

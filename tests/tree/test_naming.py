@@ -113,6 +113,29 @@ def test_what_the_function_reads_is_in_the_key(rt, key, monkeypatch):
     assert key(_f, x) == plain
 
 
+def _asks(x, state):
+    return x * 2 if state["a"] is x else x * 3
+
+
+def test_what_is_one_object_is_in_the_key(rt, key):
+    """Where code asks: of arrays in slots, and of the call's own containers."""
+    x, state = rt.array(np.zeros(3)), {}
+    own, other = [x], [x]
+
+    def asks(x):
+        return _asks(x, state)
+
+    def asks_of_nests(given):
+        return given[0] * 2 if given is own else given[0] * 3
+
+    found = []
+    for state["a"] in (x, rt.array(np.zeros(3)), rt.array(np.ones(3))):
+        found.append(key(asks, x))
+    assert found[0] != found[1] == found[2]
+    assert "what is one object" in _labels(found[0], found[1])
+    assert key(asks_of_nests, own) != key(asks_of_nests, other)
+
+
 def test_what_has_no_proof_needs_ops(rt, key):
     """Before a warm-up there is no key; then the ops that it ran are a part of it."""
     opaque = object()

@@ -244,9 +244,13 @@ def take(
         capture.written = plain_changes(changes)
         raise
     try:
-        shown = _as_it_is(captured.result, forest.adapter)
-        captured = replace(captured, result=shown)
-        return Taken(captured, before, order.survey(arguments))
+        after = order.survey(arguments)
+        try:
+            shown = _as_it_is(captured.result, forest.adapter)
+        except BaseException:
+            undo_bound(after.changes_since(before))
+            raise
+        return Taken(replace(captured, result=shown), before, after)
     except BaseException:
         forest.device.driver.destroy_graph(captured.graph)
         raise

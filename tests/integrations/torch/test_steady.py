@@ -186,6 +186,16 @@ def _recording(adapter, fn):
     return SimpleNamespace(ambient=ambient, whereabouts=where), surveyor
 
 
+def test_a_live_part_that_gives_other_memory_is_noticed(adapter, kind):
+    """Of the same looks; and what is as it was again is so."""
+    array = _made(kind)
+    before, passed = array.data, Passed((array,), {}, adapter)
+    array.data = torch.zeros(4, 4)
+    assert passed.reshaped()
+    _restored(array, before)
+    assert not passed.reshaped()
+
+
 def test_what_a_live_part_was_passed_and_changes_is_noticed(adapter, kind, changes):
     """However it was passed, and in whatever container; values may be written."""
     array, other = _made(kind), _made("tensor")

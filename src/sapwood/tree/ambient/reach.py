@@ -45,8 +45,9 @@ LIMIT = 50_000
 """How many slots a function may reach."""
 
 
-_AN_ADDRESS: Final = 1 << 32
-"""No object of a process lies below, as far as is known; counters seldom get there."""
+_AN_ADDRESS: Final = 1 << 20
+"""Objects of a process lie above, wherever the interpreter was linked to."""
+_NUMBERING: Final = frozenset({"__hash__", "hash", "id"})
 
 _BOOKS = frozenset({"__builtins__", "__loader__", "__spec__", "__warningregistry__"})
 """What the interpreter keeps in every module for itself."""
@@ -212,7 +213,9 @@ class Walk:
         ]
 
     def ids(self) -> list[int]:
-        """Return the kept numbers that could be those of objects."""
+        """Return kept numbers that could be those of objects, if code asks for any."""
+        if _NUMBERING.isdisjoint(self.reach.builtins | self.reach.names):
+            return []
         rows = [row for each in self.insides if each.view.guarded for row in each.rows]
         both = (each for row in rows for each in (row.key, row.value))
         return [each for each in both if type(each) is int and each >= _AN_ADDRESS]
