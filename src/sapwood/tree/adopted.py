@@ -294,11 +294,11 @@ def _check(
         if storage.size and not inside:
             raise stray(storage)
     named = {storage.address for storage in outputs.storages}
-    lost = _lost(owner, named)
-    if lost:
-        # Only the surveys of this recording hold those any more.
-        renewed = taken.after.renewed_since(taken.before)
-        named |= _addresses(renewed, scene.forest.adapter)
+    if not _lost(owner, named):
+        return
+    # Only the surveys of this recording hold those any more.
+    renewed = taken.after.renewed_since(taken.before)
+    named |= _addresses(renewed, scene.forest.adapter)
     lost = lasting(partial(_lost, owner, named))
     if lost:
         raise outliving([(address, size, None) for address, size in lost])

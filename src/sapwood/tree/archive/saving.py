@@ -6,6 +6,7 @@ import weakref
 from collections import Counter
 from collections.abc import Hashable
 from contextlib import suppress
+from typing import Any
 
 from sapwood.errors import MisuseError, StoreError
 from sapwood.tree.adapter import Adapter
@@ -45,8 +46,16 @@ def origins_of(
             for name, array in zip(names, given.arrays, strict=True)
         ),
         tuple(k for i, group in enumerate(given.groups()) if i in fixed for k in group),
-        look([*given.arrays, *ambient.arrays], adapter).sharing,
+        _sharing(given, ambient, adapter),
     )
+
+
+def _sharing(given: Arrays, ambient: Arrays, adapter: Adapter) -> Any:
+    """Return which arrays of both share a storage, as `Arrays` says it."""
+    apart = given.sharing is None and ambient.sharing is None
+    if apart and {*given.storages}.isdisjoint(ambient.storages):
+        return None
+    return look([*given.arrays, *ambient.arrays], adapter).sharing
 
 
 def pack(function: str, families: Families, forest: Forest) -> dict[str, bytes]:
