@@ -134,14 +134,14 @@ class Graphs:
     def surround(
         self, graph: GraphHandle, first: tuple[Op, ...], last: tuple[Op, ...]
     ) -> tuple[tuple[NodeHandle, ...], tuple[NodeHandle, ...]]:
-        """Add nodes before and behind all others, each side by way of a join."""
+        """Add nodes before and behind all others, several by way of a join."""
         found, library, cu = self.graphs.find(graph), self._library, self._library.cu
         roots = self._roots(found.raw) if first else []
         ends = self._ends(graph) if last else ()
         heads = tuple(self.add(graph, op, ()) for op in first)
         if heads and roots:
-            join = found.nodes[self.add(graph, EmptyOp(), heads)]
-            many, add = [join] * len(roots), cu.cuGraphAddDependencies
+            join = heads[0] if len(heads) == 1 else self.add(graph, EmptyOp(), heads)
+            many, add = [found.nodes[join]] * len(roots), cu.cuGraphAddDependencies
             library(add, found.raw, many, roots, None, len(roots))
         if last and len(ends) > 1:
             ends = (self.add(graph, EmptyOp(), ends),)
