@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from sapwood.driver import CaptureStatus, CopyOp, HostOp, KernelOp, SetOp
+from sapwood.driver import Access, CaptureStatus, CopyOp, HostOp, KernelOp, SetOp
 
 
 def test_captured_work_runs_when_its_graph_is_launched(lab):
@@ -196,6 +196,33 @@ def test_another_thread_may_synchronize(lab):
     thread.join()
     assert waited == [True]
     driver.destroy_graph(driver.end_capture(stream))
+
+
+def test_memory_is_mapped_while_capturing_and_by_any_thread(lab):
+    """It invalidates no capture, and needs nothing of the thread."""
+    driver, stream, page = lab.driver, lab.stream(), lab.page
+    target, base = lab.memory(), driver.reserve(2 * page)
+
+    def work(at):
+        extent = driver.create(page)
+        driver.map(at, extent)
+        driver.set_access(at, page, Access.READ_WRITE)
+        driver.release(extent)
+
+    driver.begin_capture(stream)
+    work(base)
+    driver.set(target, 7, 64, stream)
+    thread = threading.Thread(target=work, args=(base + page,))
+    thread.start()
+    thread.join()
+    graph = driver.end_capture(stream)
+    driver.launch_graph(lab.exec_(graph), stream)
+    lab.write(base, [1, 2, 3, 4], stream)
+    driver.copy(base + page, base, 32, stream)
+    assert lab.read(base + page, stream) == [1, 2, 3, 4]
+    assert driver.download(target, 64, stream) == bytes([7]) * 64
+    driver.unmap(base, 2 * page)
+    driver.unreserve(base, 2 * page)
 
 
 def test_a_capture_ends_where_it_began(lab, refused):

@@ -196,7 +196,8 @@ class Cuda:
     def release(self, extent: ExtentHandle) -> None:
         self._memory.release(extent)
 
-    @_call
+    # Recordings map dozens of extents, and to be in the device's place takes longer.
+    @_bare
     def map(self, address: Addr, extent: ExtentHandle) -> None:
         self._memory.map(address, extent)
 
