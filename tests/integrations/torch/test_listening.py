@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -281,6 +283,61 @@ def test_the_compiler_may_be_reset(watch):
     """A compiler that is reset inside of a watched function forgets who listens."""
     session, _, _ = watch(torch._dynamo.reset)
     assert not session.prepares
+
+
+_EARLY = """
+import sys
+from collections import deque
+from types import SimpleNamespace
+import torch
+from sapwood.integrations.torch.adapter import TorchAdapter
+from sapwood.integrations.torch.watching import Watcher
+from sapwood.tree.ambient import Surveyor
+from sapwood.tree.session import Session
+
+adapter = TorchAdapter(SimpleNamespace(returns=deque()), torch.device("cpu"))
+doubles = []
+
+def watched(fn):
+    session = Session(tolerant=False)
+    with Watcher(session, adapter.storages_of):
+        fn()
+    return session
+
+def plain():
+    return torch.ones(3, device="cpu") + 1
+
+def compiles():
+    plain()
+    if not doubles:
+        doubles.append(torch.compile(lambda x: x * 2, backend="eager"))
+    return plain(), doubles[0](torch.ones(3)), plain()
+
+surveyor = Surveyor(lambda: plain, adapter)
+for _ in range(3):
+    surveyor.survey({}).guards(lambda _: True)
+    first = watched(plain)
+assert not {"torch._dynamo", "sympy"} & {*sys.modules}, "it is loaded"
+assert not first.prepares and len(first.ops) == 2
+early, late = watched(compiles), watched(compiles)
+assert "torch._dynamo" in sys.modules
+assert early.prepares and not late.prepares
+assert [name for name, _ in late.ops][:2] == [name for name, _ in first.ops]
+assert watched(plain).digests() == first.digests()
+print("done")
+"""
+
+
+def test_the_compiler_is_not_loaded_for_nothing():
+    """Who compiles nothing need not wait for it; who begins to, inside, is heard of."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _EARLY],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.stdout == "done\n", ran.stderr
 
 
 # What is reached.

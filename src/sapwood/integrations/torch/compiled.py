@@ -3,6 +3,9 @@
 The kernels that it generates are launched past the dispatcher. So every compiled graph
 is told as a whole: what it takes, and what of that it writes. It runs as it is, without
 the graphs that torch would record of it by itself. That torch compiles is told, too.
+
+Torch loads its compiler when something asks for it, which takes as long as to load all
+else of torch. Who compiles nothing is not to wait for that.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-__all__ = ["Listener", "listening"]
+__all__ = ["Listener", "listening", "put_off"]
 
+_COMPILER: Final = "torch._dynamo"
 _GRAPHS: Final = "torch._inductor.output_code"
 _TREES: Final = "torch._inductor.cudagraph_trees"
+_KEPT: Final = "__dynamo_disable"
 
 Function = Callable[..., Any]
 
@@ -47,10 +52,11 @@ class _Replaced(NamedTuple):
 
 
 class _Ear(NamedTuple):
-    """Who listens, and on which thread."""
+    """Who listens, on which thread, and whether there was no compiler at first."""
 
     listener: Listener
     thread: int
+    early: bool
 
 
 _lock: Final = threading.Lock()
@@ -62,14 +68,17 @@ _replaced: Final[list[_Replaced]] = []
 def listening(listener: Listener) -> Iterator[None]:
     """Tell a mode of the compiled graphs that run under it, and of compiling.
 
-    Not of graphs where nothing had been compiled before: of that, they hear.
+    Not of graphs where nothing had been compiled before: of that, they hear, though
+    only when all is over if torch had not even loaded its compiler.
     """
-    ear = _Ear(listener, threading.get_ident())
+    ear = _Ear(listener, threading.get_ident(), early=_COMPILER not in modules)
     _begin(ear)
     try:
         yield
     finally:
         _end(ear)
+        if ear.early and _COMPILER in modules:
+            listener.compiling()
 
 
 @cache
@@ -93,6 +102,8 @@ def _begin(ear: _Ear) -> None:
             _replace(graphs.CompiledFxGraph, "__call__", _told)
             _replace(trees.CUDAGraphTreeManager, "_run", _without_graphs)
         _listening.append(ear)
+        if ear.early:
+            return
         handler = torch._dynamo.callback_handler
         # What resets the compiler forgets who wants to be called.
         if _hears() not in handler.start_callbacks:
@@ -102,7 +113,7 @@ def _begin(ear: _Ear) -> None:
 def _end(ear: _Ear) -> None:
     with _lock:
         _listening.remove(ear)
-        if _listening:
+        if _listening or _COMPILER not in modules:
             return
         handler = torch._dynamo.callback_handler
         if _hears() in handler.start_callbacks:
@@ -110,6 +121,25 @@ def _end(ear: _Ear) -> None:
         while _replaced:
             owner, name, method = _replaced.pop()
             setattr(owner, name, method)
+
+
+def put_off(method: Function) -> None:
+    """Have torch not load its compiler only to leave a mode's method uncompiled.
+
+    It makes what does that when the method is called first, and keeps it as an
+    attribute. What stands there instead makes way when there is a compiler.
+    """
+    plain = vars(method).get("__wrapped__")
+    if plain is None:
+        return
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _COMPILER not in modules:
+            return plain(*args, **kwargs)
+        vars(plain).pop(_KEPT, None)
+        return method(*args, **kwargs)
+
+    vars(plain)[_KEPT] = call
 
 
 def _replace(owner: type, name: str, by: Callable[[Function], Function]) -> None:

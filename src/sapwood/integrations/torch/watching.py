@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import (
 )
 
 from sapwood.errors import DriverError
-from sapwood.integrations.torch.compiled import listening
+from sapwood.integrations.torch.compiled import listening, put_off
 from sapwood.integrations.torch.layout import text
 from sapwood.integrations.torch.moments import Moments, Uses
 from sapwood.integrations.torch.operations import (
@@ -334,6 +334,9 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         for made in flat(result):
             if made.device.type == "cpu" and torch._C._has_storage(made):
                 self._made.add(made.untyped_storage())
+
+
+put_off(Watcher.__torch_dispatch__)
 
 
 def _session() -> Session | None:
