@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -171,6 +172,7 @@ class World:
         self.folds, self.follows = folds, follows
         self.rooms: list[int] = []
         self.asked: list[Size] = []
+        self.warm: list[bool] = []
         self.spoils: list[Callable[[], object]] = []
         self.current, self.rejoined, self.captures = None, 0, 0
         self.emulated = Emulated(Size(1 << 23), PAGE, "latest")
@@ -191,8 +193,9 @@ class World:
     def rejoin(self):
         self.rejoined += 1
 
-    def owner(self, range_, room, stream):
+    def owner(self, range_, room, stream, *, warm):
         self.asked.append(room)
+        self.warm.append(warm)
         return Owner(self, range_, room, stream)
 
     def allocate(self, size, stream):
@@ -450,6 +453,34 @@ def test_streams_rejoin_after_every_capture(make_world, error):
         f(x)
         error.__traceback__ = None
         del f, g, x
+
+
+def test_who_captures_is_told_whether_the_thread_has_run_the_function(make_world):
+    """A warm-up on one thread makes nothing ready for another, nor another's call."""
+
+    @sw.eager
+    def shown(x):
+        return x
+
+    def parted(x):
+        return shown(x * 2.0) + 1.0
+
+    with make_world() as world:
+        x, y = (world.runtime.array(np.ones(n)) for n in (LENGTH, LENGTH // 2))
+        for fn in (layers, parted):
+            f, told = world.runtime.graph(fn), world.warm
+            told.clear()
+            f(x)
+            f(x)
+            assert told == [True] * len(told) != []
+            told.clear()
+            f(y)
+            thread = threading.Thread(target=f, args=(y,))
+            thread.start()
+            thread.join()
+            assert told == [False] * len(told) != []
+            assert f.stats().recordings == 2
+        del f, x, y, thread
 
 
 def _past(x, y, held, noticed):

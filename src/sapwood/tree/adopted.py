@@ -66,7 +66,8 @@ def attempt(room: Size, order: Order, forest: Forest, captor: Captor) -> Recorde
     forest.device.pages.close_lingering()
     range_ = Range.reserve(forest.device.pages)
     try:
-        owner = captor.owner(range_, room, captor.stream())
+        warm = order.group.is_warm_here()
+        owner = captor.owner(range_, room, captor.stream(), warm=warm)
     except BaseException:
         range_.close()
         raise

@@ -42,8 +42,11 @@ class Captor(Protocol):
         What is captured has not; but the framework may have prepared something.
         """
 
-    def owner(self, range_: Range, room: Size, stream: Stream) -> Owner:
-        """Return a capture on ``stream`` that allocates from ``room`` of a range."""
+    def owner(self, range_: Range, room: Size, stream: Stream, *, warm: bool) -> Owner:
+        """Return a capture on ``stream`` that allocates from ``room`` of a range.
+
+        ``warm`` says that this thread has run before what is to be captured.
+        """
         ...
 
 

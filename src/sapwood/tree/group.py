@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Thread, current_thread
 from typing import Final
+from weakref import ref
 
 from sapwood.errors import CaptureError
 from sapwood.tree.ambient import AmbientKey
@@ -25,7 +27,7 @@ class Warm:
     ``ops`` are digests of the ops, addresses left out; ``stays`` the allocations, by
     their order, that outlived the function or were alive when a live part ran;
     ``constants`` the plain results; ``breaks`` and ``room`` as in `Session`; ``code``
-    what tells compiled code apart.
+    what tells compiled code apart; ``thread`` the one that it ran on.
     """
 
     ops: tuple[bytes, ...]
@@ -34,6 +36,9 @@ class Warm:
     breaks: tuple[Broken, ...] = ()
     room: int = 0
     code: frozenset[str] = frozenset()
+    thread: ref[Thread] = field(
+        default_factory=lambda: ref(current_thread()), compare=False
+    )
 
 
 _WASTED: Final = 16
@@ -96,6 +101,13 @@ class Group:
             return
         self.sketch = sketch
         node.doubtful = node.copied_bytes > 0
+
+    def is_warm_here(self) -> bool:
+        """Return whether the warm-up ran on this thread.
+
+        Some of what frameworks make at first use, they make for each thread.
+        """
+        return self.warm is not None and self.warm.thread() is current_thread()
 
     def again(self, node: Node) -> Callable[[], list[Node]]:
         """Say that a doubtful node's calls are recorded once more.

@@ -59,22 +59,30 @@ class TorchCaptor:
         """Have all work to come run after what captures have run on that stream."""
         self._framework.rejoin()
 
-    def owner(self, range_: Range, room: Size, stream: Stream) -> TorchOwner:
+    def owner(
+        self, range_: Range, room: Size, stream: Stream, *, warm: bool
+    ) -> TorchOwner:
         """Return a capture on ``stream`` that allocates from ``room`` of a range."""
-        return TorchOwner(self._framework, range_, room, stream)
+        return TorchOwner(self._framework, range_, room, stream, warm=warm)
 
 
 class TorchOwner:
     """One capture, and its graph."""
 
     def __init__(
-        self, framework: TorchFramework, range_: Range, room: Size, stream: Stream
+        self,
+        framework: TorchFramework,
+        range_: Range,
+        room: Size,
+        stream: Stream,
+        *,
+        warm: bool,
     ) -> None:
         if not isinstance(stream, GuestStream):
             raise MisuseError(f"{stream!r} is not one of torch's: make a new runtime")
         place = framework.place
         self._framework = framework
-        self._place, self._stream = place, stream
+        self._place, self._stream, self._warm = place, stream, warm
         idle = range_.idle()
         base, size = range_.lend(room)
         # Where there is as much as can be taken, nothing need be shared in turn.
@@ -138,7 +146,8 @@ class TorchOwner:
 
     def begin(self) -> None:
         """Begin to capture on the stream, and to allocate from the range."""
-        self._framework.prime()
+        if not self._warm:
+            self._framework.prime()
         self._framework.turn.acquire()
         # A workspace that is kept would be baked in, and freed by the next clearing.
         _C._cuda_clearCublasWorkspaces()

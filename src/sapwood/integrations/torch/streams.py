@@ -13,7 +13,6 @@ import torch
 from sapwood.driver.api import CaptureStatus, Driver
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import MisuseError
-from sapwood.integrations.torch.cudnn import may_be_in_use
 from sapwood.integrations.torch.modes import Prevailing
 from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.storages import TRAPS, Storages
@@ -311,22 +310,18 @@ class TorchFramework(GuestFramework):
     def prime(self) -> None:
         """Have torch make what it needs once for each thread, and cannot in a capture.
 
-        Those are the handles of cuBLAS, and of cuDNN where anybody uses that: the
-        function has run before, if on another thread.
+        Those are the handles of cuBLAS and cuDNN. To load the latter takes 50 ms, and
+        seconds where no disk has cached it.
         """
-        if not getattr(self._primed, "blas", False):
-            with torch.no_grad(), torch.autocast("cuda", enabled=False):
-                # A thread that has not used the device has no context for a handle.
-                torch.zeros(1, device=self.place)
-                torch.cuda.current_blas_handle()
-            self._primed.blas = True
-        if getattr(self._primed, "dnn", False) or not may_be_in_use():
+        if getattr(self._primed, "done", False):
             return
         with torch.no_grad(), torch.autocast("cuda", enabled=False):
+            # A thread that has not used the device has no context for a handle yet.
+            image = torch.zeros(1, 1, 4, 4, device=self.place)
+            torch.cuda.current_blas_handle()
             if torch.backends.cudnn.is_available():
-                image = torch.zeros(1, 1, 4, 4, device=self.place)
                 torch.nn.functional.conv2d(image, image)
-        self._primed.dnn = True
+        self._primed.done = True
 
     def _allocated(self) -> int:
         """Return the bytes that were ever allocated."""

@@ -41,8 +41,9 @@ class AdoptedParts(StagedParts):
         self.first_op = self.first_code = 0
 
     def _prepare(self) -> None:
-        stream = self.captor.stream()
-        self.owners.append(self.captor.owner(self.inside(), self._room(), stream))
+        stream, warm = self.captor.stream(), self.order.group.is_warm_here()
+        owner = self.captor.owner(self.inside(), self._room(), stream, warm=warm)
+        self.owners.append(owner)
         # Other parts may use a stand-in, so that its pages are nobody else's.
         self.owner.follow(())
 
