@@ -340,6 +340,41 @@ def test_the_compiler_is_not_loaded_for_nothing():
     assert ran.stdout == "done\n", ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("error", "compiles", "expected"),
+    [
+        (ValueError, True, Unready),
+        (ValueError, False, ValueError),
+        (KeyboardInterrupt, True, KeyboardInterrupt),
+    ],
+)
+def test_who_hears_late_hides_no_interrupt(
+    adapter_of, monkeypatch, error, compiles, expected
+):
+    """That a capture is in vain is said in place of errors, but not of that.
+
+    It is not where the compiler was loaded, and has compiled nothing.
+    """
+    from sapwood.integrations.torch import compiled, watching
+
+    loaded = {}
+    monkeypatch.setattr(compiled, "modules", loaded)
+    frames = {"total": 1} if compiles else {}
+    monkeypatch.setitem(torch._dynamo.utils.counters, "frames", frames)
+    session = Session(tolerant=False)
+    watcher = watching.Watcher(session, adapter_of("cuda").storages_of, int)
+
+    def step():
+        with watcher:
+            loaded["torch._dynamo"] = torch._dynamo
+            raise error
+
+    with pytest.raises(expected) as caught:
+        step()
+    assert (session.unrecordable is None) == (expected is error)
+    assert error in (type(caught.value), type(caught.value.__context__))
+
+
 # What is reached.
 
 

@@ -73,12 +73,25 @@ def listening(listener: Listener) -> Iterator[None]:
     """
     ear = _Ear(listener, threading.get_ident(), early=_COMPILER not in modules)
     _begin(ear)
+    ordinary = True
     try:
         yield
+    except BaseException as error:
+        ordinary = isinstance(error, Exception)
+        raise
     finally:
         _end(ear)
-        if ear.early and _COMPILER in modules:
+        # What that raises is no word for an interrupt.
+        if ordinary and ear.early and _COMPILER in modules and _has_compiled():
             listener.compiling()
+
+
+def _has_compiled() -> bool:
+    """Return whether torch's compiler, which is loaded, has begun to compile anything.
+
+    Much in torch has it loaded that compiles nothing.
+    """
+    return bool(import_module(f"{_COMPILER}.utils").counters["frames"])
 
 
 @cache

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from operator import attrgetter
+from types import TracebackType
 from typing import Any, Final, Self
 from weakref import WeakSet
 
@@ -100,15 +101,20 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         super().__enter__()
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Be told no more."""
-        super().__exit__(*raised)
-        self._stack.close()
+        super().__exit__(kind, error, trace)
+        self._stack.__exit__(kind, error, trace)
         try:
             self._find_untold()
         except DriverError:
             # A capture that is spoilt says so where it ends, too.
-            if raised[:1] in ((), (None,)):
+            if kind is None:
                 raise
 
     @contextmanager
