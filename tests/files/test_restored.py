@@ -251,6 +251,32 @@ def test_ambient_overlap_is_part_of_it(open_runtime, store):
     assert f.stats().recordings == 0
 
 
+def test_overlap_of_both_is_part_of_it(open_runtime, store):
+    """So is sharing between an argument and what the function reads by itself."""
+
+    def program(rt, make):
+        a, b = make(rt)
+
+        def f(x):
+            x += 1.0
+            return a + x
+
+        f = rt.graph(f, name="both")
+        return [np.asarray(f(b)).tolist() for _ in range(4)], f
+
+    def apart(rt):
+        return rt.array(np.zeros(3)), rt.array(np.zeros(3))
+
+    def together(rt):
+        x = rt.array(np.zeros(3))
+        return x[:], x[:]
+
+    alone, shared = ([[n * k] * 3 for k in range(1, 5)] for n in (1.0, 2.0))
+    for make, expected in 2 * ((apart, alone), (together, shared), (apart, alone)):
+        shown, f = program(open_runtime(store).rt, make)
+        assert shown == expected, f.explain()
+
+
 class Failing:
     """A store of which some methods raise."""
 

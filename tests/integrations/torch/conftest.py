@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import gc
 import struct
+import subprocess
+import sys
 import threading
 from collections import deque
 from types import SimpleNamespace
@@ -43,6 +45,21 @@ def adapter_of(torch, returns):
 def adapter(adapter_of):
     """Return an adapter of CPU tensors."""
     return adapter_of("cpu")
+
+
+@pytest.fixture
+def new_process():
+    """Return what runs a program in a new process, and returns what it has printed."""
+
+    def run(program):
+        command = [sys.executable, "-W", "ignore", "-c", program]
+        ran = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=100
+        )
+        assert not ran.returncode, ran.stderr
+        return ran.stdout
+
+    return run
 
 
 # On a GPU.

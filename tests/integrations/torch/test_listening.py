@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import threading
 from types import SimpleNamespace
 
@@ -324,20 +322,33 @@ assert "torch._dynamo" in sys.modules
 assert early.prepares and not late.prepares
 assert [name for name, _ in late.ops][:2] == [name for name, _ in first.ops]
 assert watched(plain).digests() == first.digests()
+
+# What runs in a frame that is left alone is compiled, watched or not.
+@torch.compiler.disable(recursive=False)
+def alone(x):
+    return (x + 1).relu()
+
+partly = torch.compile(lambda x: alone(x * 2) + 1, backend="eager")
+frames = torch._dynamo.utils.counters["frames"]
+
+def compiled(run):
+    before = frames["total"]
+    run(lambda: partly(torch.ones(3)))
+    return frames["total"] - before
+
+for run in (watched, watched, lambda fn: fn()):
+    compiled(run)
+assert compiled(watched) == compiled(lambda fn: fn())
 print("done")
 """
 
 
-def test_the_compiler_is_not_loaded_for_nothing():
-    """Who compiles nothing need not wait for it; who begins to, inside, is heard of."""
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _EARLY],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert ran.stdout == "done\n", ran.stderr
+def test_the_compiler_is_not_loaded_for_nothing(new_process):
+    """Who compiles nothing need not wait for it; who begins to, inside, is heard of.
+
+    From then on it is told to leave alone what watches.
+    """
+    assert new_process(_EARLY) == "done\n"
 
 
 @pytest.mark.parametrize(

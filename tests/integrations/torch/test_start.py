@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -29,16 +27,9 @@ print(sorted({"torch._dynamo", "torch._inductor", "sympy"} & {*sys.modules}))
 """
 
 
-def test_the_compiler_is_not_loaded_for_a_recording():
+def test_the_compiler_is_not_loaded_for_a_recording(new_process):
     """It takes seconds, which nobody need wait for who compiles nothing."""
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _FRESH],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert ran.stdout == "[]\n", ran.stderr
+    assert new_process(_FRESH) == "[]\n"
 
 
 def test_any_thread_captures_what_another_has_warmed_up(rt, same, monkeypatch):

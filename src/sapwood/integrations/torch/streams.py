@@ -310,8 +310,7 @@ class TorchFramework(GuestFramework):
     def prime(self) -> None:
         """Have torch make what it needs once for each thread, and cannot in a capture.
 
-        Those are the handles of cuBLAS and cuDNN. To load the latter takes 50 ms, and
-        seconds where no disk has cached it.
+        Those are the handles of cuBLAS and cuDNN; that of the latter takes 50 ms.
         """
         if getattr(self._primed, "done", False):
             return
