@@ -13,6 +13,7 @@ __all__ = [
     "Size",
     "align_down",
     "align_up",
+    "count_text",
     "hex_address",
     "size_text",
 ]
@@ -40,6 +41,11 @@ def align_up(value: int, to: int) -> int:
 def hex_address(address: int) -> str:
     """Return ``address`` as people read addresses: ``0x6000_0020_0000``."""
     return f"{address:#_x}"
+
+
+def count_text(number: int, thing: str) -> str:
+    """Return how many things there are: ``1 page``, ``2 pages``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def size_text(size: int) -> str:

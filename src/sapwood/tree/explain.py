@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from sapwood.tree.diary import Missing
 from sapwood.tree.node import Node
 from sapwood.tree.stats import Stats
-from sapwood.units import size_text
+from sapwood.units import count_text, size_text
 
 __all__ = ["explain_function"]
 
@@ -20,19 +20,20 @@ def explain_function(
     refusals: Iterable[str],
 ) -> str:
     """Return a page about one function: its recordings and its recent misses."""
+    replays = count_text(stats.replays, "replay")
+    recordings = count_text(stats.recordings, "recording")
     lines = [
-        (
-            f"{name}: {stats.replays} replays of {stats.recordings} recordings, "
-            f"{stats.restored} restored, {stats.warmups} warm-ups, "
-            f"{stats.passed_through} passed through, {stats.evicted} evicted"
-        )
+        f"{name}: {replays} of {recordings}, {count_text(stats.warmups, 'warm-up')}, "
+        f"{stats.restored} restored, {stats.passed_through} passed through, "
+        f"{stats.evicted} evicted"
     ]
     for node in nodes:
         lines += _node(node)
     for refusal in refusals:
         lines.append(f"  runs eagerly: {refusal}")
     if misses:
-        lines.append(f"  the last {len(misses)} calls without a recording:")
+        last = "call" if len(misses) == 1 else f"{len(misses)} calls"
+        lines.append(f"  the last {last} without a recording:")
     for _, signature, reasons in misses:
         lines.append(f"    ({signature})")
         told = dict.fromkeys(str(miss) for _, miss in reasons)
@@ -43,13 +44,16 @@ def explain_function(
 def _node(node: Node) -> list[str]:
     after = f" after {node.parent}" if node.parent else ""
     ops = sum(len(part.recording.ops) for part in node.parts())
+    pages = count_text(node.clobbers.bit_count(), "page")
+    # The call that recorded it has launched it, too: that is no replay.
+    launches = "launched once" if node.hits == 1 else f"launched {node.hits} times"
     lines = [
-        f"  {node.label}{after}: {ops} ops, "
-        f"{node.clobbers.bit_count()} pages, replayed {node.hits} times"
+        f"  {node.label}{after}: {count_text(ops, 'op')}, {pages}, {launches}"
         + (", copies its outputs out" if node.escapes else "")
     ]
     for link in node.chain:
-        lines.append(f"    {link.part.label}: {len(link.part.recording.ops)} ops")
+        ops = len(link.part.recording.ops)
+        lines.append(f"    {link.part.label}: {count_text(ops, 'op')}")
         lines += [f"  {line}" for line in _places(link.part)]
         if link.live is not None:
             lines.append(f"    then {link.live.name}, live, gives {link.live.text}")
