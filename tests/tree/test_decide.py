@@ -98,7 +98,7 @@ def test_a_newcomer_evicts_what_it_was_missed_twice_since(
     else:
         assert step.deed is Deed.PASS_THROUGH
         assert not step.evict
-        assert step.reason.startswith("2 recordings are in use")
+        assert step.reason.startswith("max_recordings=2, ")
 
 
 def test_evicting_for_room_leaves_the_rest_alone(make_node, make_group):

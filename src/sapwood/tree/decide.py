@@ -66,7 +66,7 @@ def next_step(
         if victim is None or group.missed_since(victim.last_used) < 2:
             return Step(
                 Deed.PASS_THROUGH,
-                reason=f"{max_recordings} recordings are in use, and all were "
+                reason=f"max_recordings={max_recordings}, and all that there are were "
                 "replayed since this call was last missed",
             )
         evict.append(victim)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from threading import get_ident
 from time import perf_counter_ns
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sapwood.events import (
     Escaped,
@@ -17,6 +17,7 @@ from sapwood.events import (
     Restored,
     WarmedUp,
 )
+from sapwood.tree.ambient.views import value_text
 from sapwood.tree.forest import Forest
 from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
@@ -27,6 +28,9 @@ from sapwood.tree.timeline import Ran
 from sapwood.units import Size
 
 __all__ = ["Diary", "Missing"]
+
+SHOWN: Final = 8
+"""How many plain values of a call are written out."""
 
 
 class Missing(NamedTuple):
@@ -51,12 +55,21 @@ class Diary:
         self._now: dict[int, tuple[Ran, Node | None, int]] = {}
 
     def text(self, call: Call) -> str:
-        """Return what a call's arrays look like."""
-        names = self.parameters.names(call)
-        return ", ".join(
-            f"{name}: {self.forest.adapter.text(array)}"
-            for name, array in zip(names, call.given.arrays, strict=True)
-        )
+        """Return what a call's arguments look like: ``x: float64[4]; n=2``."""
+        names = self.parameters.leaf_names(call)
+        arrays = {
+            position: f"{names[position]}: {self.forest.adapter.text(array)}"
+            for position, array in zip(call.positions, call.given.arrays, strict=True)
+        }
+        plain = [
+            f"{name}={value_text(leaf)}"
+            for i, (name, leaf) in enumerate(zip(names, call.leaves, strict=True))
+            if i not in arrays
+        ]
+        if len(plain) > SHOWN:
+            plain[SHOWN:] = [f"{len(plain) - SHOWN} more values"]
+        given = ", ".join(arrays.values()), ", ".join(plain)
+        return "; ".join(each for each in given if each)
 
     def replayed(self, began: int, node: Node) -> None:
         """Note a replay that has ended now."""
@@ -75,14 +88,12 @@ class Diary:
         self.forest.timeline.extend(began, took, Ran.REPLAY, of)
 
     def missed(
-        self, call: Call, found: Mapping[Node, Miss], absent: tuple[Miss, ...]
+        self, call: Call, found: Mapping[Node, Miss], others: Sequence[Miss]
     ) -> None:
-        """Note why no recording fitted a call, and none was in the store."""
-        unseen = () if found else ((0, Miss(Why.UNSEEN)),)
+        """Note why no recording fitted a call; ``others`` are of no recording."""
         reasons = (
             *((node.number, miss) for node, miss in found.items()),
-            *unseen,
-            *((0, miss) for miss in absent),
+            *((0, miss) for miss in others),
         )
         signature = self.text(call)
         self.misses.append(Missing(self.forest.number("miss"), signature, reasons))

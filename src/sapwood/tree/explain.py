@@ -22,10 +22,10 @@ def explain_function(
     """Return a page about one function: its recordings and its recent misses."""
     replays = count_text(stats.replays, "replay")
     recordings = count_text(stats.recordings, "recording")
+    warmups = count_text(stats.warmups, "warm-up")
+    done = f"{stats.restored} restored, {stats.passed_through} passed through"
     lines = [
-        f"{name}: {replays} of {recordings}, {count_text(stats.warmups, 'warm-up')}, "
-        f"{stats.restored} restored, {stats.passed_through} passed through, "
-        f"{stats.evicted} evicted"
+        f"{name}: {replays} of {recordings}, {warmups}, {done}, {stats.evicted} evicted"
     ]
     for node in nodes:
         lines += _node(node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sapwood.memory.pages import Extent, Pages
 from sapwood.memory.storage import Storage
@@ -12,13 +12,19 @@ from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.admit import explain, rejects
 from sapwood.tree.ambient import AmbientKey, Slot
 from sapwood.tree.archive.parcel import Origins
+from sapwood.tree.decide import Deed, Step
 from sapwood.tree.group import Group
 from sapwood.tree.miss import Miss, Why
+from sapwood.tree.nearest import unfound, unlike
 from sapwood.tree.node import Node
+from sapwood.tree.parameters import Parameters
 from sapwood.tree.roles import History
 from sapwood.tree.signature import NONE, Arrays, Call
 
 __all__ = ["Families", "Found", "ambient_arrays"]
+
+NEAR: Final = 64
+"""With so many signatures a new one is compared, those of the last calls."""
 
 
 class Found(NamedTuple):
@@ -93,6 +99,16 @@ class Families:
                 if why is not None:
                     found[node] = explain(node, why, live, call.given, ambient)
         return found
+
+    def unfound(
+        self, call: Call, group: Group, step: Step, parameters: Parameters
+    ) -> tuple[Miss, ...]:
+        """Return why a call has nothing to be replayed, besides what `misses` says."""
+        known, about = len(self.groups[call.key]) > 1, ""
+        if not known and step.deed is Deed.WARM_UP:
+            others = [key for key in self.groups if key != call.key]
+            about = unlike(call.key, others[-NEAR:], parameters.leaf_names(call))
+        return unfound(group, step, known=known, about=about)
 
     def known(self, call: Call, ambient_key: AmbientKey) -> Group | None:
         """Return the group of a call, if there is one."""

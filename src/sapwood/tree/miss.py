@@ -9,7 +9,7 @@ __all__ = ["Miss", "Why"]
 
 
 class Why(enum.Enum):
-    """The condition of admission that failed."""
+    """The condition of admission that failed, or why there was nothing to admit."""
 
     LIVE = "a page that the replay would overwrite holds an output that is still held"
     MOVED = "an array is not where it was when this was recorded"
@@ -17,8 +17,10 @@ class Why(enum.Enum):
     WHICH = "which arrays are one object is not as it was when this was recorded"
     AMBIENT = "something the function reads besides its arguments has changed"
     UNSEEN = "no call with these shapes, dtypes and values was seen before"
+    WARMED = "the call before was the warm-up, this one made the recording"
+    STORED = "a recording of another process was taken up"
+    EAGER = "calls like it run eagerly"
     ABSENT = "no recording was found in the store"
-    BUSY = "all recordings that are allowed are in use"
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,10 @@ class Parameters:
         leaves = paths(call.structure, "")
         return [self._name(leaves[position]) for position in call.positions]
 
+    def leaf_names(self, call: Call) -> list[str]:
+        """Return what a user would call each argument, what is in a container alone."""
+        return [*map(self._name, paths(call.structure, ""))]
+
     def named(self, names: Sequence[str], option: Sequence[str]) -> frozenset[int]:
         """Return which array ``names`` belong to the parameters in ``option``."""
         return frozenset(

@@ -190,8 +190,7 @@ class Runner:
                 return result
             group = self.families.group(call, key, self.options.max_variants)
             self.families.saw(call, group, before.array_slots(), forest.inherits)
-            reasons = self._note(call, group, self.recall.note(group, asked))
-            step = self._decide(group, reasons)
+            step, reasons = self._noted(call, group, self.recall.note(group, asked))
             if step.deed is Deed.RESTORE:
                 found = self._restored(call, group, step, before)
                 if found is not None:
@@ -207,17 +206,20 @@ class Runner:
         return self.eagerly.pass_through(call, args, kwargs, step.reason)
 
     def _decide(self, group: Group, reasons: Mapping[Node, Why]) -> Step:
-        nodes = list(self.families.nodes)
-        return next_step(group, nodes, reasons, self.options.max_recordings)
+        most = self.options.max_recordings
+        return next_step(group, [*self.families.nodes], reasons, most)
 
-    def _note(
+    def _noted(
         self, call: Call, group: Group, absent: tuple[Miss, ...]
-    ) -> dict[Node, Why]:
-        """Remember a call that no recording fits; return why none does."""
+    ) -> tuple[Step, dict[Node, Why]]:
+        """Decide about a call that no recording fits; note why, and return it."""
         group.missed(self.forest.tick())
         misses = self.families.misses(call)
-        self.diary.missed(call, misses, absent)
-        return {node: miss.why for node, miss in misses.items()}
+        reasons = {node: miss.why for node, miss in misses.items()}
+        step = self._decide(group, reasons)
+        new = self.families.unfound(call, group, step, self.parameters)
+        self.diary.missed(call, misses, (*new, *absent))
+        return step, reasons
 
     def _record(
         self,
@@ -441,10 +443,6 @@ class Runner:
         """Return the recordings and the recent misses, as text."""
         self.encores.tell()
         with self.forest.device.lock:
-            return explain_function(
-                self.options.name,
-                self.stats(),
-                self.families.nodes,
-                tuple(self.diary.misses),
-                self.families.refusals(),
-            )
+            families, misses = self.families, tuple(self.diary.misses)
+            told = families.nodes, misses, families.refusals()
+            return explain_function(self.options.name, self.stats(), *told)
