@@ -171,3 +171,11 @@ def host_array(described: str) -> str:
         f"a host array of {described} is an argument of a graphed function. Bring it "
         "to the device with rt.array(...) first"
     )
+
+
+def foreign_tensor(instead: str) -> str:
+    """Say why a tensor of torch may not be an argument among other arrays."""
+    return (
+        "a tensor of torch is an argument of a graphed function whose runtime has "
+        f"other arrays. Pass {instead}"
+    )

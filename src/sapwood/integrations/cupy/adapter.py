@@ -20,7 +20,8 @@ from sapwood.integrations.cupy.memory import Foreign, Memory, Place, pointer, re
 from sapwood.integrations.cupy.random import Generator
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.tree.adapter import host_array
+from sapwood.tree.adapter import foreign_tensor, host_array
+from sapwood.tree.ambient.tensors import is_tensor
 from sapwood.tree.containers import register_container
 from sapwood.tree.kept import Kept, Made, keep
 from sapwood.units import Addr
@@ -72,6 +73,8 @@ class CupyAdapter:
         """Refuse host arrays, and subclasses that nobody knows how to make."""
         if isinstance(value, np.ndarray):
             return host_array(f"{value.dtype}{list(value.shape)}")
+        if is_tensor(value):
+            return foreign_tensor("cupy.from_dlpack(x), or use arrays='torch'")
         if isinstance(value, cupy.ndarray):
             return (
                 f"an array of {type(value).__name__}, a subclass of cupy.ndarray, is "

@@ -14,7 +14,8 @@ from sapwood.integrations.numpy.layout import Layout, array_at, check_dtype, ext
 from sapwood.integrations.numpy.random import Generator
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.tree.adapter import host_array
+from sapwood.tree.adapter import foreign_tensor, host_array
+from sapwood.tree.ambient.tensors import is_tensor
 from sapwood.tree.containers import register_container
 from sapwood.tree.kept import Kept, Made, keep
 from sapwood.units import Addr
@@ -68,6 +69,8 @@ class NumpyAdapter:
         """Refuse host arrays: a copy of one would go unseen, and cost every call."""
         if isinstance(value, np.ndarray):
             return host_array(f"{value.dtype}{list(value.shape)}")
+        if is_tensor(value):
+            return foreign_tensor("rt.array(x.numpy(force=True))")
         return None
 
     def look(self, value: object) -> tuple[Hashable, Storage, Addr] | None:

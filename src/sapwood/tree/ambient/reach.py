@@ -23,6 +23,7 @@ from sapwood.tree.ambient.scope import Opening, Reach
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.standard import BYTES, KEYED, bytes_of
 from sapwood.tree.ambient.starts import starts
+from sapwood.tree.ambient.tensors import bytes_of_tensor, is_tensor
 from sapwood.tree.ambient.views import View
 from sapwood.tree.containers import Identity, constant_key, container_of
 
@@ -292,7 +293,7 @@ class Walk:
         covered = node.covered and _is_compared(value, keyed=keyed)
         known = self._known.get((id(value), covered))
         if known is None:
-            opened = tuple(openings(value, self.reach))
+            opened = () if is_tensor(value) else tuple(openings(value, self.reach))
             if not opened:
                 return Row(key, value, "constant", constant_of(value))
             path, frozen = self._label(node, view, key), self._frozen(value)
@@ -429,6 +430,9 @@ def constant_of(value: Any) -> Hashable:
         if value.nbytes <= BYTES and "O" not in kind and kind != "object":
             return Contents((cls, shape, kind), value.tobytes())
         return (cls, shape, kind, Identity(value))
+    if is_tensor(value):
+        seen = bytes_of_tensor(value, BYTES)
+        return Identity(value) if seen is None else Contents((cls, seen[0]), seen[1])
     key = constant_key(value)
     if cls is bytearray or type(key) is Identity:
         contents = bytes_of(value)

@@ -1,0 +1,43 @@
+"""Torch's tensors on the host, which functions of any arrays may read.
+
+Torch itself is not loaded for that: whoever has a tensor has loaded it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Hashable
+from typing import Any
+
+__all__ = ["bytes_of_tensor", "is_tensor"]
+
+
+def is_tensor(value: object) -> bool:
+    """Return whether a value is one of torch's tensors, wherever it lies."""
+    return any(
+        base.__name__ == "Tensor" and base.__module__ in {"torch", "torch._tensor"}
+        for base in type(value).__mro__
+    )
+
+
+def bytes_of_tensor(value: Any, most: int) -> tuple[Hashable, bytes] | None:
+    """Return how a tensor on the host looks, and all bytes that it views.
+
+    None where they are more than ``most``, or nowhere. No operation is run for that:
+    somebody may be told of those.
+    """
+    try:
+        storage = value.untyped_storage()
+        if storage.device.type != "cpu" or storage.nbytes() > most:
+            return None
+        where = storage.data_ptr()
+        looks = (
+            tuple(value.shape),
+            value.stride(),
+            value.storage_offset(),
+            str(value.dtype),
+            (value.is_conj(), value.is_neg(), value.requires_grad),
+        )
+    except (NotImplementedError, RuntimeError):
+        return None  # it is sparse, or a fake
+    return looks, ctypes.string_at(where, storage.nbytes()) if where else b""
