@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final, Protocol
 
@@ -53,9 +54,9 @@ class routed:
 class Device:
     """A driver with memory management on top; made and closed by the runtime.
 
-    ``lock`` guards pages, heap and everything that decides by them. ``framework`` is
-    that of the arrays, ``settings`` are the heap's. A device that ``owns_driver``
-    closes it at the end.
+    ``lock`` guards pages, heap and everything that decides by them; ``is_mine`` tells
+    whether this thread has it. ``framework`` is that of the arrays, ``settings`` are
+    the heap's. A device that ``owns_driver`` closes it at the end.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Device:
         self.driver, self._owns_driver = driver, owns_driver
         self.framework: Framework = framework or Plain()
         self.lock = threading.RLock()
+        self.is_mine: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined] # noqa: SLF001
         self.returns = Returns(self.lock)
         self.pages = Pages(driver, memory_limit)
         self.heap = Heap(driver, self.pages, self.returns, settings)

@@ -50,6 +50,14 @@ static Object *played(struct again *a, Object *const *call, int *begun) {
   return shown;
 }
 
+/* Whether this thread has the lock: then another call is in the middle of something. */
+static int is_within(const struct again *a) {
+  Object *mine = PyObject_CallNoArgs(a->is_mine);
+  int within = mine != &_Py_FalseStruct;
+  Py_DecRef(mine);
+  return within;
+}
+
 static Object *unlocked(const struct again *a, Object *shown) {
   Object *kind, *error, *trace;
   PyErr_Fetch(&kind, &error, &trace);
@@ -63,14 +71,9 @@ static Object *unlocked(const struct again *a, Object *shown) {
 static Object *replayed(struct again *a, Object *const *call, Size count) {
   Object *mine, *shown = NULL;
   int begun = 0;
-  if (count != a->count || !(mine = PyObject_CallNoArgs(a->acquire)))
+  if (count != a->count || is_within(a) || !(mine = PyObject_CallNoArgs(a->acquire)))
     return NULL;
-  /* One under way on this thread has what it notes to itself, as others have. */
-  if (!a->busy) {
-    a->busy = 1;
-    shown = played(a, call, &begun);
-    a->busy = 0;
-  }
+  shown = played(a, call, &begun);
   shown = unlocked(a, shown);
   Py_DecRef(mine);
   if (!shown && !begun && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
@@ -205,7 +208,7 @@ static void read_native(struct again *a, Object *from) {
 /* What is looked at by every call, without asking tuples for it each time. */
 static void read_uses(struct again *a) {
   Object *held = at(a, HELD), *lock = at(a, LOCK);
-  a->acquire = item(lock, 0), a->release = item(lock, 1);
+  a->acquire = item(lock, 0), a->release = item(lock, 1), a->is_mine = item(lock, 2);
   a->waiting = item(at(a, QUEUE), 0);
   for (int k = 0; k < SLOTS_READ; k++)
     a->slots[k] = (Size)number(at(a, SLOTS), k);

@@ -16,7 +16,7 @@ enum place {
   STATE,    /* its `era` and `_marks` */
   CHANGES,  /* whose `latest` is `_changes` */
   GLANCE,   /* whose `renewals` are `_renewals` */
-  LOCK,     /* its `acquire` and `release` */
+  LOCK,     /* its `acquire` and `release`, and whether this thread has it */
   QUEUE,    /* what finalisers gave back, and what sees to that */
   FOREST,   /* whose `alone` is the stream, where arguments are others */
   STREAM,   /* a weak reference */
@@ -118,7 +118,7 @@ struct use {
 
 struct again {
   Object *parts[PLACES]; /* the specification owns them */
-  Object *acquire, *release, *waiting; /* these, too */
+  Object *acquire, *release, *is_mine, *waiting; /* these, too */
   Size slots[SLOTS_READ];
   Size count, read, made, bound, others, kinds, kept;
   struct argument *arguments;
@@ -137,7 +137,7 @@ struct again {
   Size nodes;
   struct copies *copies;
   int32_t ordinal;
-  int busy, grad, alone; /* alone: the one new array is the result */
+  int grad, alone; /* alone: the one new array is the result */
   Size noted;
   long long notes[2 * NOTES];
 };

@@ -187,7 +187,7 @@ def _conditions(
         (parts.encore.era, parts.marks),
         CHANGES,
         node.ambient.glance,
-        (device.lock.acquire, device.lock.release),
+        (device.lock.acquire, device.lock.release, device.is_mine),
         (device.returns.waiting, device.returns.drain_dropped),
         forest,
         parts.stream,

@@ -8,6 +8,7 @@ does, by the next call that gives work to, or waits for, what comes after it.
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable
@@ -57,6 +58,18 @@ _PAGE = Size(2 << 20)
 _devices: WeakSet[Emulated] = WeakSet()
 
 
+class _uncollected:
+    """A device that is written in C would have no finaliser run inside its calls."""
+
+    def __enter__(self) -> None:
+        self._had = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        if self._had:
+            gc.enable()
+
+
 def _call(
     method: Callable[Concatenate[Emulated, P], R],
 ) -> Callable[Concatenate[Emulated, P], R]:
@@ -65,7 +78,7 @@ def _call(
 
     @wraps(method)
     def call(self: Emulated, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._lock:
+        with self._lock, _uncollected():
             if self._barred is not None:
                 raise self._barred.error(name)
             try:

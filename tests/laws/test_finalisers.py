@@ -1,0 +1,68 @@
+"""A finaliser may run in the middle of any call, and may call graphed functions."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+
+STEPS = range(7, 60, 4)
+
+
+@contextmanager
+def _collecting_every(threshold):
+    before = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(threshold, 2, 2)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.collect()
+
+
+class Cyclic:
+    """Garbage that the collector alone finds; ``last`` is what it does then."""
+
+    def __init__(self, last):
+        self.me, self.last = self, last
+
+    def __del__(self):
+        # What comes inside a call of the allocator's is refused there.
+        with suppress(sw.MisuseError):
+            self.last()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 4])
+@pytest.mark.parametrize("threshold", STEPS)
+def test_a_call_in_the_middle_of_another_changes_nothing_of_it(rt, threshold, kept):
+    """Neither the result of the one nor that of the other is anybody else's."""
+    f = rt.graph(lambda x: x * 2 + 1)
+    x, z = rt.array(np.ones(3)), rt.array(np.full(3, 5.0))
+    outer, inner = [], []
+
+    def last():
+        inner.append(f(z))
+        del inner[: len(inner) - kept]
+
+    with _collecting_every(threshold):
+        for _ in range(40):
+            Cyclic(last)
+            outer.append(f(x))
+            del outer[: len(outer) - 3]
+            assert {tuple(np.asarray(y).tolist()) for y in outer} == {(3.0,) * 3}
+            assert {tuple(np.asarray(y).tolist()) for y in [*inner]} <= {(11.0,) * 3}
+
+
+def test_a_finaliser_replays_where_nothing_else_is_going_on(rt):
+    """Outside of other calls its calls are replayed, like any."""
+    f, z, seen = rt.graph(lambda x: x + 1), rt.array(np.zeros(3)), set()
+    for _ in range(4):
+        Cyclic(lambda: seen.add(tuple(np.asarray(f(z)).tolist())))
+        gc.collect()
+    assert seen == {(1.0,) * 3}
+    assert f.stats().replays == 2
