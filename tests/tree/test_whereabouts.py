@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 
@@ -149,3 +150,46 @@ def test_where_others_lie_that_look_otherwise_is_not_learnt():
     assert seen(where, [array], adapter) is None
     array.looks = "plain"
     assert seen(where, [array], adapter).lows == [16]
+
+
+class _Interrupted(_Adapter):
+    """An adapter that may be interrupted when it is asked; with marks, or without."""
+
+    def __init__(self, *, marked):
+        super().__init__()
+        self.marked, self.left = marked, None
+
+    def _count(self):
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+
+    def storage(self, array):
+        self._count()
+        return array.storage
+
+    def span(self, array):
+        self._count()
+        return super().span(array)
+
+    def marks(self, arrays):
+        return ([array.at for array in arrays], ()) if self.marked else None
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("steps", range(5))
+@pytest.mark.parametrize("known", [False, True])
+def test_a_look_that_is_interrupted_is_none(marked, steps, known):
+    """What it had found by then is not taken for what is there."""
+    adapter, where = _Interrupted(marked=marked), Whereabouts()
+    before = [_Thing(8, _Thing()), _Thing(16, _Thing())]
+    after = [_Thing(24, _Thing()), _Thing(32, _Thing())]
+    if known:
+        seen(where, before, adapter)
+    adapter.left = steps
+    with contextlib.suppress(KeyboardInterrupt):
+        seen(where, after, adapter)
+    adapter.left = None
+    for arrays in (after, before, after):
+        assert _seen(seen(where, arrays, adapter)) == _seen(look(arrays, adapter))

@@ -155,23 +155,10 @@ class Whereabouts:
     them when they were looked at last.
     """
 
-    __slots__ = (
-        "_addresses",
-        "_arrays",
-        "_likeness",
-        "_lows",
-        "_sharing",
-        "_storages",
-        "marks",
-        "others",
-    )
+    __slots__ = ("_likeness", "_seen", "marks", "others")
 
     def __init__(self) -> None:
-        self._arrays: Sequence[Callable[[], Any]] = ()
-        self._storages: Sequence[Callable[[], Any]] = ()
-        self._lows: Sequence[Addr] = ()
-        self._sharing: Any = None
-        self._addresses: Sequence[int] = ()
+        self._seen: _Seen | None = None
         self._likeness = Likeness()
         self.others: Sequence[object] = ()
         self.marks: Marks | None = None
@@ -195,23 +182,40 @@ class Whereabouts:
             return None
         if not self.are_like(arrays, adapter, layouts):
             return None
-        known = self._arrays
-        if marks is None:
-            same = len(known) == len(arrays)
-            same = same and all(map(is_, map(call, known), arrays))
-        else:
-            # Where one storage lies, as long as it lives, lies no other.
-            same = marks[0] == self._addresses
-            self._addresses = marks[0]
-        if same:
-            storages = [*map(call, self._storages)]
+        seen = self._seen
+        if seen is not None and seen.are_there(arrays, marks):
+            storages = [*map(call, seen.storages)]
             if None not in storages:
-                return Arrays(arrays, storages, self._lows, self._sharing)
+                return Arrays(arrays, storages, seen.lows, seen.sharing)
         found = look(arrays, adapter)
-        self._arrays = [ref(array) for array in arrays]
-        self._storages = [ref(storage) for storage in found.storages]
-        self._lows, self._sharing = found.lows, found.sharing
+        # All at once: what is interrupted in between would be taken for the same.
+        self._seen = _Seen(
+            [ref(array) for array in arrays],
+            () if marks is None else marks[0],
+            [ref(storage) for storage in found.storages],
+            found.lows,
+            found.sharing,
+        )
         return found
+
+
+class _Seen(NamedTuple):
+    """What was found at a look: the arrays, what marked them, and where they were."""
+
+    arrays: Sequence[Callable[[], Any]]
+    addresses: Sequence[int]
+    storages: Sequence[Callable[[], Any]]
+    lows: Sequence[Addr]
+    sharing: Any
+
+    def are_there(self, arrays: Sequence[Array], marks: Marks | None) -> bool:
+        """Return whether arrays are these, by what marks them, or else one by one."""
+        if marks is not None:
+            # Where one storage lies, as long as it lives, lies no other.
+            return marks[0] == self.addresses
+        if len(self.arrays) != len(arrays):
+            return False
+        return all(map(is_, map(call, self.arrays), arrays))
 
 
 def _end(group: Sequence[int], ends: Sequence[Addr], storage: Storage) -> Addr:
