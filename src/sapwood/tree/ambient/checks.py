@@ -15,7 +15,8 @@ from operator import call, is_, is_not, itemgetter
 from typing import Any, Protocol
 
 from sapwood.tree.ambient.arrays import Arrays, layout_of
-from sapwood.tree.ambient.reach import Contents, Row, constant_of
+from sapwood.tree.ambient.constants import Contents, constant_of
+from sapwood.tree.ambient.reach import Row
 from sapwood.tree.ambient.views import EMPTY, value_text
 from sapwood.tree.containers import Identity, constant_key
 

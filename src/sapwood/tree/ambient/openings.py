@@ -261,6 +261,20 @@ def _contents(value: Any, wanted: frozenset[str] | None) -> Openings:
     for base, view in _ITEMS.items():
         if issubclass(type(value), base):
             yield from with_keys(value) if base is dict else (Opening(view),)
+    if issubclass(type(value), deque):
+        yield Opening(standard.MAXLEN)
+    if issubclass(type(value), defaultdict):
+        yield Opening(standard.FACTORY)
+
+
+def _partial(_: Any, reach: Reach) -> Openings:
+    yield Opening(views.PARTIAL)
+    yield Opening(views.ATTRIBUTES, reach.attributes())
+
+
+def _with_default(value: Any, _: Reach) -> Openings:
+    yield Opening(standard.FACTORY)
+    yield from with_keys(value)
 
 
 _ITEMS: dict[type, View] = {
@@ -288,8 +302,8 @@ _by_type: dict[type, Callable[[Any, Reach], Openings]] = {
     FunctionType: _function,
     MethodType: _method,
     ModuleType: _module,
-    partial: _always(views.PARTIAL),
-    partialmethod: _always(views.PARTIAL),
+    partial: _partial,
+    partialmethod: _partial,
     property: _always(views.PROPERTY),
     staticmethod: _always(views.INNER),
     classmethod: _always(views.INNER),
@@ -297,10 +311,11 @@ _by_type: dict[type, Callable[[Any, Reach], Openings]] = {
     tuple: _tuple,
     frozenset: _tuple,
     list: _always(views.LIST),
-    deque: _always(views.LIST),
+    deque: _always(views.LIST, standard.MAXLEN),
     set: _always(views.SET),
     **NATIVES,
-    **dict.fromkeys((OrderedDict, defaultdict, Counter), with_keys),
+    **dict.fromkeys((OrderedDict, Counter), with_keys),
+    defaultdict: _with_default,
     ChainMap: lambda _, __: iter([Opening(views.ATTRIBUTES, frozenset({"maps"}))]),
 }
 

@@ -17,25 +17,24 @@ from sapwood.errors import CaptureError
 from sapwood.tree.ambient import views
 from sapwood.tree.ambient.arrays import Arrays, layout_of
 from sapwood.tree.ambient.comparing import HASHING
+from sapwood.tree.ambient.constants import constant_of
 from sapwood.tree.ambient.openings import is_structural, openings
 from sapwood.tree.ambient.owners import owner_of_class
 from sapwood.tree.ambient.scope import Opening, Reach
 from sapwood.tree.ambient.slots import Slot
-from sapwood.tree.ambient.standard import BYTES, KEYED, bytes_of
+from sapwood.tree.ambient.standard import KEYED
 from sapwood.tree.ambient.starts import starts
-from sapwood.tree.ambient.tensors import bytes_of_tensor, is_tensor
+from sapwood.tree.ambient.tensors import is_tensor
 from sapwood.tree.ambient.views import View
 from sapwood.tree.containers import Identity, constant_key, container_of
 
 __all__ = [
     "LIMIT",
     "Base",
-    "Contents",
     "Inside",
     "Node",
     "Row",
     "Walk",
-    "constant_of",
     "containers",
     "is_book",
     "label_of",
@@ -411,31 +410,3 @@ def label_of(
 def is_book(view: View, key: Any) -> bool:
     """Return whether a slot is one that the interpreter keeps for itself."""
     return (view is views.GLOBALS or view is views.MODULE) and key in _BOOKS
-
-
-class Contents(NamedTuple):
-    """What an object that may change while it stays the same is compared by."""
-
-    kind: Hashable
-    bytes: bytes
-
-
-def constant_of(value: Any) -> Hashable:
-    """Return what a constant is compared by; small host arrays by their contents."""
-    cls = type(value)
-    if cls is FunctionType:
-        return Identity(value)
-    if hasattr(cls, "tobytes") and hasattr(cls, "shape") and hasattr(cls, "nbytes"):
-        shape, kind = tuple(value.shape), str(getattr(value, "dtype", ""))
-        if value.nbytes <= BYTES and "O" not in kind and kind != "object":
-            return Contents((cls, shape, kind), value.tobytes())
-        return (cls, shape, kind, Identity(value))
-    if is_tensor(value):
-        seen = bytes_of_tensor(value, BYTES)
-        return Identity(value) if seen is None else Contents((cls, seen[0]), seen[1])
-    key = constant_key(value)
-    if cls is bytearray or type(key) is Identity:
-        contents = bytes_of(value)
-        if contents is not None:
-            return Contents((cls, getattr(value, "typecode", None)), contents)
-    return key

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from operator import attrgetter
@@ -25,9 +26,11 @@ __all__ = [
     "DECIMAL",
     "ENVIRON",
     "ENVIRONMENT",
+    "FACTORY",
     "HANDLERS",
     "KEYED",
     "LEVEL",
+    "MAXLEN",
     "MEMBERS",
     "PROXIED",
     "REFERENT",
@@ -129,6 +132,14 @@ def _decimal(context: Any) -> Mapping[str, Any]:
     return found | {"traps": tuple(context.traps.values())}
 
 
+def _dotted(path: str, thing: Any, _: Any) -> str:
+    return f"{path}.{'maxlen' if isinstance(thing, deque) else 'default_factory'}"
+
+
+def _factory(thing: Any) -> Sequence[Any]:
+    return (vars(defaultdict)["default_factory"].__get__(thing),)
+
+
 def _handlers(logger: Any) -> Sequence[Any]:
     """Return the handlers of the user's that a logger calls."""
     found: list[Any] = []
@@ -173,6 +184,8 @@ MEMBERS = View("members", _members, _weak_label, None, "keys")
 WHOLE = View("whole", gc.get_referents, _same, None, "length")
 TEXT = View("text", _text, _same)
 SIZE = View("size", lambda thing: (thing.qsize(),), lambda path, _, __: f"len({path})")
+MAXLEN = View("maxlen", lambda thing: (deque.maxlen.__get__(thing),), _dotted)
+FACTORY = View("factory", _factory, _dotted)
 BUFFER = View("bytes", lambda thing: (bytes_of(thing),), _same)
 DECIMAL = View("decimal", _decimal, lambda path, _, key: f"{path}.{key}")
 HANDLERS = View(

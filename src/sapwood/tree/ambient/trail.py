@@ -19,10 +19,11 @@ from weakref import WeakValueDictionary
 
 from sapwood.errors import StaleOutput
 from sapwood.tree.ambient.arrays import Arrays, Witness
+from sapwood.tree.ambient.constants import constant_of
 from sapwood.tree.ambient.guards import Ambient
 from sapwood.tree.ambient.openings import openings
 from sapwood.tree.ambient.outline import Doubt, Outline, Plain, is_settled, outlined
-from sapwood.tree.ambient.reach import Walk, constant_of, containers
+from sapwood.tree.ambient.reach import Walk, containers
 from sapwood.tree.ambient.reading import Reading, picker
 from sapwood.tree.ambient.scope import Reach
 from sapwood.tree.ambient.starts import Start, starts
