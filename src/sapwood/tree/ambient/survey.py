@@ -17,7 +17,7 @@ from sapwood.tree.ambient.reach import Inside, Row, Walk, reach
 from sapwood.tree.ambient.sameness import firsts, twins
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.sources import STATE
-from sapwood.tree.ambient.standard import KEYED, STANDARD_VIEWS
+from sapwood.tree.ambient.standard import FACTORY, KEYED, MAXLEN, STANDARD_VIEWS
 from sapwood.tree.ambient.trail import Retraced
 from sapwood.tree.ambient.views import (
     ATTRIBUTES,
@@ -36,6 +36,7 @@ __all__ = ["AmbientKey", "Survey", "survey"]
 
 _VIEWS = {**BY_NAME, **STANDARD_VIEWS}
 _CONTAINERS = (DICT, LIST, SET)
+_MADE = (FACTORY, MAXLEN)
 
 
 def survey(
@@ -298,7 +299,7 @@ class Survey:
             and new is not None
             and old.role == new.role == "node"
             and old.frozen == new.frozen
-            and _default(old.value) == _default(new.value)
+            and _made(old.value) == _made(new.value)
             and before._is_empty(old)
             and self._is_empty(new)
             and not before.reaches(new.value)
@@ -307,7 +308,8 @@ class Survey:
     def _is_empty(self, row: Row) -> bool:
         insides = [each for each in self._walk.insides if each.node == row.node]
         return bool(insides) and all(
-            each.view in _CONTAINERS and not each.rows for each in insides
+            each.view in _MADE or (each.view in _CONTAINERS and not each.rows)
+            for each in insides
         )
 
     def _is_same(self, inside: Inside, old: Row | None, new: Row | None) -> bool:
@@ -353,8 +355,9 @@ def _are_in_order(old: Inside, new: Inside) -> bool:
     return [key for key in was if key in now] == [key for key in now if key in was]
 
 
-def _default(container: Any) -> Any:
-    return getattr(container, "default_factory", None)
+def _made(container: Any) -> tuple[Any, ...]:
+    names = "default_factory", "maxlen"
+    return tuple(getattr(container, name, None) for name in names)
 
 
 def _is_dead(row: Row) -> bool:

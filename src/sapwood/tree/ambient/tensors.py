@@ -39,5 +39,5 @@ def bytes_of_tensor(value: Any, most: int) -> tuple[Hashable, bytes] | None:
             (value.is_conj(), value.is_neg(), value.requires_grad),
         )
     except (NotImplementedError, RuntimeError):
-        return None  # it is sparse, or a fake
+        return None  # it is sparse, or has no bytes
     return looks, ctypes.string_at(where, storage.nbytes()) if where else b""
