@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import deepcopy
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, TypedDict
@@ -179,8 +180,8 @@ class Graphed:
             return self
         held = self._bound.get(id(instance))
         if held is None or held[0]() is not instance:
-            return Bound(self._bind(instance), instance)
-        return Bound(held[1], instance)
+            return Bound(self._bind(instance), instance, self)
+        return Bound(held[1], instance, self)
 
     def _bind(self, instance: Any) -> Graphed:
         key, method = id(instance), types.MethodType(self.__wrapped__, instance)
@@ -224,6 +225,26 @@ class Graphed:
     def explain(self) -> str:
         """Return, for each recording and each recent miss, what it is and why."""
         return self.runner().explain()
+
+    def __copy__(self) -> Graphed:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graphed:
+        """Graph a copy of what is graphed, without recordings; functions have none."""
+        fn = deepcopy(self.__wrapped__, memo)
+        if fn is self.__wrapped__:
+            return self
+        return Graphed(fn, self._options, self._runtime)
+
+    def __reduce__(self) -> str:
+        """Let a function be pickled by its name, as plain ones are."""
+        name = getattr(self, "__qualname__", None)
+        if name is None:
+            raise TypeError(
+                f"{self!r} cannot be pickled, as it has no name to be found by: graph "
+                "the function again where it is unpickled"
+            )
+        return str(name)
 
     def __repr__(self) -> str:
         return f"<graphed {self._options.name}>"
@@ -274,10 +295,10 @@ class _Method(Graphed):
 class Bound:
     """A graphed method of one object, which it keeps alive as a method does."""
 
-    __slots__ = ("__self__", "_method")
+    __slots__ = ("__self__", "_method", "_of")
 
-    def __init__(self, method: Graphed, instance: Any) -> None:
-        self._method, self.__self__ = method, instance
+    def __init__(self, method: Graphed, instance: Any, of: Graphed) -> None:
+        self._method, self.__self__, self._of = method, instance, of
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._method(*args, **kwargs)
@@ -302,6 +323,17 @@ class Bound:
     def explain(self) -> str:
         """Return, for each recording and each recent miss, what it is and why."""
         return self._method.explain()
+
+    def __copy__(self) -> Bound:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graphed | Bound:
+        """Return the method of a copy of the object."""
+        return self._of.__get__(deepcopy(self.__self__, memo))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        method: Any = self._method
+        return getattr, (self.__self__, method.__name__)
 
     def __repr__(self) -> str:
         return f"{self._method!r} of {self.__self__!r}"
