@@ -131,12 +131,15 @@ def test_none_is_verified_unasked(rt, runs):
     assert count() == 2
 
 
+_WRITTEN = "(24 bytes that it wrote differ)"
+
 WRONG = {
-    "result": (lambda _, x, k: x * k, "output 0"),
-    "second result": (lambda _, x, k: (x, x * k), "output 1"),
-    "plain result": (lambda _, x, k: (x, k), "output 1"),
-    "argument": (lambda _, x, k: np.multiply(x, k, out=x).sum() * 0, "24 bytes"),
-    "ambient": (lambda o, _, k: np.multiply(o.h, k, out=o.h).sum() * 0, "24 bytes"),
+    "result": (lambda _, x, k: x * k, "(output 0 differs)"),
+    "second result": (lambda _, x, k: (x, x * k), "(output 1 differs)"),
+    "plain result": (lambda _, x, k: (x, k), "(output 1 differs)"),
+    "two results": (lambda _, x, k: (x * k, x + k), "(output 0, output 1 differ)"),
+    "argument": (lambda _, x, k: np.multiply(x, k, out=x).sum() * 0, _WRITTEN),
+    "ambient": (lambda o, _, k: np.multiply(o.h, k, out=o.h).sum() * 0, _WRITTEN),
 }
 
 

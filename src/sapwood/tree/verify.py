@@ -55,10 +55,12 @@ def verified(
     found = _bits(result, adapter) | _bound(look().changes_since(before), adapter)
     names = [*expected, *(name for name in found if name not in expected)]
     wrong = [name for name in names if found.get(name) != expected.get(name)]
-    wrong += [f"{storage.size} bytes that it wrote" for storage in end.differing()]
-    if wrong:
+    written = [f"{storage.size} bytes that it wrote" for storage in end.differing()]
+    if wrong or written:
+        differ = "differs" if len(wrong) == 1 and not written else "differ"
         raise InternalError(
-            f"a replay of {label} equals an eager run ({', '.join(wrong)} differ)",
+            f"a replay of {label} equals an eager run "
+            f"({', '.join([*wrong, *written])} {differ})",
             forest.snapshot(),
             remedy=_REMEDY,
         )
