@@ -1,7 +1,8 @@
 """Every setting: its type, default, environment variable and one line of help.
 
 `current` reads the environment when it is called, never at import. A runtime calls
-it once, when it is made: later changes reach later runtimes only.
+it once, when it is made, and `graph` whenever it graphs a function: later changes
+reach later runtimes and functions only.
 """
 
 from __future__ import annotations
@@ -35,13 +36,19 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting, as documented; ``default`` is text, as in the environment."""
+    """One setting, as documented; ``default`` is text, as in the environment.
+
+    ``read_by`` names what reads it when it is made or called, ``argument_of`` what
+    takes an argument of the same name, which goes before it; empty: nothing does.
+    """
 
     name: str
     variable: str
     default: str
     kind: Kind
     meaning: str
+    read_by: str
+    argument_of: str
 
     def accept(self, value: object, said_by: str) -> Any:
         """Return ``value``, or the value that it is the text of.
@@ -97,8 +104,21 @@ def _text(pattern: str, allowed: str) -> Kind:
     return Kind(allowed, read)
 
 
-def _knob(default: str, kind: Kind, meaning: str) -> Any:
-    documented = {"default": default, "kind": kind, "meaning": meaning}
+def _knob(
+    default: str,
+    kind: Kind,
+    meaning: str,
+    *,
+    read_by: str = "Runtime",
+    argument_of: str = "",
+) -> Any:
+    documented = {
+        "default": default,
+        "kind": kind,
+        "meaning": meaning,
+        "read_by": read_by,
+        "argument_of": argument_of,
+    }
     return field(default=default, metadata=documented)
 
 
@@ -110,11 +130,13 @@ class Knobs:
         "",
         _text(r"[^\0\n]*", "key:value pairs with commas between, or empty"),
         "Settings of caching allocators, as PyTorch spells them: docs/allocator.md.",
+        read_by="Runtime, lender, sapwood simulate",
     )
     device: str = _knob(
         "",
         _text("|emulated|cuda(:[0-9]{1,4})?", "empty, emulated, cuda or cuda:N"),
         "The device of a runtime that names none; empty: the best that is here.",
+        argument_of="Runtime",
     )
     emulated_memory: Size = _knob(
         "4GiB", _size(2 << 20), "Size of the emulated device's memory."
@@ -129,15 +151,24 @@ class Knobs:
         "256", _count(0), "How many of the last events a runtime remembers."
     )
     max_recordings: int = _knob(
-        "64", _count(1), "How many recordings one function may have."
+        "64",
+        _count(1),
+        "How many recordings one function may have.",
+        read_by="graph",
+        argument_of="graph",
     )
     max_variants: int = _knob(
-        "4", _count(1), "How many recordings one signature of a function may have."
+        "4",
+        _count(1),
+        "How many recordings one signature of a function may have.",
+        read_by="graph",
+        argument_of="graph",
     )
     memory_limit: Size | None = _knob(
         "",
         _optional(_size(2 << 20)),
         "The most device memory that a runtime may use; empty: all there is.",
+        argument_of="Runtime",
     )
     patch_from: Size = _knob(
         "1MiB",
@@ -149,9 +180,14 @@ class Knobs:
         "",
         _text(r"[^\0\n]*", "the path of a folder, or empty"),
         "The folder in which recordings outlive the process; empty: they do not.",
+        read_by="Runtime, sapwood store",
+        argument_of="Runtime",
     )
     store_limit: Size = _knob(
-        "1GiB", _size(1 << 20), "How large that folder may become."
+        "1GiB",
+        _size(1 << 20),
+        "How large that folder may become.",
+        read_by="Runtime, sapwood store gc",
     )
     timeline: int = _knob(
         "1024",
@@ -218,8 +254,9 @@ def current() -> Knobs:
 
 @contextmanager
 def scope(**changes: object) -> Iterator[Knobs]:
-    """Change settings for runtimes made inside the ``with`` block, on this thread.
+    """Change settings for what is made inside the ``with`` block, on this thread.
 
+    That is runtimes, functions that are graphed, and what else reads settings.
     Values may also be text, as in the environment. Raises `MisuseError` for a name
     that is no setting and for a value that is not allowed.
     """

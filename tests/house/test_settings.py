@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
 
 import pytest
 
+import sapwood as sw
 from sapwood import knobs
 from sapwood.errors import MisuseError
+from sapwood.runtime.graphed import GraphOptions
 
 WRONG = {
     "alloc_conf": "one\nother",
@@ -36,6 +39,44 @@ def test_the_page_is_current(root):
         check=True,
     ).stdout
     assert (root / "docs/settings.md").read_text() == printed
+
+
+def test_arguments_are_told_of_what_takes_them():
+    """What stands under *argument of* takes such an argument, and nothing else does."""
+    takes = {
+        "Runtime": inspect.signature(sw.Runtime).parameters,
+        "graph": GraphOptions.__annotations__,
+    }
+    for setting in knobs.settings():
+        named = [name for name, arguments in takes.items() if setting.name in arguments]
+        assert ", ".join(named) == setting.argument_of, setting.name
+
+
+class Noting:
+    """Settings that note which of them are read."""
+
+    def __init__(self):
+        self.known, self.read = knobs.current(), set()
+
+    def __getattr__(self, name):
+        self.read.add(name)
+        return getattr(self.known, name)
+
+
+def test_settings_are_read_by_what_is_told(monkeypatch, tmp_path):
+    """A runtime reads its own when it is made, `graph` those of functions."""
+    monkeypatch.setenv("SAPWOOD_DEVICE", "emulated")
+    monkeypatch.setenv("SAPWOOD_STORE", str(tmp_path / "store"))
+    noting = Noting()
+    monkeypatch.setattr(knobs, "current", lambda: noting)
+    with sw.Runtime() as rt:
+        by_runtime, noting.read = noting.read, set()
+        rt.graph(lambda x: x)
+        by_graph = noting.read
+    for setting in knobs.settings():
+        readers = setting.read_by.split(", ")
+        assert (setting.name in by_runtime) == ("Runtime" in readers), setting.name
+        assert (setting.name in by_graph) == ("graph" in readers), setting.name
 
 
 def test_every_variable_in_the_source_is_a_knob(sources):
