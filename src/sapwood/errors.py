@@ -8,7 +8,12 @@ SapwoodError
 │   └─ OutOfMemory      asked, free, largest, and who holds the rest; also a MemoryError
 ├─ CaptureError         this function cannot be recorded: what, where, what to do
 ├─ StoreError           only from explicit store commands, never from a call
-└─ InternalError        us: a broken law; carries a snapshot
+└─ InternalError        us: a broken law; carries a snapshot. With verify=, mostly the
+                        function, whose replay is not as an eager run
+
+Not among them are errors that Python and NumPy have: arrays and allocators raise
+TypeError for wrong types (a host array as an argument), arrays also IndexError and
+ValueError, as in NumPy.
 
 Every error has fields, survives pickling, and ends with what to do.
 """
@@ -33,7 +38,11 @@ __all__ = [
 
 
 class SapwoodError(Exception):
-    """The root of all errors that this library raises on purpose."""
+    """The root of all errors that are this library's own.
+
+    Errors that Python and NumPy have are not below it, also where this library raises
+    them on purpose: a TypeError for a host array as an argument, an IndexError.
+    """
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The default re-calls ``cls(*args)`` with the finished message, which no
@@ -141,7 +150,8 @@ class StoreError(SapwoodError):
 class InternalError(SapwoodError):
     """A law of this library was broken: please report it with the ``snapshot``.
 
-    ``remedy`` is what to look at before.
+    Where ``graph(verify=n)`` raises it, a replay was not as an eager run: mostly the
+    function reads what no guard sees, and ``remedy`` says what to look at before.
     """
 
     def __init__(self, law: str, snapshot: Any = None, *, remedy: str = "") -> None:
