@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import ast
+import inspect
+
+import pytest
+
+import sapwood as sw
+from sapwood.runtime.graphed import GraphOptions
 
 LINES_OF_A_MODULE_DOCSTRING = 10
 
@@ -68,3 +74,19 @@ def test_public_methods_have_docstrings(sources):
         and not ast.get_docstring(node)
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize(
+    "graph", [sw.graph, sw.Runtime.graph], ids=["default", "runtime"]
+)
+def test_the_options_of_graph_are_told(graph):
+    """``help`` has a line for each, as the signature names none."""
+    lines = inspect.getdoc(graph).splitlines()
+    told = [line.split("``")[1] for line in lines if line.startswith("``")]
+    assert told == list(GraphOptions.__annotations__)
+
+
+def test_the_options_of_graph_are_on_their_page(root):
+    """docs/graph.md has a row for each."""
+    page = (root / "docs/graph.md").read_text()
+    assert all(f"\n| `{name}` |" in page for name in GraphOptions.__annotations__)

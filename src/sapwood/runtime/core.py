@@ -77,10 +77,11 @@ class Runtime:
     a `Driver`;
     ``store``: the path of a folder, or a `Store`, that is asked for recordings before
     they are made, and given them; ``memory_limit`` in bytes, or as text such as
-    ``"512MiB"``; ``arrays`` whose arrays these are, ``"torch"`` or ``"cupy"``, where
-    both are imported: else torch's, if it is imported. A context manager: leaving it
-    closes the runtime. Raises `NoDevice` for a device that is not there, `MisuseError`
-    for what is no device or no limit.
+    ``"512MiB"``; ``arrays`` whose arrays these are: on a GPU ``"torch"`` or ``"cupy"``,
+    by default torch's where the program has imported it, else CuPy's; on the emulated
+    device ``"numpy"``, which is sapwood's own with NumPy's API. A context manager:
+    leaving it closes the runtime. Raises `NoDevice` for a device that is not there,
+    `MisuseError` for what is no device or no limit, and arrays that are not on it.
     """
 
     def __init__(
@@ -142,9 +143,21 @@ class Runtime:
     ) -> Any:
         """Return ``fn`` as a function whose calls are recorded and replayed.
 
-        Without ``fn``, returns a decorator. `GraphOptions` says what options there
-        are. Raises `MisuseError` for a kind of function that cannot be graphed, and
-        for wrong options.
+        Without ``fn``, returns a decorator. The options are, by keyword:
+
+        ``name``: what messages and reports call it; else the function's own name.
+        ``donate``: parameters whose arrays a call may overwrite, and whose leases it
+        ends, unless it returns them: a name, or several.
+        ``pinned``: parameters whose arrays are always at the same address: likewise.
+        ``max_variants``: how many recordings one signature may have; 4.
+        ``max_recordings``: how many the function may have; 64.
+        ``on_unsupported``: ``"raise"``, or ``"eager"`` to run eagerly what cannot be
+        recorded.
+        ``verify``: n holds every n-th replay against an eager run, and 0, the default,
+        none; functions with live parts are left out, which would run twice.
+
+        docs/graph.md says more of them. Raises `MisuseError` for a kind of function
+        that cannot be graphed, and for wrong options.
         """
         self._open()
         return graphed(lambda: self, fn, options)

@@ -32,7 +32,25 @@ def default_runtime() -> Runtime:
 
 
 def graph(fn: Callable[..., Any] | None = None, **options: Unpack[GraphOptions]) -> Any:
-    """Graph a function on the default runtime: see `Runtime.graph`."""
+    """Return ``fn`` as a function whose calls are recorded and replayed.
+
+    It is graphed on the default runtime: that of the process when it is called.
+    Without ``fn``, returns a decorator. The options are, by keyword:
+
+    ``name``: what messages and reports call it; else the function's own name.
+    ``donate``: parameters whose arrays a call may overwrite, and whose leases it
+    ends, unless it returns them: a name, or several.
+    ``pinned``: parameters whose arrays are always at the same address: likewise.
+    ``max_variants``: how many recordings one signature may have; 4.
+    ``max_recordings``: how many the function may have; 64.
+    ``on_unsupported``: ``"raise"``, or ``"eager"`` to run eagerly what cannot be
+    recorded.
+    ``verify``: n holds every n-th replay against an eager run, and 0, the default,
+    none; functions with live parts are left out, which would run twice.
+
+    docs/graph.md says more of them. Raises `MisuseError` for a kind of function that
+    cannot be graphed, and for wrong options.
+    """
     return graphed(default_runtime, fn, options)
 
 

@@ -35,7 +35,10 @@ _disabled: ContextVar[bool] = ContextVar("sapwood_disabled", default=False)
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Run every graphed function as its plain function, on this thread or task."""
+    """Run every graphed function as its plain function, on this thread or task.
+
+    A context manager: ``with sapwood.disabled():``.
+    """
     token = _disabled.set(True)
     try:
         yield
@@ -44,16 +47,7 @@ def disabled() -> Iterator[None]:
 
 
 class GraphOptions(TypedDict, total=False):
-    """How to graph a function.
-
-    ``name`` appears in messages. ``donate`` and ``pinned`` name parameters: arrays
-    that a call may overwrite and whose leases it ends, and arrays that are always
-    found at the same address. ``max_variants`` (4) bounds the recordings of one
-    signature, ``max_recordings`` (64) those of the function. ``on_unsupported`` is
-    ``"raise"``, or ``"eager"`` to run eagerly what cannot be recorded. ``verify=n``
-    holds every n-th replay against an eager run, 0 none; functions with live parts are
-    left out, which would run twice.
-    """
+    """How to graph a function: see `Runtime.graph`, and docs/graph.md."""
 
     name: str | None
     donate: Sequence[str]
