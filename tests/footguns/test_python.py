@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 
 import numpy as np
@@ -26,6 +27,36 @@ def test_prints_do_not_repeat(rt, capsys):
     for _ in range(5):
         g(x)
     assert capsys.readouterr().out == "running\n" * 2
+
+
+def test_threads_are_not_recorded(rt, capsys):
+    """A thread that a graphed function starts is in no recording: no replay starts it.
+
+    While the function is recorded, a thread that needs memory or the runtime waits for
+    the end of that: a `join` without a timeout would hang. Work on arrays belongs on
+    the calling thread, or in a live part.
+    """
+
+    def work(x):
+        np.add(x, 1)
+        print("worked")  # noqa: T201 - says when
+
+    def f(x):
+        thread = threading.Thread(target=work, args=(x,), name="work")
+        thread.start()
+        thread.join(2)
+        print("joined")  # noqa: T201 - says when
+        return x + 1
+
+    g, x = rt.graph(f), rt.array(np.zeros(2))
+    told = []
+    for _ in range(3):
+        g(x)
+        for thread in threading.enumerate():
+            if thread.name == "work":
+                thread.join(30)
+        told.append(capsys.readouterr().out.split())
+    assert told == [["worked", "joined"], ["joined", "worked"], []]
 
 
 def test_printed_arrays_have_no_values(rt, capsys):
