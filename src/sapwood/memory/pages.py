@@ -81,8 +81,9 @@ class Pages:
     wait for the end of one; ``revoked`` says whether any lease was ever ended while
     arrays had its bytes, ``ends`` that the device is closed. ``spare`` and then
     ``reclaim`` are asked for memory before an `OutOfMemory` is raised, and say whether
-    they found any: what nobody will miss, and what somebody may; ``holders`` says who
-    has how many bytes.
+    they found any: what nobody will miss, and what somebody may. ``evict`` is asked for
+    the addresses of a range that somebody may miss; ``holders`` says who has how many
+    bytes.
     """
 
     __slots__ = ("__dict__", "__weakref__", "live", "revoked", "uses")  # C looks there
@@ -97,6 +98,7 @@ class Pages:
         self.heap = 0
         self.reclaim: Callable[[], bool] = bool
         self.spare: Callable[[], bool] = bool
+        self.evict: Callable[[], bool] = bool
         self.holders: Callable[[], tuple[tuple[str, int], ...]] = tuple
         self._numbers = Mask(0)
         self._holds: dict[int, int] = {}

@@ -27,6 +27,7 @@ from weakref import ref
 
 from sapwood.driver.api import Access
 from sapwood.driver.release import Release
+from sapwood.driver.results import Result
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import DriverError, InternalError
 from sapwood.memory.backing import covering, folded, release_unused
@@ -86,8 +87,16 @@ class Range:
 
     @classmethod
     def reserve(cls, pages: Pages) -> Range:
-        """Reserve addresses; nothing is mapped yet."""
-        return cls(pages, pages.driver.reserve(RESERVE))
+        """Reserve addresses; nothing is mapped yet.
+
+        While none are left, recordings are evicted. Raises `DriverError`.
+        """
+        while True:
+            try:
+                return cls(pages, pages.driver.reserve(RESERVE))
+            except DriverError as error:
+                if error.name != Result.OUT_OF_MEMORY.name or not pages.evict():
+                    raise
 
     # While capturing.
 

@@ -80,7 +80,7 @@ class Forest:
         self.kept: dict[Keeper, None] = {}
         self.encore_from = 4
         device.returns.let_go = self._let_go
-        device.pages.reclaim = self._reclaim
+        device.pages.reclaim, device.pages.evict = self._reclaim, self._evict
         device.pages.holders = self._holders
 
     def capture_stream(self) -> Stream:
@@ -218,6 +218,10 @@ class Forest:
             return True
         if self.device.heap.trim() or self.device.framework.trim():
             return True
+        return self._evict()
+
+    def _evict(self) -> bool:
+        """Give up the recording whose last use is longest ago, if there is one idle."""
         self.settle()
         idle = (n for n in self.nodes if n not in self.busy and not n.running)
         node = least_recent(idle)
