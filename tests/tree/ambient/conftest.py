@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import FunctionType
+
 import pytest
 
 
@@ -67,7 +69,11 @@ def guard(arrays):
     """The guards of a function's surroundings, all reached arrays used."""
     from sapwood.tree.ambient import survey
 
+    kept = []
+
     def guard(fn, *, used=lambda _: True, **arguments):
+        # As whoever calls it has it; methods are their objects'.
+        kept.extend([fn] if isinstance(fn, FunctionType) else [])
         return survey(fn, arguments, arrays).guards(used)
 
     return guard

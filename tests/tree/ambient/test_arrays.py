@@ -113,7 +113,11 @@ def test_revoked_arrays_may_lie_around(arrays, array):
             raise StaleOutput("it", "it was revoked", "Copy it.")
 
     x = array(2)
-    ambient = survey(lambda: x, {}, Revoking()).guards(bool)
+
+    def fn():
+        return x
+
+    ambient = survey(fn, {}, Revoking()).guards(bool)
     assert ambient.holds()
 
 

@@ -132,7 +132,8 @@ def test_a_glance_tells_what_the_tests_tell(changes):
 def test_no_random_change_is_overlooked(name, kind):
     """What the tests see, a glance sees, in every attribute that is read."""
     parts = Parts()
-    ambient = survey(reader(parts), {}, Arrays()).guards(lambda _: True)
+    fn = reader(parts)
+    ambient = survey(fn, {}, Arrays()).guards(lambda _: True)
     program = assembled(ambient.roots, ambient.checks)
     looks = [in_python(program), *([in_c(program)] if maker() else [])]
     before = vars(parts)[name]

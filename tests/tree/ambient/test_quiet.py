@@ -56,7 +56,10 @@ def test_globals_and_keys_that_no_code_names_are_free(guard, monkeypatch):
     class Thing:
         STEP = 1
 
-    ambient = guard(lambda: Thing.STEP)
+    def fn():
+        return Thing.STEP
+
+    ambient = guard(fn)
     monkeypatch.setitem(globals(), "STEP", 5)
     assert ambient.holds()
 
