@@ -67,7 +67,8 @@ def failure(error: BaseException) -> Refusal:
     refusal = Refusal(
         Result.LAUNCH_FAILED,
         f"a kernel or host function raised {type(error).__name__}: {error}. Its work "
-        "and all after it is lost: mend it, and use a new stream",
+        "is lost, and all that its stream was given since: mend it, and make a new "
+        "runtime",
     )
     refusal.__cause__ = error
     return refusal
