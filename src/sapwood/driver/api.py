@@ -38,6 +38,7 @@ __all__ = [
     "Pointer",
     "SetOp",
     "StreamHandle",
+    "check_driver",
 ]
 
 StreamHandle = NewType("StreamHandle", int)
@@ -345,3 +346,12 @@ class Driver(Protocol):
     def adopt_exec(self, graph: GraphHandle, raw: int) -> ExecHandle:
         """Return the handle of what its owner has instantiated of an adopted graph."""
         ...
+
+
+def check_driver(driver: object) -> None:
+    """Raise TypeError for what is no driver."""
+    if not isinstance(getattr(driver, "abilities", None), Abilities):
+        raise TypeError(
+            f"driver={driver!r} is no Driver: open one, such as "
+            "sapwood.driver.cuda.Cuda(0) or sapwood.driver.emulated.Emulated()"
+        )

@@ -29,7 +29,7 @@ from sapwood.runtime.choose import choose
 from sapwood.runtime.files import Loaded, load_from
 from sapwood.runtime.graphed import GraphOptions, graphed
 from sapwood.runtime.snapshot import picture, store_picture
-from sapwood.store import Entries, Store, open_store
+from sapwood.store import Entries, Store, is_store, open_store
 from sapwood.tree import session
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.archive.library import Library, Source
@@ -93,6 +93,7 @@ class Runtime:
     ) -> None:
         self._knobs = settings = knobs.current()
         limit = knobs.limit("memory_limit", memory_limit) or settings.memory_limit
+        _check_store(store)
         heap = Settings.from_env()
         self._events = Log(settings.events)
         self._driver = choose(device, settings, self._events)
@@ -194,10 +195,14 @@ class Runtime:
         """
         self._open()
         adapter = self._forest.adapter
-        leaves, _ = flatten(keep, adapter.is_array)
-        kept: set[Storage] = {
-            adapter.storage(leaf) for leaf in leaves if adapter.is_array(leaf)
-        }
+        leaves, nest = flatten(keep, adapter.is_array)
+        arrays = [leaf for leaf in leaves if adapter.is_array(leaf)]
+        if nest is None and keep is not None and not arrays:
+            raise MisuseError(
+                f"keep={keep!r} is neither an array nor a nest of arrays. Pass the "
+                "arrays themselves, in a list, tuple or dict"
+            )
+        kept: set[Storage] = set(map(adapter.storage, arrays))
         with self._device.lock:
             self._device.returns.drain()
             if self._device.framework.traps:
@@ -351,6 +356,14 @@ def _integration(driver: Driver, arrays: str | None) -> Integration:
     found: Any = importlib.import_module(INTEGRATIONS[arrays])
     integration: Integration = found
     return integration
+
+
+def _check_store(store: object) -> None:
+    if not (store is None or isinstance(store, (str, os.PathLike)) or is_store(store)):
+        raise MisuseError(
+            f"store={store!r} is neither the path of a folder nor a Store. Pass a "
+            "path, a Store, or None for no store"
+        )
 
 
 def _entries(

@@ -6,7 +6,7 @@ Nothing that is read runs; what is damaged is absent.
 
 from __future__ import annotations
 
-from sapwood.store.api import Item, Store
+from sapwood.store.api import Item, Store, is_store
 from sapwood.store.disk import DiskStore, open_store
 from sapwood.store.entries import Absent, Entries, Nearest
 from sapwood.store.key import Difference, Key, decode_key, diff, encode_key
@@ -29,6 +29,7 @@ __all__ = [
     "decode_key",
     "diff",
     "encode_key",
+    "is_store",
     "open_store",
     "verify",
 ]

@@ -15,7 +15,15 @@ from typing import Final, Protocol
 from sapwood.errors import MisuseError
 from sapwood.units import Size, size_text
 
-__all__ = ["Item", "Store", "check_name", "incomplete", "is_name", "too_large"]
+__all__ = [
+    "Item",
+    "Store",
+    "check_name",
+    "incomplete",
+    "is_name",
+    "is_store",
+    "too_large",
+]
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,126}")
 
@@ -65,6 +73,14 @@ class Store(Protocol):
     def scan(self) -> Iterator[Item]:
         """Yield what is here, in any order; others may change it meanwhile."""
         ...
+
+
+def is_store(value: object) -> bool:
+    """Return whether ``value`` has what a store is asked for."""
+    return not isinstance(value, type) and all(
+        callable(getattr(value, name, None))
+        for name in ("delete", "get", "put", "scan")
+    )
 
 
 def is_name(text: str) -> bool:

@@ -175,6 +175,9 @@ def register_container(
     """
     if not isinstance(cls, type):
         raise MisuseError(f"{cls!r} is not a class: register_container takes a class")
+    for name, each in (("flatten", flatten), ("unflatten", unflatten)):
+        if not callable(each):
+            raise MisuseError(f"{name}={each!r} of {cls!r} is no function: pass one")
     if cls in _BUILT_IN:
         raise MisuseError(
             f"{cls.__name__} is taken apart already: register a class of your own"
@@ -209,11 +212,9 @@ def container_of(cls: type) -> Container | None:
     if len(_known) > 4096:
         # Classes made in a loop must not be kept for ever.
         _known.clear()
-        _known.update(_BUILT_IN)
-        _known.update(_registered)
-    container = _container(cls)
-    _known[cls] = container
-    return container
+        _known.update(_BUILT_IN | _registered)
+    found = _known[cls] = _container(cls)
+    return found
 
 
 def _container(cls: type) -> Container | None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sapwood.driver.emulated import Emulated
 from sapwood.errors import MisuseError
+from sapwood.memory.caching.allocator import Allocator
+from sapwood.memory.caching.settings import Settings
 
 MIB = 1 << 20
 
@@ -73,3 +76,23 @@ def test_whole_numbers_of_other_kinds_are_taken(rig):
     assert rig.allocator.trim(Index(0)) == 0
     rig.allocator.free(one)
     assert rig.allocator.trim(Index(0)) == 2 * MIB
+
+
+@pytest.mark.parametrize("driver", [None, "cuda", 0, Emulated])
+def test_what_is_no_driver_is_refused(driver):
+    """Where the allocator is made, by what is shown of it."""
+    with pytest.raises(TypeError, match=r"driver=.* is no Driver: open one"):
+        Allocator(driver)
+
+
+def test_what_is_made_with_settings_takes_what_configure_takes(rig):
+    """A value or text; anything else, and wrong text, is refused there and then."""
+    text = "max_split_size_mb:64"
+    made = Allocator(rig.checked, text)
+    rig.allocator.configure(text)
+    assert made.settings == rig.allocator.settings == Settings.parse(text)
+    made.close()
+    with pytest.raises(TypeError, match=r"settings are text .* not int 5"):
+        Allocator(rig.checked, 5)
+    with pytest.raises(MisuseError, match="max_split_size"):
+        Allocator(rig.checked, "max_split:64")

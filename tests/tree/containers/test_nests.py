@@ -278,3 +278,19 @@ def test_many_classes_are_not_kept():
 
     assert len(containers._known) < 4200
     assert flatten(Tree("a", 1), nothing)[0] == [1]
+
+
+@pytest.mark.parametrize("wrong", ["flatten", "unflatten"])
+def test_both_directions_of_a_container_are_functions(wrong):
+    """What is none is refused by its name, and nothing is registered."""
+
+    class Mine:
+        pass
+
+    given = {"flatten": lambda _: ((), None), "unflatten": lambda *_: Mine()}
+    with pytest.raises(
+        MisuseError, match=rf"\b{wrong}=None of .*Mine.* is no function"
+    ):
+        register_container(Mine, **(given | {wrong: None}))
+    one = Mine()
+    assert flatten(one, lambda _: False) == ([one], None)

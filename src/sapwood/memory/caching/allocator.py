@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
-from sapwood.driver.api import Driver, StreamHandle
+from sapwood.driver.api import Driver, StreamHandle, check_driver
 from sapwood.memory.caching import asking, streams, upkeep
 from sapwood.memory.caching.block import ALLOCATED, FREE, Block
 from sapwood.memory.caching.gate import BUSY
@@ -18,10 +18,11 @@ from sapwood.memory.caching.marking import marking
 from sapwood.memory.caching.records.ledger import JOURNAL_LIMIT
 from sapwood.memory.caching.records.stacks import NO_STACK, gather
 from sapwood.memory.caching.serving import Serving
-from sapwood.memory.caching.settings import DEFAULT, Settings
+from sapwood.memory.caching.settings import DEFAULT, Settings, settings_of
 from sapwood.memory.caching.sizes import GRAIN, LARGEST_SMALL
 from sapwood.memory.caching.source import DriverSource, Source
 from sapwood.memory.caching.state import State, outside
+from sapwood.memory.kinds import check_address, check_size, check_stream
 from sapwood.units import Addr, Size
 
 __all__ = ["Allocator"]
@@ -32,7 +33,8 @@ _GRAIN_MASK: Final = GRAIN - 1
 class Allocator(Serving):
     """A caching allocator over one device; thread-safe.
 
-    ``index`` is the device's number in pictures; physical memory comes from
+    ``settings`` may be text in PyTorch's spelling. ``index`` is the device's number
+    in pictures; physical memory comes from
     ``source``, by default from the driver. Sizes are bytes; addresses that it returns
     are multiples of 512. All calls raise `MisuseError` where they are misused, and
     `DriverError` where a device call failed, having done nothing; those that give
@@ -52,12 +54,14 @@ class Allocator(Serving):
     def __init__(
         self,
         driver: Driver,
-        settings: Settings = DEFAULT,
+        settings: str | Settings = DEFAULT,
         *,
         index: int = 0,
         source: Source | None = None,
     ) -> None:
-        state = State(driver, source or DriverSource(driver), settings)
+        check_driver(driver)
+        known = settings_of(settings)
+        state = State(driver, source or DriverSource(driver), known)
         super().__init__(state, index)
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self._blocks, self._uses = state.blocks, state.ledger.uses
@@ -90,7 +94,8 @@ class Allocator(Serving):
                     self._mode = self._calm
         except BaseException:
             self._let_go()
-            asking.check_request(size, stream)
+            check_size(size)
+            check_stream(stream)
             raise
         self._release()
         return self._malloc(size, stream) if block is None else block.address
@@ -119,7 +124,7 @@ class Allocator(Serving):
                     self._mode = self._calm
         except BaseException:
             self._let_go()
-            asking.check_address(address)
+            check_address(address)
             raise
         self._release()
         if not size:
@@ -133,7 +138,8 @@ class Allocator(Serving):
     # The long way.
 
     def _malloc(self, size: int, stream: StreamHandle) -> Addr:
-        asking.check_request(size, stream)
+        check_size(size)
+        check_stream(stream)
         size = asking.checked_size(size)
         if size == 0:
             return Addr(0)
@@ -161,7 +167,7 @@ class Allocator(Serving):
         return address
 
     def _free(self, address: Addr) -> None:
-        asking.check_address(address)
+        check_address(address)
         if address == 0:
             return
         if self._is_inside():
@@ -186,8 +192,8 @@ class Allocator(Serving):
         ``address`` may lie inside the block: a view protects all of it. On the
         block's own stream, and for 0, nothing happens.
         """
-        asking.check_address(address)
-        asking.check_stream(stream)
+        check_address(address)
+        check_stream(stream)
         if address:
             with self._entered(quiet=self._look(stream)) as state:
                 streams.use(state, streams.block_around(state, address), stream)
@@ -195,7 +201,7 @@ class Allocator(Serving):
     def forget_stream(self, stream: StreamHandle, heir: StreamHandle) -> None:
         """Hand a destroyed stream's blocks on to ``heir``, ordered after it."""
         for each in (stream, heir):
-            asking.check_stream(each)
+            check_stream(each)
         with self._entered(alone=True) as state:
             streams.bequeath(state, stream, heir)
 

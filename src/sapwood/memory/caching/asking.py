@@ -20,24 +20,11 @@ from sapwood.units import Size
 
 __all__ = [
     "Order",
-    "check_address",
-    "check_request",
-    "check_stream",
     "checked_size",
     "demand_of",
     "order_of",
     "refusal",
 ]
-
-
-def check_request(size: object, stream: object) -> None:
-    """Raise TypeError for what is no size, or no stream."""
-    if not _is_whole(size):
-        raise TypeError(
-            f"a size is a whole number of bytes, not {type(size).__name__} {size!r}: "
-            "round it, as with int() or math.ceil()"
-        )
-    check_stream(stream)
 
 
 def checked_size(size: SupportsIndex) -> int:
@@ -54,30 +41,6 @@ def checked_size(size: SupportsIndex) -> int:
             "shortage. Look at how the size was computed"
         )
     return whole
-
-
-def check_address(address: object) -> None:
-    """Raise TypeError for what is no address."""
-    if not _is_whole(address):
-        raise TypeError(
-            f"an address is an int, not {type(address).__name__} {address!r}: pass "
-            "what malloc returned"
-        )
-
-
-def check_stream(stream: object) -> None:
-    """Raise TypeError for what is no handle of a stream."""
-    if not _is_whole(stream):
-        raise TypeError(
-            f"a stream is the int that names it, not {type(stream).__name__} "
-            f"{stream!r}: pass what create_stream or adopt_stream of the driver "
-            "returned"
-        )
-
-
-def _is_whole(number: object) -> bool:
-    # To ask whether it is a SupportsIndex takes longer than to allocate.
-    return hasattr(number, "__index__")
 
 
 def demand_of(state: State, size: int, stream: StreamHandle, stack: Stack) -> Demand:

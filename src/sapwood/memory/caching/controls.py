@@ -20,7 +20,7 @@ from sapwood.memory.caching.records.history import (
     HistoryOptions,
 )
 from sapwood.memory.caching.rounds import Rounds
-from sapwood.memory.caching.settings import Settings
+from sapwood.memory.caching.settings import Settings, settings_of
 from sapwood.memory.caching.state import State
 from sapwood.units import Addr, Size
 
@@ -166,7 +166,7 @@ class Controls(Rounds):
 
         Raises `MisuseError` with nothing changed.
         """
-        new = upkeep.settings_of(settings)
+        new = settings_of(settings)
         with self._entered() as state:
             upkeep.configure(state, new)
 

@@ -27,7 +27,6 @@ __all__ = [
     "end",
     "record_history",
     "release_pool",
-    "settings_of",
 ]
 
 
@@ -74,18 +73,6 @@ def emptied(state: State, id_: PoolId | None) -> list[Silo]:
     mine = threading.get_ident()
     routed = any(route.thread == mine for route in state.pools.routes)
     return [] if routed else relief.freeable(state)
-
-
-def settings_of(settings: object) -> Settings:
-    """Return settings from a value or text; TypeError for anything else."""
-    if isinstance(settings, Settings):
-        return settings
-    if isinstance(settings, str):
-        return Settings.parse(settings)
-    raise TypeError(
-        f"settings are text or a Settings, not {type(settings).__name__}: write "
-        "configure('expandable_segments:True'), or configure(settings.replace(...))"
-    )
 
 
 def configure(state: State, settings: Settings) -> None:

@@ -8,17 +8,19 @@ for no lock. The system is asked for memory, and given some back, outside the lo
 from __future__ import annotations
 
 import ctypes
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import Any
 
-from sapwood.driver.api import CaptureStatus, Driver, StreamHandle
+from sapwood.driver.api import CaptureStatus, Driver, StreamHandle, check_driver
 from sapwood.driver.release import Release
 from sapwood.errors import DriverError, MisuseError, OutOfMemory
 from sapwood.memory.caching.picture import PoolId
-from sapwood.memory.caching.settings import DEFAULT, Settings
+from sapwood.memory.caching.settings import DEFAULT, Settings, settings_of
+from sapwood.memory.kinds import check_address, check_size, check_stream
 from sapwood.memory.pinned.block import Block, Segment
 from sapwood.memory.pinned.intake import Intake
 from sapwood.memory.pinned.pools import Pool
@@ -45,22 +47,23 @@ def _warn(error: DriverError) -> None:
 class PinnedAllocator:
     """Pinned memory of one driver, cached; all calls may be made by several threads.
 
-    Of the settings, those named ``pinned_`` matter. Requests become powers of two,
-    which are kept and found by size; above ``pinned_max_round_threshold`` they are
-    cut, exact to 512 bytes, from segments, of which idle ones are kept up to
-    ``pinned_max_cached_size`` bytes. ``report`` is told of errors that nobody waits
-    for; it warns. Close it before its driver.
+    Of the settings, which may be text, those named ``pinned_`` matter. Requests become
+    powers of two, which are kept and found by size; above
+    ``pinned_max_round_threshold`` they are cut, exact to 512 bytes, from segments, of
+    which idle ones are kept up to ``pinned_max_cached_size`` bytes. ``report`` is told
+    of errors that nobody waits for; it warns. Close it before its driver.
     """
 
     def __init__(
         self,
         driver: Driver,
-        settings: Settings = DEFAULT,
+        settings: str | Settings = DEFAULT,
         *,
         report: Callable[[DriverError], None] = _warn,
     ) -> None:
+        check_driver(driver)
         self._driver, self._report = driver, report
-        self._settings = settings
+        self._settings = settings = settings_of(settings)
         self._source = _source(driver, settings)
         self._stock = Stock()
         self._intake = Intake(driver, self._stock, settings.pinned_max_cached_size)
@@ -77,6 +80,8 @@ class PinnedAllocator:
         `DriverError` where the device fails.
         """
         self._check_open()
+        check_size(size)
+        size = operator.index(size)
         if size == 0:
             return Addr(0)
         request = planned(size, self._settings)
@@ -100,6 +105,7 @@ class PinnedAllocator:
         after the whole device was waited for. With ``pinned_free_catch_all`` that is
         reported instead.
         """
+        check_address(address)
         if not address:
             return
         block = self._stock.live.take(address)
@@ -121,6 +127,8 @@ class PinnedAllocator:
         until the pool that the thread is routed to is released, or else until the end.
         Raises `MisuseError` for an address in no block.
         """
+        check_address(address)
+        check_stream(stream)
         if not address:
             return
         recorded = self._driver.capture_status(stream) is not CaptureStatus.NONE
@@ -224,8 +232,9 @@ class PinnedAllocator:
         """What it goes by."""
         return self._settings
 
-    def configure(self, settings: Settings) -> None:
+    def configure(self, settings: str | Settings) -> None:
         """Go by other settings from now on; memory that there is stays as it is."""
+        settings = settings_of(settings)
         source = _source(self._driver, settings)
         if not settings.pinned_use_background_threads:
             self._worker.stop()

@@ -6,6 +6,7 @@ from sapwood.memory.caching.settings.settings import (
     DEFAULT,
     VARIABLE,
     Settings,
+    settings_of,
 )
 
-__all__ = ["DEFAULT", "VARIABLE", "Settings"]
+__all__ = ["DEFAULT", "VARIABLE", "Settings", "settings_of"]

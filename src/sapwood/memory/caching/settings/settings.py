@@ -20,7 +20,7 @@ from sapwood.memory.caching.settings.kinds import SWITCH, Kind
 from sapwood.memory.caching.settings.spelling import MIB, Pair
 from sapwood.units import Size, size_text
 
-__all__ = ["DEFAULT", "VARIABLE", "Settings"]
+__all__ = ["DEFAULT", "VARIABLE", "Settings", "settings_of"]
 
 VARIABLE = "SAPWOOD_ALLOC_CONF"
 
@@ -222,6 +222,18 @@ class Settings:
             for setting in fields(self)
             if (value := getattr(self, setting.name)) != setting.default
         )
+
+
+def settings_of(settings: object) -> Settings:
+    """Return settings from a value or text; TypeError for anything else."""
+    if isinstance(settings, Settings):
+        return settings
+    if isinstance(settings, str):
+        return Settings.parse(settings)
+    raise TypeError(
+        f"settings are text or AllocatorSettings, not {type(settings).__name__} "
+        f"{settings!r}: write 'expandable_segments:True', or settings.replace(...)"
+    )
 
 
 def _field(name: str) -> Any:
