@@ -20,6 +20,7 @@ from sapwood.units import Size, size_text
 
 __all__ = ["Kind", "Knobs", "Setting", "current", "limit", "scope", "settings"]
 
+_BYTES = "bytes, or text in KiB, MiB or GiB such as 512MiB"
 _BINARY = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 
@@ -85,7 +86,7 @@ def _size(least: int) -> Kind:
             raise ValueError(value)
         return Size(value)
 
-    return Kind(f"bytes or text such as 512MiB, from {size_text(least)}", read)
+    return Kind(f"{_BYTES}, from {size_text(least)}", read)
 
 
 def _optional(kind: Kind) -> Kind:
@@ -239,7 +240,8 @@ def limit(name: str, value: object) -> Size | None:
         size: Size | None = kind.read(value)
     except (TypeError, ValueError):
         raise MisuseError(
-            f"{name}={value!r} is not allowed. Set {kind.allowed}"
+            f"{name}={value!r} is not allowed. Set {_BYTES}, from one page of the "
+            "device, or empty"
         ) from None
     return size
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from sapwood.driver.emulated import Emulated
 from sapwood.store import MemoryStore
 
 
@@ -46,3 +47,42 @@ def test_nests_without_arrays_keep_nothing(keep):
     """State that has no arrays yet may be named all the same."""
     with sw.Runtime("emulated") as rt, rt.step(keep=keep):
         assert rt.closed is False
+
+
+@pytest.mark.parametrize("limit", [1, 10, "8 KiB", (2 << 20) - 1], ids=str)
+def test_a_limit_below_a_page_is_refused(limit):
+    """Nothing could be had under it: the text names the least that can."""
+    with pytest.raises(sw.MisuseError, match=r"memory_limit=.*less than a page.*2 MiB"):
+        sw.Runtime("emulated", memory_limit=limit)
+
+
+@pytest.mark.parametrize("page", [1 << 16, 2 << 20])
+def test_the_least_limit_gives_something(page):
+    """One page of the device that there is, whatever its size."""
+    driver = Emulated(total=8 << 20, page=page)
+    with pytest.raises(sw.MisuseError, match="less than a page"):
+        sw.Runtime(driver, memory_limit=page - 1)
+    with sw.Runtime(driver, memory_limit=page) as rt:
+        assert np.asarray(rt.array(np.ones(1))).tolist() == [1]
+    driver.close()
+
+
+@pytest.mark.parametrize("limit", ["2GB", "512 MB", "1 page", 2.5], ids=str)
+def test_what_is_no_limit_is_answered_with_the_units(limit):
+    """Those that are known, and what there may be at least."""
+    with pytest.raises(sw.MisuseError, match=r"KiB, MiB or GiB.*from one page"):
+        sw.Runtime("emulated", memory_limit=limit)
+
+
+def test_a_device_that_was_opened_in_vain_is_closed(monkeypatch):
+    """A runtime that is refused leaves none; one that was given stays open."""
+    closed = []
+    monkeypatch.setattr(Emulated, "close", lambda self: closed.append(self))
+    for wrong in ({"memory_limit": 1}, {"arrays": "cupy"}):
+        with pytest.raises(sw.MisuseError):
+            sw.Runtime("emulated", **wrong)
+    assert len(closed) == 2
+    given = Emulated()
+    with pytest.raises(sw.MisuseError):
+        sw.Runtime(given, memory_limit=1)
+    assert given not in closed

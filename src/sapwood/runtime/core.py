@@ -39,6 +39,7 @@ from sapwood.tree.forest import Forest
 from sapwood.tree.options import Options
 from sapwood.tree.runner import Runner
 from sapwood.tree.stats import Stats, Tally
+from sapwood.units import Size, size_text
 from sapwood.version import __version__
 
 __all__ = ["Runtime"]
@@ -77,11 +78,12 @@ class Runtime:
     a `Driver`;
     ``store``: the path of a folder, or a `Store`, that is asked for recordings before
     they are made, and given them; ``memory_limit`` in bytes, or as text such as
-    ``"512MiB"``; ``arrays`` whose arrays these are: on a GPU ``"torch"`` or ``"cupy"``,
-    by default torch's where the program has imported it, else CuPy's; on the emulated
-    device ``"numpy"``, which is sapwood's own with NumPy's API. A context manager:
-    leaving it closes the runtime. Raises `NoDevice` for a device that is not there,
-    `MisuseError` for what is no device or no limit, and arrays that are not on it.
+    ``"512MiB"``, at least a page of the device; ``arrays`` whose arrays these are: on a
+    GPU ``"torch"`` or ``"cupy"``, by default torch's where the program has imported it,
+    else CuPy's; on the emulated device ``"numpy"``, which is sapwood's own with NumPy's
+    API. A context manager: leaving it closes the runtime. Raises `NoDevice` for a
+    device that is not there, `MisuseError` for what is no device, store or limit, and
+    arrays that are not on it.
     """
 
     def __init__(
@@ -97,12 +99,13 @@ class Runtime:
         heap = Settings.from_env()
         self._events = Log(settings.events)
         self._driver = choose(device, settings, self._events)
-        self._integration = _integration(self._driver, arrays)
+        owned = self._driver is not device
+        self._integration = _fitting(self._driver, arrays, limit, owned=owned)
         self._device = Device(
             self._driver,
             limit,
             framework=self._integration.framework(self._driver),
-            owns_driver=self._driver is not device,
+            owns_driver=owned,
             settings=heap,
         )
         self._forest = Forest(
@@ -117,12 +120,7 @@ class Runtime:
             self._forest.captor = captor = capture(self._device)
             self._forest.recorder = partial(record_adopted, captor=captor)
         self._entries = _entries(store, settings, self._events)
-        self._library: Library | None = None
-        # Recordings of a framework's own kernels hold no code that could be kept.
-        if self._entries is not None and self._driver.abilities.exact_addresses:
-            self._library = Library(
-                self._entries, self._driver.abilities, self._forest.adapter
-            )
+        self._library = _library(self._entries, self._forest)
         self._runners: weakref.WeakSet[Runner] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
@@ -358,6 +356,28 @@ def _integration(driver: Driver, arrays: str | None) -> Integration:
     return integration
 
 
+def _fitting(
+    driver: Driver, arrays: str | None, limit: Size | None, *, owned: bool
+) -> Integration:
+    """Return the integration of a driver; one that is ``owned`` is closed otherwise."""
+    try:
+        _check_limit(limit, driver.abilities)
+        return _integration(driver, arrays)
+    except MisuseError:
+        if owned:
+            driver.close()
+        raise
+
+
+def _check_limit(limit: Size | None, abilities: Abilities) -> None:
+    if limit is not None and limit < abilities.page:
+        raise MisuseError(
+            f"memory_limit={limit} is less than a page, in which {abilities.name} "
+            f"gives memory. Set {size_text(abilities.page)} or more, or leave it out "
+            "for no limit"
+        )
+
+
 def _check_store(store: object) -> None:
     if not (store is None or isinstance(store, (str, os.PathLike)) or is_store(store)):
         raise MisuseError(
@@ -378,3 +398,11 @@ def _entries(
     if isinstance(store, (str, os.PathLike)):
         store = open_store(store, settings.store_limit)
     return Entries(store, lambda reason: emit(StoreTrouble(reason)))
+
+
+def _library(entries: Entries | None, forest: Forest) -> Library | None:
+    abilities = forest.device.driver.abilities
+    # Recordings of a framework's own kernels hold no code that could be kept.
+    if entries is None or not abilities.exact_addresses:
+        return None
+    return Library(entries, abilities, forest.adapter)
