@@ -97,7 +97,8 @@ class OutOfMemory(DriverError, MemoryError):
     Fields: ``asked``, ``free`` and ``largest`` in bytes (``largest``: the largest
     single piece that can be had), ``holders``: who holds the rest, in bytes, and
     ``shortage``: where an allocator could say more, a value whose text is the
-    explanation (`sapwood.memory.caching.shortage.explain.Shortage`), else None.
+    explanation (`sapwood.memory.caching.shortage.explain.Shortage`), else None, and
+    what helps is ``remedy``.
     """
 
     def __init__(
@@ -109,7 +110,9 @@ class OutOfMemory(DriverError, MemoryError):
         largest: int | None = None,
         holders: tuple[tuple[str, int], ...] = (),
         shortage: object = None,
+        remedy: str = "",
     ) -> None:
+        self.remedy = remedy or "Ask for less at once, or give back what is not needed"
         self.asked, self.free = asked, free
         self.largest = free if largest is None else largest
         self.holders, self.shortage = holders, shortage
@@ -121,8 +124,7 @@ class OutOfMemory(DriverError, MemoryError):
         return (
             f"asked for {size_text(self.asked)}, {size_text(self.free)} free, largest "
             f"piece {size_text(self.largest)}{'; held by ' + held if held else ''}. "
-            "Drop outputs that are kept, lower max_recordings or max_variants, or "
-            "raise memory_limit"
+            f"{self.remedy}"
         )
 
 

@@ -278,3 +278,36 @@ def test_closing_gives_everything_back(rig, bits):
     rig.check_leaks()
     with pytest.raises(sw.MisuseError):
         rt.array(np.zeros(1))
+
+
+@pytest.mark.parametrize("pages", range(3, 16))
+def test_nothing_of_a_limit_is_left_unexplained(make_rig, pages):
+    """Who is named holds all that is not free, and only what is held is to be freed."""
+    rt = make_rig(memory_limit=pages * PAGE).runtime
+    f = rt.graph(lambda x: (x + 1, (x * 2).sum()), max_variants=8)
+    kept = []
+    with pytest.raises(sw.OutOfMemory) as failed:
+        x = rt.array(np.zeros(PAGE // 8))
+        for _ in range(40):
+            kept.append(f(x))
+            x += 1
+    error, text = failed.value, str(failed.value)
+    assert sum(size for _, size in error.holders) + error.free >= pages * PAGE
+    names = [who for who, _ in error.holders]
+    assert ("drop outputs" in text.lower()) == ("live outputs" in names)
+    assert ("drop arrays" in text.lower()) == ("eager arrays" in names)
+    recorded = any(who.startswith("outputs and temporaries of") for who in names)
+    assert ("max_recordings" in text) == recorded
+    assert "memory_limit" in text
+
+
+@pytest.mark.parametrize("limit", [None, 4 * PAGE])
+def test_what_is_larger_than_all_there_is_is_not_blamed_on_anybody(make_rig, limit):
+    """Nobody is told to drop what is not there, nor to raise what is not set."""
+    rt = make_rig(total=64 * PAGE, memory_limit=limit).runtime
+    with pytest.raises(sw.OutOfMemory, match="sk for less at once") as failed:
+        rt.array(np.zeros(128 * PAGE // 8))
+    text = str(failed.value)
+    assert ("memory_limit" in text) == (limit is not None)
+    assert "max_recordings" not in text
+    assert "outputs" not in text

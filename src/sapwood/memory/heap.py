@@ -143,12 +143,8 @@ class Heap:
         try:
             return self.allocator.malloc(size, _EVERYBODY)
         except OutOfMemory as error:
-            raise OutOfMemory(
-                error.call,
-                asked=size,
-                free=self._budget.free(),
-                holders=self.pages.holders(),
-            ) from None
+            free = self._budget.free()
+            raise self.pages.shortage(error.call, size, free) from None
 
     def give(self, address: Addr, end: int, streams: tuple[Stream, ...]) -> None:
         """Take a block back that ``streams`` may still be using."""

@@ -14,6 +14,7 @@ from sapwood.driver.api import Driver, ExtentHandle
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError, InternalError, OutOfMemory
+from sapwood.memory.holders import Holders, out_of_memory
 from sapwood.units import Addr, Mask, Size
 
 __all__ = ["Extent", "Lingering", "Pages", "finish", "page_numbers"]
@@ -99,7 +100,7 @@ class Pages:
         self.reclaim: Callable[[], bool] = bool
         self.spare: Callable[[], bool] = bool
         self.evict: Callable[[], bool] = bool
-        self.holders: Callable[[], tuple[tuple[str, int], ...]] = tuple
+        self.holders: Callable[[], Holders] = tuple
         self._numbers = Mask(0)
         self._holds: dict[int, int] = {}
         self.uses: dict[Stream, Mask] = {}
@@ -138,12 +139,17 @@ class Pages:
             # A name for the error that outlives this would keep callers' arrays alive.
             except OutOfMemory as error:
                 if not (self.spare() or self.reclaim()):
-                    raise OutOfMemory(
-                        error.call,
-                        asked=size,
-                        free=error.free,
-                        holders=self.holders(),
-                    ) from error
+                    raise self.shortage(error.call, size, error.free) from error
+
+    def shortage(self, call: str, asked: int, free: int) -> OutOfMemory:
+        """Return the error of who is refused so many bytes, and who holds the rest."""
+        return out_of_memory(
+            call, asked=asked, free=free, holders=self.holders(), limit=self.limit
+        )
+
+    def unheld(self, mask: Mask) -> int:
+        """Return how many numbered pages are neither live nor in ``mask``."""
+        return (self._numbers & ~(self.live | mask)).bit_count()
 
     def _create(self, size: Size) -> ExtentHandle:
         if self.limit is not None:

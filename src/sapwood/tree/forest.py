@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.memory.device import Device
+from sapwood.memory.holders import EAGER, LIVE, RECORDED, UNFINISHED, Holders
 from sapwood.memory.pages import page_numbers
 from sapwood.memory.range import Range
 from sapwood.memory.snapshot import snapshot
@@ -230,13 +231,12 @@ class Forest:
         self.fell(node, "memory is short")
         return True
 
-    def _holders(self) -> tuple[tuple[str, int], ...]:
-        pages = self.device.pages
-        held = [("eager arrays", pages.heap * pages.page)]
-        held += [
-            (f"outputs and temporaries of {part.label}", part.range.size() * pages.page)
-            for node in self.nodes
-            for part in node.parts()
-        ]
-        held.append(("live outputs", pages.live.bit_count() * pages.page))
-        return tuple((who, size) for who, size in held if size)
+    def _holders(self) -> Holders:
+        pages, known = self.device.pages, Mask(0)
+        held = [(EAGER, pages.heap)]
+        for part in (part for node in self.nodes for part in node.parts()):
+            held.append((f"{RECORDED} {part.label}", part.range.size()))
+            known = Mask(known | part.range.mask)
+        held.append((LIVE, pages.live.bit_count()))
+        held.append((UNFINISHED, pages.unheld(known)))
+        return tuple((who, count * pages.page) for who, count in held if count)

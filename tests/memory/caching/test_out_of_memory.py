@@ -373,7 +373,7 @@ def test_room_without_addresses_is_named():
         ),
         (
             HigherLimit(Size(1 << 30), 0.25),
-            "fits with a limit of 1 GiB: set memory_fraction to 0.2500 or more",
+            "1 GiB: set per_process_memory_fraction to 0.2500 or more",
         ),
     ],
 )

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from sapwood.errors import DriverError, MisuseError
+from sapwood.errors import DriverError, MisuseError, OutOfMemory
 from sapwood.memory.caching.picture import PoolId
 from sapwood.memory.caching.settings import Settings
 from sapwood.memory.pinned import PinnedAllocator
@@ -100,11 +100,23 @@ def test_running_out_waits_for_copies(lazy):
     allocator.free(address)
     lazy.faulty.plan = _Every(lazy, "allocate_host")
     assert allocator.malloc(SIZE) == address
-    with pytest.raises(MemoryError, match="pinned blocks in use 4 KiB") as caught:
+    with pytest.raises(MemoryError, match="4 KiB of it are in use") as caught:
         allocator.malloc(2 * SIZE)
+    assert "Free blocks that nobody needs" in str(caught.value)
     assert caught.value.asked == 2 * SIZE
     lazy.faulty.plan = ()
     allocator.free(address)
+
+
+def test_more_than_the_system_has_is_not_blamed_on_blocks(rig):
+    """Where none is in use, none is to be freed, and recordings are not named."""
+    allocator = rig.allocator()
+    rig.faulty.plan = _Every(rig, "allocate_host")
+    with pytest.raises(OutOfMemory) as caught:
+        allocator.malloc(1 << 50)
+    assert caught.value.holders == ()
+    assert str(caught.value).endswith("0 B cached. Ask for less at once")
+    rig.faulty.plan = ()
 
 
 class _Every:

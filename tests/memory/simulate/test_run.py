@@ -147,6 +147,7 @@ def test_a_small_device_is_run_out_of(policy):
         assert (failure.buffer, failure.live) == ("third", 60 * MIB)
         assert outcome.requests == 2
     assert "OUT_OF_MEMORY" in failure.text
+    assert "record_history" not in failure.text
     assert simulate(trace, policy, device_memory=128 * MIB).failure is None
 
 

@@ -33,7 +33,7 @@ from sapwood.memory.pinned.sources import (
 )
 from sapwood.memory.pinned.stock import Stock
 from sapwood.memory.pinned.worker import Worker
-from sapwood.units import Addr, Size, align_up, hex_address
+from sapwood.units import Addr, Size, align_up, hex_address, size_text
 
 __all__ = ["PinnedAllocator"]
 
@@ -364,12 +364,18 @@ class PinnedAllocator:
         with self._lock:
             used = self._stock.statistics.active_bytes.current
             cached = [block.size for block in pool.cache]
+        helps = "Free blocks that nobody needs, or ask" if used else "Ask"
         return OutOfMemory(
             "allocate_host",
             asked=request.segment,
             free=sum(cached),
             largest=max(cached, default=0),
-            holders=(("pinned blocks in use", used),),
+            holders=(("pinned blocks in use", used),) if used else (),
+            shortage=(
+                f"asked for {size_text(request.segment)} of pinned memory, and the "
+                f"system gives no more; {size_text(used)} of it are in use here, and "
+                f"{size_text(sum(cached))} cached. {helps} for less at once"
+            ),
         )
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sapwood.driver.layers.recorded import Recorded
+from sapwood.errors import OutOfMemory
 from sapwood.memory.caching.allocator import Allocator
 from sapwood.memory.caching.settings import Settings
+from sapwood.memory.caching.shortage.explain import Shortage
 from sapwood.memory.simulate.ground import Ground
 from sapwood.units import Addr, Size
 
@@ -33,7 +36,10 @@ class Ours:
 
     def allocate(self, size: int, stream: int) -> int:
         """Return an address for a stream."""
-        return self.allocator.malloc(size, self.ground.adopt_stream(stream))
+        try:
+            return self.allocator.malloc(size, self.ground.adopt_stream(stream))
+        except OutOfMemory as error:
+            raise _of_a_rerun(error) from None
 
     def free(self, address: int) -> None:
         """Give an allocation back."""
@@ -43,3 +49,18 @@ class Ours:
         """End the allocator and the device; raises `InternalError` for leaks."""
         self.allocator.close()
         self.ground.close()
+
+
+def _of_a_rerun(error: OutOfMemory) -> OutOfMemory:
+    """Return the error without what only a program that runs could be told to do."""
+    missing = error.shortage
+    if not isinstance(missing, Shortage):
+        return error
+    return OutOfMemory(
+        error.call,
+        asked=error.asked,
+        free=error.free,
+        largest=error.largest,
+        holders=error.holders,
+        shortage=replace(missing, rerun=True),
+    )

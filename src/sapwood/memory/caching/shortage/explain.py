@@ -28,7 +28,8 @@ class Shortage:
     ``total``, ``free`` and ``limit`` are the device's bytes and what may be taken of
     them; ``reserved`` is held from the driver, ``live`` and ``cached`` of it are
     allocated and free. ``largest`` are the largest free blocks, largest first.
-    ``remedies`` are verified; where there are none, live memory must go.
+    ``remedies`` are verified; where there are none, live memory must go. A
+    ``rerun`` is of what is over: nobody can record its history now.
     """
 
     request: Request
@@ -43,6 +44,7 @@ class Shortage:
     stranded: Stranded
     holders: tuple[Holder, ...]
     remedies: tuple[Remedy, ...]
+    rerun: bool = False
 
     def __str__(self) -> str:
         parts = (
@@ -85,7 +87,8 @@ class Shortage:
         known = [holder for holder in self.holders if holder.frame][:_SHOWN]
         if known:
             return f"Held by {', '.join(str(holder) for holder in known)}"
-        return "record_history shows who holds it" if self.live else ""
+        asks = self.live and not self.rerun
+        return "record_history shows who holds it" if asks else ""
 
     def _help(self) -> str:
         if self.remedies:

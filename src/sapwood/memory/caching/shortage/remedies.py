@@ -105,8 +105,8 @@ class HigherLimit:
 
     def __str__(self) -> str:
         return (
-            f"fits with a limit of {size_text(self.limit)}: set memory_fraction to "
-            f"{self.fraction:.4f} or more"
+            f"fits with a limit of {size_text(self.limit)}: set "
+            f"per_process_memory_fraction to {self.fraction:.4f} or more"
         )
 
 
