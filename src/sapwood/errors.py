@@ -88,7 +88,12 @@ class DriverError(SapwoodError):
 
 
 class NoDevice(DriverError):
-    """There is no such device here."""
+    """There is no such device here: that is all it says, whatever found it out."""
+
+    def __init__(self, call: str, code: int, name: str, explanation: str) -> None:
+        super().__init__(call, code, name, explanation)
+        if name == "NO_DEVICE":
+            self.args = (explanation,)
 
 
 class OutOfMemory(DriverError, MemoryError):

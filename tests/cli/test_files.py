@@ -101,7 +101,10 @@ def test_a_path_may_look_like_a_name(saved, tmp_path):
 @pytest.mark.parametrize(
     ("inputs", "told"),
     [
-        ([], "takes these inputs (none). They take: x (float64[3]); or x (float64[2"),
+        (
+            [],
+            "takes these inputs (none). They take: w (float64[3], saved), x (floa",
+        ),
         ([("x", np.ones(4))], "(float64[4])"),
         ([("x", np.ones(3, "f4"))], "(float32[3])"),
         ([("x", np.ones(3)), ("y", np.ones(3))], "no recording in the file takes"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 import sys
 
 import pytest
@@ -80,10 +81,30 @@ def test_doctor_says_what_is_here(capsys, monkeypatch):
     assert found["frameworks"].keys() == found["runs"].keys()
     assert found["settings"] == {"SAPWOOD_MAX_VARIANTS": "3"}
     assert found["guards"] in {"C", "Python"}
+    assert "self-check passed" in found["devices"][0]["note"]
     assert main(["doctor"]) == 0
     said = capsys.readouterr().out
     assert "SAPWOOD_MAX_VARIANTS is set: 3" in said
     assert f"guards are looked at in {found['guards']}" in said
+
+
+def test_the_package_is_the_command():
+    """``python -m sapwood`` does what ``sapwood`` does, with its exit codes."""
+    told = subprocess.run(
+        [sys.executable, "-m", "sapwood", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout == f"sapwood {sw.__version__}\n"
+    wrong = subprocess.run(
+        [sys.executable, "-m", "sapwood", "fly"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("usage: sapwood ")
 
 
 def test_doctor_fails_where_nothing_works(capsys, monkeypatch):

@@ -51,7 +51,7 @@ def test_a_process_that_sees_no_gpu_has_no_device():
         check=False,
     )
     assert told.returncode == 1
-    assert "NoDevice: cuInit failed with NO_DEVICE (100)" in told.stderr
+    assert "NoDevice: cuInit says: " in told.stderr
 
 
 def test_memory_counts_until_nothing_needs_it(cuda):

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from sapwood.driver.cuda import Cuda
+from sapwood.driver.cuda import Cuda, bindings
 from sapwood.driver.cuda.bindings import Answer, Library, open_library
 from sapwood.driver.cuda.kernels import Function, Kernels, Packed
 from sapwood.driver.cuda.ops import set_of
@@ -72,12 +72,22 @@ def library():
     )
 
 
-def test_without_bindings_there_is_no_device(monkeypatch):
-    """The error says what to install."""
+@pytest.mark.parametrize("here", [True, False])
+def test_without_bindings_there_is_no_device(monkeypatch, tmp_path, here):
+    """What to install is said, and whether there is a driver that it would serve."""
+    driver = tmp_path / "version"
+    if here:
+        driver.touch()
+    monkeypatch.setattr(bindings, "_DRIVER", driver)
     monkeypatch.setitem(sys.modules, "cuda", None)
-    with pytest.raises(NoDevice, match=r"install sapwood\[cuda\]") as caught:
+    with pytest.raises(NoDevice, match=r"pip install 'sapwood\[cuda\]'") as caught:
         Cuda()
     assert isinstance(caught.value.__cause__, ImportError)
+    said = str(caught.value)
+    assert said.startswith(
+        "NVIDIA's cuda.bindings" if here else "no NVIDIA driver here"
+    )
+    assert caught.value.call == "import cuda.bindings"
 
 
 def test_old_bindings_are_no_device(install):

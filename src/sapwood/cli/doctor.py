@@ -6,13 +6,13 @@ import json
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import sapwood as sw
 from sapwood import knobs
+from sapwood.driver.cuda.bindings import is_driver_here
 from sapwood.errors import InternalError, SapwoodError
 from sapwood.tree.ambient.steps_in_c import maker
 from sapwood.version import __version__
@@ -20,7 +20,6 @@ from sapwood.version import __version__
 __all__ = ["doctor", "findings"]
 
 FRAMEWORKS = ("numpy", "torch", "cupy", "numba")
-_NVIDIA = Path("/proc/driver/nvidia/version")
 
 
 def doctor(*, as_json: bool) -> int:
@@ -63,7 +62,7 @@ def _emulated() -> dict[str, Any]:
     return {
         "name": "emulated",
         "works": True,
-        "note": "on the CPU; recorded and replayed what it was given",
+        "note": "on the CPU; self-check passed",
     }
 
 
@@ -77,12 +76,12 @@ def _check(rt: sw.Runtime) -> None:
 
 
 def _nvidia() -> dict[str, Any]:
-    note, works = "none found", False
-    if _NVIDIA.exists():
+    note, works = "no NVIDIA driver here", False
+    if is_driver_here():
         try:
             with sw.Runtime("cuda") as rt:
                 _check(rt)
-                note, works = f"{rt.abilities.name}: recorded and replayed", True
+                note, works = f"{rt.abilities.name}; self-check passed", True
         except (SapwoodError, ImportError) as error:
             note = str(error)
     return {"name": "cuda", "works": works, "note": note}

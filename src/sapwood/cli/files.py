@@ -139,16 +139,16 @@ def _choose(
         if fits and not left and named.keys() <= set(saved.names):
             return saved, arrays
         wants = [
-            f"{name} ({text})"
+            f"{name} ({text}{', saved' if name in saved.pinned else ''})"
             for name, text in zip(saved.names, saved.texts, strict=True)
-            if name not in saved.pinned
         ]
         told.append(", ".join(wants) or "nothing")
     given = [*map(_text, unnamed), *(f"{n}={_text(a)}" for n, a in named.items())]
     raise MisuseError(
         f"no recording in the file takes these inputs ({', '.join(given) or 'none'}). "
         f"They take: {'; or '.join(told)}. Give each with --input PATH in this order, "
-        "or with --input NAME=PATH; saved arguments may be named too"
+        "or with --input NAME=PATH; those that are saved may be left out, and are only "
+        "given by name"
     )
 
 

@@ -107,8 +107,12 @@ def why(path: str, digest: str, other: str | None = None) -> int:
     ours = _named(keys, digest)
     others = [key for key in keys if key != ours]
     theirs = _nearest(ours, others) if other is None else _named(keys, other)
+    if ours is not None and theirs is None and other is None:
+        text = f"{path} has only this entry: there is nothing to compare it with"
+        print(text, file=sys.stderr)
+        return 1
     if ours is None or theirs is None:
-        missing = digest if ours is None else other or "another"
+        missing = digest if ours is None else other
         print(f"there is no entry {missing} in {path}", file=sys.stderr)
         return 1
     _show_difference(ours, theirs)

@@ -74,7 +74,7 @@ def _cuda(ordinal: int) -> Driver:
             100,
             "NO_DEVICE",
             f"{driver.abilities.name} is here, but CuPy, whose arrays run on it, is "
-            "not installed: install sapwood[cupy], or import torch before",
+            "not installed: pip install 'sapwood[cupy]', or import torch before",
         )
     return driver
 

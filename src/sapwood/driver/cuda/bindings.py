@@ -6,13 +6,15 @@ The one file that imports ``cuda.bindings``, and only when a device is opened.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from sapwood.driver.results import Refusal, Result
 from sapwood.errors import DriverError, NoDevice
 
-__all__ = ["Answer", "Library", "open_library", "unsupported"]
+__all__ = ["Answer", "Library", "is_driver_here", "open_library", "unsupported"]
 
+_DRIVER: Final = Path("/proc/driver/nvidia/version")
 _OLDEST: Final = 13000  # CUDA 13.0, as the driver writes it
 _OLDEST_BINDINGS: Final = 13
 _NO_DEVICE: Final = 100
@@ -113,22 +115,29 @@ def open_library() -> Library:
     return library
 
 
+def is_driver_here() -> bool:
+    """Return whether NVIDIA's driver is loaded; asks neither it nor its bindings."""
+    return _DRIVER.exists()
+
+
 def _bindings() -> Any:
     try:
         from cuda import bindings
         from cuda.bindings import driver
     except ImportError as error:
+        install = "pip install 'sapwood[cuda]'"
         raise _absent(
             "import cuda.bindings",
-            f"NVIDIA's cuda.bindings cannot be imported ({error}): install "
-            "sapwood[cuda]",
+            f"NVIDIA's cuda.bindings cannot be imported ({error}): {install}"
+            if is_driver_here()
+            else f"no NVIDIA driver here; where there is a GPU, {install}",
         ) from error
     version: str = bindings.__version__
     if int(version.split(".", maxsplit=1)[0]) < _OLDEST_BINDINGS:
         raise _absent(
             "import cuda.bindings",
-            f"cuda.bindings {version} are too old: install sapwood[cuda], which wants "
-            f"{_OLDEST_BINDINGS}.0 or newer",
+            f"cuda.bindings {version} are too old: pip install 'sapwood[cuda]', which "
+            f"wants {_OLDEST_BINDINGS}.0 or newer",
         )
     return driver
 
