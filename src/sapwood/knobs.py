@@ -7,6 +7,8 @@ reach later runtimes and functions only.
 
 from __future__ import annotations
 
+import difflib
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +22,8 @@ from sapwood.units import Size, size_text
 
 __all__ = ["Kind", "Knobs", "Setting", "current", "limit", "scope", "settings"]
 
+_PREFIX = "SAPWOOD_"
+_told: set[str] = set()
 _BYTES = "bytes, or text in KiB, MiB or GiB such as 512MiB"
 _BINARY = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
@@ -209,6 +213,7 @@ class Knobs:
         Raises `MisuseError` naming the variable, its value and what is allowed.
         """
         environment = os.environ if environment is None else environment
+        _tell_mistyped(environment)
         return cls(
             **{
                 setting.name: setting.accept(said, setting.variable)
@@ -218,12 +223,29 @@ class Knobs:
         )
 
 
+def _tell_mistyped(environment: Mapping[str, str]) -> None:
+    """Warn, once of each, of variables whose names are almost those of settings."""
+    known = {setting.name.upper(): setting for setting in settings()}
+    for variable in environment:
+        name = variable.removeprefix(_PREFIX)
+        if name == variable or name in known or variable in _told:
+            continue
+        near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.75)
+        if near:
+            _told.add(variable)
+            logging.getLogger("sapwood").warning(
+                "%s is no setting and changes nothing. Did you mean %s?",
+                variable,
+                known[near[0]].variable,
+            )
+
+
 def settings() -> tuple[Setting, ...]:
     """Return all settings, sorted by name."""
     return tuple(
         Setting(
             name=knob.name,
-            variable=f"SAPWOOD_{knob.name.upper()}",
+            variable=f"{_PREFIX}{knob.name.upper()}",
             **knob.metadata,
         )
         for knob in sorted(fields(Knobs), key=lambda knob: knob.name)

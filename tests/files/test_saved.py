@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from types import SimpleNamespace
 
@@ -271,6 +272,31 @@ def test_another_kind_of_device_is_named(rt, path, open_runtime):
     sw.save(f, path)
     with pytest.raises(sw.StoreError, match=r"another kind of device.*65536.*131072"):
         open_runtime(page=1 << 17).rt.load(path)
+
+
+def test_a_closed_runtime_has_nothing_to_save(open_runtime, path):
+    """That it is closed is said, and nothing is written."""
+    rt = open_runtime().rt
+    f = _times(rt.graph(lambda x: x + 1, name="late"), rt.array(np.ones(3)))
+    rt.close()
+    with pytest.raises(
+        sw.MisuseError, match=r"runtime of late is closed.*before close"
+    ):
+        sw.save(f, path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("place", ["none/f.sapwood", ".", "/"])
+def test_a_place_that_cannot_be_written_is_named_as_it_was(rt, tmp_path, place):
+    """Not by another name that only the library knows, and nothing is left there."""
+    f = _times(rt.graph(lambda x: x + 1), rt.array(np.ones(3)))
+    path = str(tmp_path / place)
+    with pytest.raises(sw.StoreError) as caught:
+        sw.save(f, path)
+    said = str(caught.value)
+    assert said.startswith(f"{path} cannot be written: ")
+    assert str(os.getpid()) not in said.removeprefix(path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_closed_runtime_loads_nothing(open_runtime, path):

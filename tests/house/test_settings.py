@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import subprocess
 import sys
@@ -135,3 +136,34 @@ def test_an_unknown_knob_is_refused():
     """A misspelt name is refused, with the names that there are."""
     with pytest.raises(MisuseError, match=r"max_variant\. Choose from .*max_variants"):
         knobs.scope(max_variant=3).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("SAPWOOD_MAX_RECORDING", "SAPWOOD_MAX_RECORDINGS"),
+        ("SAPWOOD_MEMORYLIMIT", "SAPWOOD_MEMORY_LIMIT"),
+        ("SAPWOOD_max_variants", "SAPWOOD_MAX_VARIANTS"),
+        ("SAPWOOD_DEVCE", "SAPWOOD_DEVICE"),
+    ],
+)
+def test_a_mistyped_variable_is_told_once(monkeypatch, caplog, name, near):
+    """With the one that it is almost; nothing else comes of it."""
+    monkeypatch.setattr(knobs, "_told", set())
+    monkeypatch.setenv(name, "4")
+    with caplog.at_level(logging.WARNING, "sapwood"):
+        assert [knobs.current() for _ in range(3)] == [knobs.Knobs()] * 3
+    (line,) = caplog.messages
+    assert line == f"{name} is no setting and changes nothing. Did you mean {near}?"
+
+
+def test_variables_of_others_are_left_alone(monkeypatch, caplog):
+    """Those that are settings, and those that look like none."""
+    monkeypatch.setattr(knobs, "_told", set())
+    for name in ("SAPWOOD_VERSION", "SAPWOOD_HOME", "SAPWOODS", "MAX_RECORDING"):
+        monkeypatch.setenv(name, "4")
+    for setting in knobs.settings():
+        monkeypatch.setenv(setting.variable, setting.default)
+    with caplog.at_level(logging.WARNING, "sapwood"):
+        knobs.current()
+    assert caplog.messages == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
@@ -42,6 +43,72 @@ def test_functions_whose_body_waits_are_refused(fn):
     """Calling them runs nothing that could be recorded."""
     with pytest.raises(MisuseError, match="Graph a plain function"):
         check_kind(fn)
+
+
+def _held():
+    yield 1
+
+
+@pytest.mark.parametrize("made", [contextmanager(_held), asynccontextmanager(_agen)])
+def test_context_managers_are_refused(made):
+    """Of their bodies nothing runs before the block; what runs in it may be graphed."""
+    name = made.__qualname__
+    with pytest.raises(MisuseError, match=rf"{name} is made by @contextmanager.*Graph"):
+        check_kind(made)
+    with pytest.raises(MisuseError, match="Mark plain functions"):
+        check_kind(made, "Mark")
+
+
+class _Class:
+    @staticmethod
+    def static():
+        return 1
+
+    @classmethod
+    def of(cls):
+        return 1
+
+    @property
+    def held(self):
+        return 1
+
+    @functools.cached_property
+    def once(self):
+        return 1
+
+
+@pytest.mark.parametrize("name", ["static", "of", "held", "once"])
+def test_what_binds_in_its_own_way_goes_above(name):
+    """The name is the function's, and the order of the decorators is told."""
+    found = vars(_Class)[name]
+    kind = type(found).__name__
+    with pytest.raises(
+        MisuseError, match=rf"_Class\.{name} is a {kind}.*@{kind} above"
+    ):
+        check_kind(found)
+
+
+def test_refusals_are_of_what_was_to_be_done():
+    """Who marks a function is not told to graph another."""
+    for wrong in (3, _gen):
+        with pytest.raises(MisuseError, match="Mark a"):
+            check_kind(wrong, "Mark")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "said"),
+    [
+        ((), {}, "missing a required argument: 'params'"),
+        ((1,), {}, "missing a required argument: 'batch'"),
+        ((1, 2), {"batch": 3}, "multiple values for argument 'batch'"),
+    ],
+)
+def test_a_call_that_does_not_fit_is_the_functions(args, kwargs, said):
+    """TypeError as the call would raise, with the name that messages use."""
+    with pytest.raises(TypeError, match=rf"^_train: {said}$"):
+        Parameters(_train).bind(args, kwargs)
+    with pytest.raises(TypeError, match=rf"^mine: {said}$"):
+        Parameters(_train, "mine").bind(args, kwargs)
 
 
 def test_only_what_can_be_called_is_graphed():

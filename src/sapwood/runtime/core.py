@@ -135,6 +135,12 @@ class Runtime:
     ) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        limit = self._device.pages.limit
+        limited = "" if limit is None else f", limit {size_text(limit)}"
+        closed = ", closed" if self.closed else ""
+        return f"<Runtime on {self._driver.abilities.name}{limited}{closed}>"
+
     # Functions.
 
     def graph(

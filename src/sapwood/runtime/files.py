@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -42,15 +43,24 @@ def save(function: Graphed | Bound, path: str | os.PathLike[str]) -> None:
             f"{function!r} is not a graphed function: save what sapwood.graph returned"
         )
     runner = function.runner()
+    if runner.forest.device.closed:
+        raise MisuseError(
+            f"the runtime of {runner.options.name} is closed, and its recordings are "
+            "gone. Save before close()"
+        )
     with runner.forest.device.lock:
         sections = pack(runner.options.name, runner.families, runner.forest)
     try:
         _write(Path(path), join(sections))
     except OSError as error:
-        raise StoreError(f"{os.fspath(path)} cannot be written: {error}") from error
+        # Not as it shows itself: that names a file which nobody asked for.
+        why = error.strerror or str(error)
+        raise StoreError(f"{os.fspath(path)} cannot be written: {why}") from error
 
 
 def _write(path: Path, data: bytes) -> None:
+    if not path.name:
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
     new = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
         with new.open("xb") as file:

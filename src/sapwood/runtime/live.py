@@ -21,7 +21,7 @@ def eager(fn: Callable[..., Any]) -> Any:
     nest of arrays, of the same shapes and dtypes each time. Elsewhere it is ``fn``.
     Raises `MisuseError` for a generator, coroutine or asynchronous function.
     """
-    check_kind(fn)
+    check_kind(fn, "Mark")
     watching = session.current()
     if watching is not None:
         watching.refuse(

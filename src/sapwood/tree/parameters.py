@@ -5,24 +5,43 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import cached_property
+from typing import Any, Final
 
 from sapwood.errors import MisuseError
+from sapwood.tree.adapter import Adapter
+from sapwood.tree.containers import flatten
 from sapwood.tree.paths import paths
-from sapwood.tree.signature import Call
+from sapwood.tree.signature import Call, describe
 
 __all__ = ["Parameters", "check_kind"]
+
+_NOTHING: Final[Any] = tuple
+_MANAGERS: Final = frozenset(
+    {contextmanager(_NOTHING).__code__, asynccontextmanager(_NOTHING).__code__}
+)
+"""What runs where a function that these made is called: nothing of its own body."""
 
 _LEAF = re.compile(r"^\[(0|1)\]\[([^\]]*)\](.*)$")
 
 
-def check_kind(fn: Callable[..., Any]) -> None:
-    """Raise `MisuseError` for a kind of function that cannot be graphed."""
-    if isinstance(fn, staticmethod | classmethod):
+def check_kind(fn: Callable[..., Any], verb: str = "Graph") -> None:
+    """Raise `MisuseError` for a kind of function that cannot be graphed.
+
+    ``verb`` is what the remedies say to do with another one.
+    """
+    if isinstance(fn, staticmethod | classmethod | property | cached_property):
         kind = type(fn).__name__
+        inner = getattr(fn, "fget", None) or getattr(fn, "func", fn)
         raise MisuseError(
-            f"{getattr(fn, '__qualname__', fn)} is a {kind}, which binds in a way of "
-            f"its own. Put @{kind} above, not below"
+            f"{getattr(inner, '__qualname__', fn)} is a {kind}, which binds in a way "
+            f"of its own. Put @{kind} above, not below"
+        )
+    if getattr(fn, "__code__", None) in _MANAGERS:
+        raise MisuseError(
+            f"{fn.__qualname__} is made by @contextmanager, and its body does not run "
+            f"when it is called. {verb} plain functions that are called in its block"
         )
     for kind, is_kind in (
         ("an asynchronous generator", inspect.isasyncgenfunction),
@@ -34,16 +53,17 @@ def check_kind(fn: Callable[..., Any]) -> None:
         if is_kind(fn) or any(map(is_kind, runs)):
             raise MisuseError(
                 f"{getattr(fn, '__qualname__', fn)} is {kind}, whose body does not "
-                "run when it is called. Graph a plain function that it calls"
+                f"run when it is called. {verb} a plain function that it calls"
             )
     if not callable(fn):
-        raise MisuseError(f"{fn!r} is not callable. Graph a function or a method")
+        raise MisuseError(f"{fn!r} is not callable. {verb} a function or a method")
 
 
 class Parameters:
-    """The parameters of one function."""
+    """The parameters of one function, which messages call ``name``."""
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], name: str = "") -> None:
+        self._function = name or str(getattr(fn, "__qualname__", type(fn).__qualname__))
         try:
             self._signature: inspect.Signature | None = inspect.signature(fn)
         except (TypeError, ValueError):
@@ -63,13 +83,45 @@ class Parameters:
         """
         if self._signature is None:
             return {f"args[{i}]": value for i, value in enumerate(args)} | dict(kwargs)
-        found = dict(self._signature.bind(*args, **kwargs).arguments)
+        try:
+            found = dict(self._signature.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise TypeError(f"{self._function}: {error}") from None
         rest, more = found.pop(self._rest, ()), found.pop(self._more, {})
         found |= {f"{self._rest}[{i}]": value for i, value in enumerate(rest)}
         for name, value in more.items():
             # What may only be passed by its place can have the name of a keyword.
             found[name if name not in found else f"{self._more}[{name!r}]"] = value
         return found
+
+    def describe(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], adapter: Adapter
+    ) -> Call:
+        """Flatten a call's arguments; of one that is refused, say which it is.
+
+        Raises what `signature.describe` raises.
+        """
+        try:
+            return describe(args, kwargs, adapter)
+        except (TypeError, MisuseError) as error:
+            refused = None
+            if type(error) in {TypeError, MisuseError}:
+                refused = self._refused(args, kwargs, adapter)
+            if refused is None:
+                raise
+            text = f"{self._function} cannot take {refused}: {error}"
+            raise type(error)(text) from None
+
+    def _refused(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], adapter: Adapter
+    ) -> str | None:
+        """Return what a user would call the first argument that is refused."""
+        with suppress(MisuseError):
+            leaves, structure = flatten((args, kwargs), adapter.is_array)
+            for leaf, path in zip(leaves, paths(structure, ""), strict=True):
+                if _is_refused(leaf, adapter):
+                    return self._name(path)
+        return None
 
     def check(self, option: str, names: Sequence[str]) -> None:
         """Raise `MisuseError` for a name that is no parameter."""
@@ -122,3 +174,10 @@ class Parameters:
             if i == position:
                 return parameter.name + rest
         return f"args[{position}]{rest}"
+
+
+def _is_refused(leaf: Any, adapter: Adapter) -> bool:
+    try:
+        return adapter.look(leaf) is None and adapter.refusal(leaf) is not None
+    except (TypeError, MisuseError):
+        return True

@@ -38,7 +38,7 @@ from sapwood.tree.preserve import Preserved
 from sapwood.tree.recorder import Order, Recorded, record
 from sapwood.tree.replay import replay
 from sapwood.tree.session import Unready
-from sapwood.tree.signature import Call, describe
+from sapwood.tree.signature import Call
 from sapwood.tree.stats import Stats
 from sapwood.tree.verify import reachable, verified
 from sapwood.tree.watch import Caught, warm_up
@@ -60,7 +60,7 @@ class Runner:
         source: Source | None = None,
     ) -> None:
         self.target, self.options, self.forest = target, options, forest
-        self.parameters = Parameters(target())
+        self.parameters = Parameters(target(), options.name)
         self.diary = Diary(options.name, self.parameters, forest)
         self.families = Families(
             forest.adapter,
@@ -84,7 +84,7 @@ class Runner:
             return again[0]
         call = self.encores.recognise(args, kwargs)
         if call is None:
-            call = describe(args, kwargs, self.forest.adapter)
+            call = self.parameters.describe(args, kwargs, self.forest.adapter)
         with self.forest.device.lock:
             self._begin()
             found = self.families.find(call)
@@ -176,7 +176,7 @@ class Runner:
     def _missed(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         forest = self.forest
         if not (call.is_flat or call.containers):  # it was recognised
-            call = describe(args, kwargs, forest.adapter)
+            call = self.parameters.describe(args, kwargs, forest.adapter)
         before = self._look(args, kwargs)
         key = before.key_with(call.given.arrays, call.nests)
         with forest.device.lock:
@@ -412,7 +412,7 @@ class Runner:
         """Warm up and record for such arguments; arrays are left as they are."""
         forest = self.forest
         forest.device.check_open(f"the runtime of {self.options.name}")
-        call = describe(args, kwargs, forest.adapter)
+        call = self.parameters.describe(args, kwargs, forest.adapter)
         looked = self._look(args, kwargs)
         storages = reachable(call, looked, forest.adapter)
         before = Preserved(forest.device, storages).save()

@@ -234,3 +234,11 @@ def test_every_setting_is_documented(name):
     )
     described = Settings.__dataclass_fields__[name].metadata
     assert f"| {described['kind'].allowed} | {described['meaning']} |" in row
+
+
+@pytest.mark.parametrize("text", ["garbage", " garbage ", "garbage,a:b"])
+def test_a_piece_that_is_all_there_is_is_shown_once(text):
+    """The whole is repeated only where it says more."""
+    with pytest.raises(MisuseError, match="'garbage' is not one") as caught:
+        Settings.parse(text)
+    assert str(caught.value).count("garbage") == 1 + ("," in text)

@@ -161,7 +161,7 @@ class Cuda:
 
     def orphan(self) -> None:
         """Refuse all further calls: this is a forked child, and not its device."""
-        self._bar("the device belongs to the process that forked: start a new one")
+        self._bar("the device belongs to the process that forked: use spawn instead")
 
     def _bar(self, why: str) -> None:
         self._barred = Refusal(Result.DEINITIALIZED, why)

@@ -158,7 +158,10 @@ class Emulated:
     def orphan(self) -> None:
         """Refuse all further calls: this is a forked child, and not its device."""
         self._lock = threading.RLock()  # the old one may be held by a lost thread
-        self._bar("the device belongs to the process that forked: open another one")
+        self._bar(
+            "the device belongs to the process that forked: make a Runtime in this "
+            "process, or start processes by spawn"
+        )
 
     def _bar(self, why: str) -> None:
         self._barred = Refusal(Result.DEINITIALIZED, why)

@@ -71,7 +71,8 @@ def _pair(piece: str, text: str) -> Pair:
     match = re.fullmatch(r"\s*([^\s:\[\]]+)\s*:\s*(\[[^\[\]]*\]|[^\s:\[\]]+)\s*", piece)
     if match is None:
         shown = piece.strip()
-        raise MisuseError(f"{text!r}: {shown!r} is not one key:value pair. {_EXAMPLE}")
+        where = "" if shown == text.strip() else f"{text!r}: "
+        raise MisuseError(f"{where}{shown!r} is not one key:value pair. {_EXAMPLE}")
     return Pair(match[1], match[2])
 
 
