@@ -355,8 +355,7 @@ def plain_changes(changes: Sequence[Change]) -> CaptureError | None:
             return CaptureError(
                 f"{change}: the function writes {change.path}, which no replay "
                 "would repeat",
-                remedy="Return the value, keep it in a device array, or write it "
-                "outside the graphed function",
+                remedy=change.remedy,
             )
     return None
 

@@ -4,25 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from sapwood.tree.ambient.slots import Slot
 
-__all__ = ["BoundArray", "Change", "undo_bound"]
+__all__ = ["BoundArray", "Change", "Draw", "undo_bound"]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """Something that the function wrote, and that no replay would repeat.
 
-    ``path`` names it, ``text`` says what became of it.
+    ``path`` names it, ``text`` says what became of it, ``remedy`` what to do instead.
     """
 
     path: str
     text: str
+    remedy: ClassVar[str] = (
+        "Return the value, keep it in a device array, or write it outside the graphed "
+        "function"
+    )
 
     def __str__(self) -> str:
         return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Draw(Change):
+    """Random numbers that were drawn on the host, or a seed that was set there."""
+
+    remedy: ClassVar[str] = (
+        "Draw from rt.generator(seed), whose state is on the device, or draw outside "
+        "the graphed function and pass the number as an array"
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -38,7 +38,7 @@ from sapwood.tree.ambient.code import names_of
 from sapwood.tree.ambient.comparing import is_comparing
 from sapwood.tree.ambient.owners import Owner, owner_of_class, owner_of_module
 from sapwood.tree.ambient.scope import ATOMS, Opening, Openings, Reach
-from sapwood.tree.ambient.sources import is_random_source
+from sapwood.tree.ambient.sources import is_random_source, load_sources
 from sapwood.tree.ambient.views import View
 
 __all__ = [
@@ -127,6 +127,7 @@ def _functions(member: object) -> list[FunctionType]:
 
 def module(value: ModuleType, reach: Reach, owner: Owner) -> Openings:
     """Look into a module that is not the user's, for the states that code names."""
+    load_sources(value, reach.names)
     space = vars(value)
     for each in space.values() if value.__name__ in _CALLING else ():
         if isinstance(each, FunctionType | BuiltinMethodType) and (

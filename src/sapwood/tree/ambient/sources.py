@@ -6,14 +6,14 @@ while it is recorded would draw the same number for ever, so a move is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from types import ModuleType
 from typing import Any
 
 from sapwood.tree.ambient.views import View
 from sapwood.tree.containers import constant_key
 
-__all__ = ["STATE", "is_random_source"]
+__all__ = ["STATE", "is_random_source", "load_sources"]
 
 
 def is_random_source(value: object) -> bool:
@@ -27,6 +27,15 @@ def is_random_source(value: object) -> bool:
         and base.__name__ in {"Generator", "RandomState", "BitGenerator"}
         for base in type(value).__mro__
     )
+
+
+def load_sources(module: ModuleType, names: Collection[str]) -> None:
+    """Load NumPy's random module where code names it: NumPy waits for the first use.
+
+    Else the first call would load it, and nobody could tell what was drawn by then.
+    """
+    if module.__name__ == "numpy" and "random" in names:
+        getattr(module, "random", None)
 
 
 def _state(source: Any) -> Sequence[Hashable]:

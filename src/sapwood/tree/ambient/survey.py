@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from weakref import ReferenceType
 
 from sapwood.tree.ambient.arrays import Arrays
-from sapwood.tree.ambient.changes import BoundArray, Change
+from sapwood.tree.ambient.changes import BoundArray, Change, Draw
 from sapwood.tree.ambient.fingerprint import Fingerprint, fingerprint
 from sapwood.tree.ambient.guards import Ambient, guard
 from sapwood.tree.ambient.progress import PROGRESS, is_readable
@@ -284,6 +284,8 @@ class Survey:
         array_goes = old is not None and old.role == "array" and now is None
         array_comes = new is not None and new.role == "array"
         text = _text(inside, path, was, now)
+        if inside.view is STATE:
+            return Draw(path, text)
         if inside.view.store is None or not (array_comes or array_goes):
             return Change(path, text)
         slot = self._walk.slot(inside, key, by_argument=True)
@@ -370,7 +372,7 @@ def _is_dead(row: Row) -> bool:
 
 def _text(inside: Inside, path: str, was: Any, now: Any) -> str:
     if inside.view is STATE:
-        return f"{path} moved: a number was drawn from it"
+        return f"{path} moved: a number was drawn from it, or it was seeded"
     if inside.view is PROGRESS:
         return f"{path} moved: a value was taken from it"
     if was is EMPTY:
