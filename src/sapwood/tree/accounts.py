@@ -12,6 +12,8 @@ from sapwood.graphs.recording import RANGE, Recording
 from sapwood.memory.device import Device
 from sapwood.memory.range import RESERVE, Range
 from sapwood.memory.storage import Storage
+from sapwood.tree.forest import Forest
+from sapwood.tree.opaque import keeping
 from sapwood.tree.outputs import Bytes, Outputs
 from sapwood.tree.signature import Place
 from sapwood.tree.stage import landing
@@ -90,7 +92,7 @@ def _regions(
 
 
 def check_allocations(
-    outputs: Outputs, stages: Mapping[int, Storage], range_: Range, device: Device
+    outputs: Outputs, stages: Mapping[int, Storage], range_: Range, forest: Forest
 ) -> None:
     """Raise where an allocation outlives the function and nothing says why.
 
@@ -101,13 +103,15 @@ def check_allocations(
             raise stray(storage)
     named = {storage.address for storage in outputs.storages}
     named.update(storage.address for storage in stages.values())
+    device = forest.device
     lost = _lost(range_, named, device)
     if lost:
         # Cycles keep arrays alive that nobody can reach.
         gc.collect()
         lost = _lost(range_, named, device)
     if lost:
-        raise outliving(lost)
+        kept = keeping(outputs, {at for at, *_ in lost}, forest.adapter, lost[0][2])
+        raise kept or outliving(lost)
 
 
 def stray(storage: Bytes) -> CaptureError:

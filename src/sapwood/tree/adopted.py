@@ -28,6 +28,7 @@ from sapwood.tree.captor import Adopting, Captor, forgotten, lasting, told_of
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Warm
+from sapwood.tree.opaque import keeping
 from sapwood.tree.outputs import Outputs, analyse, each_anew
 from sapwood.tree.recorder import (
     Order,
@@ -302,7 +303,9 @@ def _check(
     named |= _addresses(renewed, scene.forest.adapter)
     lost = lasting(partial(_lost, owner, named))
     if lost:
-        raise outliving([(address, size, None) for address, size in lost])
+        addresses = {address for address, _ in lost}
+        kept = keeping(outputs, addresses, scene.forest.adapter, None)
+        raise kept or outliving([(address, size, None) for address, size in lost])
 
 
 def _addresses(values: Any, adapter: Adapter) -> set[Addr]:

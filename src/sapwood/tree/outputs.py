@@ -190,15 +190,17 @@ class Outputs:
             for each in (*self.leaves, *self.bound)
         )
 
-    def constants(self) -> Hashable:
-        """Return a key of all plain values in the result."""
+    def plain(self) -> list[Constant]:
+        """Return all plain values in the result, in its order."""
         leaves = (
             self.leaves[leaf.output] if isinstance(leaf, Same) else leaf
             for leaf in self.leaves
         )
-        return tuple(
-            constant_key(leaf.value) for leaf in leaves if isinstance(leaf, Constant)
-        )
+        return [leaf for leaf in leaves if isinstance(leaf, Constant)]
+
+    def constants(self) -> Hashable:
+        """Return a key of all plain values in the result."""
+        return tuple(constant_key(leaf.value) for leaf in self.plain())
 
 
 def each_anew(

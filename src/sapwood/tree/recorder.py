@@ -29,6 +29,7 @@ from sapwood.tree.containers import flatten, unflatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
 from sapwood.tree.node import Node
+from sapwood.tree.opaque import made_anew
 from sapwood.tree.outputs import Outputs, analyse, each_anew
 from sapwood.tree.refill import refilled
 from sapwood.tree.repack import repacked
@@ -161,7 +162,7 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
     roles = _of_what_is_known((*roles, *more), sketch, order, forest)
     stages |= late_stages(everything, roles, stages, range_, device)
     if captured.error is None:
-        check_allocations(outputs, stages, range_, device)
+        check_allocations(outputs, stages, range_, forest)
         recording = repacked(recording, captured, starts, range_, device)
     drawing = Drawing(
         plan=order.plan,
@@ -378,6 +379,9 @@ def differs(
         elif tuple(session.breaks) != warm.breaks:
             what = "what a live part is passed, or returns,"
         elif outputs.constants() != warm.constants:
+            anew = made_anew(outputs, warm.constants)
+            if anew is not None:
+                return anew
             what = "a plain value in the result"
     if what is None:
         return None
