@@ -38,6 +38,6 @@ def bytes_of_tensor(value: Any, most: int) -> tuple[Hashable, bytes] | None:
             str(value.dtype),
             (value.is_conj(), value.is_neg(), value.requires_grad),
         )
-    except (NotImplementedError, RuntimeError):
+    except RuntimeError:
         return None  # it is sparse, or has no bytes
     return looks, ctypes.string_at(where, storage.nbytes()) if where else b""
