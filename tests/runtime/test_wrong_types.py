@@ -10,7 +10,7 @@ from sapwood.driver.emulated import Emulated
 from sapwood.store import MemoryStore
 
 
-@pytest.mark.parametrize("store", [5, 1.5, b"folder", dict, object()], ids=repr)
+@pytest.mark.parametrize("store", [5, 1.5, b"folder", dict, object()], ids=type)
 def test_what_is_no_store_is_refused(store):
     """When the runtime is made, not when the first function is called."""
     with pytest.raises(sw.MisuseError, match=r"store=.*neither the path .* a Store"):

@@ -10,6 +10,7 @@ import errno
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from inspect import getattr_static
 from typing import Final, Protocol
 
 from sapwood.errors import MisuseError
@@ -76,10 +77,15 @@ class Store(Protocol):
 
 
 def is_store(value: object) -> bool:
-    """Return whether ``value`` has what a store is asked for."""
-    return not isinstance(value, type) and all(
-        callable(getattr(value, name, None))
-        for name in ("delete", "get", "put", "scan")
+    """Return whether ``value`` may have what a store is asked for; it is asked nothing.
+
+    One that passes on what it is asked for has whatever the other one has.
+    """
+    if isinstance(value, type):
+        return False
+    wanted = ("delete", "get", "put", "scan")
+    return hasattr(type(value), "__getattr__") or all(
+        getattr_static(value, name, None) is not None for name in wanted
     )
 
 
