@@ -181,21 +181,12 @@ class _File:
         # Without the nest around the leaves, which is the first of three.
         return json.dumps(json.loads(signature)[1:]).encode()
 
-    def find(
-        self, _: str, call: Call, __: Survey, ___: Sequence[bytes] | None
-    ) -> Archive | str | None:
+    def find(self, _: str, call: Call, __: Survey) -> Archive | str:
         signature = signature_text(call, None)
         found = None if signature is None else self._name(signature)
         if found is None or found not in self._by_signature:
             return "the file has no recording for such arguments"
         return self._by_signature[found]
 
-    def keep(
-        self,
-        _: str,
-        __: Call,
-        ___: Survey,
-        ____: Sequence[bytes] | None,
-        _____: Mapping[str, bytes],
-    ) -> None:
+    def keep(self, _: str, __: Call, ___: Survey, ____: Mapping[str, bytes]) -> None:
         """Keep nothing: a file is as it was saved."""

@@ -73,10 +73,10 @@ FILE_MUTANTS: Final = (
         "",
     ),
     _mutant(
-        "key component dropped: ops",
+        "what is not proved taken up",
         naming.key_of,
-        "*proved,",
-        "",
+        "if unproved:",
+        "if False:",
     ),
     _mutant(
         "sharing not compared",

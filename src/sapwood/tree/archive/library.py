@@ -6,7 +6,7 @@ reason; the call is then run as if there were no source.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 from sapwood.driver.api import Abilities
@@ -24,14 +24,8 @@ __all__ = ["Library", "Source"]
 class Source(Protocol):
     """Archives by what they were recorded for."""
 
-    def find(
-        self, function: str, call: Call, survey: Survey, ops: Sequence[bytes] | None
-    ) -> Archive | str | None:
-        """Return an archive for a call, or why there is none.
-
-        ``ops`` are the digests of what a warm-up ran; None: it cannot be known before
-        a warm-up whether there is one.
-        """
+    def find(self, function: str, call: Call, survey: Survey) -> Archive | str:
+        """Return an archive for a call, or why there is none."""
         ...
 
     def keep(
@@ -39,7 +33,6 @@ class Source(Protocol):
         function: str,
         call: Call,
         survey: Survey,
-        ops: Sequence[bytes] | None,
         sections: Mapping[str, bytes],
     ) -> None:
         """Keep an archive for calls like this one, where that can be done."""
@@ -54,13 +47,11 @@ class Library:
     ) -> None:
         self.entries, self.abilities, self.adapter = entries, abilities, adapter
 
-    def find(
-        self, function: str, call: Call, survey: Survey, ops: Sequence[bytes] | None
-    ) -> Archive | str | None:
+    def find(self, function: str, call: Call, survey: Survey) -> Archive | str:
         """Return an archive from the store, or why there is none."""
-        key = key_of(function, call, survey, self.abilities, ops)
-        if key is None:
-            return None
+        key = key_of(function, call, survey, self.abilities)
+        if isinstance(key, str):
+            return key
         found = self.entries.find(key)
         if isinstance(found, Absent):
             return str(found)
@@ -74,10 +65,9 @@ class Library:
         function: str,
         call: Call,
         survey: Survey,
-        ops: Sequence[bytes] | None,
         sections: Mapping[str, bytes],
     ) -> None:
         """Put an archive into the store; a store that fails is no error."""
-        key = key_of(function, call, survey, self.abilities, ops)
-        if key is not None:
+        key = key_of(function, call, survey, self.abilities)
+        if not isinstance(key, str):
             self.entries.put(key, sections)

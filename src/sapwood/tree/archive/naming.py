@@ -5,9 +5,7 @@ It is a `Key`: labelled parts, so that why two calls differ can be read off it.
 
 from __future__ import annotations
 
-import hashlib
 import sys
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -34,24 +32,18 @@ def _machine() -> tuple[tuple[str, bytes], ...]:
 
 
 def key_of(
-    function: str,
-    call: Call,
-    survey: Survey,
-    abilities: Abilities,
-    ops: Sequence[bytes] | None,
-) -> Key | None:
-    """Return the key of a call of a function; None while it has none.
+    function: str, call: Call, survey: Survey, abilities: Abilities
+) -> Key | str:
+    """Return the key of a call of a function, or why it has none.
 
-    Where it reads what cannot be proved to be the same in another process, the
-    digests of the ``ops`` that a warm-up ran have to prove it.
+    It has none where it reads what cannot be proved to be the same in another process.
     """
-    signature = signature_text(call, survey)
     parts, unproved = survey.fingerprint
-    if signature is None or (unproved and ops is None):
-        return None
-    proved: tuple[tuple[str, bytes], ...] = ()
-    if unproved and ops is not None:
-        proved = (("ops", hashlib.sha256(b"".join(ops)).hexdigest().encode()),)
+    if unproved:
+        return f"{unproved[0]} cannot be proved to be the same in another process"
+    signature = signature_text(call, survey)
+    if signature is None:
+        return "an argument cannot be proved to be the same in another process"
     device = f"{abilities.kind}, {abilities.name}, pages of {abilities.page} bytes"
     return Key(
         (
@@ -60,7 +52,6 @@ def key_of(
             ("function", function.encode()),
             ("signature", signature),
             ("what is one object", _what_is_one(call, survey)),
-            *proved,
             *((f"reads {label}", value) for label, value in parts),
         )
     )

@@ -22,7 +22,7 @@ from sapwood.tree.signature import Call
 __all__ = ["Recall"]
 
 
-_Ready: TypeAlias = tuple[Call, Survey, Sequence[bytes] | None, Mapping[str, bytes]]
+_Ready: TypeAlias = tuple[Call, Survey, Mapping[str, bytes]]
 
 
 class Recall:
@@ -38,7 +38,7 @@ class Recall:
         """Return an archive for a call, why there is none, or None: not to be asked."""
         if self.source is None or (group is not None and group.asked):
             return None
-        return self.source.find(self.function, call, survey, _ops(group))
+        return self.source.find(self.function, call, survey)
 
     def note(self, group: Group, answer: Archive | str | None) -> tuple[Miss, ...]:
         """Write down what `ask` returned; return why there is no archive."""
@@ -67,13 +67,9 @@ class Recall:
             return
         sections = encode(node, bound, sharing, self.adapter)
         if not isinstance(sections, str):
-            self._ready.append((call, survey, _ops(group), sections))
+            self._ready.append((call, survey, sections))
 
     def flush(self) -> None:
         """Give the source what is ready for it."""
         while self.source is not None and self._ready:
             self.source.keep(self.function, *self._ready.popleft())
-
-
-def _ops(group: Group | None) -> Sequence[bytes] | None:
-    return None if group is None or group.warm is None else group.warm.ops
