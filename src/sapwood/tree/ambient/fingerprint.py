@@ -6,20 +6,27 @@ code, transitively, and whatever guards would compare, labelled for people to re
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sapwood.tree.ambient import views
+from sapwood.tree.ambient.hidden import is_hiding
 from sapwood.tree.ambient.openings import is_structural
 from sapwood.tree.ambient.owners import owner_of_class
 from sapwood.tree.ambient.progress import is_iterator
 from sapwood.tree.ambient.proof import proof
 from sapwood.tree.ambient.reach import Inside, Node, Row, Walk
+from sapwood.tree.ambient.sources import is_random_source
 
 __all__ = ["Fingerprint", "fingerprint"]
+
+
+_TELLING: Final = frozenset({"getstate", "get_state", "_inst", "_rand"})
+"""Names by which a module of random numbers tells its state without a draw."""
 
 
 class Fingerprint(NamedTuple):
@@ -107,19 +114,27 @@ class _Prints:
         cls = type(value)
         if cls is FunctionType and self._walk.reach.reads(value):
             return b"function"
-        if is_structural(value, self._walk.reach):
-            return f"{cls.__module__}:{cls.__qualname__}".encode()
+        named = f"{cls.__module__}:{cls.__qualname__}".encode()
+        inherits = dataclasses.is_dataclass(cls) and is_hiding(cls)
+        if is_structural(value, self._walk.reach) and not inherits:
+            return named
         if issubclass(cls, (FunctionType, BuiltinFunctionType, ModuleType, type)):
-            proved = proof(value)
-            # What is looked into need not be found under its name.
-            user = issubclass(cls, type) and owner_of_class(value) == "user"
-            if proved is None and not user:
-                self._unproved.append(node.path)
-            return proved or b"class"
-        if owner_of_class(cls) == "installed" or is_iterator(value):
+            return self._found(node)
+        if owner_of_class(cls) == "installed" or is_iterator(value) or is_hiding(cls):
             proved = proof(value)
             if proved is not None:
                 return proved
-            # What its own code keeps where Python does not see it is not known.
+            # What is kept where Python does not see it is not known.
             self._unproved.append(node.path)
-        return f"{cls.__module__}:{cls.__qualname__}".encode()
+        return named
+
+    def _found(self, node: Node) -> bytes:
+        """Say what a module, a class or a function that is not read is."""
+        value, proved = node.value, proof(node.value)
+        # What is looked into need not be found under its name.
+        known = isinstance(value, type) and owner_of_class(value) == "user"
+        if isinstance(value, ModuleType) and is_random_source(value):
+            proved = proved if _TELLING.isdisjoint(self._walk.reach.names) else None
+        if proved is None and not known:
+            self._unproved.append(node.path)
+        return proved or b"class"

@@ -19,13 +19,15 @@ from types import (
     BuiltinFunctionType,
     CodeType,
     FunctionType,
+    GenericAlias,
     GetSetDescriptorType,
     MemberDescriptorType,
     MethodDescriptorType,
     ModuleType,
+    UnionType,
     WrapperDescriptorType,
 )
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sapwood.graphs.plain import is_plain, to_json, to_text
 from sapwood.tree.ambient.owners import owner_of_module
@@ -97,6 +99,12 @@ def _unordered(value: Any) -> bytes | None:
 def _named(value: Any) -> bytes | None:
     name = name_of(value)
     return None if name is None else name.encode()
+
+
+def _is_packaged(value: Any) -> bool:
+    # What the user's modules call by a name may be another thing tomorrow.
+    module = getattr(value, "__module__", None)
+    return isinstance(module, str) and owner_of_module(module) != "user"
 
 
 def name_of(value: Any) -> str | None:
@@ -181,6 +189,11 @@ def _reduced(value: Any) -> bytes | None:
     return _joined(b"made", [make, *given]) if make is type(value) else None
 
 
+def _alias(value: Any) -> bytes | None:
+    made_of = getattr(value, "__origin__", UnionType)
+    return _joined(b"alias", [made_of, value.__args__])
+
+
 def _dtype(value: Any) -> bytes | None:
     return _joined(b"dtype", [value.str, repr(value)])
 
@@ -225,7 +238,10 @@ _DESCRIPTORS: Final = {
     MethodDescriptorType,
     WrapperDescriptorType,
 }
-_GETTERS: Final = {operator.attrgetter, operator.itemgetter, operator.methodcaller}
+_GETTERS: Final = {
+    *(operator.attrgetter, operator.itemgetter, operator.methodcaller),
+    type(vars(NamedTuple("_Pair", [("a", int)]))["a"]),
+}
 _LOCKS: Final = {type(threading.Lock()), type(threading.RLock())}
 
 _PROOFS: Final[
@@ -237,6 +253,7 @@ _PROOFS: Final[
     (lambda v: type(v) is FunctionType, _function),
     (lambda v: issubclass(type(v), (ModuleType, type, BuiltinFunctionType)), _named),
     (lambda v: type(v) in _GETTERS, _reduced),
+    (lambda v: type(v) in {UnionType, GenericAlias}, _alias),
     (_is_dtype, _dtype),
     (lambda v: isinstance(v, Enum), _member),
     (lambda v: type(v) in _DESCRIPTORS, _descriptor),
@@ -252,5 +269,5 @@ _PROOFS: Final[
         lambda v: _joined(b"array", [v.typecode, v.tobytes()]),
     ),
     (_by_text, _said),
-    (lambda v: name_of(v) is not None, _named),
+    (_is_packaged, _named),
 )

@@ -1,0 +1,177 @@
+"""What objects keep in C is a part of a fingerprint, or makes it unproved."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import functools
+import operator
+import random
+import re
+import typing
+import zoneinfo
+
+import numpy as np
+import pytest
+
+from sapwood.tree.ambient import survey
+from sapwood.tree.ambient.hidden import is_hiding
+
+
+class Failure(Exception):
+    pass
+
+
+class Text(str):
+    __slots__ = ()
+
+
+@dataclasses.dataclass
+class Kept(Exception):
+    a: float = 2.0
+
+
+class Held:
+    def __init__(self, value):
+        self.value = value
+
+
+class Mode(enum.IntEnum):
+    FAST = 1
+
+    def doubled(self):
+        return self * 2
+
+
+class Pair(typing.NamedTuple):
+    a: object
+    b: object
+
+
+T = typing.TypeVar("T")
+
+
+class Typed(typing.Generic[T]):
+    pass
+
+
+def _pair(names, *items):
+    return collections.namedtuple("Made", names)(*items)  # noqa: PYI024
+
+
+def _kept(*args):
+    kept = Kept()
+    kept.args = args
+    return kept
+
+
+PATTERN = re.compile("a")
+PAIRS = {
+    "pattern": (PATTERN, re.compile("b")),
+    "flags of a pattern": (PATTERN, re.compile("a", re.IGNORECASE)),
+    "itemgetter": (operator.itemgetter(0), operator.itemgetter(1)),
+    "key of a comparison": tuple(
+        map(functools.cmp_to_key, (lambda a, b: a - b, lambda a, b: b - a))
+    ),
+    "union": (int | str, int | float),
+    "alias": (list[int], list[float]),
+    "exception": (ValueError(2.0), ValueError(3.0)),
+    "exception of the user's": (Failure(2.0), Failure(3.0)),
+    "exception that is a dataclass": (_kept(2.0), _kept(3.0)),
+    "text of the user's": (Text("a"), Text("b")),
+    "zone": (zoneinfo.ZoneInfo("UTC"), zoneinfo.ZoneInfo("Etc/GMT-9")),
+    "random source": (random.Random(1), random.Random(2)),
+    "fields of a named tuple": (_pair("a b", 1, 2), _pair("b a", 1, 2)),
+    "named tuple of lists": (_pair("a b", [1], [2]), _pair("b a", [1], [2])),
+}
+
+
+def _reads(value):
+    space = {"V": value}
+    exec("def fn(x):\n    return x, V, V.a, V.args, V.value", space)
+    return space["fn"]
+
+
+def _default(value):
+    def fn(x, v=value):
+        return x, v.a
+
+    return fn
+
+
+def _class_attribute(value):
+    class Own:
+        kept = value
+
+    def fn(x):
+        return x, Own.kept.a
+
+    Own.__qualname__ = "Own"
+    return fn
+
+
+WAYS = {
+    "global": _reads,
+    "default": _default,
+    "class attribute": _class_attribute,
+    "list": lambda value: _reads([value]),
+    "attribute": lambda value: _reads(Held(value)),
+    "partial": lambda value: _reads(functools.partial(print, value)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("pair", PAIRS)
+def test_what_is_kept_in_c_is_told(arrays, pair, way):
+    """Wherever it is found: both say another thing, or that it has no proof."""
+    one, other = (survey(WAYS[way](v), {}, arrays).fingerprint for v in PAIRS[pair])
+    assert one.parts != other.parts or (one.unproved and other.unproved)
+
+
+PROVED = {
+    "pattern": PATTERN,
+    "itemgetter": operator.itemgetter(0),
+    "union": int | str,
+    "alias": dict[str, int],
+    "named tuple": Pair(1, [2]),
+    "member of an Enum": Mode.FAST,
+    "generic": Typed(),
+    "object": Held(1.0),
+    "dtype": np.dtype("f4"),
+}
+
+
+@pytest.mark.parametrize("name", PROVED)
+def test_what_can_be_told_of_c_is_proved(arrays, name):
+    """No more is recorded anew than has to be."""
+    assert survey(_reads([PROVED[name]]), {}, arrays).fingerprint.unproved == ()
+
+
+def test_an_object_with_a_name_is_not_proved_by_it(arrays, monkeypatch):
+    """Another one may have that name in the user's module tomorrow."""
+    failure = Failure(2.0)
+    failure.__name__ = failure.__qualname__ = "FAILURE"
+    monkeypatch.setitem(globals(), "FAILURE", failure)
+    assert survey(_reads(failure), {}, arrays).fingerprint.unproved
+
+
+def test_reading_the_state_of_a_random_module_is_not_proved(arrays):
+    """A draw is refused, but a look at the state is none."""
+
+    def looks(x):
+        return x, random.getstate()
+
+    def draws(x):
+        return x, random.random()
+
+    assert survey(looks, {}, arrays).fingerprint.unproved
+    assert not survey(draws, {}, arrays).fingerprint.unproved
+
+
+def test_classes_that_hide_are_those_of_c():
+    """Not those that are opened whole, nor what is written in Python."""
+    for cls in (re.Pattern, ValueError, Failure, random.Random, float, Text, Kept):
+        assert is_hiding(cls), cls
+    for cls in (object, dict, list, Held, Pair, Typed, functools.partial, enum.Enum):
+        assert not is_hiding(cls), cls
