@@ -136,6 +136,24 @@ def test_what_is_one_object_is_in_the_key(rt, key):
     assert key(asks_of_nests, own) != key(asks_of_nests, other)
 
 
+class _Rate:
+    def __init__(self, value):
+        self.value = value
+
+
+def test_which_object_is_passed_is_in_the_key(rt, key):
+    """Though the function reaches several that look the same from outside."""
+    one, other = _Rate(2.0), _Rate(3.0)
+
+    def reads(x, rate):
+        return x * rate.value + one.value * other.value
+
+    x = rt.array(np.zeros(3))
+    found = [key(reads, x, rate) for rate in (one, other, _Rate(2.0))]
+    assert len(set(found)) == 3
+    assert _labels(found[0], found[1]) == {"signature"}
+
+
 def test_what_has_no_proof_has_no_key(rt, key):
     """What it is called is said instead."""
     opaque = object()

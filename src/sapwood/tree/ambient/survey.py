@@ -160,6 +160,10 @@ class Survey:
         """Return whether a value was looked into."""
         return any(node.value is value for node in self._walk.nodes)
 
+    def number_of(self, value: object) -> int:
+        """Return which of what was looked into a value is; -1 for none."""
+        return self._walk.number_of(value)
+
     def holds(self, value: object) -> bool:
         """Return whether a value was found anywhere, looked into or not."""
         return self.reaches(value) or any(

@@ -79,7 +79,9 @@ def signature_text(call: Call, survey: Survey | None) -> bytes | None:
             proved = proof(leaf)
             if proved is None and (survey is None or not survey.reaches(leaf)):
                 return None
-            leaves.append([type(leaf).__qualname__, (proved or b"").decode()])
+            told = [type(leaf).__qualname__, (proved or b"").decode()]
+            # Which it is of what is reached: others may look the same.
+            leaves.append(told if survey is None else [*told, survey.number_of(leaf)])
         return to_text([dump_structure(call.structure), leaves, to_json(sharing)])
     except ValueError:
         return None
