@@ -175,3 +175,45 @@ def test_classes_that_hide_are_those_of_c():
         assert is_hiding(cls), cls
     for cls in (object, dict, list, Held, Pair, Typed, functools.partial, enum.Enum):
         assert not is_hiding(cls), cls
+
+
+def _strided(*steps):
+    return np.ones(8)[slice(*steps)]
+
+
+def _read_only():
+    array = np.ones(2)
+    array.flags.writeable = False
+    return array
+
+
+HOSTS = {
+    "strides": (_strided(None, None, 2), _strided(4)),
+    "order": (np.ones((2, 2)), np.asfortranarray(np.ones((2, 2)))),
+    "writeable": (np.ones(2), _read_only()),
+    "base": (np.arange(4.0)[1:3], np.arange(1.0, 4.0)[:2]),
+    "names of fields": (np.zeros(2, [("a", "f8")]), np.zeros(2, [("b", "f8")])),
+    "types of fields": (np.zeros(2, [("a", "f4")]), np.zeros(2, [("a", "i4")])),
+    "metadata": (np.zeros(2, np.dtype("f8", metadata={"a": 1})), np.zeros(2)),
+    "metadata of a field": (
+        np.zeros(2, [("a", np.dtype("f8", metadata={"a": 1}))]),
+        np.zeros(2, [("a", np.dtype("f8", metadata={"a": 2}))]),
+    ),
+    "class": (np.float64(2.0), np.array(2.0)),
+}
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_how_a_host_array_lies_is_a_part(arrays, name):
+    """And not only which elements it has."""
+    one, other = (survey(_reads(v), {}, arrays).fingerprint for v in HOSTS[name])
+    assert one.parts != other.parts
+    assert not one.unproved
+    assert not other.unproved
+
+
+def test_host_arrays_that_lie_alike_are_one(arrays):
+    """A copy that is made in the same way is as good."""
+    made = (np.array([1.0, 2.0])[1:] for _ in range(2))
+    one, other = (survey(_reads(v), {}, arrays).fingerprint for v in made)
+    assert one == other

@@ -163,9 +163,10 @@ def _is_host_array(value: Any) -> bool:
 def _host_array(value: Any) -> bytes | None:
     if getattr(value.dtype, "hasobject", True):
         return None
-    return _joined(
-        b"array", [str(value.dtype.str), tuple(value.shape), bytes(value.tobytes())]
-    )
+    looks = tuple(value.shape), getattr(value, "strides", None)
+    flags, base = str(getattr(value, "flags", None)), getattr(value, "base", None)
+    contents = bytes(value.tobytes())
+    return _joined(b"array", [type(value), value.dtype, looks, flags, contents, base])
 
 
 def _function(value: FunctionType) -> bytes | None:
@@ -195,7 +196,12 @@ def _alias(value: Any) -> bytes | None:
 
 
 def _dtype(value: Any) -> bytes | None:
-    return _joined(b"dtype", [value.str, repr(value)])
+    # Not all of what fields are is in its text.
+    fields = [field[0] for field in (value.fields or {}).values()]
+    inner = [] if value.subdtype is None else [value.subdtype[0]]
+    extra = list((value.metadata or {}).items())
+    told = [value.str, repr(value), value.isalignedstruct]
+    return _joined(b"dtype", [*told, extra, *fields, *inner])
 
 
 def _is_dtype(value: Any) -> bool:
