@@ -217,3 +217,54 @@ def test_host_arrays_that_lie_alike_are_one(arrays):
     made = (np.array([1.0, 2.0])[1:] for _ in range(2))
     one, other = (survey(_reads(v), {}, arrays).fingerprint for v in made)
     assert one == other
+
+
+ENUMS = {
+    "order": ("A B", "B A"),
+    "number": ("A B", "A B C"),
+    "values": ({"A": 1, "B": 2}, {"A": 1, "B": 3}),
+    "aliases": ({"A": 1, "B": 2}, {"A": 1, "B": 2, "C": 1}),
+}
+
+
+def _enum(members, kind=enum.Enum):
+    return kind("Kind", members, module=__name__)
+
+
+@pytest.mark.parametrize("kind", [enum.Enum, enum.IntEnum, enum.IntFlag])
+@pytest.mark.parametrize("name", ENUMS)
+def test_all_members_of_an_enum_are_parts(arrays, monkeypatch, name, kind):
+    """It is iterated, counted, and asked for members by name and value."""
+    found = []
+    for members in ENUMS[name]:
+        made = _enum(members, kind)
+        monkeypatch.setitem(globals(), "Kind", made)
+        surveys = (survey(_reads(v), {}, arrays) for v in (made, next(iter(made))))
+        found += [each.fingerprint.parts for each in surveys]
+    assert found[0] != found[2]
+    assert found[1] != found[3]
+
+
+def test_what_an_enum_does_with_other_values_is_a_part(arrays):
+    """Its metaclass calls that by a name that no code of the user's has."""
+
+    def made(value):
+        class Kind(enum.Enum):
+            A = 1
+
+            @classmethod
+            def _missing_(cls, _):
+                return value
+
+        return survey(_reads(Kind), {}, arrays).fingerprint.parts
+
+    assert made(1) != made(2)
+
+
+def test_a_member_that_is_added_is_a_miss(arrays):
+    """In one process, too."""
+    kind = _enum("A B")
+    fn = _reads(kind)
+    before = survey(fn, {}, arrays).key
+    kind._member_map_["C"] = kind.A
+    assert survey(fn, {}, arrays).key != before

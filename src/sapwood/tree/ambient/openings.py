@@ -92,6 +92,8 @@ _OPERATORS = frozenset(
     | {"__round__", "__set__", "__setattr__", "__setitem__", "__str__", "__trunc__"}
 )
 """What is found in a class though no code names it, and so may not be added either."""
+_OF_ENUMS = frozenset({"_member_map_", "_missing_", "_boundary_"})
+"""What their metaclass asks an Enum for: it is iterated, counted and called."""
 _LEADING_TO_CLASSES = frozenset({"__class__", "__replace__"})
 _TOLD_BY_FUNCTIONS = ("__name__", "__qualname__", "__module__", "__doc__")
 _TOLD_BY_CLASSES = ("__name__", "__qualname__")
@@ -170,6 +172,8 @@ def _class(value: type, reach: Reach) -> Openings:
         hidden = "_" if issubclass(value, Enum) else "__"
         special |= {name for name in vars(value) if not name.startswith(hidden)}
         special |= {"__module__", "__doc__"}
+    if issubclass(value, Enum):
+        special |= _OF_ENUMS
     yield Opening(views.VARIABLES, _OPERATORS.union(special, reach.names))
     yield Opening(views.BASES)
     if owner_of_class(type(value)) == "user":

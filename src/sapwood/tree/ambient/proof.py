@@ -214,7 +214,9 @@ def _descriptor(value: Any) -> bytes | None:
 
 
 def _member(value: Enum) -> bytes | None:
-    return _joined(b"member", [type(value), value.name, value.value])
+    # Whoever has one may ask its class for the others.
+    every = [(name, each.value) for name, each in type(value).__members__.items()]
+    return _joined(b"member", [type(value), value.name, value.value, every])
 
 
 def _said(value: Any) -> bytes | None:
