@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import dataclasses
+import decimal
 import enum
 import functools
 import operator
@@ -268,3 +270,45 @@ def test_a_member_that_is_added_is_a_miss(arrays):
     before = survey(fn, {}, arrays).key
     kind._member_map_["C"] = kind.A
     assert survey(fn, {}, arrays).key != before
+
+
+def test_the_context_of_decimal_is_a_part_where_it_is_not_as_usual(arrays):
+    """Numbers are reckoned with it though nobody names it."""
+    fn = _reads(decimal.Decimal(1))
+    usual = survey(fn, {}, arrays).fingerprint
+    with decimal.localcontext(prec=3):
+        other = survey(fn, {}, arrays).fingerprint
+    assert dict(usual.parts).items() < dict(other.parts).items()
+    assert "the context of decimal" in dict(other.parts)
+
+
+class Hashed:
+    def __hash__(self):
+        return hash("a")
+
+
+def test_numbers_of_a_process_are_not_proved(arrays):
+    """Where code asks for them; not where a dict does."""
+
+    def hashes(x):
+        return x * hash("a")
+
+    def identifies(x):
+        return x * id(WAYS)
+
+    def calls(x):
+        return x * Hashed().__hash__()
+
+    def looks_up(x):
+        return x * {Hashed(): 1}[Hashed()]
+
+    for fn in (hashes, identifies, calls):
+        assert survey(fn, {}, arrays).fingerprint.unproved, fn
+    assert not survey(looks_up, {}, arrays).fingerprint.unproved
+
+
+def test_the_name_of_a_context_variable_is_a_part(arrays):
+    """It is kept in C, and may be asked for."""
+    both = map(_reads, map(contextvars.ContextVar, "ab"))
+    one, other = (survey(fn, {}, arrays).fingerprint.parts for fn in both)
+    assert one != other

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextvars import ContextVar
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
-from sapwood.tree.ambient import views
+from sapwood.tree.ambient import standard, views
+from sapwood.tree.ambient.code import names_of
 from sapwood.tree.ambient.hidden import is_hiding
 from sapwood.tree.ambient.openings import is_structural
 from sapwood.tree.ambient.owners import owner_of_class
@@ -29,6 +32,9 @@ _TELLING: Final = frozenset({"getstate", "get_state", "_inst", "_rand"})
 """Names by which a module of random numbers tells its state without a draw."""
 
 
+_NUMBERS: Final = frozenset({"hash", "id"})
+
+
 class Fingerprint(NamedTuple):
     """Labels, and what has to be equal; ``unproved`` are paths of what is not known."""
 
@@ -39,6 +45,25 @@ class Fingerprint(NamedTuple):
 def fingerprint(walk: Walk) -> Fingerprint:
     """Return the fingerprint of everything that was walked."""
     return _Prints(walk).all()
+
+
+def _decimal_context() -> Iterator[tuple[str, bytes]]:
+    """Yield what numbers of `decimal` are reckoned with, if it is not as usual."""
+    decimal = sys.modules.get("decimal")
+    if decimal is None:
+        return
+    usual = decimal.Context(
+        prec=28,
+        rounding=decimal.ROUND_HALF_EVEN,
+        Emin=-999999,
+        Emax=999999,
+        capitals=1,
+        clamp=0,
+        traps=[decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow],
+    )
+    now, then = map(standard.DECIMAL.open, (decimal.getcontext(), usual))
+    if now != then:
+        yield "the context of decimal", repr(now).encode()
 
 
 class _Prints:
@@ -55,11 +80,26 @@ class _Prints:
         ]
         if self._walk.reach.dynamic:
             self._unproved.append("names that the function computes")
+        if self._asks_for_numbers():
+            self._unproved.append("what hash() or id() gives")
         for inside in self._walk.guarded():
             parts += self._inside(inside)
+        parts += _decimal_context()
         # A label may come twice, and a key wants each once.
         labelled = tuple((self._once(label), value) for label, value in parts)
         return Fingerprint(labelled, tuple(self._unproved))
+
+    def _asks_for_numbers(self) -> bool:
+        """Return whether code asks for numbers that every process gives anew."""
+        reads = self._walk.reach.reads
+        return "__hash__" in self._walk.reach.names or any(
+            type(each.value) is FunctionType
+            and reads(each.value)
+            # What that gives, only dicts and sets ask for.
+            and each.value.__name__ != "__hash__"
+            and not _NUMBERS.isdisjoint(names_of(each.value.__code__).globals)
+            for each in self._walk.nodes
+        )
 
     def _once(self, label: str) -> str:
         self._seen[label] += 1
@@ -116,6 +156,8 @@ class _Prints:
             return b"function"
         named = f"{cls.__module__}:{cls.__qualname__}".encode()
         inherits = dataclasses.is_dataclass(cls) and is_hiding(cls)
+        if cls is ContextVar:
+            return named + f" {value.name}".encode()
         if is_structural(value, self._walk.reach) and not inherits:
             return named
         if issubclass(cls, (FunctionType, BuiltinFunctionType, ModuleType, type)):
