@@ -368,7 +368,7 @@ def test_a_closed_runtime_cannot_be_entered_again(rig):
 
 def test_an_error_names_only_holders_that_hold(make_rig):
     """An `OutOfMemory` of an empty runtime blames nobody."""
-    rt = make_rig(memory_limit=1 << 20).runtime
+    rt = make_rig(memory_limit=2 << 20).runtime
     with pytest.raises(sw.OutOfMemory) as caught:
         rt.array(np.zeros(1 << 20))
     assert caught.value.holders == ()

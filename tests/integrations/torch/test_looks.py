@@ -211,7 +211,11 @@ def test_precision_by_its_newer_names_is_a_mode(adapter, which):
     """
     owner = PRECISE[which]
     weight, before = torch.ones(3), owner.fp32_precision
-    surveyor = Surveyor(lambda: lambda x: x * weight, adapter)
+
+    def fn(x):
+        return x * weight
+
+    surveyor = Surveyor(lambda: fn, adapter)
 
     def guards():
         return surveyor.survey({"x": torch.ones(3)}).guards(lambda _: True)

@@ -344,7 +344,11 @@ def test_what_chooses_for_a_kernel_is_looked_into(look):
     """Functions of the user's that a kernel's launches ask are read like others."""
     wide = [False]
     kernel = Heuristics(JITFunction(None), {"block": lambda _: 2 if wide[0] else 1})
-    guards = look(lambda: kernel[1](2)).guards(lambda _: True)
+
+    def fn():
+        return kernel[1](2)
+
+    guards = look(fn).guards(lambda _: True)
     assert guards.match() is not None
     wide[0] = True
     assert guards.match() is None

@@ -7,6 +7,7 @@ were backed before. What is captured never runs at that time.
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from operator import attrgetter
@@ -92,6 +93,10 @@ class TorchOwner:
         # Torch's class for these would load the library anew every time.
         functions = self._segments.serve, self._segments.take_back
         self._functions: Any = _C._cuda_customAllocator(*functions)
+        # The pool keeps a bare pointer to them, whatever a collection lets go of first.
+        last = self._segments, self._functions
+        self._finally = weakref.finalize(self, _close, *last)
+        self._finally.atexit = False
         # A pool is of the device that is current where it is made, and of no other.
         with torch.cuda.device(place):
             self._pool: Any = torch.cuda.MemPool(self._functions)
@@ -333,7 +338,7 @@ class TorchOwner:
             # The graph goes first: the pool gives back what no graph can use.
             self._graph = None
             self._pool = None
-            _close(self._segments, self._functions)
+            self._finally()
         return False
 
 
