@@ -192,3 +192,78 @@ def test_a_worker_ends_with_its_owner():
     del owner
     gc.collect()
     _until(lambda: not any(t.name == "sapwood-pinned" for t in threading.enumerate()))
+
+
+class _Slow(threading.Thread):
+    """Takes its time to be made, and to be started."""
+
+    def __init__(self, *args, **kwargs):
+        time.sleep(0.02)
+        super().__init__(*args, **kwargs)
+
+    def start(self):
+        time.sleep(0.02)
+        super().start()
+
+
+def _meanwhile(works, monkeypatch):
+    """Do all of this at once, in threads, where a worker is slow to start."""
+    wrong = []
+    quick = [threading.Thread(target=_told, args=(work, wrong)) for work in works]
+    monkeypatch.setattr(threading, "Thread", _Slow)
+    for thread in quick:
+        thread.start()
+        time.sleep(0.005)
+    for thread in quick:
+        thread.join(LONG)
+    assert not any(thread.is_alive() for thread in quick)
+    assert wrong == []
+
+
+def _told(work, wrong):
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        wrong.append(error)
+
+
+def _workers():
+    return [each for each in threading.enumerate() if each.name == "sapwood-pinned"]
+
+
+def test_several_threads_start_one_worker(monkeypatch):
+    """Each of which would be waited for, and only one of them be told to end."""
+    owner, worker = _Owner(1), Worker()
+    _meanwhile([lambda: worker.start(owner)] * 4, monkeypatch)
+    assert len(_workers()) == 1
+    worker.stop()
+    assert _workers() == []
+
+
+def test_a_worker_is_ended_while_it_starts(monkeypatch):
+    """Nobody waits for a thread that has not begun, and none is left."""
+    owner, worker = _Owner(1), Worker()
+    _meanwhile([lambda: worker.start(owner)] + [worker.stop] * 8, monkeypatch)
+    worker.stop()
+    assert _workers() == []
+
+
+@pytest.mark.parametrize("end", ["close", "configure"])
+def test_no_worker_outlives_what_ends_it(end, monkeypatch):
+    """Whoever asked for one before, and got it after, ends it again."""
+    device = Emulated()
+    allocator = PinnedAllocator(device, Settings(pinned_use_background_threads=True))
+    stream, address = device.create_stream(), allocator.malloc(SIZE)
+    start = allocator._worker.start
+
+    def late(owner):
+        allocator.close() if end == "close" else allocator.configure(Settings())
+        start(owner)
+
+    monkeypatch.setattr(allocator._worker, "start", late)
+    allocator.record_use(address, stream)
+    assert _workers() == []
+    allocator.free(address)
+    allocator.close()
+    device.destroy_stream(stream)
+    device.close()

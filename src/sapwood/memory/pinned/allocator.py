@@ -138,8 +138,10 @@ class PinnedAllocator:
                 self._stock.use(block, stream, recorded=recorded)
         if block is None:
             raise MisuseError(self._what_is_at(address))
-        if self._settings.pinned_use_background_threads and not self._intake.closed:
+        if self._has_worker():
             self._worker.start(self)
+            if not self._has_worker():  # ended or configured meanwhile
+                self._worker.stop()
 
     def forget_stream(self, stream: StreamHandle, heir: StreamHandle) -> None:
         """Let copies on a stream that ends count as those of one that follows it."""
@@ -235,11 +237,11 @@ class PinnedAllocator:
     def configure(self, settings: str | Settings) -> None:
         """Go by other settings from now on; memory that there is stays as it is."""
         settings = settings_of(settings)
-        source = _source(self._driver, settings)
-        if not settings.pinned_use_background_threads:
-            self._worker.stop()
-        self._settings, self._source = settings, source
+        self._source = _source(self._driver, settings)
+        self._settings = settings
         self._intake.bound = settings.pinned_max_cached_size
+        if not self._has_worker():
+            self._worker.stop()
 
     def empty_cache(self) -> Size:
         """Give idle segments of the default pool back; return how many bytes.
@@ -286,8 +288,14 @@ class PinnedAllocator:
         What only recordings use goes, too. Closing again does nothing.
         """
         if not self._intake.closed:
-            self._worker.stop()
-            self._intake.close()
+            with Release() as release:
+                release(self._worker.stop)
+                release(self._intake.close)
+                release(self._worker.stop)  # of one that began in between
+
+    def _has_worker(self) -> bool:
+        threads = self._settings.pinned_use_background_threads
+        return threads and not self._intake.closed
 
     def _check_open(self) -> None:
         if self._intake.closed:

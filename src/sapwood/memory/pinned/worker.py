@@ -28,31 +28,49 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        self._calls = SimpleQueue[bool]()
+        # Entered anew by what a finaliser does inside.
+        self._lock = threading.RLock()
+        self._calls: SimpleQueue[bool] | None = None
         self._end: Callable[[], object] | None = None
 
     def start(self, owner: Owner) -> None:
         """Start the thread, unless it runs."""
-        if self._end is None:
-            thread = threading.Thread(
-                target=_run,
-                args=(self._calls, weakref.ref(owner)),
-                name="sapwood-pinned",
-                daemon=True,
-            )
-            self._end = weakref.finalize(owner, _end, self._calls, thread)
-            thread.start()
+        if self._end is not None:
+            return
+        with self._lock:
+            if self._end is None:
+                # A queue for each: what ends one thread is not for the next.
+                calls = SimpleQueue[bool]()
+                self._end = weakref.finalize(owner, _end, calls, _started(calls, owner))
+                self._calls = calls
 
     def wake(self) -> None:
         """Let the thread look; may be called anywhere, by finalisers too."""
-        if self._end is not None:
-            self._calls.put(True)
+        calls = self._calls
+        if calls is not None:
+            calls.put(True)
 
     def stop(self) -> None:
         """End the thread, and wait until it has."""
-        if self._end is not None:
-            self._end()
-            self._end, self._calls = None, SimpleQueue[bool]()
+        with self._lock:
+            end, self._end, self._calls = self._end, None, None
+        if end is not None:
+            end()
+
+
+def _started(calls: SimpleQueue[bool], owner: Owner) -> threading.Thread:
+    thread = threading.Thread(
+        target=_run,
+        args=(calls, weakref.ref(owner)),
+        name="sapwood-pinned",
+        daemon=True,
+    )
+    try:
+        thread.start()
+    except BaseException:
+        calls.put(False)  # an interrupt, with the thread running
+        raise
+    return thread
 
 
 def _run(calls: SimpleQueue[bool], owner: weakref.ref[Owner]) -> None:
