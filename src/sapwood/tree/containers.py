@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+import sys
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 from sapwood.errors import MisuseError
+from sapwood.tree.kinds import Container, dataclass_parts, named_tuple_parts
 
 __all__ = [
-    "Container",
     "Identity",
     "Structure",
     "constant_key",
@@ -43,19 +45,6 @@ of those but tuples, in the order in which they end."""
 _DEPTH = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
-    """How the instances of one class are taken apart and put together.
-
-    ``flatten(value)`` gives the children and a hashable rest, ``unflatten(rest,
-    children)`` a fresh value, ``labels(rest, count)`` what a path adds per child.
-    """
-
-    flatten: Callable[[Any], tuple[Sequence[Any], Any]]
-    unflatten: Callable[[Any, list[Any]], Any]
-    labels: Callable[[Any, int], Iterable[str]]
-
-
 def flatten(value: Any, is_array: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
     """Return the leaves of a nest, in order, and its structure.
 
@@ -73,7 +62,8 @@ def taken_apart(
     """Return what `flatten` does, and the containers in the order of their numbers."""
     leaves: list[Any] = []
     seen: dict[int, tuple[int, Any]] = {}
-    structure = _fold(value, is_array, leaves, seen, 0)
+    container = container_of(type(value))
+    structure = _fold(value, container, is_array, leaves, seen, 0)
     return leaves, structure, [each for _, each in seen.values()]
 
 
@@ -84,14 +74,13 @@ def is_shared(cls: type) -> bool:
 
 def _fold(
     value: Any,
+    container: Container | None,
     is_array: Callable[[Any], bool],
     leaves: list[Any],
     seen: dict[int, tuple[int, Any]],
     depth: int,
 ) -> Structure:
     cls = type(value)
-    known = _known.get(cls, _UNSEEN)
-    container = container_of(cls) if known is _UNSEEN else known
     if container is None or (cls not in _BUILT_IN and is_array(value)):
         leaves.append(value)
         return None
@@ -105,11 +94,14 @@ def _fold(
     children, rest = container.flatten(value)
     folded: list[Structure] = []
     for child in children:
-        if _known.get(type(child), _UNSEEN) is None:
+        inner = _firm.get(type(child), _UNSEEN)
+        if inner is _UNSEEN:
+            inner = container_of(type(child))
+        if inner is None:
             leaves.append(child)
             folded.append(None)
         else:
-            folded.append(_fold(child, is_array, leaves, seen, depth + 1))
+            folded.append(_fold(child, inner, is_array, leaves, seen, depth + 1))
     if is_shared(cls):
         # Held meanwhile: what `flatten` makes must not lend its number to another.
         seen[id(value)] = len(seen), value
@@ -194,7 +186,7 @@ def register_container(
             ) from None
         return tuple(children), rest
 
-    _registered[cls] = _known[cls] = Container(parts, unflatten, _indices)
+    _registered[cls] = _firm[cls] = Container(parts, unflatten, _indices)
 
 
 def registered(cls: type) -> Container | None:
@@ -207,27 +199,44 @@ def container_of(cls: type) -> Container | None:
 
     Raises `MisuseError` for a class that looks like a container but may be more.
     """
-    if cls in _known:
-        return _known[cls]
-    if len(_known) > 4096:
-        # Classes made in a loop must not be kept for ever.
-        _known.clear()
-        _known.update(_BUILT_IN | _registered)
-    found = _known[cls] = _container(cls)
-    return found
+    container = _firm.get(cls, _UNSEEN)
+    if container is _UNSEEN:
+        container = _known.get(id(cls), _UNSEEN)
+    return _learnt(cls) if container is _UNSEEN else container
+
+
+def _learnt(cls: type) -> Container | None:
+    container = _container(cls)
+    if _is_firm(cls):
+        return _firm.setdefault(cls, container)
+    # No Python runs when a class goes: no interrupt then leaves it known.
+    gone = weakref.ref(cls, partial(_known.pop, id(cls)))
+    _watched[id(gone)] = gone
+    if len(_watched) > 2 * len(_known) + 64:
+        for key, each in list(_watched.items()):
+            if each() is None:
+                _watched.pop(key, None)
+    return _known.setdefault(id(cls), container)
+
+
+def _is_firm(cls: type) -> bool:
+    """Return whether a class lives as long as the process, or as its package."""
+    if not cls.__flags__ & _MADE_BY_PYTHON:
+        return True
+    name = str(cls.__module__)
+    if name.partition(".")[0] not in {"cupy", "sapwood", "torch"}:
+        return False
+    module = sys.modules.get(name)
+    return module is not None and vars(module).get(cls.__name__) is cls
 
 
 def _container(cls: type) -> Container | None:
     if issubclass(cls, Enum):
         return None
     if dataclasses.is_dataclass(cls) and not issubclass(cls, (tuple, list, dict)):
-        return _dataclass(cls)
+        return dataclass_parts(cls)
     if issubclass(cls, tuple) and hasattr(cls, "_make") and hasattr(cls, "_fields"):
-        return Container(
-            lambda value: (value, None),
-            lambda _, children: cls._make(children),
-            lambda _, __: [f".{name}" for name in cls._fields],
-        )
+        return named_tuple_parts(cls)
     if issubclass(cls, (tuple, list, dict, deque)):
         raise MisuseError(
             f"{cls.__qualname__} is a {cls.__mro__[-2].__name__} of its own kind, and "
@@ -235,25 +244,6 @@ def _container(cls: type) -> Container | None:
             f"sapwood.register_container({cls.__name__}, flatten, unflatten)"
         )
     return None
-
-
-def _dataclass(cls: type) -> Container:
-    fields = tuple(each.name for each in dataclasses.fields(cls))
-
-    def parts(value: Any) -> tuple[Sequence[Any], Hashable]:
-        more = getattr(value, "__dict__", {})
-        names = [name for name in fields if name in more or hasattr(value, name)]
-        names += [name for name in more if name not in fields]
-        return [getattr(value, name) for name in names], tuple(names)
-
-    def filled(names: tuple[str, ...], children: list[Any]) -> Any:
-        value: Any = object.__new__(cls)
-        for name, child in zip(names, children, strict=True):
-            # Frozen dataclasses forbid their own setattr.
-            object.__setattr__(value, name, child)
-        return value
-
-    return Container(parts, filled, lambda names, _: [f".{name}" for name in names])
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +316,12 @@ _BUILT_IN: dict[type, Container] = {
     ),
 }
 _registered: dict[type, Container] = {}
-_known: dict[type, Container | None] = dict(_BUILT_IN)
+_firm: dict[type, Container | None] = dict(_BUILT_IN)
+"""How classes are taken apart that stay; looked up for everything that is passed."""
+_known: dict[int, Container | None] = {}
+"""The same of classes of users, by identity: these are not kept, and leave it."""
+_watched: dict[int, weakref.ref[type]] = {}
+_MADE_BY_PYTHON = 1 << 9
 
 
 class Identity:

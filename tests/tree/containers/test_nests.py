@@ -270,16 +270,6 @@ def test_the_number_of_leaves_must_fit(leaves):
         unflatten(structure, leaves)
 
 
-def test_many_classes_are_not_kept():
-    """Classes made in a loop do not pile up."""
-    for number in range(5000):
-        flatten(type(f"C{number}", (), {})(), nothing)
-    from sapwood.tree import containers
-
-    assert len(containers._known) < 4200
-    assert flatten(Tree("a", 1), nothing)[0] == [1]
-
-
 @pytest.mark.parametrize("wrong", ["flatten", "unflatten"])
 def test_both_directions_of_a_container_are_functions(wrong):
     """What is none is refused by its name, and nothing is registered."""
