@@ -61,3 +61,27 @@ def test_misuse_is_named(lab):
     with pytest.raises(TypeError):
         generator.random(3, dtype=np.int32)
     assert "Philox" in repr(generator)
+
+
+def test_a_place_that_numpy_never_gives_is_the_nearest_that_it_does(lab):
+    """Of the four words of a block, the first is drawn with the block itself."""
+    drawn = []
+    for place, nearest in ((0, 1), (1, 1), (4, 4), (5, 4), (2**64 - 1, 4)):
+        words = np.arange(13, dtype=np.uint64) << np.uint64(40)
+        for each in (place, nearest):
+            words[10] = each
+            drawn.append(np.asarray(Generator(lab.up(words)).random(3)).tobytes())
+        assert drawn[-1] == drawn[-2]
+    assert len(set(drawn)) == 2
+
+
+def test_every_place_that_numpy_gives_is_kept(lab):
+    """A generator goes on from a state of NumPy's as NumPy does."""
+    numpys = np.random.Generator(np.random.Philox(3))
+    ours = make_generator(lab.device, 3)
+    for _ in range(9):
+        assert 1 <= numpys.bit_generator.state["buffer_pos"] <= 4
+        assert (
+            int(np.asarray(ours.state)[10]) == numpys.bit_generator.state["buffer_pos"]
+        )
+        lab.same(ours.random(1), numpys.random(1))

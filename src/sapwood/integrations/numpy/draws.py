@@ -49,11 +49,12 @@ def _save(philox: np.random.Philox, words: Array) -> None:
 
 def _load(philox: np.random.Philox, words: Array) -> None:
     # Of any words whatever: a device does not stop at numbers that make no sense.
+    # The place is from 1 to 4 in every state that NumPy gives, and takes since 2.5.
     philox.state = {
         "bit_generator": "Philox",
         "state": {"counter": words[0:4], "key": words[4:6]},
         "buffer": words[6:10],
-        "buffer_pos": min(int(words[10]), 4),
+        "buffer_pos": min(max(int(words[10]), 1), 4),
         "has_uint32": int(words[11]) & 1,
         "uinteger": int(words[12]) & 0xFFFF_FFFF,
     }
