@@ -13,6 +13,7 @@ import pytest
 import sapwood as sw
 from sapwood.graphs.recording import Kind
 from sapwood.graphs.sections import join, split
+from sapwood.integrations.numpy.adapter import NumpyAdapter
 
 
 @pytest.fixture
@@ -75,6 +76,27 @@ def test_other_calls_are_refused_by_what_there_is(rt, path):
     assert _host(g(rt.array(np.zeros(2)))) == [1.0, 1.0]
     with sw.disabled(), pytest.raises(sw.MisuseError, match="grow was loaded from"):
         g(rt.array(np.zeros(2)))
+
+
+def test_why_a_recording_is_not_taken_up_is_told(rt, path, monkeypatch):
+    """Where there is one for such arguments, however often it is called."""
+    f = _times(rt.graph(lambda x: x + 1.0, name="grow"), rt.array(np.ones(2)))
+    sw.save(f, path)
+    g, x = rt.load(path), rt.array(np.ones(2))
+
+    def refuse(_self, name, _params):
+        raise ValueError(f"{name} is refused on purpose")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NumpyAdapter, "check_op", refuse)
+        for _ in range(40):
+            with pytest.raises(sw.MisuseError, match=r"not taken up: op 0: .* purpose"):
+                g(x)
+    with pytest.raises(sw.MisuseError, match="no recording for such arguments"):
+        g(rt.array(np.ones(3)))
+    with sw.disabled(), pytest.raises(sw.MisuseError, match="is not taken up"):
+        g(x)
+    assert _host(rt.load(path)(x)) == [2.0, 2.0]
 
 
 def test_two_loads_have_arrays_of_their_own(rt, path):

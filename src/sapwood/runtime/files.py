@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
-from sapwood.errors import MisuseError, StoreError
+from sapwood.errors import MisuseError, SapwoodError, StoreError
 from sapwood.graphs.sections import join, split
 from sapwood.runtime.graphed import Bound, Graphed
 from sapwood.tree.adapter import Array
@@ -20,9 +21,11 @@ from sapwood.tree.archive.codec import Archive, Bond
 from sapwood.tree.archive.naming import signature_text
 from sapwood.tree.archive.parcel import Parcel, Saved, device_text, unpack
 from sapwood.tree.archive.saving import pack
+from sapwood.tree.diary import Diary
 from sapwood.tree.forest import Forest
+from sapwood.tree.miss import Why
 from sapwood.tree.options import Options
-from sapwood.tree.signature import Call
+from sapwood.tree.signature import Call, describe
 
 if TYPE_CHECKING:
     from sapwood.runtime.core import Runtime
@@ -126,21 +129,50 @@ class Loaded(Graphed):
             replace(saved, archive=_moved(saved.archive, target))
             for saved in parcel.recordings
         ]
-        self._source = _File(recordings, nested=nested)
+        self._source = self._file = _File(recordings, nested=nested)
+        _loaded[id(self.state)] = self
+
+    def unfit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Return why a recording for such arguments is not taken up; None: none is."""
+        runner = self._runner
+        if runner is None:
+            return None
+        try:
+            call = describe(args, kwargs, runner.forest.adapter)
+        except (TypeError, SapwoodError):
+            return None
+        return self._file.unfit(call, runner.diary)
 
     def __repr__(self) -> str:
         return f"<loaded {self._options.name}>"
 
 
 def _target(parcel: Parcel, path: str, state: dict[str, Array]) -> Callable[..., Any]:
-    def saved(*args: Any, **kwargs: Any) -> Any:  # noqa: ARG001 - the call's
-        raise MisuseError(_refusal(parcel, path, state))
+    def saved(*args: Any, **kwargs: Any) -> Any:
+        raise MisuseError(_refusal(parcel, path, _unfit(state, args, kwargs)))
 
     saved.__name__ = saved.__qualname__ = parcel.name
     return saved
 
 
-def _refusal(parcel: Parcel, path: str, _: dict[str, Array]) -> str:
+_loaded: WeakValueDictionary[int, Loaded] = WeakValueDictionary()
+"""By the identity of the state: what is loaded is not itself what a target reads."""
+
+
+def _unfit(
+    state: dict[str, Array], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str | None:
+    loaded = _loaded.get(id(state))
+    return None if loaded is None else loaded.unfit(args, kwargs)
+
+
+def _refusal(parcel: Parcel, path: str, unfit: str | None) -> str:
+    if unfit is not None:
+        return (
+            f"{parcel.name} was loaded from {path}, whose recording for such arguments "
+            f"is not taken up: {unfit}. Record the function itself here, and save it "
+            "again"
+        )
     known = "; ".join(
         dict.fromkeys(", ".join(each.texts) for each in parcel.recordings)
     )
@@ -166,11 +198,15 @@ def _moved(archive: Archive, target: Callable[..., Any]) -> Archive:
     )
 
 
+_ABSENT: Final = "the file has no recording for such arguments"
+
+
 class _File:
     """The recordings of a file, as a source."""
 
     def __init__(self, recordings: Sequence[Saved], *, nested: bool) -> None:
         self._nested = nested
+        self._unfit: dict[bytes, str] = {}
         self._by_signature = {
             self._name(saved.signature): saved.archive for saved in recordings
         }
@@ -181,12 +217,26 @@ class _File:
         # Without the nest around the leaves, which is the first of three.
         return json.dumps(json.loads(signature)[1:]).encode()
 
-    def find(self, _: str, call: Call, __: Survey) -> Archive | str:
+    def _found(self, call: Call) -> bytes | None:
         signature = signature_text(call, None)
         found = None if signature is None else self._name(signature)
-        if found is None or found not in self._by_signature:
-            return "the file has no recording for such arguments"
-        return self._by_signature[found]
+        return found if found in self._by_signature else None
+
+    def find(self, _: str, call: Call, __: Survey) -> Archive | str:
+        found = self._found(call)
+        return _ABSENT if found is None else self._by_signature[found]
+
+    def unfit(self, call: Call, diary: Diary) -> str | None:
+        """Return why what is found for a call did not fit; None: nothing is found."""
+        found = self._found(call)
+        if found is None:
+            return None
+        text = diary.text(call)
+        for missing in list(diary.misses):
+            for _, miss in missing.reasons if missing.signature == text else ():
+                if miss.why is Why.ABSENT and miss.about != _ABSENT:
+                    self._unfit[found] = miss.about
+        return self._unfit.get(found, "it is not replayed here")
 
     def keep(self, _: str, __: Call, ___: Survey, ____: Mapping[str, bytes]) -> None:
         """Keep nothing: a file is as it was saved."""
