@@ -21,6 +21,18 @@ FLAGS = {"deep": {"debug": False}}
 LOG = [1]
 MODES = {"fast", "slow"}
 QUEUE = deque([1, 2])
+
+
+class Window(deque):
+    """Fails where anything but an item is asked of it."""
+
+    def __iter__(self):
+        raise NotImplementedError
+
+    copy = __copy__ = __len__ = append = __iter__
+
+
+OWN = Window([1, 2])
 TABLE = np.arange(4)
 BYTES = bytearray(b"ab")
 SPACE = types.SimpleNamespace(depth=2, other=1)
@@ -301,6 +313,12 @@ READS = {
     ),
     "set": _item(lambda: MODES, lambda: MODES.add("x"), "len(MODES) was 2, is 3"),
     "deque": _item(lambda: QUEUE[0], lambda: QUEUE.rotate(), "QUEUE[0] was 1, is 2"),
+    "deque of one's own": _item(
+        lambda: OWN[0], lambda: deque.rotate(OWN), "OWN[0] was 1, is 2"
+    ),
+    "length of a deque of one's own": _item(
+        lambda: OWN[0], lambda: deque.append(OWN, 3), "len(OWN) was 2, is 3"
+    ),
     "host array": _item(
         lambda: TABLE[0], lambda: TABLE.__setitem__(0, 9), "TABLE was <ndarray>"
     ),
@@ -398,6 +416,7 @@ def _as_before(monkeypatch):
         "LOG": [1],
         "MODES": {"fast", "slow"},
         "QUEUE": deque([1, 2]),
+        "OWN": Window([1, 2]),
         "TABLE": np.arange(4),
         "BYTES": bytearray(b"ab"),
         "SPACE": types.SimpleNamespace(depth=2, other=1),

@@ -267,6 +267,15 @@ def _fields(thing: Any) -> Mapping[str, Any]:
     return {name: value for name, value in found if value is not EMPTY}
 
 
+def _items(thing: Any) -> Sequence[Any]:
+    if type(thing) in _OWN_ITEMS:
+        return thing  # type: ignore[no-any-return]
+    # A subclass's own methods are not asked.
+    return (
+        list.copy(thing) if issubclass(type(thing), list) else [*deque.__iter__(thing)]
+    )
+
+
 def _children(thing: Any) -> Sequence[Any]:
     container = registered(type(thing))
     if container is None:
