@@ -67,6 +67,23 @@ def test_an_error_is_raised_when_all_is_done(returns):
     assert seen == [1, 2, 3]
 
 
+def test_what_is_interrupted_is_not_given_back_twice(returns):
+    """And what comes behind it stays, for who drains next."""
+    seen = []
+
+    def interrupted(name):
+        seen.append(name)
+        raise KeyboardInterrupt
+
+    returns.append((interrupted, "one"))
+    returns.append((seen.append, "two"))
+    with pytest.raises(KeyboardInterrupt):
+        returns.drain()
+    assert seen == ["one"]
+    returns.drain()
+    assert seen == ["one", "two"]
+
+
 def test_after_closing_who_appends_also_drains(returns):
     """And what was to be done afterwards is done each time, even after an error."""
     seen = []

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
+import pytest
 from hypothesis import settings
 
 from sapwood.runtime import Runtime
 from sapwood.testing.tree import Calls
+from sapwood.tree import runner
 
 Calls.TestCase.settings = settings(stateful_step_count=30)
 TestCalls = Calls.TestCase
@@ -27,3 +31,19 @@ def test_an_array_that_is_replaced_is_copied_to_bytes_of_its_own():
             table = rt.array(np.full(4, float(value)))
             assert np.asarray(f(x)).tolist() == [100.5 + value] * 4
         table = None
+
+
+def test_a_function_whose_making_was_interrupted_goes_quietly(monkeypatch):
+    """Nothing was recorded that would have to be given back; the next call makes it."""
+    with Runtime(device="emulated") as rt:
+        f, x = rt.graph(lambda x: x + 1.0), rt.array(np.zeros(2))
+
+        def interrupt(_target):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(runner, "Parameters", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                f(x)
+        gc.collect()
+        assert np.asarray(f(x)).tolist() == [1.0, 1.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 
 import pytest
@@ -94,6 +95,26 @@ def test_a_revoked_output_is_stale_and_ends_once(device, leases):
     device.returns.drain()
     assert device.pages.live == range_.mask_of(at, at + PAGE)
     del second
+    range_.close()
+
+
+def test_a_lease_that_an_interrupt_kept_from_beginning_never_ends(
+    device, leases, monkeypatch
+):
+    """Dropping the output then ends no lease of others, and is no error."""
+    range_, at = _range(device)
+
+    def interrupt(_mask):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device.pages, "hold", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            _output(leases, device, range_, at)
+    gc.collect()
+    device.returns.drain()
+    assert len(leases) == 0
+    assert device.pages.live == 0
     range_.close()
 
 

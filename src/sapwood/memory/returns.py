@@ -56,6 +56,9 @@ class Returns:
         self._draining = True
         try:
             while self.waiting:
+                # Taken out before: what an interrupt stops on the way is lost, where
+                # it would else be given back twice, and memory be freed that others
+                # have by now.
                 give_back, what = self.waiting.popleft()
                 give_back(what)
         except DriverError as error:

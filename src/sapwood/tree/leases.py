@@ -64,8 +64,9 @@ class Leases:
     def begin(self, lease: Lease, storage: Storage) -> None:
         """Hold the pages of an output until its storage is gone."""
         lease.storage = weakref.ref(storage)
-        self._held[lease] = None
+        # An interrupt in between may leave pages held, but no lease that cannot end.
         self.pages.hold(lease.mask)
+        self._held[lease] = None
 
     def begin_loose(self, storage: Storage) -> None:
         """Remember an output in ordinary memory, to be revoked with the others."""

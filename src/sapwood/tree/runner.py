@@ -150,8 +150,9 @@ class Runner:
 
     def __del__(self) -> None:
         # Nobody can call the function any more: its recordings go with it.
-        if self.families.nodes:
-            item = (self.forest.fell_all, tuple(self.families.nodes))
+        families = getattr(self, "families", None)  # none: it was not made to the end
+        if families is not None and families.nodes:
+            item = (self.forest.fell_all, tuple(families.nodes))
             self.forest.device.returns.append(item)
 
     def _replay(
