@@ -24,8 +24,17 @@ __all__ = ["Kind", "Knobs", "Setting", "current", "limit", "scope", "settings"]
 
 _PREFIX = "SAPWOOD_"
 _told: set[str] = set()
-_BYTES = "bytes, or text in KiB, MiB or GiB such as 512MiB"
-_BINARY = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+_BYTES = "bytes, or text in KiB, MiB, GiB or TiB such as 512MiB"
+_BINARY = {
+    "": 1,
+    "B": 1,
+    "KIB": 1 << 10,
+    "MIB": 1 << 20,
+    "GIB": 1 << 30,
+    "TIB": 1 << 40,
+}
+_REMEMBERED = 10_000_000
+"""The most events or calls that a runtime may be told to remember."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +78,25 @@ class Setting:
             ) from None
 
 
-def _count(least: int) -> Kind:
+def _count(least: int, most: int | None = None) -> Kind:
     def read(value: Any) -> int:
         count = int(value) if isinstance(value, str) else value
         if type(count) is not int or count < least:
             raise ValueError(value)
+        if most is not None and count > most:
+            raise ValueError(value)
         return count
 
-    return Kind(f"a whole number from {least}", read)
+    to = "" if most is None else f" to {most}"
+    return Kind(f"a whole number from {least}{to}", read)
 
 
 def _size(least: int) -> Kind:
     def read(value: Any) -> Size:
         if isinstance(value, str):
-            match = re.fullmatch(r"([0-9]+) ?(|B|KIB|MIB|GIB)", value.strip().upper())
+            match = re.fullmatch(
+                r"([0-9]+) ?(|B|KIB|MIB|GIB|TIB)", value.strip().upper()
+            )
             if match is None:
                 raise ValueError(value)
             value = int(match[1]) * _BINARY[match[2]]
@@ -153,7 +167,9 @@ class Knobs:
         "at times drawn from a seed.",
     )
     events: int = _knob(
-        "256", _count(0), "How many of the last events a runtime remembers."
+        "256",
+        _count(0, _REMEMBERED),
+        "How many of the last events a runtime remembers.",
     )
     max_recordings: int = _knob(
         "64",
@@ -196,7 +212,7 @@ class Knobs:
     )
     timeline: int = _knob(
         "1024",
-        _count(0),
+        _count(0, _REMEMBERED),
         "How many of the last calls a runtime remembers, with their host times.",
     )
 

@@ -110,6 +110,25 @@ def test_every_knob_refuses_something():
     assert sorted(WRONG) == [setting.name for setting in knobs.settings()]
 
 
+@pytest.mark.parametrize("name", ["events", "timeline"])
+def test_what_is_remembered_is_bounded(name):
+    """However large a number somebody writes to mean: all of it."""
+    with (
+        pytest.raises(
+            MisuseError, match=f"{name}=.* is not allowed. Set .* to 10000000"
+        ),
+        knobs.scope(**{name: "9" * 20}),
+    ):
+        raise AssertionError
+
+
+def test_sizes_are_written_in_binary_units():
+    """From bytes to tebibytes, in any case."""
+    units = ("", "B", "kib", "MiB", "GIB", " TiB")
+    found = [knobs.limit("size", f"3{unit}") for unit in units]
+    assert found == [3, 3, 3 << 10, 3 << 20, 3 << 30, 3 << 40]
+
+
 def test_the_environment_is_read_when_asked(monkeypatch):
     """A variable counts from when it is set, as text, and is refused by its name."""
     assert knobs.current().memory_limit is None
