@@ -174,6 +174,7 @@ def test_files_that_cannot_be_are_refused_before_planning(trace, tmp_path, capsy
         ([str(trace), "-o", str(tmp_path)], "there is a folder there"),
         ([str(trace), "-o", str(tmp_path / "no" / "out.csv")], "no folder there"),
         ([str(trace), "-o", str(link)], "would replace its trace"),
+        ([str(trace), "-o", "a" * 300], "cannot be written: File name too long"),
         ([str(trace), "--capacity", "many"], "--capacity='many' is not allowed"),
     ):
         assert main(["plan", *argv]) == 2
@@ -209,6 +210,21 @@ def test_pipes_and_devices_are_written_to(trace):
     """What is no file is not replaced by one."""
     assert main(["plan", str(trace), "-o", os.devnull]) == 0
     assert not os.path.isfile(os.devnull)  # noqa: PTH113
+    ours, theirs = os.pipe()
+    with open(ours, encoding="utf-8") as read:  # noqa: PTH123
+        assert main(["plan", str(trace), "-o", f"/dev/fd/{theirs}"]) == 0
+        os.close(theirs)
+        assert read.readline() == ROWS.partition("\n")[0] + ",offset\n"
+
+
+def test_a_link_stays_one(trace, tmp_path):
+    """What it leads to is written, be it there or not."""
+    out, link = tmp_path / "out.csv", tmp_path / "link.csv"
+    link.symlink_to(out)
+    for _ in range(2):
+        assert main(["plan", str(trace), "-o", str(link)]) == 0
+        assert link.is_symlink()
+        assert out.is_file()
 
 
 @pytest.mark.parametrize("value", ["-1", "nan", "inf", "soon"])

@@ -70,8 +70,15 @@ def _read(path: str) -> bytes:
 
 def _target(path: str, output: str, table: Lifetimes) -> Path:
     """Return the file to write, once it is sure that it may be written there."""
-    target = Path(output).resolve()
-    if target == Path(path).resolve():
+    try:
+        target = _real(Path(output))
+        same = target == Path(path).resolve()
+    except (OSError, RuntimeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise MisuseError(
+            f"{output} cannot be written: {why}. Name another file with -o"
+        ) from error
+    if same:
         raise MisuseError(f"the plan would replace its trace {path}. Name another file")
     if target.is_dir() or not target.parent.is_dir():
         raise MisuseError(
@@ -85,6 +92,13 @@ def _target(path: str, output: str, table: Lifetimes) -> Path:
             "can be told from the new one"
         )
     return target
+
+
+def _real(target: Path) -> Path:
+    """Return the file that links lead to; of a pipe there is only the link."""
+    found = target.resolve()
+    found.is_dir()  # raises for names that no file can have
+    return found if target.is_file() or not target.exists() else target
 
 
 def _write(target: Path, text: str) -> None:
