@@ -87,12 +87,31 @@ def test_settings_are_spelt_as_in_the_environment(change, trace, capsys, monkeyp
         (["--set", "max_split_size=-1"], "max_split_size"),
         (["--set", "max_spilt_size_mb=64"], "max_split_size_mb"),
         (["--device-memory", "80 bananas"], "--device-memory='80 bananas'"),
+        (["--device-memory", "1025TiB"], "'1025TiB' is more than any device has"),
+        (["--device-memory", "9" * 40], "Give at most 1024 TiB"),
+        (["--device", "5"], "steps.csv is no snapshot of PyTorch"),
     ],
 )
 def test_what_is_not_understood_is_named(argv, said, trace, capsys):
     """Wrong usage is exit code 2, with what would be right."""
     assert main(["simulate", trace, *argv]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_more_than_can_be_simulated_is_named(tmp_path, capsys):
+    """A buffer that no device holds is wrong usage, however it came about."""
+    path = tmp_path / "big.csv"
+    for size in (2**39 + 1, 2**63 - 1, 10**30):
+        path.write_text(f"id,lower,upper,size\na,0,2,5\nb,0,1,{size}\n")
+        assert main(["simulate", str(path)]) == 2
+        assert "buffer b alone" in capsys.readouterr().err
+        assert _told(capsys, str(path), "--policy", "classic")[0] == 0
+
+
+def test_the_largest_device_is_simulated(trace, capsys):
+    """And its size is written as people do."""
+    code, told = _told(capsys, trace, "--device-memory", "1024TiB")
+    assert (code, {one["failure"] for one in told}) == (0, {None})
 
 
 def test_a_file_that_is_no_trace_is_named(tmp_path, capsys):

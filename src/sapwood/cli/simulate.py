@@ -15,7 +15,8 @@ from sapwood import knobs
 from sapwood.errors import MisuseError
 from sapwood.memory.caching.settings import Settings
 from sapwood.memory.simulate import POLICIES, Outcome, Trace, compare, read_trace
-from sapwood.units import size_text
+from sapwood.memory.simulate.run import MOST_MEMORY
+from sapwood.units import Size, size_text
 
 __all__ = ["simulate"]
 
@@ -44,7 +45,7 @@ def simulate(
         trace := read_trace(path, device),
         POLICIES if ALL in names else names,
         settings=_settings(changes),
-        device_memory=knobs.limit("--device-memory", device_memory),
+        device_memory=_memory(device_memory),
         repeat=repeat,
     )
     if as_json:
@@ -53,6 +54,16 @@ def simulate(
     else:
         _show(trace, outcomes)
     return 1 if any(outcome.failure for outcome in outcomes) else 0
+
+
+def _memory(said: str | None) -> Size | None:
+    size = knobs.limit("--device-memory", said)
+    if size is not None and size > MOST_MEMORY:
+        raise MisuseError(
+            f"--device-memory={said!r} is more than any device has. Give at most "
+            f"{size_text(MOST_MEMORY)}, or leave it out: that is enough"
+        )
+    return size
 
 
 def _settings(changes: Iterable[str]) -> Settings:

@@ -183,6 +183,7 @@ def test_nothing_takes_nothing():
         ({"policy": "clasic"}, r"no policy 'clasic' \(did you mean classic\?\)"),
         ({"repeat": 0}, "repeat is 0"),
         ({"device_memory": 0}, "device_memory is 0"),
+        ({"device_memory": 2**50 + 1}, "which no device has. Give at most 1024 TiB"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(wrong, said):

@@ -26,7 +26,8 @@ def read_trace(path: str | Path, device: int | None = None) -> Trace:
     """Return the trace in a file, named after it.
 
     ``device`` is which one's of a snapshot of PyTorch; None: the only one that it has.
-    Raises `MisuseError` for what cannot be read, or is no trace.
+    Raises `MisuseError` for what cannot be read, or is no trace, and where a device
+    is chosen in a file that does not tell them apart.
     """
     source = Path(path)
     try:
@@ -37,6 +38,11 @@ def read_trace(path: str | Path, device: int | None = None) -> Trace:
         ) from error
     if data.startswith(_PICKLE):
         return from_picture(source.stem, loads_torch(data, device))
+    if device is not None:
+        raise MisuseError(
+            f"{source} is no snapshot of PyTorch, so there is no device {device} to "
+            "choose in it. Leave the device out"
+        )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

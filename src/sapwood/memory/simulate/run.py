@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Final
 
 from sapwood.errors import MisuseError, OutOfMemory
 from sapwood.memory.caching.settings import DEFAULT, Settings
@@ -11,12 +12,15 @@ from sapwood.memory.simulate.models.model import Model
 from sapwood.memory.simulate.outcome import Failure, Outcome
 from sapwood.memory.simulate.policies import find_policy
 from sapwood.memory.simulate.trace import Trace
-from sapwood.units import Size
+from sapwood.units import Size, size_text
 
-__all__ = ["compare", "simulate"]
+__all__ = ["MOST_MEMORY", "compare", "simulate"]
 
 _AMPLE = 1 << 40
 _MARGIN = 64
+_MOST_ALIVE = 512 << 30
+MOST_MEMORY: Final = 1 << 50
+"""The most bytes that a simulated device may have."""
 
 
 def simulate(
@@ -30,13 +34,16 @@ def simulate(
     """Replay a trace on a policy, ``repeat`` times over, and return what came of it.
 
     ``device_memory`` are the bytes of the device; None: more than enough. Raises
-    `MisuseError` for a policy that there is not, and numbers below 1.
+    `MisuseError` for a policy that there is not, numbers below 1, a device of more
+    than 1 PiB, and on our allocator for more than 512 GiB that are alive at once.
     """
     _check_count("repeat", repeat)
     if device_memory is not None:
-        _check_count("device_memory", device_memory)
+        _check_count("device_memory", device_memory, MOST_MEMORY)
     total = device_memory or max(_AMPLE, trace.peak * _MARGIN)
     chosen = find_policy(policy)
+    if chosen.kind == "ours":
+        _check_peak(trace)
     started = time.perf_counter()
     model = chosen.start(trace, settings, total)
     replay = _Replay(trace, model)
@@ -109,6 +116,23 @@ class _Replay:
         return None
 
 
-def _check_count(name: str, value: int) -> None:
+def _check_count(name: str, value: int, most: int | None = None) -> None:
     if value < 1:
         raise MisuseError(f"{name} is {value}. Give a whole number from 1")
+    if most is not None and value > most:
+        raise MisuseError(
+            f"{name} is {value}, which no device has. Give at most {size_text(most)}, "
+            "or none: that is enough"
+        )
+
+
+def _check_peak(trace: Trace) -> None:
+    """Raise where our allocator would take minutes, page by page, or never end."""
+    if trace.peak > _MOST_ALIVE:
+        largest = max(trace.buffers, key=lambda buffer: buffer.size)
+        raise MisuseError(
+            f"{trace.name} has {size_text(trace.peak)} alive at once, and buffer "
+            f"{largest.name} alone {size_text(largest.size)}: our allocator is "
+            f"simulated page by page, up to {size_text(_MOST_ALIVE)}. Mend the trace, "
+            "or name other policies, such as classic"
+        )
