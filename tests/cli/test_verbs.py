@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 
@@ -134,3 +135,21 @@ def test_a_wrong_setting_exits_with_two(monkeypatch, capsys):
     monkeypatch.setenv("SAPWOOD_EVENTS", "many")
     assert main(["doctor"]) == 2
     assert "SAPWOOD_EVENTS='many' is not allowed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [["doctor", "--json"], ["doctor"]])
+def test_a_reader_that_has_gone_is_no_trouble(argv):
+    """What is left is not printed: there is no traceback."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    ran = subprocess.run(
+        [sys.executable, "-c", _MAIN, *argv],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(theirs)
+    assert (ran.returncode, ran.stderr) == (1, b"")
+
+
+_MAIN = "import sys; from sapwood.cli import main; sys.exit(main())"

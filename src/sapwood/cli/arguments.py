@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from sapwood import knobs
 from sapwood.errors import MisuseError, StoreError
@@ -18,6 +20,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has gone; what is left must not be tried once more at the end.
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return 1
     except (MisuseError, StoreError) as error:
         print(f"sapwood: {error}", file=sys.stderr)
         return 2 if isinstance(error, MisuseError) else 1
