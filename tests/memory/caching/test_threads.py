@@ -15,8 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from sapwood.driver.emulated import Emulated
 from sapwood.errors import OutOfMemory
+from sapwood.memory.caching.allocator import Allocator
 from sapwood.memory.caching.settings import DEFAULT
+from sapwood.memory.caching.validate import validate
 
 MIB = 1 << 20
 SECONDS = float(os.environ.get("SAPWOOD_STRESS", "5"))
@@ -134,3 +137,44 @@ def test_a_finaliser_may_free_at_any_moment(open_rig):
         gc.collect()
         assert rig.blocks("allocated") == []
         rig.check()
+
+
+def _meanwhile(driver, works):
+    """Let each of these be done once, just after the device said what is free."""
+    ask = driver.memory_info
+
+    def asked():
+        found = ask()
+        if works:
+            works.pop()()
+        return found
+
+    driver.memory_info = asked
+
+
+@pytest.mark.parametrize("times", [0, 1, 3, 40])
+def test_a_picture_is_of_one_moment(times):
+    """However often memory comes between asking the device and drawing."""
+    driver = Emulated(256 * MIB, 2 * MIB)
+    memory, stream, held = Allocator(driver), driver.create_stream(), []
+    _meanwhile(driver, [lambda: held.append(memory.malloc(2 * MIB, stream))] * times)
+    picture = memory.picture()
+    assert validate(picture) == []
+    if times <= 3:
+        assert picture.free == driver.memory_info().free
+        assert len(held) == times
+    for address in held:
+        memory.free(address)
+    memory.close()
+
+
+def test_a_shortage_is_of_one_moment():
+    """What it says is free was so beside what it says is held."""
+    driver = Emulated(256 * MIB, 2 * MIB)
+    memory, stream, held = Allocator(driver), driver.create_stream(), []
+    _meanwhile(driver, [lambda: held.append(memory.malloc(64 * MIB, stream))])
+    with pytest.raises(OutOfMemory) as caught:
+        memory.malloc(512 * MIB, stream)
+    assert caught.value.free == 192 * MIB
+    memory.free(held.pop())
+    memory.close()

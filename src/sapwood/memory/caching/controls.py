@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from sapwood.driver.api import StreamHandle
 from sapwood.driver.release import Release
@@ -33,6 +33,8 @@ Reclaimer = Callable[[Size], bool]
 """Asked for so many bytes; says whether anything was freed."""
 
 T = TypeVar("T")
+
+_LOOKS: Final = 16
 
 
 class Controls(Rounds):
@@ -235,11 +237,29 @@ class Controls(Rounds):
 
     def picture(self) -> Picture:
         """Return everything as plain values; a history remembers that it was made."""
-        free = self._state.driver.memory_info().free
-        with self._entered() as state:
+        with self._looking() as (state, free):
             drawn = portray(state, self.index, free)
             state.note_picture()
             return drawn
+
+    @contextmanager
+    def _looking(self, *streams: StreamHandle) -> Iterator[tuple[State, Size]]:
+        """Enter, and say what the device had free when all was as it is now.
+
+        It is asked without the lock, so again where memory came or went meanwhile.
+        """
+        segments = self._state.segments
+        for left in reversed(range(_LOOKS)):
+            before = segments.arrivals, segments.departures
+            free = self._state.driver.memory_info().free
+            quiet = self._look(*streams) if streams else ()
+            with self._entered(quiet=quiet) as state:
+                same = before == (segments.arrivals, segments.departures)
+                if same or not left:
+                    # What is held is not free, whatever came in between.
+                    most = max(state.total - segments.held, 0)
+                    yield state, free if same else Size(min(free, most))
+                    return
 
     def on_out_of_memory(self, observer: Observer) -> Callable[[], None]:
         """Tell of shortages before they are raised; returns what ends that."""

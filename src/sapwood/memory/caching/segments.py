@@ -36,12 +36,14 @@ class Segments:
     In bytes, ``held`` is the memory, ``addresses`` what is reserved for it, ``away``
     memory that has left the books but not the device, ``moved`` all that was ever
     mapped elsewhere. ``leaving`` are segments that somebody is taking memory from
-    just now: how many do. ``departures`` counts how often memory went.
+    just now: how many do. ``arrivals`` and ``departures`` count how often memory came
+    and went.
     """
 
     def __init__(self, driver: Driver, source: Source, blocks: Blocks) -> None:
         self.driver, self.source, self.blocks = driver, source, blocks
         self.held = self.addresses = self.away = self.moved = self.departures = 0
+        self.arrivals = 0
         self.leaving: dict[Segment, int] = {}
         self._starts: list[int] = []
         self._by_start: dict[int, Segment] = {}
@@ -95,6 +97,7 @@ class Segments:
         )
         segment.extents.append(Extent(address, size))
         self.held += size
+        self.arrivals += 1
         self._listed(segment)
         return segment
 
@@ -179,6 +182,7 @@ class Segments:
         for extent in extents:
             insort(segment.extents, extent)
         self.held += sum(extent.size for extent in extents)
+        self.arrivals += 1
 
     def unmap(self, extents: Sequence[Extent]) -> None:
         """Unmap extents; they keep their memory."""

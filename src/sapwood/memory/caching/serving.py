@@ -109,8 +109,7 @@ class Serving(Controls):
         return self._send(lambda state: crossing.lending(state, demand, over)).address
 
     def _shortage(self, demand: Demand) -> OutOfMemory:
-        free = self._state.driver.memory_info().free
-        with self._entered(quiet=self._look(demand.stream)) as state:
+        with self._looking(demand.stream) as (state, free):
             error = asking.refusal(state, demand, self.index, free)
             limit = state.limit
         for observer in tuple(self._observers):
