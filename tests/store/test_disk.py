@@ -357,6 +357,57 @@ def test_what_is_no_file_is_absent(path, kind):
     assert store.get("x") == b"2"
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_a_folder_in_the_place_of_a_file_is_moved_aside(path, full):
+    """By a put, too, which nobody asked before; what is in it is kept."""
+    store = DiskStore(path, LIMIT)
+    store.put("x", b"1")
+    file = _only_file(path)
+    file.unlink()
+    file.mkdir()
+    if full:
+        (file / "theirs").write_text("theirs")
+    store.put("x", b"2")
+    assert store.get("x") == b"2"
+    (aside,) = (path / "v1/damaged").iterdir()
+    assert [each.read_text() for each in aside.iterdir()] == ["theirs"] * full
+
+
+def test_a_folder_that_cannot_be_moved_aside_is_named(path):
+    """A put says so then, and leaves nothing behind."""
+    DiskStore(path, LIMIT).put("x", b"1")
+    file = _only_file(path)
+    file.unlink()
+    file.mkdir()
+
+    class Fixed(Files):
+        def rename(self, path, to):
+            if path == str(file):
+                raise PermissionError(errno.EACCES, "Permission denied")
+            super().rename(path, to)
+
+    store = DiskStore(path, LIMIT, files=Fixed())
+    with pytest.raises(PermissionError, match="a folder lies where x is to be") as told:
+        store.put("x", b"2")
+    assert told.value.filename == str(file)
+    with pytest.raises(StoreError, match="where it can be moved aside"):
+        store.get("x")
+    assert list((path / "v1/new").iterdir()) == []
+
+
+def test_a_file_that_was_made_longer_is_not_read_to_its_end(path):
+    """However long it is now, it is damaged, and gone with the first get."""
+    store = DiskStore(path, LIMIT)
+    for damage in (b"", b"1"):
+        store.put("x", damage)
+        os.truncate(_only_file(path), 1 << 40)
+        with pytest.raises(StoreError, match=r"it holds 10995116.* bytes"):
+            store.get("x")
+        assert store.get("x") is None
+    store.put("x", b"2")
+    assert store.get("x") == b"2"
+
+
 def test_damaged_files_are_kept_to_look_at(path):
     """The last few of them, as they were found."""
     store = DiskStore(path, LIMIT)

@@ -22,7 +22,7 @@ from sapwood.store.api import Item, Store, check_name, incomplete, too_large
 from sapwood.store.evict import Want, victims
 from sapwood.store.files import Files, write_all
 from sapwood.store.folder import Folder
-from sapwood.store.frame import accept, frame_size, seal
+from sapwood.store.frame import accept, check_head, frame_size, seal
 from sapwood.store.manifest import ENTRY, needs
 from sapwood.store.trust import check_own_file
 from sapwood.units import Size, size_text
@@ -163,6 +163,7 @@ class DiskStore:
         try:
             check_own_file(name, facts)
             head = self._files.read(fd, frame_size(name, 0))
+            check_head(name, head, facts.st_size - len(head))
             rest = self._files.read(fd, facts.st_size - len(head))
             return accept(name, head, rest)
         except StoreError:

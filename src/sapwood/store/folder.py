@@ -108,7 +108,27 @@ class Folder:
             self.files.make_folder(shard)
             self.files.sync_folder(self.inside)
             self.files.rename(path, f"{shard}/{name}")
+        except IsADirectoryError:
+            self._clear(name)
+            self.files.rename(path, f"{shard}/{name}")
         self.files.sync_folder(shard)
+
+    def _clear(self, name: str) -> None:
+        """Move aside the folder that somebody made where a file is to be."""
+        self.files.make_folder(self.damaged)
+        try:
+            self.files.rename(
+                self.file(name), f"{self.damaged}/{time.time_ns()}-{name}"
+            )
+        except FileNotFoundError:
+            return  # another process has moved it
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"a folder lies where {name} is to be stored, and cannot be moved "
+                f"aside ({error.strerror}). Remove it",
+                self.file(name),
+            ) from error
 
     def sweep(self) -> int:
         """Remove what dead writers left; return how many files that were."""

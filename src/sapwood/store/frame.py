@@ -14,7 +14,7 @@ from typing import Final
 from sapwood.errors import StoreError
 from sapwood.units import Size
 
-__all__ = ["accept", "frame_size", "seal"]
+__all__ = ["accept", "check_head", "frame_size", "seal"]
 
 _MAGIC: Final = b"sapwood\n"
 _VERSION: Final = 1
@@ -36,22 +36,30 @@ def seal(name: str, value: bytes) -> bytes:
     return fields + _digest(fields, name.encode(), value) + name.encode()
 
 
+def check_head(name: str, head: bytes, left: int) -> None:
+    """Raise `StoreError` where no ``left`` bytes can be what this head was sealed for.
+
+    So a file that somebody made longer is not read to its end.
+    """
+    if len(head) < _HEADER + len(name):
+        raise _damaged(name, "it ends inside its header")
+    magic, version, named, length = _FIELDS.unpack(head[: _FIELDS.size])
+    if magic != _MAGIC or version != _VERSION:
+        raise _damaged(name, "it is of another version, or no file of a store")
+    if head[_HEADER:] != name.encode() or named != len(name):
+        raise _damaged(name, "it was stored under another name")
+    if length != left:
+        raise _damaged(name, f"it holds {left} of {length} bytes")
+
+
 def accept(name: str, head: bytes, value: bytes) -> bytes:
     """Return ``value`` if it is what was sealed under ``name``.
 
     ``head`` is as much of the file as `seal` makes, ``value`` all the rest. Raises
     `StoreError` that says how it is not.
     """
-    if len(head) < _HEADER + len(name):
-        raise _damaged(name, "it ends inside its header")
+    check_head(name, head, len(value))
     fields, digest = head[: _FIELDS.size], head[_FIELDS.size : _HEADER]
-    magic, version, named, length = _FIELDS.unpack(fields)
-    if magic != _MAGIC or version != _VERSION:
-        raise _damaged(name, "it is of another version, or no file of a store")
-    if head[_HEADER:] != name.encode() or named != len(name):
-        raise _damaged(name, "it was stored under another name")
-    if length != len(value):
-        raise _damaged(name, f"it holds {len(value)} of {length} bytes")
     if digest != _digest(fields, head[_HEADER:], value):
         raise _damaged(name, "it is not what its digest says")
     return value

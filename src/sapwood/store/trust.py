@@ -43,6 +43,7 @@ def check_own_file(name: str, facts: os.stat_result) -> None:
     """
     if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
         raise StoreError(
-            f"what lies where {name} is stored is no file of this user's. Nothing "
-            "needs doing: it counts as absent, and the next put writes it anew"
+            f"what lies where {name} is stored is no file of this user's. It counts as "
+            "absent. Nothing needs doing where it can be moved aside: then the next "
+            "put writes it anew"
         )
