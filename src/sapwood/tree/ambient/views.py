@@ -158,13 +158,6 @@ _OWN_ITEMS = {list, deque, dict, Counter, OrderedDict, defaultdict}
 _PLAIN = {bool, int, float, complex, str, bytes, type(None), type(...), range}
 
 
-def _items(thing: Any) -> Sequence[Any]:
-    if type(thing) in _OWN_ITEMS:
-        return thing  # type: ignore[no-any-return]
-    # No method that a class of the user's may have in their place.
-    return [*deque.__iter__(thing)] if isinstance(thing, deque) else list.copy(thing)
-
-
 def _dotted(path: str, _: Any, key: Any) -> str:
     return f"{path}.{key}"
 
