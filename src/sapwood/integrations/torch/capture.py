@@ -95,8 +95,8 @@ class TorchOwner:
         self._functions: Any = _C._cuda_customAllocator(*functions)
         # The pool keeps a bare pointer to them, whatever a collection lets go of first.
         last = self._segments, self._functions
-        self._finally = weakref.finalize(self, _close, *last)
-        self._finally.atexit = False
+        self._collected = weakref.finalize(self, _out.append, last)
+        self._collected.atexit = False
         # A pool is of the device that is current where it is made, and of no other.
         with torch.cuda.device(place):
             self._pool: Any = torch.cuda.MemPool(self._functions)
@@ -338,7 +338,8 @@ class TorchOwner:
             # The graph goes first: the pool gives back what no graph can use.
             self._graph = None
             self._pool = None
-            self._finally()
+            self._collected.detach()
+            _close(self._segments, self._functions)
         return False
 
 

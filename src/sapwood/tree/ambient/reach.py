@@ -10,6 +10,7 @@ import builtins
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, Final, Literal, NamedTuple
 
 from sapwood.errors import CaptureError
@@ -197,11 +198,11 @@ class Walk:
         return [n for n, node in enumerate(self.nodes) if self._is_held(node)]
 
     def hold(self, number: int) -> Callable[[], object]:
-        """Return a reference to a node, weak where there can be weak ones.
-
-        Nor is the function itself: whoever can call it has it.
-        """
-        return Identity(self.nodes[number].value).target
+        """Return a reference to a node; only the function itself is kept alive."""
+        value = self.nodes[number].value
+        if isinstance(value, FunctionType):
+            return lambda: value
+        return Identity(value).target
 
     def guarded(self) -> list[Inside]:
         """Return what guards look at: all but arguments and states that ever move."""
