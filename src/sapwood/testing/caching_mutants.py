@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sapwood.memory.caching import events, expand, grow, retry, streams
 from sapwood.memory.caching.allocator import Allocator
+from sapwood.memory.caching.controls import Controls
 from sapwood.memory.caching.gate import Gate
 from sapwood.memory.caching.leaving import Removal
 from sapwood.memory.caching.marking import Polling
@@ -150,9 +151,9 @@ CACHING_MUTANTS: Final = (
     ),
     _mutant(
         "asked under the lock",
-        Serving._shortage,  # noqa: SLF001
-        "free = ",
-        "free = self._lock.acquire() and ",
+        Controls._asked,  # noqa: SLF001
+        "return ",
+        "return self._lock.acquire() and ",
     ),
     Mutant("fraction ignored", _unlimited),
     _mutant(

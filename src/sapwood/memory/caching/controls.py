@@ -251,7 +251,7 @@ class Controls(Rounds):
         segments = self._state.segments
         for left in reversed(range(_LOOKS)):
             before = segments.arrivals, segments.departures
-            free = self._state.driver.memory_info().free
+            free = self._asked()
             quiet = self._look(*streams) if streams else ()
             with self._entered(quiet=quiet) as state:
                 same = before == (segments.arrivals, segments.departures)
@@ -260,6 +260,10 @@ class Controls(Rounds):
                     most = max(state.total - segments.held, 0)
                     yield state, free if same else Size(min(free, most))
                     return
+
+    def _asked(self) -> Size:
+        """Say what the device has free; it is asked without the lock."""
+        return self._state.driver.memory_info().free
 
     def on_out_of_memory(self, observer: Observer) -> Callable[[], None]:
         """Tell of shortages before they are raised; returns what ends that."""
