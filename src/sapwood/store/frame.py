@@ -37,18 +37,12 @@ def seal(name: str, value: bytes) -> bytes:
 
 
 def check_head(name: str, head: bytes, left: int) -> None:
-    """Raise `StoreError` where no ``left`` bytes can be what this head was sealed for.
+    """Raise `StoreError` where ``left`` bytes are more than this head was sealed for.
 
     So a file that somebody made longer is not read to its end.
     """
-    if len(head) < _HEADER + len(name):
-        raise _damaged(name, "it ends inside its header")
-    magic, version, named, length = _FIELDS.unpack(head[: _FIELDS.size])
-    if magic != _MAGIC or version != _VERSION:
-        raise _damaged(name, "it is of another version, or no file of a store")
-    if head[_HEADER:] != name.encode() or named != len(name):
-        raise _damaged(name, "it was stored under another name")
-    if length != left:
+    length = _length(name, head)
+    if left > length:
         raise _damaged(name, f"it holds {left} of {length} bytes")
 
 
@@ -58,11 +52,25 @@ def accept(name: str, head: bytes, value: bytes) -> bytes:
     ``head`` is as much of the file as `seal` makes, ``value`` all the rest. Raises
     `StoreError` that says how it is not.
     """
-    check_head(name, head, len(value))
+    length = _length(name, head)
     fields, digest = head[: _FIELDS.size], head[_FIELDS.size : _HEADER]
+    if length != len(value):
+        raise _damaged(name, f"it holds {len(value)} of {length} bytes")
     if digest != _digest(fields, head[_HEADER:], value):
         raise _damaged(name, "it is not what its digest says")
     return value
+
+
+def _length(name: str, head: bytes) -> int:
+    """Return how many bytes were sealed; raises where they were no value of a name."""
+    if len(head) < _HEADER + len(name):
+        raise _damaged(name, "it ends inside its header")
+    magic, version, named, length = _FIELDS.unpack(head[: _FIELDS.size])
+    if magic != _MAGIC or version != _VERSION:
+        raise _damaged(name, "it is of another version, or no file of a store")
+    if head[_HEADER:] != name.encode() or named != len(name):
+        raise _damaged(name, "it was stored under another name")
+    return int(length)
 
 
 def _digest(fields: bytes, name: bytes, value: bytes) -> bytes:

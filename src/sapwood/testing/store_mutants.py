@@ -43,7 +43,7 @@ STORE_MUTANTS: Final = (
     ),
     _mutant(
         "name unchecked",
-        frame.accept,
+        frame._length,  # noqa: SLF001
         "if head[_HEADER:] != name.encode() or named",
         "if named",
     ),
