@@ -149,9 +149,8 @@ class Runner:
         return passage
 
     def __del__(self) -> None:
-        # Nobody can call the function any more: its recordings go with it.
-        families = getattr(self, "families", None)  # none: it was not made to the end
-        if families is not None and families.nodes:
+        # Nobody can call the function any more: its recordings go, if it was ever made.
+        if (families := getattr(self, "families", None)) and families.nodes:
             item = (self.forest.fell_all, tuple(families.nodes))
             self.forest.device.returns.append(item)
 
