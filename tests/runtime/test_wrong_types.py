@@ -70,7 +70,7 @@ def test_the_least_limit_gives_something(page):
 @pytest.mark.parametrize("limit", ["2GB", "512 MB", "1 page", 2.5], ids=str)
 def test_what_is_no_limit_is_answered_with_the_units(limit):
     """Those that are known, and what there may be at least."""
-    with pytest.raises(sw.MisuseError, match=r"KiB, MiB or GiB.*from one page"):
+    with pytest.raises(sw.MisuseError, match=r"KiB, MiB, GiB or TiB.*from one page"):
         sw.Runtime("emulated", memory_limit=limit)
 
 

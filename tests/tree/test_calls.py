@@ -38,7 +38,7 @@ def test_a_function_whose_making_was_interrupted_goes_quietly(monkeypatch):
     with Runtime(device="emulated") as rt:
         f, x = rt.graph(lambda x: x + 1.0), rt.array(np.zeros(2))
 
-        def interrupt(_target):
+        def interrupt(*_):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
