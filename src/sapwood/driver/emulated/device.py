@@ -59,7 +59,7 @@ _devices: WeakSet[Emulated] = WeakSet()
 
 
 class _uncollected:
-    """A device that is written in C would have no finaliser run inside its calls."""
+    # A device in C has no finaliser run inside a call. No lock: one could wait there.
 
     def __enter__(self) -> None:
         self._had = gc.isenabled()

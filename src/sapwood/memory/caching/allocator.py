@@ -22,7 +22,7 @@ from sapwood.memory.caching.settings import DEFAULT, Settings, settings_of
 from sapwood.memory.caching.sizes import GRAIN, LARGEST_SMALL
 from sapwood.memory.caching.source import DriverSource, Source
 from sapwood.memory.caching.state import State, outside
-from sapwood.memory.kinds import check_address, check_size, check_stream
+from sapwood.memory.checks import check_address, check_size, check_stream
 from sapwood.units import Addr, Size
 
 __all__ = ["Allocator"]

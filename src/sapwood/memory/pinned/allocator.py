@@ -20,7 +20,7 @@ from sapwood.driver.release import Release
 from sapwood.errors import DriverError, MisuseError, OutOfMemory
 from sapwood.memory.caching.picture import PoolId
 from sapwood.memory.caching.settings import DEFAULT, Settings, settings_of
-from sapwood.memory.kinds import check_address, check_size, check_stream
+from sapwood.memory.checks import check_address, check_size, check_stream
 from sapwood.memory.pinned.block import Block, Segment
 from sapwood.memory.pinned.intake import Intake
 from sapwood.memory.pinned.pools import Pool
