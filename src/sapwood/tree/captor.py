@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from time import monotonic
+from time import monotonic, sleep
 from typing import Final, Protocol
 
 from sapwood.driver.api import Driver, GraphHandle
@@ -25,8 +25,10 @@ from sapwood.units import Addr, Size, size_text
 __all__ = ["Adopting", "Captor", "forgotten", "lasting", "told_of"]
 
 _NOTHING: Final[Mapping[Addr, int]] = {}
-PATIENCE: Final = 0.05
+PATIENCE: Final = 0.5
 """For how many seconds other threads may hold what the function has made."""
+
+_PAUSE: Final = 1e-3  # seconds
 
 
 class Captor(Protocol):
@@ -112,6 +114,7 @@ def lasting(lost: Callable[[], list[tuple[Addr, Size]]]) -> list[tuple[Addr, Siz
     found, deadline = lost(), monotonic() + PATIENCE
     while found and monotonic() < deadline:
         gc.collect()
+        sleep(_PAUSE)  # a collection leaves no other thread its turn
         found = lost()
     return found
 

@@ -327,7 +327,9 @@ class PinnedAllocator:
     def _grow(self, pool: Pool, request: Request) -> Block:
         """Return a block of a new segment, or what can be had where there is none."""
         self._reserve(pool)
-        for relieve in (self.empty_cache, self._intake.wait, self.empty_cache):
+        intake = self._intake
+        # What comes back is asked for before it is evicted: it may be what is wanted.
+        for relieve in (intake.poll, intake.evict, intake.wait, intake.evict):
             with suppress(OutOfMemory):
                 return self._attempt(pool, request)
             relieve()
