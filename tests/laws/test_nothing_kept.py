@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -159,3 +160,52 @@ def test_an_exception_beside_live_parts(rt, storages, hidden, where, call):
         with rt.step():
             pass
         assert storages() == 0, i
+
+
+def _by_attribute(rt, model):
+    @rt.graph
+    def step(x):
+        return x + model.weight
+
+    model.step = step
+
+
+def _by_list(rt, model):
+    model.steps = steps = []
+
+    @rt.graph
+    def step(x):
+        return x + model.weight * len(steps)
+
+    steps.append(step)
+    model.step = step
+
+
+def _by_recursion(rt, model):
+    @rt.graph
+    def step(x, n=1):
+        return step(x, n - 1) if n else x + model.weight
+
+    model.step = step
+
+
+@pytest.mark.parametrize("tie", [_by_attribute, _by_list, _by_recursion])
+@pytest.mark.parametrize("calls", [1, 2, 5])
+def test_a_function_that_reaches_itself(rt, storages, tie, calls):
+    """It is garbage once nobody else has it, and so is what it reaches."""
+    before = storages(), rt.memory_stats()["ranges"]
+    model, x = Thing(), rt.array(np.ones(4))
+    model.weight = rt.array(np.ones(4))
+    tie(rt, model)
+    for _ in range(calls):
+        assert np.asarray(model.step(x)).tolist() == [2.0] * 4
+    gone = weakref.ref(model)
+    del model, x
+    gc.collect()
+    assert gone() is None
+    rt.memory_stats()  # gives back what finalisers have left
+    assert (storages(), rt.memory_stats()["ranges"]) == before
+
+
+class Thing:
+    """Holds what it is given."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from sapwood.tree import session
 from sapwood.tree.parameters import check_kind
+from sapwood.tree.weakly import weakly
 
 __all__ = ["Eager", "eager"]
 
@@ -84,7 +85,7 @@ class _Method:
 
     def held(self) -> Callable[[], Callable[..., Any] | None]:
         """Return what binds the live part anew, while its object is alive."""
-        part, instance = self._part.held(), _weakly(self.__self__)
+        part, instance = self._part.held(), weakly(self.__self__)
 
         def bound() -> Callable[..., Any] | None:
             function, owner = part(), instance()
@@ -96,10 +97,3 @@ class _Method:
 
     def __repr__(self) -> str:
         return f"{self._part!r} of {self.__self__!r}"
-
-
-def _weakly(value: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return lambda: value

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from sapwood.errors import MisuseError
 from sapwood.tree.kinds import Container, dataclass_parts, named_tuple_parts
+from sapwood.tree.weakly import weakly
 
 __all__ = [
     "Identity",
@@ -334,11 +335,7 @@ class Identity:
 
     def __init__(self, value: object) -> None:
         self._hash = id(value)
-        self.target: Callable[[], object]
-        try:
-            self.target = weakref.ref(value)
-        except TypeError:
-            self.target = lambda: value
+        self.target: Callable[[], object] = weakly(value)
 
     def __eq__(self, other: object) -> bool:
         if self is other:

@@ -20,11 +20,11 @@ from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.integrations.torch.history import History, lives_of
 from sapwood.integrations.torch.layout import text
 from sapwood.integrations.torch.moments import Moments
+from sapwood.integrations.torch.pool import Pool
 from sapwood.integrations.torch.snapshots import unharmed
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.fold import Life
 from sapwood.memory.guest import GuestStream
-from sapwood.memory.native import Segments, open_segments
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.containers import flatten
@@ -88,19 +88,10 @@ class TorchOwner:
         base, size = range_.lend(room)
         # Where there is as much as can be taken, nothing need be shared in turn.
         self._shares = idle < size
-        page = range_.pages.page
-        self._segments = open_segments(base, size, device=place.index, page=page)
-        # Torch's class for these would load the library anew every time.
-        functions = self._segments.serve, self._segments.take_back
-        self._functions: Any = _C._cuda_customAllocator(*functions)
-        # The pool keeps a bare pointer to them, whatever a collection lets go of first.
-        last = self._segments, self._functions
-        self._collected = weakref.finalize(self, _out.append, last)
-        self._collected.atexit = False
-        # A pool is of the device that is current where it is made, and of no other.
-        with torch.cuda.device(place):
-            self._pool: Any = torch.cuda.MemPool(self._functions)
-        self._graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
+        self._pool = Pool(base, size, place, range_.pages.page)
+        # Where a collection finds both, it would end their parts in any order.
+        self._end = weakref.finalize(self, self._pool.end)
+        self._end.atexit = False
         self._generator = torch.cuda.default_generators[place.index]
         self._history = History(place.index)
         self._moments = self._moments_of(())
@@ -112,7 +103,7 @@ class TorchOwner:
     @property
     def short(self) -> bool:
         """Whether torch has asked for a segment that no addresses were left for."""
-        return self._segments.counters().refused > 0
+        return self._pool.segments.counters().refused > 0
 
     def _moments_of(self, stages: Sequence[Storage]) -> Moments:
         raw = self._framework.theirs(self._stream).cuda_stream
@@ -166,7 +157,7 @@ class TorchOwner:
                 self._moments.begin()
                 self._history.begin()
             with self._on_stream():
-                self._graph.capture_begin(
+                self._pool.graph.capture_begin(
                     pool=self._pool.id, capture_error_mode="thread_local"
                 )
             self._framework.moments = self._moments if self._shares else None
@@ -176,19 +167,19 @@ class TorchOwner:
         """End the capture; return the address of its graph."""
         try:
             with self._ending():
-                self._graph.capture_end()
+                self._pool.graph.capture_end()
         except RuntimeError as error:
             says = str(error).partition("\n")[0]
             raise DriverError(
                 "capture_end", 901, "STREAM_CAPTURE_INVALIDATED", says
             ) from None
-        raw: int = self._graph.raw_cuda_graph()
+        raw: int = self._pool.graph.raw_cuda_graph()
         return raw
 
     def abandon(self) -> None:
         """End a capture that nobody wants."""
         with suppress(RuntimeError), self._ending():
-            self._graph.capture_end()
+            self._pool.graph.capture_end()
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
@@ -218,7 +209,7 @@ class TorchOwner:
             # What the end of the capture would have made the graph do at its own.
             _C._cuda_releasePool(at, pool)
         with suppress(RuntimeError):
-            self._graph.reset()
+            self._pool.graph.reset()
         again = torch.cuda.CUDAGraph()
         with warnings.catch_warnings(), suppress(RuntimeError):
             warnings.simplefilter("ignore")
@@ -247,7 +238,7 @@ class TorchOwner:
     def _spans(self) -> list[tuple[Addr, Addr]]:
         return [
             (each.address, Addr(each.address + each.size))
-            for each in self._segments.log()
+            for each in self._pool.segments.log()
             if each.what == "served"
         ]
 
@@ -306,14 +297,14 @@ class TorchOwner:
 
     def instantiate(self) -> int:
         """Make the graph launchable; return the address of that."""
-        self._graph.instantiate()
-        raw: int = self._graph.raw_cuda_graph_exec()
+        self._pool.graph.instantiate()
+        raw: int = self._pool.graph.raw_cuda_graph_exec()
         return raw
 
     def launch(self) -> None:
         """Launch on torch's current stream, after what random numbers need."""
         before = self._generator.get_offset()
-        self._graph.replay()
+        self._pool.graph.replay()
         if not self._known:
             # Only a graph that drew random numbers moves the generator.
             self._known = True
@@ -330,16 +321,12 @@ class TorchOwner:
         It knows its allocations by their addresses, which must not be anybody else's
         before.
         """
-        if self._pool is None:
+        if not self._end.alive:
             return False
         if self.survivors():
             return True
         if self._closed:
-            # The graph goes first: the pool gives back what no graph can use.
-            self._graph = None
-            self._pool = None
-            self._collected.detach()
-            _close(self._segments, self._functions)
+            self._end()
         return False
 
 
@@ -353,18 +340,3 @@ def _whereabouts(tensors: Sequence[Any]) -> list[list[Any]]:
         [*map(torch.Tensor.stride, tensors)],
         [*map(attrgetter("dtype"), tensors)],
     ]
-
-
-_out: list[tuple[Segments, Any]] = []
-
-
-def _close(segments: Segments, functions: Any) -> None:
-    """Close segments, and those that torch had not given back before.
-
-    Until it has, it calls their functions, and must find them.
-    """
-    _out.append((segments, functions))
-    for each in list(_out):
-        if not each[0].counters().held:
-            _out.remove(each)
-            each[0].close()

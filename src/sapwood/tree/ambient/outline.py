@@ -5,7 +5,6 @@ With it come the steps that read every slot again, and what a walk decided by.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from types import BuiltinFunctionType, CodeType
@@ -29,6 +28,7 @@ from sapwood.tree.ambient.scope import Opening
 from sapwood.tree.ambient.starts import Start
 from sapwood.tree.ambient.steps import Program, assembled
 from sapwood.tree.ambient.views import View
+from sapwood.tree.weakly import weakly
 
 __all__ = [
     "Asked",
@@ -51,14 +51,6 @@ def is_settled(value: object) -> bool:
     if cls is tuple or cls is frozenset:
         return all(map(is_settled, value))  # type: ignore[call-overload]
     return cls in _SETTLED
-
-
-def held(value: object) -> Callable[[], object]:
-    """Return a reference to an object; one that cannot be weak holds it."""
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return lambda: value
 
 
 class Plain(NamedTuple):
@@ -168,7 +160,7 @@ class _Draft:
         self.walk, self.nodes = walk, nodes
         starts = [n for n, node in enumerate(nodes) if node.step is None]
         self.places = {number: place for place, number in enumerate(starts)}
-        self.roots = [held(nodes[number].value) for number in starts]
+        self.roots = [weakly(nodes[number].value) for number in starts]
         self.checks: list[Check] = []
         self.reads = 0
         self.plain: list[Plain] = []
@@ -253,12 +245,12 @@ class _Draft:
         things = [self.reads + self.places[number] for number in range(len(nodes))]
         shut = [k for k, each in enumerate(begins) if not self._opens(each.value)]
         return Outline(
-            begins=[(each.path, held(each.value), each.parameter) for each in begins],
+            begins=[(each.path, weakly(each.value), each.parameter) for each in begins],
             shut=shut,
             walked=[k for k in range(len(begins)) if k not in shut],
             nodes=[_without_value(node) for node in nodes],
             things=things,
-            classes=[held(type(node.value)) for node in nodes],
+            classes=[weakly(type(node.value)) for node in nodes],
             frames=[_with_nodes(frame, things) for frame in frames],
             plain=self.plain,
             doubts=self.doubts,

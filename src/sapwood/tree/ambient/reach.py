@@ -10,7 +10,6 @@ import builtins
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
 from typing import Any, Final, Literal, NamedTuple
 
 from sapwood.errors import CaptureError
@@ -27,6 +26,7 @@ from sapwood.tree.ambient.starts import starts
 from sapwood.tree.ambient.tensors import is_tensor
 from sapwood.tree.ambient.views import View
 from sapwood.tree.containers import Identity, constant_key, container_of
+from sapwood.tree.weakly import weakly
 
 __all__ = [
     "LIMIT",
@@ -198,11 +198,11 @@ class Walk:
         return [n for n, node in enumerate(self.nodes) if self._is_held(node)]
 
     def hold(self, number: int) -> Callable[[], object]:
-        """Return a reference to a node; only the function itself is kept alive."""
-        value = self.nodes[number].value
-        if isinstance(value, FunctionType):
-            return lambda: value
-        return Identity(value).target
+        """Return a reference to a node, weak where there can be weak ones.
+
+        Nor is the function itself kept: whoever can call it has it.
+        """
+        return weakly(self.nodes[number].value)
 
     def guarded(self) -> list[Inside]:
         """Return what guards look at: all but arguments and states that ever move."""

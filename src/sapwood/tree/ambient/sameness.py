@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from sapwood.tree.ambient.reach import Inside, Row, Walk
 from sapwood.tree.ambient.standard import BUFFER
 from sapwood.tree.ambient.views import CELLS, FUNCTION
-from sapwood.tree.containers import Identity, constant_key
+from sapwood.tree.containers import constant_key
+from sapwood.tree.weakly import weakly
 
 __all__ = ["Apart", "Sameness", "firsts", "kept_apart", "twins"]
 
@@ -69,7 +70,7 @@ class Sameness(NamedTuple):
             for row in inside.rows
             if row.role == "array"
         ]
-        keys = [Identity(array).target for array in walk.array_keys()]
+        keys = [*map(weakly, walk.array_keys())]
         numbers += range(len(tested), len(tested) + len(keys))
         nodes = {at: node for node, at in places.items() if isinstance(node, int)}
         return cls(tuple(numbers), tuple(keys), nodes, tuple(walk.ids()), asks=True)

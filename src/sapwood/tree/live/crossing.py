@@ -7,7 +7,6 @@ for the parts to come.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -29,6 +28,7 @@ from sapwood.tree.outputs import Alias, Constant, Held, Output, Outputs, Same, V
 from sapwood.tree.session import Broken, LivePart, Session, entered
 from sapwood.tree.signature import NONE, Arrays, describe, look
 from sapwood.tree.watch import Allocations, Caught, Watched, warm_up
+from sapwood.tree.weakly import weakly_bound
 
 __all__ = [
     "REMEDY",
@@ -317,7 +317,7 @@ def _weak(output: Output) -> Output:
     if not isinstance(output, Constant):
         return output
     if isinstance(output.value, MethodType):
-        return Held(weakref.WeakMethod(output.value))
+        return Held(weakly_bound(output.value))
     if isinstance(output.value, type | ModuleType | BuiltinFunctionType):
         return output
     key = constant_key(output.value)

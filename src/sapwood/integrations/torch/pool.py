@@ -1,0 +1,57 @@
+"""A pool of torch's allocator over addresses of ours, and the graph that uses it.
+
+Torch keeps bare pointers to the functions that serve a pool: whoever ends it, they go
+last, when torch has given all segments back.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from sapwood.memory.native import Segments, open_segments
+from sapwood.units import Addr, Size
+
+__all__ = ["Pool"]
+
+_C: Any = torch._C
+
+
+class Pool:
+    """Torch's pool ``id`` over ``segments`` of ours, and a ``graph``."""
+
+    def __init__(self, base: Addr, size: Size, place: torch.device, page: Size) -> None:
+        self.segments = open_segments(base, size, device=place.index, page=page)
+        # Torch's class for these would load the library anew every time.
+        self._functions: Any = _C._cuda_customAllocator(
+            self.segments.serve, self.segments.take_back
+        )
+        # A pool is of the device that is current where it is made, and of no other.
+        with torch.cuda.device(place):
+            self._pool: Any = torch.cuda.MemPool(self._functions)
+        self.id: tuple[int, int] = self._pool.id
+        self.graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
+
+    def end(self) -> None:
+        """Let go of graph and pool; what serves them goes when torch is done with it.
+
+        That is when all tensors are gone, and then the end of another pool sees to it.
+        """
+        # The graph goes first: the pool gives back what no graph can use.
+        self.graph = None
+        self._pool = None
+        _ended.append((self.segments, self._functions))
+        for each in [each for each in _ended if not each[0].counters().held]:
+            _close(each)
+
+
+_ended: list[tuple[Segments, Any]] = []
+
+
+def _close(ended: tuple[Segments, Any]) -> None:
+    """Close what served a pool, once: a finaliser in here may have come before."""
+    with suppress(ValueError):
+        _ended.remove(ended)
+        ended[0].close()
