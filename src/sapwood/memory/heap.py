@@ -130,7 +130,7 @@ class Heap:
         try:
             for other in users:
                 stream.wait(other)
-        except DriverError:
+        except BaseException:
             self.give(address, end, tuple(users))
             raise
         storage = Storage(address, size, _Block(self, address, end), self.returns)

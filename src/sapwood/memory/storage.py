@@ -84,7 +84,7 @@ class Storage:
         captured: bool = False,
     ) -> None:
         self.address, self.size = address, size
-        self.token, self.dropped = token, dropped
+        self.token = token
         self.captured = captured
         self.writer: Stream | None = None
         self.readers: tuple[Stream, ...] = ()
@@ -92,9 +92,14 @@ class Storage:
         self.stale: str | None = None
         self.trap: Callable[[Storage], None] | None = None
         self.remedy = "Copy it before, or name it in step(keep=...)"
+        self.dropped = dropped
 
     def __del__(self) -> None:
-        self.dropped.append((self.token.ended, self.users()))
+        try:
+            dropped = self.dropped
+        except AttributeError:
+            return  # an interrupt came before it was anything's
+        dropped.append((self.token.ended, self.users()))
 
     def users(self) -> tuple[Stream, ...]:
         """Return the streams whose work may still be using these bytes."""

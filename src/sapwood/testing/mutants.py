@@ -50,12 +50,12 @@ MEMORY_MUTANTS: Final = (
     ),
     _mutant("holds not counted", Pages.drop, "if holds > 1:", "if False:"),
     _mutant("coalescing skipped", Silo.join, "if after.state is FREE:", "if False:"),
-    _mutant("wait lost in a split", Uses.take, "if end < stop:", "if False:"),
+    _mutant("wait lost in a split", Uses.take, "(end, hi, behind)", "(hi, hi, behind)"),
     _mutant(
         "wait lost in a merge",
         Uses.take,
-        "found.update(dict.fromkeys(streams))",
-        "found = dict.fromkeys(streams)",
+        "for *_, streams in touched",
+        "for *_, streams in touched[-1:]",
     ),
     _mutant(
         "read hazard dropped",

@@ -12,7 +12,7 @@ from typing import Final
 
 from sapwood.driver.api import Driver, StreamHandle, check_driver
 from sapwood.memory.caching import asking, streams, upkeep
-from sapwood.memory.caching.block import ALLOCATED, FREE, Block
+from sapwood.memory.caching.block import ALLOCATED, Block
 from sapwood.memory.caching.gate import BUSY
 from sapwood.memory.caching.marking import marking
 from sapwood.memory.caching.records.ledger import JOURNAL_LIMIT
@@ -86,10 +86,9 @@ class Allocator(Serving):
             if silo is not None and silo.plain and not self._mode and need > 0:
                 self._mode = BUSY
                 try:
-                    block = silo.cut(need, self._blocks, self._spare)
+                    block = silo.cut(need, size, self._blocks, self._spare)
                     if block is not None:
-                        block.requested, block.state = size, ALLOCATED
-                        self._uses.append((silo, need, size, need))
+                        self._uses += ((silo, need, size, need),)
                 finally:
                     self._mode = self._calm
         except BaseException:
@@ -116,10 +115,10 @@ class Allocator(Serving):
             ):
                 self._mode = BUSY
                 try:
-                    size = -block.size
-                    self._uses.append((silo, size, -block.requested, size))
-                    block.state, block.requested, block.stack = FREE, 0, NO_STACK
+                    less, asked = -block.size, -block.requested
                     silo.join(block, blocks, self._spare)
+                    size = less
+                    self._uses += ((silo, size, asked, size),)
                 finally:
                     self._mode = self._calm
         except BaseException:

@@ -14,8 +14,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from sapwood.driver.api import StreamHandle
-from sapwood.memory.caching.block import FREE, UNMAPPED, Block, Blocks, Segment
+from sapwood.memory.caching.block import (
+    ALLOCATED,
+    FREE,
+    UNMAPPED,
+    Block,
+    Blocks,
+    Segment,
+)
 from sapwood.memory.caching.picture import SizeClass
+from sapwood.memory.caching.records.stacks import NO_STACK
 from sapwood.units import Addr, Size
 
 if TYPE_CHECKING:
@@ -67,27 +75,27 @@ class Silo:
 
     def add(self, block: Block) -> None:
         """Index a free block."""
-        size = block.size
+        reach = block.size
         if block.next.state is UNMAPPED:
-            size += block.next.size
-        block.reach = size
-        at = bisect_left(self.sizes, size)
-        if self.sizes[at] == size:
-            at = self.place(block, at)
-        self.sizes.insert(at, size)
-        self.free.insert(at, block)
+            reach += block.next.size
+        at = bisect_left(self.sizes, reach)
+        if self.sizes[at] == reach:
+            at = self._place(reach, block.address, at)
+        block.reach = reach
+        self.sizes[at:at] = (reach,)
+        self.free[at:at] = (block,)
 
     def remove(self, block: Block) -> None:
         """Take a free block out of the index."""
         at = bisect_left(self.sizes, block.reach)
         if self.free[at] is not block:
-            at = self.place(block, at)
+            at = self._place(block.reach, block.address, at)
         del self.sizes[at], self.free[at]
 
-    def place(self, block: Block, first: int) -> int:
+    def _place(self, reach: int, address: int, first: int) -> int:
         """Return where a block is, or goes, among those of its size from ``first``."""
-        last = bisect_right(self.sizes, block.reach, first)
-        return bisect_left(self.free, block.address, first, last, key=_address)
+        last = bisect_right(self.sizes, reach, first)
+        return bisect_left(self.free, address, first, last, key=_address)
 
     def fits(self, need: int) -> Iterator[Block]:
         """Yield the free blocks of at least ``need`` bytes, the best first."""
@@ -100,10 +108,13 @@ class Silo:
         """Yield the free blocks of at least ``least`` bytes, the largest first."""
         yield from reversed(self.free[bisect_left(self.sizes, least) : -1])
 
-    # What a hit does, each in one piece: calls would cost more than the work.
+    # What a hit does. Nothing is called from where state changes first, so that an
+    # interrupt, which comes where something is called, leaves all as it was.
 
-    def cut(self, need: int, blocks: Blocks, spare: list[Block]) -> Block | None:
-        """Take the best fit out of the index and give back what is too much of it.
+    def cut(
+        self, need: int, asked: int, blocks: Blocks, spare: list[Block]
+    ) -> Block | None:
+        """Let the best fit be allocated, and give back what is too much of it.
 
         None where no block of that size is mapped. ``spare`` are blocks of nothing.
         """
@@ -114,62 +125,74 @@ class Silo:
         if more < 0:
             return None
         if more == 0:
+            block.requested, block.state = asked, ALLOCATED
             del sizes[at], free[at]
             return block
-        start = block.address + need
+        start, after = block.address + need, block.next
+        reach = more + after.size if after.state is UNMAPPED else more
+        to = at
+        if sizes[at - 1] >= reach:
+            to = bisect_left(sizes, reach)
+            if sizes[to] == reach:
+                to = self._place(reach, start, to)
         rest = spare.pop() if spare else Block(start, more, block.segment)
-        rest.address, rest.size = start, more  # type: ignore[assignment]
-        rest.segment, rest.prev = block.segment, block
-        after = rest.next = block.next
+        rest.address, rest.size, rest.reach = start, more, reach  # type: ignore[assignment]
+        rest.segment, rest.prev, rest.next = block.segment, block, after
         after.prev = block.next = blocks[start] = rest
-        block.size = need
-        if after.state is UNMAPPED:
-            more += after.size
-        if sizes[at - 1] < more:
-            sizes[at] = rest.reach = more
-            free[at] = rest
+        block.size, block.requested, block.state = need, asked, ALLOCATED
+        if to == at:
+            sizes[at], free[at] = reach, rest
         else:
             del sizes[at], free[at]
-            self.add(rest)
+            sizes[to:to] = (reach,)
+            free[to:to] = (rest,)
         return block
 
     def join(self, block: Block, blocks: Blocks, spare: list[Block]) -> None:
-        """Index a block that is free now, as one with its free neighbours."""
+        """Let an allocated block be free, as one with its free neighbours."""
         sizes, free = self.sizes, self.free
-        size, at = block.size, 0
-        after = block.next
+        before, after = block.prev, block.next
+        whole, beyond, size = block, after, block.size
+        at = other = 0
         if after.state is FREE:
+            beyond, size = after.next, size + after.size
             at = bisect_left(sizes, after.reach)
             if free[at] is not after:
-                at = self.place(after, at)
-            del blocks[after.address]
-            size += after.size
-            spare.append(after)
-            after = block.next = after.next
-            after.prev = block
-        before = block.prev
+                at = self._place(after.reach, after.address, at)
         if before.state is FREE:
-            if at:
-                del sizes[at], free[at]
+            whole, size, other = before, size + before.size, at
             at = bisect_left(sizes, before.reach)
             if free[at] is not before:
-                at = self.place(before, at)
+                at = self._place(before.reach, before.address, at)
+        reach = size + beyond.size if beyond.state is UNMAPPED else size
+        to = at + 1
+        if not at or reach >= sizes[to]:
+            to = bisect_left(sizes, reach, to)
+            if sizes[to] == reach:
+                to = self._place(reach, whole.address, to)
+        if to - at == 1 and at and not other:
+            sizes[at], free[at] = reach, whole
+        else:
+            self._move(at, other, to, reach, whole)
+        whole.reach = reach
+        block.state, block.requested, block.stack = FREE, 0, NO_STACK
+        if beyond is not after:
+            del blocks[after.address]
+            spare += (after,)
+        if whole is not block:
             del blocks[block.address]
-            size += before.size
-            before.next, after.prev = after, before
-            spare.append(block)
-            block = before
-        block.size = size
-        if after.state is UNMAPPED:
-            size += after.size
-        block.reach = size
-        if at and size < sizes[at + 1]:
-            sizes[at], free[at] = size, block
-            return
-        if at:
+            spare += (block,)
+        whole.size, whole.next, beyond.prev = size, beyond, whole
+
+    def _move(self, at: int, other: int, to: int, reach: int, block: Block) -> None:
+        """Index a block before ``to``, and none at two other places; 0 is none."""
+        sizes, free = self.sizes, self.free
+        if other:
+            lo, hi = (at, other) if at < other else (other, at)
+            del sizes[hi], free[hi], sizes[lo], free[lo]
+            to -= 2
+        elif at:
             del sizes[at], free[at]
-        at = bisect_left(sizes, size)
-        if sizes[at] == size:
-            at = self.place(block, at)
-        sizes.insert(at, size)
-        free.insert(at, block)
+            to -= 1
+        sizes[to:to] = (reach,)
+        free[to:to] = (block,)

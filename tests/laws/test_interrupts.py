@@ -1,0 +1,103 @@
+"""Control-C, wherever it comes in a call: what is called next is right all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+from sapwood.testing.interrupts import interrupted
+
+BEFORE = 8
+"""Calls until those that come are replays of the quickest kind."""
+
+# What interrupts a finaliser, Python shows, and goes on.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
+def fn(x, n):
+    return x * 2 + n
+
+
+def expected(n):
+    return [2.0 * v + n for v in range(5)]
+
+
+class Scene:
+    """A graphed function, its argument, and results that are kept."""
+
+    def __init__(self, rt):
+        self.rt, self.f, self.kept = rt, rt.graph(fn), []
+        self.x = rt.array(np.arange(5.0))
+
+    def settle(self):
+        """Call until all calls are replays."""
+        for _ in range(BEFORE):
+            self.f(self.x, 1.0)
+
+    def check(self):
+        """Raise unless all results are right: those kept, and those to come."""
+        for n in (1.0, 2.0, 1.0):
+            assert np.asarray(self.f(self.x, n)).tolist() == expected(n)
+        for result in self.kept:
+            assert np.asarray(result).tolist() == expected(1.0)
+        assert np.asarray(self.x * 2 + 1.0).tolist() == expected(1.0)
+        del self.kept[6:]
+
+    def replay(self):
+        self.f(self.x, 1.0)
+
+    def keep(self):
+        self.kept.append(self.f(self.x, 1.0))
+
+    def drop(self):
+        self.kept.clear()
+        self.f(self.x, 1.0)
+
+    def eager(self):
+        self.kept.append(self.rt.array(np.arange(5.0)) * 2 + 1.0)
+
+
+@pytest.mark.parametrize("what", ["replay", "keep", "drop", "eager"])
+def test_calls(what):
+    """At every place: replays, results that are kept or let go of, eager work."""
+    with sw.Runtime(device="emulated") as rt:
+        scene = Scene(rt)
+        scene.settle()
+        for at in itertools.count(1):
+            where = interrupted(getattr(scene, what), at)
+            if where is None:
+                break
+            scene.check()
+        assert at > 20
+        scene.kept.clear()
+        before = scene.f.stats().replays
+        scene.settle()
+        assert scene.f.stats().replays == before + BEFORE
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+@pytest.mark.parametrize("start", range(4))
+def test_first_calls(call, start):
+    """At many places of warm-ups and recordings, and of the replay behind them."""
+    with sw.Runtime(device="emulated") as rt:
+        for at in range(1 + 17 * start, 4000, 68):
+            scene = Scene(rt)
+            for _ in range(call - 1):
+                scene.replay()
+            over = False
+            # What was mapped just then is known to nobody, who gives its range back.
+            with contextlib.suppress(sw.DriverError):
+                over = interrupted(scene.replay, at) is None
+            scene.check()
+            del scene
+            if over:
+                break
+        assert at > 60
+        gc.collect()
