@@ -6,7 +6,6 @@ last, when torch has given all segments back.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -52,6 +51,8 @@ _ended: list[tuple[Segments, Any]] = []
 
 def _close(ended: tuple[Segments, Any]) -> None:
     """Close what served a pool, once: a finaliser in here may have come before."""
-    with suppress(ValueError):
+    try:
         _ended.remove(ended)
-        ended[0].close()
+    except ValueError:
+        return
+    ended[0].close()
