@@ -173,3 +173,22 @@ def test_bytes_that_cannot_be_waited_for_stay_free(bench, page):
     other.synchronize()
     device.default.synchronize()
     assert bench.read(new, other) == 2
+
+
+def test_what_an_interrupt_stops_is_given_back(bench, page, monkeypatch):
+    """Control-C while old work is to be waited for: the bytes are free, and known."""
+    device, other = bench.device, bench.device.new_stream()
+    old = _make(bench, page)
+    bench.write(old, 1, device.default)
+    del old
+    device.returns.drain()
+    before = device.heap.used()
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(type(other), "wait", stop)
+        _make(bench, page, other)
+    assert device.heap.used() == before
+    assert device.default in device.heap.uses.streams()

@@ -149,3 +149,10 @@ def test_what_is_captured_counts_apart(bench, captured):
         fork.join()
     driver.destroy_graph(driver.end_capture(origin.handle))
     assert storage.users() == ((origin,) if captured else before)
+
+
+def test_what_was_never_made_goes_quietly():
+    """An interrupt may come between a storage and its first attribute."""
+    half = Storage.__new__(Storage)
+    del half
+    gc.collect()

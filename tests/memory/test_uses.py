@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.memory.uses import Uses
+from sapwood.testing.interrupts import interrupted
 
 SIZE = 24
 STREAMS = "abc"  # anything that can be told apart
@@ -45,3 +48,17 @@ def test_clearing_forgets_everything():
     uses.clear()
     assert not uses.take(0, 512)
     assert not uses.streams()
+
+
+def test_an_interrupted_take_forgets_nothing():
+    """Wherever Control-C comes in it, all bytes are used as they were before."""
+    for at in itertools.count(1):
+        uses = Uses()
+        for start, streams in (0, "a"), (8, "b"), (16, "c"):
+            uses.add(start, start + 8, frozenset(streams))
+        if interrupted(lambda: uses.take(4, 20), at) is None:  # noqa: B023
+            break
+        assert [*map(set, map(uses.take, range(24), range(1, 25)))] == [
+            {name} for name in "abc" for _ in range(8)
+        ]
+    assert at > 3

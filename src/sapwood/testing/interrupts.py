@@ -9,7 +9,7 @@ from __future__ import annotations
 import dis
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -25,15 +25,13 @@ _LOOKED: Final = {
 }
 
 
-def interrupted(
-    call: Callable[[], object], at: int, within: Sequence[str] = (_ROOT,)
-) -> str | None:
+def interrupted(call: Callable[[], object], at: int) -> str | None:
     """Interrupt a call at the place of that number, from 1; return where that was.
 
-    None where it was over before. Files count whose paths begin as one of ``within``;
-    of a device that is emulated nothing does, as a real one is not interrupted.
+    None where it was over before. Only the library's own code counts, and of that none
+    that emulates a device: a real one is not interrupted.
     """
-    tracer = _Tracer(at, tuple(within))
+    tracer = _Tracer(at)
     collects, traced = gc.isenabled(), sys.gettrace()
     gc.disable()
     sys.settrace(tracer.called)
@@ -52,16 +50,16 @@ def interrupted(
 class _Tracer:
     """Counts the places, and interrupts at one of them; `called` is to be set."""
 
-    def __init__(self, at: int, within: tuple[str, ...]) -> None:
+    def __init__(self, at: int) -> None:
         self.where: str | None = None
-        self._left, self._within = at, within
+        self._left = at
         self._latest: dict[FrameType, int] = {}
         self._returned = False
 
     def called(self, frame: FrameType, *_: Any) -> Any:
         """Have a frame be traced, if it counts."""
         name = frame.f_code.co_filename
-        if not name.startswith(self._within) or name.startswith(_APART):
+        if not name.startswith(_ROOT) or name.startswith(_APART):
             return None
         frame.f_trace_opcodes = True
         return self._traced
