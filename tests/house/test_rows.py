@@ -8,6 +8,8 @@ from collections import Counter
 
 import pytest
 
+pytestmark = pytest.mark.style
+
 ROWS = {"A": 12, "B": 19, "C": 19, "D": 40, "E": 27, "F": 12, "G": 16}
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 GROUP = re.compile(r"## ([A-G])\. ")

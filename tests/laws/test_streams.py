@@ -8,6 +8,8 @@ import random
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.every_kind
+
 
 def _work(x, y):
     h = x * 2

@@ -12,6 +12,8 @@ import pytest
 
 import sapwood as sw
 
+pytestmark = pytest.mark.every_kind
+
 
 def _work(x, y):
     h = x * 2

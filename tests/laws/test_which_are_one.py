@@ -433,6 +433,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.deep
 def test_what_would_be_wrong_is_seen(mutant):
     """Each of these, written wrongly, gives some call another's answer."""
     rig = Rig("latest")

@@ -10,6 +10,7 @@ from sapwood.testing.caching import Caching, small_caching_device
 from sapwood.testing.caching_mutants import CACHING_MUTANTS
 from sapwood.testing.seeded import steps_under, steps_until_caught
 
+pytestmark = pytest.mark.deep
 SEEDS = (1, 2, 3)
 
 

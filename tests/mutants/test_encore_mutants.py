@@ -11,6 +11,7 @@ from sapwood.testing.repeats import steps_until_wrong
 from sapwood.testing.seeded import steps_under
 from sapwood.testing.tree_mutants import ENCORE_MUTANTS
 
+pytestmark = pytest.mark.deep
 SEEDS = (1, 2, 3, 4, 5)
 DEVICES = (*VARIANTS, pytest.param(CUDA, marks=pytest.mark.gpu))
 

@@ -22,6 +22,7 @@ from sapwood.graphs.sections import join, split
 from sapwood.store import MemoryStore
 from sapwood.testing.file_mutants import FILE_MUTANTS
 
+pytestmark = pytest.mark.deep
 SEEDS = (1, 2, 3, 4, 5)
 
 

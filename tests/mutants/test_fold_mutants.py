@@ -10,6 +10,7 @@ from sapwood.testing.folded import steps_until_wrong
 from sapwood.testing.mutants import FOLD_MUTANTS
 from sapwood.testing.seeded import steps_under
 
+pytestmark = pytest.mark.deep
 SEEDS = (1, 2, 3, 4, 5)
 
 

@@ -10,6 +10,7 @@ from sapwood.testing.memory import Allocations, small_device
 from sapwood.testing.mutants import MEMORY_MUTANTS
 from sapwood.testing.seeded import steps_under, steps_until_caught
 
+pytestmark = pytest.mark.deep
 SEEDS = (1, 2, 3, 4, 5)
 
 

@@ -11,6 +11,7 @@ from sapwood.testing.seeded import steps_under, steps_until_caught
 from sapwood.testing.store import Puts
 from sapwood.testing.store_mutants import STORE_MUTANTS
 
+pytestmark = pytest.mark.deep
 SEEDS = (1, 2, 3, 4, 5)
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -12,6 +12,7 @@ from sapwood.testing.tree import Calls
 from sapwood.testing.tree_mutants import TREE_MUTANTS, miswritten
 from sapwood.tree.miss import Miss, Why
 
+pytestmark = pytest.mark.deep
 SEEDS = (1, 2, 3, 4, 5)
 
 

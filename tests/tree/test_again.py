@@ -441,6 +441,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.deep
 def test_mutants_are_caught(name, tmp_path, monkeypatch):
     """Each under one of the seeds at least."""
     right, wrong = MUTANTS[name]

@@ -20,12 +20,14 @@ def _run(number):
 
 
 @pytest.mark.parametrize("number", SEEDS)
+@pytest.mark.deep
 def test_nothing_is_caught_where_nothing_is_wrong(number):
     """The machine passes on the library as it is, under the same seeds."""
     assert _run(number) is None
 
 
 @pytest.mark.parametrize("mutant", PINNED_MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.deep
 def test_every_mutant_is_caught(mutant, capsys):
     """Under every seed; the steps to detection are printed."""
     steps = steps_under(mutant.name, mutant.patch, SEEDS, _run)
