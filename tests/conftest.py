@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from sapwood.uncollected import forget, uncollecting
+
 settings.register_profile("dev", deadline=None, max_examples=30)
 settings.register_profile(
     "ci",
@@ -24,6 +26,23 @@ settings.register_profile("night", deadline=None, max_examples=3_000)
 settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "dev")
 )
+
+
+@pytest.fixture(autouse=True)
+def _collects_as_before():
+    """Fail a test that leaves Python's collecting another; put it right for others."""
+    before = gc.isenabled(), gc.get_threshold()
+    yield
+    left, after = uncollecting(), (gc.isenabled(), gc.get_threshold())
+    if left or after != before:
+        forget()
+        gc.set_threshold(*before[1])
+        (gc.enable if before[0] else gc.disable)()
+        pytest.fail(
+            f"collecting was (enabled, thresholds) {before} and is {after}"
+            f"{'; not given back by ' if left else ''}{', '.join(map(repr, left))}",
+            pytrace=False,
+        )
 
 
 @pytest.fixture(autouse=True)
