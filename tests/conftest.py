@@ -6,7 +6,26 @@ import gc
 
 import pytest
 
+from sapwood.uncollected import forget, uncollecting
+
 pytest_plugins = ("tests.tiers",)
+
+
+@pytest.fixture(autouse=True)
+def _collects_as_before():
+    """Fail a test that leaves Python's collecting another; put it right for others."""
+    before = gc.isenabled(), gc.get_threshold()
+    yield
+    left, after = uncollecting(), (gc.isenabled(), gc.get_threshold())
+    if left or after != before:
+        forget()
+        gc.set_threshold(*before[1])
+        (gc.enable if before[0] else gc.disable)()
+        pytest.fail(
+            f"collecting was (enabled, thresholds) {before} and is {after}"
+            f"{'; not given back by ' if left else ''}{', '.join(map(repr, left))}",
+            pytrace=False,
+        )
 
 
 @pytest.fixture(autouse=True)

@@ -94,11 +94,13 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_makereport(item):
     """Remember failures: their tracebacks keep arrays, which is no leak."""
     # A finaliser that runs while CPython 3.11 parses a traceback's lines breaks it.
+    had = gc.isenabled()
     gc.disable()
     try:
         report = yield
     finally:
-        gc.enable()
+        if had:
+            gc.enable()
     if report.failed or report.outcome == "xfailed":
         item.stash[_OUTCOME] = True
     return report

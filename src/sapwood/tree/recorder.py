@@ -37,8 +37,8 @@ from sapwood.tree.roles import History, Role, assign
 from sapwood.tree.session import Session, Unready
 from sapwood.tree.signature import Arrays, Call, Place, look
 from sapwood.tree.stage import landing, late_stages, stand_ins
-from sapwood.tree.uncollected import uncollected
 from sapwood.tree.watch import Capture, Captured, Caught
+from sapwood.uncollected import uncollected
 from sapwood.units import Addr
 
 __all__ = [
@@ -237,8 +237,8 @@ def take(
     before = order.survey(arguments)
     order.check_same(before)
     try:
-        with uncollected():
-            captured = capture.run(order.fn, args, kwargs, Session(tolerant=False))
+        session = Session(tolerant=False)
+        captured = uncollected(capture, capture.run, order.fn, args, kwargs, session)
     except BaseException:
         changes = order.survey(arguments).changes_since(before)
         undo_bound(changes)

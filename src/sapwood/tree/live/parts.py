@@ -61,8 +61,8 @@ from sapwood.tree.roles import Role
 from sapwood.tree.session import LivePart, Session
 from sapwood.tree.signature import Place, look
 from sapwood.tree.stage import late_stages
-from sapwood.tree.uncollected import collected, uncollected
 from sapwood.tree.watch import Capture, Caught
+from sapwood.uncollected import collected, uncollected
 from sapwood.units import Addr
 
 __all__ = ["Asked", "Parts"]
@@ -124,8 +124,8 @@ class Parts:
         self._begin()
         self.first_arrays = self.arrays
         order, session = self.order, self.session
-        with uncollected():
-            captured = self.capture.run(order.fn, self.args, self.kwargs, session)
+        run = self.capture.run
+        captured = uncollected(self, run, order.fn, self.args, self.kwargs, session)
         if session.unrecordable is not None:
             self.device.driver.destroy_graph(captured.graph)
             raise session.unrecordable.anew()
@@ -359,7 +359,7 @@ class Parts:
         try:
             with framework.resting():
                 graph = capture.pause()
-                with collected(), capture.live(graph):
+                with collected(self), capture.live(graph):
                     self._end(graph, (args, kwargs), last=False)
                     result, raised = self._cross(met)
                     self._open()
