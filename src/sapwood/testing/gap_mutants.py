@@ -207,4 +207,10 @@ C_MUTANTS: Final = (
         "      memset(r->users + page, ITS_STREAM, r->span[page]);\n",
         "      r->users[page] = ITS_STREAM;\n",
     ),
+    (
+        "picked behind the arguments",
+        "tree/again_does.h",
+        ": (from -= constants) < a->count",
+        ": (from -= constants) <= a->count",
+    ),
 )
