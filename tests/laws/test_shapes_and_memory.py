@@ -149,6 +149,28 @@ def test_memory_returns_with_the_function(rig):
     assert rig.device.live_handles()["execs"] == 0
 
 
+def test_outputs_of_a_function_that_is_gone_go_one_by_one(rig):
+    """Each takes its pages along, whoever has the others of the same recording."""
+    rt, words = rig.runtime, 3 * rig.checked.abilities.page // 8
+    f = rt.graph(lambda x: (x + 1, x + 2, x + 3))
+    x = rt.array(np.zeros(words))
+    for _ in range(4):
+        kept = list(f(x))
+    del f
+    gc.collect()
+    rt.synchronize()
+    mapped = [rt.memory_stats()["pages.mapped"]]
+    for left in (2, 1, 0):
+        del kept[left // 2]
+        gc.collect()
+        rt.synchronize()
+        mapped.append(rt.memory_stats()["pages.mapped"])
+        assert mapped[-2] - mapped[-1] >= 2
+        assert all(len(set(np.asarray(out).tolist())) == 1 for out in kept)
+    assert mapped[-1] == 0
+    assert rt.memory_stats()["ranges"] == 0
+
+
 def test_evicted_memory_returns(rig):
     """One recording at a time needs the memory of one."""
     rt = rig.runtime

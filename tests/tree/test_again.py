@@ -414,6 +414,40 @@ def test_outputs_of_other_recordings_stay(rig):
     assert rig.lending.launches > launches + 20
 
 
+def test_what_is_called_on_another_stream_runs_there(rig):
+    """Who gives that stream work by himself, or waits for it, comes after the call."""
+    f, x = rig.runtime.graph(lambda x: x + 1.0), rig.runtime.array(np.zeros(4))
+    for _ in range(40):
+        f(x)
+    launches, other = rig.lending.launches, rig.runtime.stream()
+    assert launches > 20
+    x += 1.0
+    f(x)
+    assert rig.lending.launches == launches + 1
+    x += 1.0
+    with other:
+        y = f(x)
+    found = rig.checked.download(y.address, 32, other.handle)
+    assert np.frombuffer(found).tolist() == [3.0] * 4
+    assert rig.lending.launches == launches + 1
+
+
+def test_what_is_read_may_be_a_part_of_the_result(rig):
+    """Beside new arrays, arguments and plain values: each is where it was."""
+    o, host = Slots(), np.arange(4.0)
+    o.shift, o.next = (rig.runtime.array(host + k) for k in range(2))
+    f = rig.runtime.graph(lambda x, y: [o.next, y, 7, x + o.shift + o.next, o.shift, x])
+    x, y = (rig.runtime.array(host) for _ in range(2))
+    for _ in range(40):
+        after, given, plain, new, read, first = f(x, y)
+        assert after is o.next
+        assert read is o.shift
+        assert (first is x, given is y, plain) == (True, True, 7)
+        assert np.asarray(new).tolist() == (3 * host + 1).tolist()
+        del new
+    assert rig.lending.launches > 20
+
+
 def test_keywords_and_others_go_by_python(rig):
     """What C does not know is played all the same."""
     f = rig.runtime.graph(lambda x, k=1.0: x * k)
