@@ -1,4 +1,6 @@
-"""Faulty variants that the whole suite once let pass: each has a law of its own now.
+"""Faulty variants of every room that readers of the library have tried.
+
+Those of `GAP_MUTANTS` had passed the whole suite, and each has a law of its own now.
 
 Those of Python are contexts, as all mutants. Those of C are data: the file, which is
 compiled anew when its text changes, and what in it is right and wrong.
@@ -6,8 +8,11 @@ compiled anew when its text changes, and what in it is right and wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final
 
 from sapwood.driver.emulated.programs import Program
@@ -15,6 +20,7 @@ from sapwood.driver.emulated.schedules import Item
 from sapwood.graphs.exec import _build
 from sapwood.integrations.numpy.copies import _is_same, raveled
 from sapwood.memory.caching.pools import Pools
+from sapwood.memory.caching.silo import Silo
 from sapwood.memory.fold import stretches
 from sapwood.memory.heap import Everybody, Heap
 from sapwood.memory.pages import Pages
@@ -23,19 +29,40 @@ from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.runtime.core import Runtime
 from sapwood.store import evict
+from sapwood.store.disk import DiskStore
 from sapwood.store.entries import Entries
 from sapwood.store.tiered import Tiered
 from sapwood.testing.tree_mutants import Mutant, miswritten
+from sapwood.tree import signature
+from sapwood.tree.admit import rejects
 from sapwood.tree.ambient import checks, guards
 from sapwood.tree.archive import restore
+from sapwood.tree.decide import next_step
+from sapwood.tree.leases import Leases
+from sapwood.tree.memo import Memo
 from sapwood.tree.outputs import _Known
 from sapwood.tree.replay import order
 
-__all__ = ["C_MUTANTS", "GAP_MUTANTS"]
+__all__ = ["C_MUTANTS", "GAP_MUTANTS", "TORCH_MUTANTS", "TRIED_MUTANTS"]
 
 
 def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> Mutant:
     return Mutant(name, partial(miswritten, function, right, wrong))
+
+
+@contextmanager
+def _miswritten_late(module: str, name: str, right: str, wrong: str) -> Iterator[None]:
+    """Run a function of a module that is imported for it as ``wrong``."""
+    owner = import_module(module)
+    for each in name.split("."):
+        owner = getattr(owner, each)
+    with miswritten(owner, right, wrong):
+        yield
+
+
+def _of_torch(name: str, function: str, right: str, wrong: str) -> Mutant:
+    module = "sapwood.integrations.torch.adapter"
+    return Mutant(name, partial(_miswritten_late, module, function, right, wrong))
 
 
 GAP_MUTANTS: Final = (
@@ -168,6 +195,72 @@ GAP_MUTANTS: Final = (
         "if face.flags.c_contiguous:",
         "if face.flags.c_contiguous and min(x.strides, default=0) >= 0:",
     ),
+)
+
+TRIED_MUTANTS: Final = (
+    _mutant("regrouped arrays admitted", rejects, "if regrouped or (", "if ("),
+    _mutant(
+        "crossing counts stay",
+        Leases.crossed,
+        "self.crossing = +self.crossing",
+        "pass",
+    ),
+    _mutant(
+        "hole behind a block not counted",
+        Silo.add,
+        "reach += block.next.size",
+        "reach += 0",
+    ),
+    _mutant(
+        "evicted though used meanwhile",
+        DiskStore._removed,  # noqa: SLF001
+        "!= item.used",
+        "is None",
+    ),
+    _mutant(
+        "first reader unknown",
+        Storage.order_read,
+        "(*readers, stream)",
+        "(*readers, stream) if writer else ()",
+    ),
+    _mutant(
+        "moved argument of another layout",
+        Memo._moved,  # noqa: SLF001
+        "if seen is None or seen[0] != layouts[k]:",
+        "if seen is None:",
+    ),
+    _mutant(
+        "offsets in a shared storage forgotten",
+        signature._grouped,  # noqa: SLF001
+        "[low - first for low in places]",
+        "[0 for low in places]",
+    ),
+    _mutant(
+        "evicted at the first miss",
+        next_step,
+        "missed_since(victim.last_used) < 2",
+        "missed_since(victim.last_used) < 1",
+    ),
+)
+"""What the suite has caught from the beginning."""
+
+TORCH_MUTANTS: Final = (
+    (
+        _of_torch(
+            "negative views made plain",
+            "_finished",
+            "if flags & NEGATIVE:",
+            "if flags & 0:",
+        ),
+        _of_torch(
+            "item size of a stale address forgotten",
+            "TorchAdapter.address",
+            "array.storage_offset() * array.element_size()",
+            "array.storage_offset()",
+        ),
+    )
+    if find_spec("torch")
+    else ()
 )
 
 C_MUTANTS: Final = (
