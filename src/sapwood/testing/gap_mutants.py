@@ -53,7 +53,7 @@ def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> 
 @contextmanager
 def _miswritten_late(module: str, name: str, right: str, wrong: str) -> Iterator[None]:
     """Run a function of a module that is imported for it as ``wrong``."""
-    owner = import_module(module)
+    owner: Any = import_module(module)
     for each in name.split("."):
         owner = getattr(owner, each)
     with miswritten(owner, right, wrong):
