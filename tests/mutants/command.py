@@ -52,11 +52,11 @@ def main():
 
     def tell(fault, outcome):
         caught[fault.name] = outcome.test
-        say(_line(fault, outcome))
-        if options.table:
+        say(_line(fault, outcome, "not near" if options.near else "SURVIVED"))
+        if options.table and (outcome.test or not options.near):
             _add(options.table, fault, outcome)
 
-    planter = Planter(faults, known, options.jobs, tell)
+    planter = Planter(faults, known, tell, jobs=options.jobs, near=options.near)
     status, log = _performed(planter, arguments)
     for test in sorted(planter.broken):
         say(f"left out, as it fails where nothing is wrong: {test}")
@@ -66,7 +66,7 @@ def main():
     survivors = [name for name, test in caught.items() if test is None]
     say(f"{len(faults) - len(survivors)} of {len(faults)} caught")
     for name in survivors:
-        say(f"SURVIVED: {name}")
+        say(f"{'not near' if options.near else 'SURVIVED'}: {name}")
     return 1 if survivors else 0
 
 
@@ -77,11 +77,12 @@ def _options():
     parser.add_argument("--all", action="store_true", help="all faults that there are")
     parser.add_argument("--table", type=Path, help="a file of rows to add to")
     parser.add_argument("--resume", action="store_true", help="not what it has already")
+    parser.add_argument("--near", action="store_true", help="who runs the line alone")
     parser.add_argument("--map", action="store_true", help="note anew who runs what")
     parser.add_argument("--known", type=Path, default=KEPT, help="where that is kept")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
     parser.add_argument("--pytest", nargs="...", default=[], help="options of pytest")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1 << 16)
     return options
@@ -89,7 +90,7 @@ def _options():
 
 def _chosen(options):
     """Return the faults that are asked for, or drawn."""
-    faults = every_fault()
+    faults = [fault for fault in every_fault() if fault.is_run_here]
     count, names = 10, options.what
     if names and names[0].isdigit():
         count, names = int(names[0]), names[1:]
@@ -150,10 +151,10 @@ def _performed(planter, arguments):
         return status, log.read_text()[-4000:]
 
 
-def _line(fault, outcome):
+def _line(fault, outcome, otherwise):
     spent = f"{outcome.cpu:5.1f} s of CPU, {outcome.wall:5.1f} s"
     if outcome.test is None:
-        return f"{spent}  {fault.name}: SURVIVED"
+        return f"{spent}  {fault.name}: {otherwise}"
     return f"{spent}  {fault.name}: {outcome.tier}, {outcome.test}"
 
 

@@ -43,8 +43,9 @@ class Outcome:
 class Planter:
     """Runs the tests for each fault, and tells of each as soon as it is known."""
 
-    def __init__(self, faults, reached, jobs, tell):
-        self.faults, self.reached, self.jobs, self.tell = faults, reached, jobs, tell
+    def __init__(self, faults, reached, tell, *, jobs, near):
+        self.faults, self.reached, self.tell = faults, reached, tell
+        self.jobs, self.near = jobs, near
         self.sound, self.broken = set(), set()
         self.write = None
 
@@ -80,7 +81,7 @@ class Planter:
         near = self._near(related)
         if not self._search(fault, "near", [near], found, LIMIT_SECONDS):
             near.clear()  # those that were not through are among all
-        if found.test is None:
+        if found.test is None and not self.near:
             self._search(fault, "tier", self._divided(related, near), found)
         found.wall = time.perf_counter() - began
         return found

@@ -88,9 +88,10 @@ class _Finder:
 def pytest_runtest_protocol(item):
     """Note what a test touches, its fixtures included, and how long it takes."""
     began, _touched[:] = sum(os.times()[:4]), bytes(len(_touched))
-    failed = item.session.testsfailed
     result = yield
-    if item.session.testsfailed == failed and _file is not None:
+    # Also of one that failed, as where a graphed function reaches marks, which write:
+    # what fails without a fault is left out when it comes to one.
+    if _file is not None:
         packed = base64.b64encode(zlib.compress(bytes(_touched), 1)).decode()
         row = [item.nodeid, sum(os.times()[:4]) - began, packed]
         _file.write(json.dumps(row) + "\n")

@@ -187,12 +187,6 @@ C_MUTANTS: Final = (
         "1;",
     ),
     CMutant(
-        "encore beside another stream",
-        "tree/again_fits.h",
-        "&stream) && stream == a->stream",
-        "&stream)",
-    ),
-    CMutant(
         "changes of order unseen",
         "tree/again_fits.h",
         "!is_free(a) || !is_order_same(a)",

@@ -44,6 +44,11 @@ class Fault:
         """Its list and its name: no other fault's."""
         return f"{self.room}: {self.mutant.name}"
 
+    @property
+    def is_run_here(self) -> bool:
+        """Whether this interpreter ever runs the line that is wrong."""
+        return not isinstance(self.mutant, CMutant) or self.mutant.is_run_here
+
     def patch(self) -> AbstractContextManager[None]:
         """Return what makes it real within its block."""
         return self.mutant.patch()
@@ -62,7 +67,7 @@ class Fault:
 
 
 def every_fault() -> list[Fault]:
-    """Return the faults of all lists that this interpreter can run.
+    """Return the faults of all lists.
 
     Raises `MisuseError` where two of a list have one name.
     """
@@ -71,8 +76,7 @@ def every_fault() -> list[Fault]:
         fault = Fault(name, mutant)
         if fault.name in found:
             raise MisuseError(f"two mutants are called {fault.name!r}. Rename one")
-        if not isinstance(mutant, CMutant) or mutant.is_run_here:
-            found[fault.name] = fault
+        found[fault.name] = fault
     return list(found.values())
 
 
