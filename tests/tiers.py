@@ -78,6 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[DEADLINE] = end if inherited is None else inherited
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Have all workers end at one time."""
     node.workerinput["deadline"] = node.config.stash[DEADLINE]

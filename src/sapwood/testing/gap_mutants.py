@@ -8,10 +8,8 @@ compiled anew when its text changes, and what in it is right and wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -50,19 +48,25 @@ def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> 
     return Mutant(name, partial(miswritten, function, right, wrong))
 
 
-@contextmanager
-def _miswritten_late(module: str, name: str, right: str, wrong: str) -> Iterator[None]:
-    """Run a function of a module that is imported for it as ``wrong``."""
-    owner: Any = import_module(module)
-    for each in name.split("."):
-        owner = getattr(owner, each)
-    with miswritten(owner, right, wrong):
-        yield
+def _torch_mutants() -> tuple[Mutant, ...]:
+    if not find_spec("torch"):
+        return ()
+    from sapwood.integrations.torch.adapter import TorchAdapter, _finished
 
-
-def _of_torch(name: str, function: str, right: str, wrong: str) -> Mutant:
-    module = "sapwood.integrations.torch.adapter"
-    return Mutant(name, partial(_miswritten_late, module, function, right, wrong))
+    return (
+        _mutant(
+            "negative views made plain",
+            _finished,
+            "if flags & NEGATIVE:",
+            "if flags & 0:",
+        ),
+        _mutant(
+            "item size of a stale address forgotten",
+            TorchAdapter.address,
+            "array.storage_offset() * array.element_size()",
+            "array.storage_offset()",
+        ),
+    )
 
 
 GAP_MUTANTS: Final = (
@@ -244,24 +248,8 @@ TRIED_MUTANTS: Final = (
 )
 """What the suite has caught from the beginning."""
 
-TORCH_MUTANTS: Final = (
-    (
-        _of_torch(
-            "negative views made plain",
-            "_finished",
-            "if flags & NEGATIVE:",
-            "if flags & 0:",
-        ),
-        _of_torch(
-            "item size of a stale address forgotten",
-            "TorchAdapter.address",
-            "array.storage_offset() * array.element_size()",
-            "array.storage_offset()",
-        ),
-    )
-    if find_spec("torch")
-    else ()
-)
+TORCH_MUTANTS: Final = _torch_mutants()
+"""What is wrong in the adapter of torch's tensors, where torch is installed."""
 
 C_MUTANTS: Final = (
     (

@@ -209,6 +209,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(maker() is None, reason="nothing is compiled here")
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
 @pytest.mark.deep
