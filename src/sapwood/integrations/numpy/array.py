@@ -22,6 +22,8 @@ from sapwood.integrations.numpy.views import imaginary
 
 __all__ = ["Array"]
 
+_UNLIKE: Final = (type(None), str, bytes)
+"""What no element of an array equals."""
 _TELL: Final = (
     "Print it outside the graphed function, or in one that is marked with @sw.eager, "
     'or use on_unsupported="eager"'
@@ -51,6 +53,21 @@ class Array(Faced, NDArrayOperatorsMixin):
         return call_function(self, function, args, options)
 
     # Operators that are more than a ufunc.
+
+    def __eq__(self, other: object) -> Any:
+        if isinstance(other, _UNLIKE):
+            return self._all(value=False)
+        return super().__eq__(other)
+
+    def __ne__(self, other: object) -> Any:
+        if isinstance(other, _UNLIKE):
+            return self._all(value=True)
+        return super().__ne__(other)
+
+    def _all(self, *, value: bool) -> Array:
+        found: Any = super().__eq__(0)
+        assign(found, value)
+        return found  # type: ignore[no-any-return]
 
     def __pow__(self, exponent: Any) -> Array:
         return power(self, exponent)
