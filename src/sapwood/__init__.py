@@ -15,6 +15,7 @@ from sapwood.errors import (
     SapwoodError,
     StaleOutput,
     StoreError,
+    StoreWarning,
 )
 from sapwood.version import __version__
 
@@ -47,6 +48,7 @@ __all__ = [
     "SapwoodError",
     "StaleOutput",
     "StoreError",
+    "StoreWarning",
     "__version__",
     "default_runtime",
     "disabled",

@@ -10,6 +10,8 @@ SapwoodError
 ├─ StoreError           only from explicit store commands, never from a call
 └─ InternalError        us: a broken law; carries a snapshot. With verify=, mostly the
                         function, whose replay is not as an eager run
+UserWarning
+└─ StoreWarning         a runtime's store is not used, and why: raised by no call
 
 Not among them are errors that Python and NumPy have: arrays and allocators raise
 TypeError for wrong types (a host array as an argument), arrays also IndexError and
@@ -34,6 +36,7 @@ __all__ = [
     "SapwoodError",
     "StaleOutput",
     "StoreError",
+    "StoreWarning",
 ]
 
 
@@ -152,6 +155,10 @@ class CaptureError(SapwoodError):
 
 class StoreError(SapwoodError):
     """A store command failed; a call of a graphed function never raises this."""
+
+
+class StoreWarning(UserWarning):
+    """A runtime was made with a store that it does not use, or that cannot be used."""
 
 
 class InternalError(SapwoodError):

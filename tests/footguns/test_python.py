@@ -59,15 +59,25 @@ def test_threads_are_not_recorded(rt, capsys):
     assert told == [["worked", "joined"], ["joined", "worked"], []]
 
 
-def test_printed_arrays_have_no_values(rt, capsys):
-    """Printing an array inside a graphed function shows its shape, not its values.
+def test_printed_arrays_are_refused(rt, capsys):
+    """Printing an array inside a graphed function is an error, on the first call.
 
-    There are none yet: the function is being recorded. So that debugging is no error,
-    `print(x)` works all the same.
+    Its values are needed on the host, where a function may go by what they look like.
+    Print outside, or in a live part (`@sw.eager`), which runs on every call.
     """
-    g = rt.graph(lambda x: (print(x), x + 1)[1])  # noqa: T201
-    g(rt.array(np.zeros(2)))
-    assert capsys.readouterr().out == "sapwood.Array(shape=(2,), dtype=float64)\n"
+
+    @sw.eager
+    def show(x):
+        print(x)  # noqa: T201
+
+    g, x = rt.graph(lambda x: (print(x), x + 1)[1]), rt.array(np.zeros(2))  # noqa: T201
+    with pytest.raises(sw.CaptureError, match="@sw"):
+        g(x)
+    assert capsys.readouterr().out == ""
+    h = rt.graph(lambda x: (show(x), x + 1)[1])
+    for _ in range(3):
+        h(x)
+    assert capsys.readouterr().out == "[0. 0.]\n" * 3
 
 
 def test_counters_are_refused(rt):

@@ -306,6 +306,18 @@ def _decimal_context():
     return f, lambda: setattr(held, "prec", 5)
 
 
+def test_functions_that_tell_are_known_by_what_they_are(rt, monkeypatch):
+    """Not by the module that they say they are from: Python 3.13 says another."""
+    monkeypatch.setattr(decimal.getcontext, "__module__", "_decimal")
+    f = rt.graph(lambda x: x * decimal.getcontext().prec)
+    x = rt.array(np.ones(2))
+    with decimal.localcontext(prec=5) as context:
+        for prec in (5, 7, 5):
+            context.prec = prec
+            for _ in range(4):
+                assert np.asarray(f(x)).tolist() == [prec] * 2
+
+
 @_read
 def _current_decimal_context():
     decimal.setcontext(decimal.Context(prec=2))

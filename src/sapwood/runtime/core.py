@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from sapwood import knobs
 from sapwood.driver.api import Abilities, Driver
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
-from sapwood.errors import MisuseError
+from sapwood.errors import MisuseError, StoreWarning
 from sapwood.events import Closed, Event, Log, StoreTrouble
 from sapwood.memory.caching.settings import Settings
 from sapwood.memory.device import Device
@@ -29,7 +30,7 @@ from sapwood.runtime.choose import choose
 from sapwood.runtime.files import Loaded, load_from
 from sapwood.runtime.graphed import GraphOptions, graphed
 from sapwood.runtime.snapshot import picture, store_picture
-from sapwood.store import Entries, Store, is_store, open_store
+from sapwood.store import DiskStore, Entries, Store, is_store, open_store
 from sapwood.tree import session
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.archive.library import Library, Source
@@ -122,6 +123,27 @@ class Runtime:
         self._entries = _entries(store, settings, self._events)
         self._library = _library(self._entries, self._forest)
         self._runners: weakref.WeakSet[Runner] = weakref.WeakSet()
+        self._check_entries()
+
+    def _check_entries(self) -> None:
+        """Warn of a store that is not used, or that can take nothing."""
+        entries = self._entries
+        if entries is None:
+            return
+        reason = entries.store.trouble() if isinstance(entries.store, DiskStore) else ""
+        if self._library is None:
+            reason = (
+                f"recordings of {self._driver.abilities.name} cannot be kept, as that "
+                "cannot tell addresses from numbers. The emulated device can"
+            )
+        if reason:
+            self._events(StoreTrouble(reason))
+            try:
+                said = f"the store is not used: {reason}"
+                warnings.warn(said, StoreWarning, stacklevel=3)
+            except StoreWarning:
+                self.close()
+                raise
 
     def __enter__(self) -> Self:
         self._open()

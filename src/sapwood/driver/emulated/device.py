@@ -38,6 +38,7 @@ from sapwood.driver.api import (
 )
 from sapwood.driver.emulated.flow import Flow
 from sapwood.driver.emulated.graphs import Graph
+from sapwood.driver.emulated.kernels import refusal
 from sapwood.driver.emulated.memory import Memory
 from sapwood.driver.emulated.outside import FIRST_HANDLE
 from sapwood.driver.emulated.schedules import schedule_named
@@ -299,12 +300,10 @@ class Emulated:
         kernel, _ = self._work.functions.find(function)
         try:
             return kernel.pointers(params)
+        except (RecursionError, MemoryError):
+            raise  # no fault of the parameters
         except Exception as error:
-            raise Refusal(
-                Result.INVALID_VALUE,
-                f"kernel {kernel.name} does not take these {len(params)} bytes of "
-                f"parameters ({error}): pack them as it says",
-            ) from error
+            raise refusal(kernel, params, error) from error
 
     @_call
     def launch(self, op: KernelOp, stream: StreamHandle) -> None:

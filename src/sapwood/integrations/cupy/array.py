@@ -102,15 +102,13 @@ class Array(cupy.ndarray):  # type: ignore[misc]
         return index
 
     def __repr__(self) -> str:
-        about = f"shape={self.shape}, dtype={self.dtype}"
-        if session.current() is not None:
-            return f"sapwood.Array({about})"
         if type(self.data.mem) is Memory and self.data.mem.storage.stale is not None:
+            about = f"shape={self.shape}, dtype={self.dtype}"
             return f"sapwood.Array({about}, stale: {self.data.mem.storage.stale})"
         return repr(self.get())
 
     def __str__(self) -> str:
-        return repr(self) if session.current() is not None else str(self.get())
+        return str(self.get())
 
     @property
     def address(self) -> int:
