@@ -11,6 +11,8 @@ SapwoodError
 └─ InternalError        us: a broken law; carries a snapshot. With verify=, mostly the
                         function, whose replay is not as an eager run
 
+GraphSkipWarning        a warning: calls of a function run eagerly; what, where, remedy
+
 Not among them are errors that Python and NumPy have: arrays and allocators raise
 TypeError for wrong types (a host array as an argument), arrays also IndexError and
 ValueError, as in NumPy.
@@ -27,6 +29,7 @@ from sapwood.units import size_text
 __all__ = [
     "CaptureError",
     "DriverError",
+    "GraphSkipWarning",
     "InternalError",
     "MisuseError",
     "NoDevice",
@@ -148,6 +151,26 @@ class CaptureError(SapwoodError):
     def anew(self) -> CaptureError:
         """Return the same error without a traceback, whose frames keep arrays alive."""
         return CaptureError(self.what, where=self.where, remedy=self.remedy)
+
+
+class GraphSkipWarning(UserWarning):
+    """Calls of a graphed function run eagerly, and why.
+
+    Fields: ``function`` (its name), ``what`` is in the way, ``where`` (the user's
+    ``file:line``, if known), ``remedy``.
+    """
+
+    def __init__(
+        self, function: str, what: str, where: str | None, remedy: str
+    ) -> None:
+        self.function, self.what = function, what
+        self.where, self.remedy = where, remedy
+        place = f" at {where}" if where else ""
+        super().__init__(f"{function} runs eagerly: {what}{place}. {remedy}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = self.function, self.what, self.where, self.remedy
+        return type(self), fields, self.__dict__
 
 
 class StoreError(SapwoodError):

@@ -11,6 +11,7 @@ from sapwood import errors
 from sapwood.errors import (
     CaptureError,
     DriverError,
+    GraphSkipWarning,
     InternalError,
     MisuseError,
     NoDevice,
@@ -28,6 +29,7 @@ SAMPLES = (
     NoDevice("open", 100, "NO_DEVICE", "there is none. Use emulated"),
     OutOfMemory("create", asked=8, free=4, largest=2, holders=(("f", 3),)),
     CaptureError("float(x)", where="user.py:3", remedy="Return x"),
+    GraphSkipWarning("f", "float(x)", "user.py:3", "Return x"),
     StoreError("no such file. Give another"),
     InternalError("pages are counted", snapshot={"pages": 3}),
 )
@@ -47,7 +49,8 @@ def test_the_drawing_is_the_tree():
     drawn = {}
     for depth, name in _drawn():
         path = [*path[:depth], name]
-        drawn[name] = path[-2] if depth else "Exception"
+        root = "UserWarning" if name == "GraphSkipWarning" else "Exception"
+        drawn[name] = path[-2] if depth else root
     classes = [getattr(errors, name) for name in errors.__all__]
     assert drawn == {cls.__name__: cls.__base__.__name__ for cls in classes}
 

@@ -14,7 +14,9 @@ from sapwood.testing import Rig
 from sapwood.testing.tree_mutants import miswritten
 from sapwood.tree.ambient import Ambient, Survey
 from sapwood.tree.encore import Encore
-from sapwood.tree.recorder import Order
+from sapwood.tree.taking import (
+    Order,
+)
 
 
 class State:

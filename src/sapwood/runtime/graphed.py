@@ -54,7 +54,7 @@ class GraphOptions(TypedDict, total=False):
     pinned: Sequence[str]
     max_variants: int | None
     max_recordings: int | None
-    on_unsupported: str
+    fullgraph: bool
     verify: int
 
 
@@ -83,6 +83,7 @@ def _check_names(options: GraphOptions) -> None:
     for name in options:
         if name not in known:
             close = get_close_matches(name, known, 1)
+            close = ["fullgraph"] if name == "on_unsupported" else close
             raise MisuseError(
                 f"graph() has no option {name}. "
                 f"{f'Did you mean {close[0]}? ' if close else ''}"
@@ -98,12 +99,13 @@ def _options(
     pinned: Sequence[str] = (),
     max_variants: int | None = None,
     max_recordings: int | None = None,
-    on_unsupported: str = "raise",
+    fullgraph: bool = False,
     verify: int = 0,
 ) -> Options:
-    if on_unsupported not in {"raise", "eager"}:
+    if type(fullgraph) is not bool:
         raise MisuseError(
-            f"on_unsupported={on_unsupported!r} is not allowed. Use 'raise' or 'eager'"
+            f"fullgraph={fullgraph!r} is not a bool. Use True to have CaptureError "
+            "raised where a call cannot be recorded, or False to run it eagerly"
         )
     if name is not None and not isinstance(name, str):
         raise MisuseError(f"name={name!r} is not text. Use what messages shall say")
@@ -122,7 +124,7 @@ def _options(
         pinned=(pinned,) if isinstance(pinned, str) else tuple(pinned),
         max_variants=settings.max_variants,
         max_recordings=settings.max_recordings,
-        tolerant=on_unsupported == "eager",
+        fullgraph=fullgraph,
         verify=verify,
     )
 

@@ -54,7 +54,7 @@ def host_data(what: str) -> None:
         watching.refuse(
             f"host data enters the device ({what}), and replays would see the old data",
             remedy="Make the array outside the graphed function and pass it in, or "
-            'use on_unsupported="eager"',
+            "make it in a function marked with @sw.eager",
         )
 
 
@@ -83,7 +83,7 @@ def download(array: Faced, what: str) -> layouts.Array:
         watching.refuse(
             f"{what} needs a value on the host",
             remedy="Return the array, or compute it outside the graphed function, or "
-            'use on_unsupported="eager"',
+            "in a function marked with @sw.eager",
         )
     array.storage.check()
     low, high = array.span
