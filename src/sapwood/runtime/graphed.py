@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +45,12 @@ def disabled() -> Iterator[None]:
         yield
     finally:
         _disabled.reset(token)
+
+
+def _is_traced() -> bool:
+    """Return whether torch's compiler traces the call: then the function is a part."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()
 
 
 class GraphOptions(TypedDict, total=False):
@@ -153,7 +160,7 @@ class Graphed:
         self._bound: dict[int, tuple[weakref.ref[Any], Graphed]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if session.current() is not None or _disabled.get():
+        if _is_traced() or session.current() is not None or _disabled.get():
             return self._target()()(*args, **kwargs)
         runner = self._runner
         if runner is None or self._runtime() is not self._on:

@@ -128,7 +128,7 @@ def _built(
     """Build a node of what was captured."""
     device, adapter = forest.device, forest.adapter
     places, roles, stages, arrays = staged
-    captured, lines = taken.captured, taken.captured.session.lines
+    captured = taken.captured
     try:
         check_raised(captured, forest)
         bound, error = settled(taken)
@@ -136,6 +136,7 @@ def _built(
         ambient = _ambient(taken, values, forest)
         read_by = look([slot.read() for slot in ambient.arrays], adapter)
         everything = [*places, *read_by.places(adapter)]
+        lines = captured.session.lines
         recording = read(captured.graph, lines, everything, stages, range_, device)
     finally:
         device.driver.destroy_graph(captured.graph)
