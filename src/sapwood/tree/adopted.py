@@ -44,7 +44,6 @@ from sapwood.tree.stage import spoil, stand_ins
 from sapwood.tree.taking import (
     Order,
     Taken,
-    check_raised,
     plain_changes,
     settled,
     take,
@@ -173,8 +172,7 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     captured, session = taken.captured, taken.captured.session
     if owner.short:
         _check_room(scene, taken)
-    check_raised(captured, scene.forest)
-    bound, error = settled(taken)
+    bound, error = settled(taken, scene.forest)
     if error is None:
         _check_code(order.group.warm, session)
     values = [change.new for change in bound]

@@ -32,7 +32,7 @@ from sapwood.tree.roles import History, Role, assign
 from sapwood.tree.session import Session
 from sapwood.tree.signature import Arrays, Place, look
 from sapwood.tree.stage import landing, late_stages, stand_ins
-from sapwood.tree.taking import Order, Taken, check_raised, settled, take
+from sapwood.tree.taking import Order, Taken, settled, take
 from sapwood.tree.watch import Capture, Caught
 from sapwood.units import Addr
 
@@ -126,12 +126,10 @@ def _built(
     range_: Range, order: Order, forest: Forest, staged: _Staged, taken: Taken
 ) -> Recorded:
     """Build a node of what was captured."""
-    device, adapter = forest.device, forest.adapter
+    device, adapter, captured = forest.device, forest.adapter, taken.captured
     places, roles, stages, arrays = staged
-    captured = taken.captured
     try:
-        check_raised(captured, forest)
-        bound, error = settled(taken)
+        bound, error = settled(taken, forest)
         values = [change.new for change in bound]
         ambient = _ambient(taken, values, forest)
         read_by = look([slot.read() for slot in ambient.arrays], adapter)

@@ -106,7 +106,7 @@ class Runner:
         if self.forest.device.is_mine():  # by a finaliser, in the middle of another
             return self.target()(*args, **kwargs)
         skips = self.skips
-        if skips.looks and not self.families.nodes and skips.passes(args, kwargs):
+        if skips.is_known() and not self.families.nodes and skips.passes(args, kwargs):
             return self.eagerly.plainly(args, kwargs)
         began = perf_counter_ns()
         again = self.encores.play(began, args, kwargs)

@@ -81,6 +81,7 @@ class Skips:
         self._options, self._is_array = options, is_array
         self.counts: Counter[str] = Counter()
         self.given_up: str | None = None
+        self._untold: CaptureError | None = None
         self.looks: dict[Hashable, list[Any]] = {}
         self._failed: Counter[str] = Counter()
 
@@ -93,7 +94,7 @@ class Skips:
         if kind in self._failed or len(self._failed) < _KNOWN:
             self._failed[kind] += 1
         if hopeless and self._failed[kind] >= _ALIKE and not self._options.donate:
-            self.given_up = str(error)
+            self.given_up, self._untold = str(error), error
 
     def tell(self, error: CaptureError) -> None:
         """Warn that a call is about to run eagerly, once for each reason."""
@@ -130,9 +131,16 @@ class Skips:
             self.looks[look] = [reason, 1, 4]
         return known is None
 
+    def is_known(self) -> bool:
+        """Return whether any call may run eagerly without more ado."""
+        return self.given_up is not None or bool(self.looks)
+
     def passes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call runs eagerly without more ado, and count it then."""
         if self.given_up is not None:
+            if self._untold is not None:
+                error, self._untold = self._untold, None
+                self.tell(error)
             self.counts[self.given_up] += 1
             return True
         known = self.looks.get(self._look(args, kwargs))

@@ -30,7 +30,6 @@ from sapwood.tree.watch import Capture, Captured, Caught
 __all__ = [
     "Order",
     "Taken",
-    "check_raised",
     "plain_changes",
     "settled",
     "take",
@@ -118,7 +117,7 @@ def take(
         raise
 
 
-def check_raised(captured: Captured, forest: Forest) -> None:
+def _check_raised(captured: Captured, forest: Forest) -> None:
     """Raise `Raised` for an error that a framework may raise because of a capture."""
     error = captured.error
     exact = forest.device.driver.abilities.exact_addresses
@@ -141,12 +140,13 @@ def _as_it_is(result: Any, adapter: Adapter) -> Any:
 
 
 def settled(
-    taken: Taken,
+    taken: Taken, forest: Forest
 ) -> tuple[Sequence[BoundArray], CaptureError | Caught | None]:
     """Unbind what the function bound, and say what went wrong in its Python.
 
-    The replay binds again; until then all is as before the call.
+    The replay binds again; until then all is as before the call. Raises `Raised`.
     """
+    _check_raised(taken.captured, forest)
     changes = taken.after.changes_since(taken.before)
     undo_bound(changes)
     bound = [change for change in changes if isinstance(change, BoundArray)]
