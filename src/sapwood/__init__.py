@@ -8,6 +8,7 @@ import typing
 from sapwood.errors import (
     CaptureError,
     DriverError,
+    GraphSkipWarning,
     InternalError,
     MisuseError,
     NoDevice,
@@ -39,6 +40,7 @@ __all__ = [
     "AllocatorSettings",
     "CaptureError",
     "DriverError",
+    "GraphSkipWarning",
     "InternalError",
     "MisuseError",
     "NoDevice",

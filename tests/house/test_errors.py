@@ -11,6 +11,7 @@ from sapwood import errors
 from sapwood.errors import (
     CaptureError,
     DriverError,
+    GraphSkipWarning,
     InternalError,
     MisuseError,
     NoDevice,
@@ -29,6 +30,7 @@ SAMPLES = (
     NoDevice("open", 100, "NO_DEVICE", "there is none. Use emulated"),
     OutOfMemory("create", asked=8, free=4, largest=2, holders=(("f", 3),)),
     CaptureError("float(x)", where="user.py:3", remedy="Return x"),
+    GraphSkipWarning("f", "float(x)", "user.py:3", "Return x"),
     StoreError("no such file. Give another"),
     StoreWarning("the store is not used: a file is in its place"),
     InternalError("pages are counted", snapshot={"pages": 3}),

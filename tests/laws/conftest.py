@@ -107,9 +107,10 @@ def pytest_runtest_makereport(item):
 
 
 def pytest_generate_tests(metafunc):
-    """Run laws on all kinds of device; those of live parts also where GPUs differ."""
+    """Run laws on all kinds of device; where captures matter, as GPUs differ, too."""
     if "make_rig" in metafunc.fixturenames:
-        inexact = metafunc.module.__name__.rpartition(".")[2].startswith("test_live_")
+        module = metafunc.module.__name__.rpartition(".")[2]
+        inexact = module.startswith(("test_live_", "test_skips"))
         kinds = [*VARIANTS, INEXACT] if inexact else list(VARIANTS)
         kinds.append(pytest.param(CUDA, marks=pytest.mark.gpu))
         metafunc.parametrize("make_rig", kinds, indirect=True)

@@ -7,7 +7,7 @@ import pytest
 
 from sapwood import CaptureError
 from sapwood.runtime import Runtime
-from sapwood.tree import eagerly, recorder, runner
+from sapwood.tree import eagerly, making, recorder
 from sapwood.tree.session import Session, Unready, entered
 
 
@@ -50,7 +50,7 @@ def unready(monkeypatch):
             forest.discard(made.node)
             raise Unready("it compiles")
 
-        monkeypatch.setattr(runner, "record", record)
+        monkeypatch.setattr(making, "record", record)
 
     return end
 

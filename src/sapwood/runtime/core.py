@@ -39,7 +39,7 @@ from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.options import Options
 from sapwood.tree.runner import Runner
-from sapwood.tree.stats import Stats, Tally
+from sapwood.tree.stats import Stats, Tally, stats_of
 from sapwood.units import Size, size_text
 from sapwood.version import __version__
 
@@ -178,8 +178,8 @@ class Runtime:
         ``pinned``: parameters whose arrays are always at the same address: likewise.
         ``max_variants``: how many recordings one signature may have; 4.
         ``max_recordings``: how many the function may have; 64.
-        ``on_unsupported``: ``"raise"``, or ``"eager"`` to run eagerly what cannot be
-        recorded.
+        ``fullgraph``: True raises `CaptureError` where a call cannot be recorded; else
+        it runs eagerly, with a `GraphSkipWarning`.
         ``verify``: n holds every n-th replay against an eager run, and 0, the default,
         none; functions with live parts are left out, which would run twice.
 
@@ -230,6 +230,7 @@ class Runtime:
             )
         kept: set[Storage] = set(map(adapter.storage, arrays))
         with self._device.lock:
+            self._forest.stepped = True
             self._device.returns.drain()
             if self._device.framework.traps:
                 self._forest.leases.revoke("a later step() began", kept)
@@ -269,12 +270,13 @@ class Runtime:
 
     def stats(self) -> Stats:
         """Return the sum of the statistics of all functions that are alive."""
-        total = Tally()
+        total, skipped = Tally(), Tally()
         with self._device.lock:
             self._forest.settle()
         for runner in list(self._runners):
             total.update(runner.diary.tally)
-        return Stats(**total)
+            skipped.update(runner.skips.counts)
+        return stats_of(total, skipped)
 
     def events(self) -> tuple[Event, ...]:
         """Return the last events, oldest first."""

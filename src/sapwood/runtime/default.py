@@ -43,8 +43,8 @@ def graph(fn: Callable[..., Any] | None = None, **options: Unpack[GraphOptions])
     ``pinned``: parameters whose arrays are always at the same address: likewise.
     ``max_variants``: how many recordings one signature may have; 4.
     ``max_recordings``: how many the function may have; 64.
-    ``on_unsupported``: ``"raise"``, or ``"eager"`` to run eagerly what cannot be
-    recorded.
+    ``fullgraph``: True raises `CaptureError` where a call cannot be recorded; else
+    it runs eagerly, with a `GraphSkipWarning`.
     ``verify``: n holds every n-th replay against an eager run, and 0, the default,
     none; functions with live parts are left out, which would run twice.
 

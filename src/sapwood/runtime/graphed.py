@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +47,12 @@ def disabled() -> Iterator[None]:
         _disabled.reset(token)
 
 
+def _is_traced() -> bool:
+    """Return whether torch's compiler traces the call: then the function is a part."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()
+
+
 class GraphOptions(TypedDict, total=False):
     """How to graph a function: see `Runtime.graph`, and docs/graph.md."""
 
@@ -54,7 +61,7 @@ class GraphOptions(TypedDict, total=False):
     pinned: Sequence[str]
     max_variants: int | None
     max_recordings: int | None
-    on_unsupported: str
+    fullgraph: bool
     verify: int
 
 
@@ -83,6 +90,7 @@ def _check_names(options: GraphOptions) -> None:
     for name in options:
         if name not in known:
             close = get_close_matches(name, known, 1)
+            close = ["fullgraph"] if name == "on_unsupported" else close
             raise MisuseError(
                 f"graph() has no option {name}. "
                 f"{f'Did you mean {close[0]}? ' if close else ''}"
@@ -98,12 +106,13 @@ def _options(
     pinned: Sequence[str] = (),
     max_variants: int | None = None,
     max_recordings: int | None = None,
-    on_unsupported: str = "raise",
+    fullgraph: bool = False,
     verify: int = 0,
 ) -> Options:
-    if on_unsupported not in {"raise", "eager"}:
+    if type(fullgraph) is not bool:
         raise MisuseError(
-            f"on_unsupported={on_unsupported!r} is not allowed. Use 'raise' or 'eager'"
+            f"fullgraph={fullgraph!r} is not a bool. Use True to have CaptureError "
+            "raised where a call cannot be recorded, or False to run it eagerly"
         )
     if name is not None and not isinstance(name, str):
         raise MisuseError(f"name={name!r} is not text. Use what messages shall say")
@@ -122,7 +131,7 @@ def _options(
         pinned=(pinned,) if isinstance(pinned, str) else tuple(pinned),
         max_variants=settings.max_variants,
         max_recordings=settings.max_recordings,
-        tolerant=on_unsupported == "eager",
+        fullgraph=fullgraph,
         verify=verify,
     )
 
@@ -151,7 +160,7 @@ class Graphed:
         self._bound: dict[int, tuple[weakref.ref[Any], Graphed]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if session.current() is not None or _disabled.get():
+        if _is_traced() or session.current() is not None or _disabled.get():
             return self._target()()(*args, **kwargs)
         runner = self._runner
         if runner is None or self._runtime() is not self._on:

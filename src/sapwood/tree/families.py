@@ -205,9 +205,6 @@ class Families:
 
     def refusals(self) -> list[str]:
         """Return why signatures run eagerly that were found not to be recordable."""
-        return [
-            str(group.unrecordable)
-            for groups in self.groups.values()
-            for group in groups
-            if group.unrecordable is not None
-        ]
+        found = (group for groups in self.groups.values() for group in groups)
+        reasons = (group.unrecordable or group.failed for group in found)
+        return [str(reason) for reason in reasons if reason is not None]

@@ -53,7 +53,9 @@ class Group:
     says that it was looked for. ``misses`` are the clock readings of the last two
     calls that no recording fitted, of ``missing`` in all, and ``wasted`` counts the
     recordings that went in a row without a replay. ``sketch`` is the last capture,
-    where only a comparison of two shows what is an address.
+    where only a comparison of two shows what is an address. ``unrecordable`` is why its
+    calls never are recorded, ``failed`` why the last attempt failed, where another one
+    may not; ``unready`` counts those in a row that could not begin.
     """
 
     def __init__(self, ambient_key: AmbientKey, max_variants: int) -> None:
@@ -63,6 +65,8 @@ class Group:
         self.archive: Archive | None = None
         self.asked = False
         self.unrecordable: CaptureError | None = None
+        self.failed: CaptureError | None = None
+        self.unready = 0
         self.places: list[History] = []
         self.ambient: dict[str, History] = {}
         self.misses: tuple[int, ...] = ()

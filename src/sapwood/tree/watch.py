@@ -20,7 +20,13 @@ from sapwood.memory.device import Device, routed
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.layout import Made
-from sapwood.tree.session import Session, current, entered, user_line
+from sapwood.tree.session import (
+    Session,
+    current,
+    entered,
+    raising_line,
+    user_line,
+)
 from sapwood.units import Size
 
 __all__ = ["Allocations", "Capture", "Captured", "Caught", "Watched", "warm_up"]
@@ -42,6 +48,7 @@ class Caught:
         # What an array holds cannot be told while anything is captured.
         plain = all(type(each) in _PLAIN for each in error.args)
         self.text = repr(error) if plain else type(error).__name__
+        self.where = raising_line(error)
 
     @property
     def is_ordinary(self) -> bool:
@@ -181,8 +188,8 @@ class Capture:
     """The capture of one function; what runs live interrupts it.
 
     ``allocations`` are those of the function, in order. Those that are expected to
-    stay are on the heap if it ``escapes``. ``written`` is said of the first slot that
-    the function gave a plain value before the capture failed.
+    stay are on the heap if it ``escapes``. ``written`` is said of the first change
+    that could not be put back when the capture failed.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ def test_reading_in_a_session(lab, name):
         READS[name](x)
     assert caught.value.what == f"{name} needs a value on the host"
     assert caught.value.where
-    assert "on_unsupported" in caught.value.remedy
+    assert "sw.eager" in caught.value.remedy
     with entered(Session(tolerant=True)) as session:
         READS[name](x)
     assert session.unrecordable.what == caught.value.what

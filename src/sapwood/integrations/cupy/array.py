@@ -23,12 +23,12 @@ from sapwood.units import Size
 __all__ = ["Array", "from_host"]
 
 _HOST_DATA: Final = (
-    "Make the array outside the graphed function and pass it in, or use "
-    'on_unsupported="eager"'
+    "Make the array outside the graphed function and pass it in, or make "
+    "it in a function marked with @sw.eager"
 )
 _HOST_READ: Final = (
-    "Return the array, or compute it outside the graphed function, or use "
-    'on_unsupported="eager"'
+    "Return the array, or compute it outside the graphed function, or "
+    "in a function marked with @sw.eager"
 )
 _METHODS: Final = (
     "__getitem__",

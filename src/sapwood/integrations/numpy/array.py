@@ -25,8 +25,7 @@ __all__ = ["Array"]
 _UNLIKE: Final = (type(None), str, bytes)
 """What no element of an array equals."""
 _TELL: Final = (
-    "Print it outside the graphed function, or in one that is marked with @sw.eager, "
-    'or use on_unsupported="eager"'
+    "Print it outside the graphed function, or in one that is marked with @sw.eager"
 )
 
 

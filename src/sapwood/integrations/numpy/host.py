@@ -19,8 +19,8 @@ from sapwood.units import Size
 __all__ = ["constant", "download", "host_data", "is_host_array", "upload"]
 
 _READ: Final = (
-    "Return the array, or compute it outside the graphed function, or use "
-    'on_unsupported="eager"'
+    "Return the array, or compute it outside the graphed function, or in a function "
+    "marked with @sw.eager"
 )
 
 
@@ -59,7 +59,7 @@ def host_data(what: str) -> None:
         watching.refuse(
             f"host data enters the device ({what}), and replays would see the old data",
             remedy="Make the array outside the graphed function and pass it in, or "
-            'use on_unsupported="eager"',
+            "make it in a function marked with @sw.eager",
         )
 
 

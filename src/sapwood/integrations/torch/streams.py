@@ -27,7 +27,7 @@ __all__ = ["TorchFramework"]
 
 _CAPTURE = (
     "Call it outside the graphed function, or once before, so that what it prepares "
-    'is there; or use on_unsupported="eager"'
+    "is there; or in a function marked with @sw.eager"
 )
 
 
