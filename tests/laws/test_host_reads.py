@@ -56,7 +56,7 @@ READS = {
 
 @pytest.mark.parametrize("read", READS)
 def test_a_host_read_is_refused_on_call_one(rt, read):
-    """It raises a `CaptureError` that names the line and the remedy, at once."""
+    """D test_cuda_graph_tensor_item_not_allowed: by line, with the remedy, at once."""
     fn, x = READS[read], rt.array(np.arange(3.0))
     f = rt.graph(fn, fullgraph=True)
     for _ in range(3):

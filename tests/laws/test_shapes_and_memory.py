@@ -116,7 +116,7 @@ def test_shapes_at_random(rt):
 
 
 def test_a_new_set_of_shapes_is_recorded_at_last(rt):
-    """When the shapes in use change, the newcomers replace what is not used."""
+    """D test_graph_capture_reset_recapture: newcomers replace what is not used."""
     f = rt.graph(lambda x: x + 1, max_recordings=4)
     for sizes in ((1, 2, 3, 4), (5, 6, 7, 8)):
         for _ in range(8):
@@ -124,7 +124,8 @@ def test_a_new_set_of_shapes_is_recorded_at_last(rt):
                 f(rt.array(np.zeros(size)))
         before = f.stats().replays
         for size in sizes:
-            f(rt.array(np.zeros(size)))
+            found = np.asarray(f(rt.array(np.full(size, 2.0))))
+            assert found.tolist() == [3] * size
         assert f.stats().replays == before + 4
     assert f.stats().evicted == 4
 

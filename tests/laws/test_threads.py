@@ -94,7 +94,7 @@ def test_four_threads_one_function(rt, own_stream):
 
 
 def test_four_threads_four_functions(rt):
-    """Four threads call different functions of one runtime."""
+    """D test_graph_concurrent_replay: by four threads, on streams of their own."""
     _in_threads(
         *(
             _job(rt, rt.graph(lambda x, y: _work(x, y)), seed, own_stream=True)

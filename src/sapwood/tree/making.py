@@ -120,7 +120,9 @@ class Making:
         """Return whether a call runs eagerly whose recording ended like this."""
         if isinstance(error, Unready | Raised):
             return True
-        return not (self.options.fullgraph or isinstance(error, Midway))
+        if self.options.fullgraph or isinstance(error, Midway):
+            return False
+        return not _hides_interrupt(error)
 
     def _failed(self, error: CaptureError | DriverError, group: Group) -> CaptureError:
         """Return why an attempt at recording failed, and remember for how long."""
@@ -249,3 +251,15 @@ class Making:
         self.encores.forget(node)
         if reason is not None:
             self.diary.evicted(node, reason)
+
+
+def _hides_interrupt(error: BaseException | None) -> bool:
+    """Return whether an error came while an interrupt was on its way.
+
+    Cleaning up behind Control-C may fail. The call must end then, and not run eagerly.
+    """
+    while error is not None:
+        if not isinstance(error, Exception):
+            return True
+        error = error.__context__
+    return False
