@@ -138,8 +138,9 @@ class Runner:
     ) -> Any:
         """Run a call eagerly whose arguments, or what it reaches, are not known."""
         self.forest.device.check_open(f"the runtime of {self.options.name}")
+        fn = self.target()  # which may be gone
         if not self.parameters.fits(args, kwargs):
-            return self.target()(*args, **kwargs)  # which says so
+            return fn(*args, **kwargs)  # which says so
         if self.skips.learn(str(skip), args, kwargs):
             self.skips.failed(skip, hopeless=not self.families.nodes)
         return self.eagerly.skip(skip, call, args, kwargs, lasts=True)
