@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import pickle
+import warnings
 
 import pytest
 
@@ -13,6 +15,10 @@ from sapwood.runtime import graphed
 from sapwood.tree.again import maker
 
 torch = pytest.importorskip("torch")
+with warnings.catch_warnings():
+    # Whoever looks for it once a compiler was used would be warned.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    importlib.import_module("torch._inductor.cudagraph_trees")
 
 
 @pytest.fixture
