@@ -303,6 +303,7 @@ def test_closing_gives_everything_back(rig, bits):
         rt.array(np.zeros(1))
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 @pytest.mark.parametrize("pages", range(3, 16))
 def test_nothing_of_a_limit_is_left_unexplained(make_rig, pages):
     """Who is named holds all that is not free, and only what is held is to be freed."""

@@ -67,6 +67,9 @@ def test_one_warning_for_each_function_and_reason(rt):
     stats = f.stats()
     assert stats.passed_through == sum(count for _, count in stats.skipped) == 16
     assert all(each.what in f.explain() for each in told)
+    skipped = rt.snapshot()["functions"][0]["skipped"]
+    assert [(each["reason"], each["calls"]) for each in skipped] == [*stats.skipped]
+    assert rt.stats().skipped == stats.skipped
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -195,6 +198,22 @@ def test_arguments_of_every_kind(rt, kind):
     f = rt.graph(_first)
     for _ in range(9):
         assert np.asarray(f(ARGUMENTS[kind](rt))).tolist() == [2, 2]
+
+
+def test_inside_of_others_captures(rig, monkeypatch):
+    """A call is the plain function there, whatever was recorded."""
+    rt, ran = rig.runtime, []
+    f, x = rt.graph(lambda x: (ran.append(1), x * 2)[1]), rt.array(np.ones(2))
+    g = rt.graph(lambda x: x * 2)
+    for _ in range(4):
+        g(x)
+    before = f.stats(), g.stats()
+    framework = rt._device.framework
+    monkeypatch.setattr(type(framework), "captured", lambda _: True)
+    for _ in range(4):
+        assert np.asarray(f(x)).tolist() == np.asarray(g(x)).tolist() == [2, 2]
+    assert ran == [1] * 4
+    assert (f.stats(), g.stats()) == before
 
 
 def test_wrong_arguments_are_the_functions(rt):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import types
 import weakref
@@ -178,9 +179,11 @@ class Graphed:
     def _missed(self, *args: Any, **kwargs: Any) -> Any:
         return self.runner().call(args, kwargs)
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Graphed | Bound:
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
+        if _is_traced():
+            return functools.partial(self.__wrapped__, instance)
         held = self._bound.get(id(instance))
         if held is None or held[0]() is not instance:
             return Bound(self._bind(instance), instance, self)
@@ -239,38 +242,23 @@ class Graphed:
             return self
         return Graphed(fn, self._options, self._runtime)
 
-    def __reduce__(self) -> str:
-        """Let a function be pickled by its name, as plain ones are."""
-        name = getattr(self, "__qualname__", None)
-        if name is None:
-            raise TypeError(
-                f"{self!r} cannot be pickled, as it has no name to be found by: graph "
-                "the function again where it is unpickled"
-            )
-        return str(name)
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Let a function be pickled by its name, as plain ones are.
+
+        One that is not found by it, such as a module's that was graphed by itself, is
+        graphed again where it is unpickled, on the default runtime.
+        """
+        name = str(getattr(self, "__qualname__", ""))
+        found: Any = sys.modules.get(str(getattr(self, "__module__", "")))
+        for each in name.split("."):
+            found = getattr(found, each, None)
+        if found is self:
+            return name
+        again = importlib.import_module("sapwood.runtime.default").graphed_again
+        return again, (self.__wrapped__, replace(self._options, told=set()))
 
     def __repr__(self) -> str:
         return f"<graphed {self._options.name}>"
-
-
-_FRONT: Final = Front(
-    Graphed,
-    _disabled,
-    Graphed.__call__,
-    Graphed._missed,  # noqa: SLF001 - its own
-    ("_encores", "_runtime", "_on"),
-)
-
-
-@functools.cache
-def _call_in_c() -> None:
-    """Have graphed functions called in C from now on, if that can be.
-
-    Whoever has put something in the place of the call finds it there.
-    """
-    made = in_front(_FRONT) if Graphed.__call__ is _FRONT.plain else None
-    if made is not None:
-        Graphed.__call__ = made  # type: ignore[method-assign]
 
 
 class _Method(Graphed):
@@ -293,6 +281,25 @@ class _Method(Graphed):
 
     def _target(self) -> Callable[[], Callable[..., Any]]:
         return self._alive
+
+
+_FRONT: Final = Front(
+    Graphed,
+    (_Method,),
+    _disabled,
+    Graphed.__call__,
+    Graphed._missed,  # noqa: SLF001 - its own
+    ("_encores", "_runtime", "_on"),
+)
+
+
+@functools.cache
+def _call_in_c() -> bool:
+    """Have graphed functions called in C from now on, if that can be.
+
+    Whoever has put something in the place of the call finds it there.
+    """
+    return Graphed.__call__ is _FRONT.plain and in_front(_FRONT)
 
 
 class Bound:
@@ -332,7 +339,8 @@ class Bound:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graphed | Bound:
         """Return the method of a copy of the object."""
-        return self._of.__get__(deepcopy(self.__self__, memo))
+        found: Graphed | Bound = self._of.__get__(deepcopy(self.__self__, memo))
+        return found
 
     def __reduce__(self) -> tuple[Any, ...]:
         method: Any = self._method

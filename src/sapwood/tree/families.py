@@ -202,9 +202,3 @@ class Families:
                 others |= dict.fromkeys(self._outputs[node])
         live = self.pages.live
         return [e for e in others if e not in mine and not e.mask & live]
-
-    def refusals(self) -> list[str]:
-        """Return why signatures run eagerly that were found not to be recordable."""
-        found = (group for groups in self.groups.values() for group in groups)
-        reasons = (group.unrecordable or group.failed for group in found)
-        return [str(reason) for reason in reasons if reason is not None]

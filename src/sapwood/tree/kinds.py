@@ -156,6 +156,15 @@ _BASES: Final[dict[type, _Base]] = {
 }
 
 
+def _slots_of(classes: Iterable[type]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for each in classes
+        for name, member in vars(each).items()
+        if isinstance(member, MemberDescriptorType)
+    )
+
+
 def subclass_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container | None:
     """Return how what derives from a built-in container is taken apart, if it can be.
 
@@ -166,13 +175,7 @@ def subclass_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container | 
     between = cls.__mro__[: cls.__mro__.index(built_in)]
     if not all(k.__flags__ & _HEAP or k is OrderedDict for k in between):
         return None
-    base, kept = _BASES[built_in], weakref.ref(cls)
-    slots = tuple(
-        name
-        for each in between
-        for name, member in vars(each).items()
-        if isinstance(member, MemberDescriptorType)
-    )
+    base, kept, slots = _BASES[built_in], weakref.ref(cls), _slots_of(between)
 
     def parts(value: Any) -> tuple[Sequence[Any], Hashable]:
         items, rest = base.parts(value)

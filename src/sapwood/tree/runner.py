@@ -108,6 +108,8 @@ class Runner:
         skips = self.skips
         if skips.is_known() and not self.families.nodes and skips.passes(args, kwargs):
             return self.eagerly.plainly(args, kwargs)
+        if self.forest.device.framework.captured():  # it becomes a part of that
+            return self.target()(*args, **kwargs)
         began = perf_counter_ns()
         again = self.encores.play(began, args, kwargs)
         if again is not None:
@@ -138,8 +140,9 @@ class Runner:
     ) -> Any:
         """Run a call eagerly whose arguments, or what it reaches, are not known."""
         self.forest.device.check_open(f"the runtime of {self.options.name}")
+        fn = self.target()  # which may be gone
         if not self.parameters.fits(args, kwargs):
-            return self.target()(*args, **kwargs)  # which says so
+            return fn(*args, **kwargs)  # which says so
         if self.skips.learn(str(skip), args, kwargs):
             self.skips.failed(skip, hopeless=not self.families.nodes)
         return self.eagerly.skip(skip, call, args, kwargs, lasts=True)
@@ -356,6 +359,5 @@ class Runner:
         """Return the recordings and the recent misses, as text."""
         self.encores.tell()
         with self.forest.device.lock:
-            families, misses = self.families, tuple(self.diary.misses)
-            told = families.nodes, misses, families.refusals()
+            told = self.families.nodes, tuple(self.diary.misses)
             return explain_function(self.options.name, self.stats(), *told)

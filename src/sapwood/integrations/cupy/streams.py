@@ -89,6 +89,11 @@ class CupyFramework(GuestFramework):
         pool.free_all_blocks()
         return Size(before - pool.total_bytes())
 
+    def captured(self) -> bool:
+        """Return whether CuPy's current stream is being captured."""
+        found: bool = cupy.cuda.get_current_stream().is_capturing()
+        return found
+
     def close(self) -> None:
         """Let go of all streams."""
         super().close()

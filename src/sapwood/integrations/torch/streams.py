@@ -176,6 +176,11 @@ class TorchFramework(GuestFramework):
         torch.cuda.empty_cache()
         return Size(before - torch.cuda.memory_reserved(self.place))
 
+    def captured(self) -> bool:
+        """Return whether torch's current stream is being captured."""
+        found: bool = torch.cuda.is_current_stream_capturing()
+        return found
+
     def chance(self) -> Callable[[], object]:
         """Return what sets the device's default generator to where it is now."""
         generator = torch.cuda.default_generators[self.place.index]
