@@ -114,6 +114,7 @@ class Runtime:
             self._events,
             patch_from=settings.patch_from,
             timeline=settings.timeline,
+            held_beyond=settings.held_beyond,
         )
         capture = getattr(self._integration, "captor", None)
         if capture is not None:

@@ -18,7 +18,7 @@ from sapwood.driver.results import Result
 from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.graphs.adopt import Owner, adopt
 from sapwood.memory.device import Device
-from sapwood.memory.range import LENT, RESERVE, Range
+from sapwood.memory.range import LENT, Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, stray
 from sapwood.tree.adapter import Adapter, Array
@@ -45,7 +45,7 @@ from sapwood.tree.recorder import (
 from sapwood.tree.roles import Role
 from sapwood.tree.session import Session, Unready
 from sapwood.tree.signature import Arrays, Place, look
-from sapwood.tree.stage import spoil, stand_ins
+from sapwood.tree.stage import reserved, spoil, stand_ins
 from sapwood.tree.watch import Capture, Captured
 from sapwood.units import Addr, Size, size_text
 
@@ -65,7 +65,7 @@ def attempt(room: Size, order: Order, forest: Forest, captor: Captor) -> Recorde
     """
     # Of captures that failed, whose tensors lived on in an exception.
     forest.device.pages.close_lingering()
-    range_ = Range.reserve(forest.device.pages)
+    range_ = reserved(order.group, order.plan.call.given, forest, room)
     try:
         warm = order.group.is_warm_here()
         owner = captor.owner(range_, room, captor.stream(), warm=warm)
@@ -292,8 +292,7 @@ def _check(
     if refusal is not None:
         raise refusal
     for storage in outputs.storages:
-        inside = range_.base <= storage.address < range_.base + RESERVE
-        if storage.size and not inside:
+        if storage.size and not range_.holds(storage.address):
             raise stray(storage)
     named = {storage.address for storage in outputs.storages}
     if not _lost(owner, named):

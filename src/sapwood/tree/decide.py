@@ -42,24 +42,29 @@ def next_step(
     nodes: Sequence[Node],
     reasons: Mapping[Node, Why],
     max_recordings: int,
+    *,
+    crowded: bool = False,
 ) -> Step:
     """Decide for a call in ``group``; ``nodes`` are all recordings of the function.
 
-    ``reasons`` say why those of the group do not fit. At ``max_recordings`` a
-    newcomer evicts the recording whose last use is longest ago, and only if it was
-    itself missed twice since then: so a cycle through more shapes than fit replays
-    what it has and runs the rest eagerly.
+    ``reasons`` say why those of the group do not fit; it is ``crowded`` where outputs
+    that are kept hold more memory beyond their own bytes than they may. At
+    ``max_recordings`` a newcomer evicts the recording whose last use is longest ago,
+    and only if it was itself missed twice since then: so a cycle through more shapes
+    than fit replays what it has and runs the rest eagerly.
     """
     if group.unrecordable is not None:
         return Step(Deed.PASS_THROUGH, reason=str(group.unrecordable))
     if group.warm is None and group.archive is None:
         return Step(Deed.WARM_UP)
+    if group.is_starved():
+        return Step(Deed.PASS_THROUGH, reason=group.starved)
     if group.is_wasteful():
         return Step(
             Deed.PASS_THROUGH,
             reason="its recordings wait for arrays at addresses that do not come again",
         )
-    evict, escapes = _make_room(group, reasons)
+    evict, escapes = _make_room(group, reasons, crowded=crowded)
     full = bool(evict) or escapes
     if len(nodes) - len(evict) >= max_recordings:
         victim = least_recent(n for n in nodes if n not in evict)
@@ -74,14 +79,16 @@ def next_step(
     return Step(deed, tuple(evict), anywhere=full, escapes=escapes)
 
 
-def _make_room(group: Group, reasons: Mapping[Node, Why]) -> tuple[list[Node], bool]:
+def _make_room(
+    group: Group, reasons: Mapping[Node, Why], *, crowded: bool
+) -> tuple[list[Node], bool]:
     """Return the variants to evict for another one, and whether it must escape."""
     evict = group.outdated()
     variants = [n for n in group.nodes if not n.escapes and n not in evict]
-    if len(variants) < group.max_variants:
+    if len(variants) < group.max_variants and not crowded:
         return evict, False
     # One that waits for an address gives way to one that takes any.
     stale = least_recent(n for n in variants if reasons.get(n) is Why.MOVED)
     if stale is not None:
-        return [*evict, stale], False
+        return [*evict, stale], crowded
     return [*evict, *(n for n in group.nodes if n.escapes and n not in evict)], True

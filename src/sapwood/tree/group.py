@@ -17,7 +17,7 @@ from sapwood.tree.roles import History, Role
 from sapwood.tree.session import Broken
 from sapwood.units import Addr
 
-__all__ = ["Group", "Warm", "least_recent"]
+__all__ = ["NO_ROOM", "Group", "Warm", "least_recent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,11 @@ class Warm:
 
 
 _WASTED: Final = 16
+NO_ROOM: Final = "there was no room to record it"
+_FASTS: Final = 4
+"""After so many misses what found no room is tried again; then after twice as many."""
+
+_MOST_SHORTAGES: Final = 8
 _TRIED: Final = 64
 """So many calls between two tries, where so many recordings were not replayed."""
 
@@ -52,7 +57,8 @@ class Group:
     ``archive`` is the recording of another process that serves its calls; ``asked``
     says that it was looked for. ``misses`` are the clock readings of the last two
     calls that no recording fitted, of ``missing`` in all, and ``wasted`` counts the
-    recordings that went in a row without a replay. ``sketch`` is the last capture,
+    recordings that went in a row without a replay. ``starved`` says why there was no
+    room for the last one. ``sketch`` is the last capture,
     where only a comparison of two shows what is an address.
     """
 
@@ -67,6 +73,7 @@ class Group:
         self.ambient: dict[str, History] = {}
         self.misses: tuple[int, ...] = ()
         self.missing = self.wasted = 0
+        self.starved, self._shortages, self._next = "", 0, 0
         self.sketch: Sketch | None = None
         self._in_vain = False
 
@@ -127,6 +134,17 @@ class Group:
         """Note a call that no recording fitted."""
         self.misses = (*self.misses[-1:], clock)
         self.missing += 1
+
+    def starve(self, reason: str) -> str:
+        """Note that there was no memory or addresses for a recording; say so."""
+        self._next = self.missing + (_FASTS << self._shortages)
+        self._shortages = min(self._shortages + 1, _MOST_SHORTAGES)
+        self.starved = f"{NO_ROOM}: {reason}"
+        return self.starved
+
+    def is_starved(self) -> bool:
+        """Return whether it is too early to try again where there was no room."""
+        return self.missing < self._next
 
     def is_wasteful(self) -> bool:
         """Return whether another recording would go without a replay, too.

@@ -36,7 +36,7 @@ from sapwood.tree.repack import repacked
 from sapwood.tree.roles import History, Role, assign
 from sapwood.tree.session import Session, Unready
 from sapwood.tree.signature import Arrays, Call, Place, look
-from sapwood.tree.stage import landing, late_stages, stand_ins
+from sapwood.tree.stage import landing, late_stages, reserved, stand_ins
 from sapwood.tree.uncollected import uncollected
 from sapwood.tree.watch import Capture, Captured, Caught
 from sapwood.units import Addr
@@ -117,8 +117,7 @@ def record(order: Order, forest: Forest) -> Recorded:
     Raises `CaptureError`, `DriverError` or `OutOfMemory`, and then no trace is left
     but what the function's own Python did to plain values.
     """
-    device = forest.device
-    range_ = Range.reserve(device.pages)
+    range_ = reserved(order.group, order.plan.call.given, forest)
     try:
         return _record_into(range_, order, forest)
     except BaseException:
@@ -335,6 +334,9 @@ def _take(
         return take(order, forest, capture, arrays)
     except DriverError:
         forest.renew_capture_stream()
+        if capture.written is not None:
+            # Another run, if only an eager one, would go on from there.
+            raise capture.written.anew() from None
         raise
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 from typing import Any
 
-from sapwood.errors import CaptureError, InternalError, OutOfMemory
+from sapwood.driver.results import Result
+from sapwood.errors import CaptureError, DriverError, InternalError
 from sapwood.tree.ambient import Survey, Surveyor, undo_bound
 from sapwood.tree.archive.library import Source
 from sapwood.tree.archive.recall import Recall
@@ -40,7 +41,7 @@ from sapwood.tree.replay import replay
 from sapwood.tree.session import Unready
 from sapwood.tree.signature import Call
 from sapwood.tree.stats import Stats
-from sapwood.tree.verify import reachable, verified
+from sapwood.tree.verify import distrust, reachable, verified
 from sapwood.tree.watch import Caught, warm_up
 
 __all__ = ["Runner"]
@@ -209,7 +210,8 @@ class Runner:
 
     def _decide(self, group: Group, reasons: Mapping[Node, Why]) -> Step:
         most = self.options.max_recordings
-        return next_step(group, [*self.families.nodes], reasons, most)
+        nodes, crowded = [*self.families.nodes], self.forest.is_crowded()
+        return next_step(group, nodes, reasons, most, crowded=crowded)
 
     def _noted(
         self, call: Call, group: Group, absent: tuple[Miss, ...]
@@ -245,6 +247,10 @@ class Runner:
                 raise
             self.eagerly.cannot(group, error)
             made, reason = None, str(error)
+        except DriverError as error:
+            if error.name != Result.OUT_OF_MEMORY.name:
+                raise
+            made, reason = None, group.starve(str(error))
         if made is None:
             return self.eagerly.pass_through(call, args, kwargs, reason)
         found = self._plant(call, group, made)
@@ -302,7 +308,9 @@ class Runner:
         order = self._order(call, group, step, before)
         try:
             made = restore(group.archive, order, before, self.forest)
-        except OutOfMemory as error:
+        except DriverError as error:
+            if error.name != Result.OUT_OF_MEMORY.name:
+                raise
             made = str(error)
         if isinstance(made, str):
             group.archive = None
@@ -313,9 +321,7 @@ class Runner:
 
     def _make_room(self, step: Step) -> None:
         for victim in step.evict:
-            self.forest.fell(
-                victim, "a newer recording of the function takes its place"
-            )
+            self.forest.fell(victim, "a newer recording of it takes its place")
 
     def _plant(self, call: Call, group: Group, made: Recorded) -> Found:
         names, adapter = self.parameters.names(call), self.forest.adapter
@@ -396,15 +402,8 @@ class Runner:
                 lambda: self._replay(found, call, args, kwargs),
             )
         except InternalError:
-            self._distrust(found.node)
+            distrust(forest, self.families.nodes[found.node][1], found.node)
             raise
-
-    def _distrust(self, node: Node) -> None:
-        """Forget what was recorded under the same values as a node that was wrong."""
-        _, group = self.families.nodes[node]
-        group.warm = group.archive = None
-        for each in list(group.nodes):
-            self.forest.fell(each, f"a replay of {node.label} was not as an eager run")
 
     # What users ask for.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from sapwood.driver.results import Result
 from sapwood.errors import CaptureError, DriverError
 from sapwood.tree.adopted import is_spoilt
 from sapwood.tree.attempts import TRIES
+from sapwood.tree.group import NO_ROOM
 from sapwood.tree.live.adopted import AdoptedParts
 from sapwood.tree.live.parts import Asked, Parts
 from sapwood.tree.live.passed import RAN
@@ -32,7 +34,11 @@ def record_parts(asked: Asked) -> RecordedParts:
             return _recorded(parts)
         except DriverError as error:
             forest.renew_capture_stream()
-            if not left or not is_spoilt(error) or parts.links or parts.written:
+            if parts.links or parts.written:
+                raise
+            if error.name == Result.OUT_OF_MEMORY.name:
+                raise Unready(f"{NO_ROOM}: {error}", moved=True) from None
+            if not left or not is_spoilt(error):
                 raise
 
 
