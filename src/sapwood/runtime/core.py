@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -123,6 +124,20 @@ class Runtime:
         self._entries = _entries(store, settings, self._events)
         self._library = _library(self._entries, self._forest)
         self._runners: weakref.WeakSet[Runner] = weakref.WeakSet()
+
+    def __del__(self) -> None:
+        # One that failed to be made has nothing; when the process ends, all goes.
+        forest = self.__dict__.get("_forest")
+        if forest is None or self.closed or sys.is_finalizing():
+            return
+        forest.device.abandon(forest.close)
+        warnings.warn(
+            f"{self!r} was dropped without close(). Write `with sw.Runtime() as rt:`, "
+            "or call rt.close()",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
 
     def __enter__(self) -> Self:
         self._open()
