@@ -46,7 +46,7 @@ from sapwood.tree.roles import Role
 from sapwood.tree.session import Session, Unready
 from sapwood.tree.signature import Arrays, Place, look
 from sapwood.tree.stage import reserved, spoil, stand_ins
-from sapwood.tree.watch import Capture, Captured
+from sapwood.tree.watch import Capture, Captured, unrepeated
 from sapwood.units import Addr, Size, size_text
 
 __all__ = ["Short", "attempt", "is_spoilt"]
@@ -154,7 +154,7 @@ def _taken(scene: _Scene, capture: Capture) -> Taken:
         return take(scene.order, scene.forest, capture, scene.arrays)
     except DriverError as error:
         short = owner.short and scene.room < LENT
-        if short or is_spoilt(error):
+        if short or is_spoilt(error) or error.name == Result.OUT_OF_MEMORY.name:
             _check_unwritten(capture.written)
         if short:
             owner.refusal(None, scene.arrays)
@@ -186,7 +186,8 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
         _check(owner.refusal(captured.result, scene.arrays), outputs, scene, taken)
     marks = adapter.marks(read_by.arrays)
     error = error or differs(order.group.warm, session, outputs)
-    node = build(drawing, scene.range, scene.forest.device)
+    with unrepeated(error):
+        node = build(drawing, scene.range, scene.forest.device)
     node.whereabouts.others = () if marks is None else marks[1]
     return Recorded(node, read_by, tuple(change.slot for change in bound), error)
 

@@ -180,6 +180,17 @@ class Forest:
         beyond = pages.live.bit_count() * pages.page - self.leases.size()
         return beyond > limit
 
+    def held_of(self, nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
+        """Return which outputs of some recordings somebody holds, by their numbers."""
+        self._let_go()
+        self.device.returns.drain()
+        held = self.leases.addresses()
+        found: dict[Node, frozenset[int]] = {}
+        for node in nodes:
+            storages = enumerate(node.outputs.storages)
+            found[node] = frozenset(k for k, each in storages if each.address in held)
+        return found
+
     def settle(self) -> None:
         """Have all replays counted."""
         for each in list(self.quiet):

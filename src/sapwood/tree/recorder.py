@@ -38,7 +38,7 @@ from sapwood.tree.session import Session, Unready
 from sapwood.tree.signature import Arrays, Call, Place, look
 from sapwood.tree.stage import landing, late_stages, reserved, stand_ins
 from sapwood.tree.uncollected import uncollected
-from sapwood.tree.watch import Capture, Captured, Caught
+from sapwood.tree.watch import Capture, Captured, Caught, unrepeated
 from sapwood.units import Addr
 
 __all__ = [
@@ -159,23 +159,23 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
     starts = range_.base, *_starts(everything, stages)
     sketch = Sketch(recording, (*order.names, *names), starts)
     roles = _of_what_is_known((*roles, *more), sketch, order, forest)
-    stages |= late_stages(everything, roles, stages, range_, device)
-    if captured.error is None:
-        check_allocations(outputs, stages, range_, forest)
-        recording = repacked(recording, captured, starts, range_, device)
-    drawing = Drawing(
-        plan=order.plan,
-        recording=recording,
-        outputs=outputs,
-        places=everything,
-        names=sketch.names,
-        roles=roles,
-        stages=stages,
-        ambient=ambient,
-        ambient_arrays=read_by,
-    )
-    node = build(drawing, range_, device)
-    _sketched(order, sketch, node, forest)
+    with unrepeated(error):
+        stages |= late_stages(everything, roles, stages, range_, device)
+        if captured.error is None:
+            check_allocations(outputs, stages, range_, forest)
+            recording = repacked(recording, captured, starts, range_, device)
+        drawing = Drawing(
+            plan=order.plan,
+            recording=recording,
+            outputs=outputs,
+            places=everything,
+            names=sketch.names,
+            roles=roles,
+            stages=stages,
+            ambient=ambient,
+            ambient_arrays=read_by,
+        )
+        node = _sketched(order, sketch, build(drawing, range_, device), forest)
     error = error or differs(order.group.warm, captured.session, outputs)
     return Recorded(node, read_by, tuple(change.slot for change in bound), error)
 
@@ -186,10 +186,11 @@ def _starts(places: Sequence[Place], stages: Mapping[int, Storage]) -> Iterator[
         yield landing(stages[i], place) if i in stages else place.lo
 
 
-def _sketched(order: Order, sketch: Sketch, node: Node, forest: Forest) -> None:
+def _sketched(order: Order, sketch: Sketch, node: Node, forest: Forest) -> Node:
     """Remember a capture where only another one shows what is an address."""
     if not _is_exact(forest):
         order.group.sketched(sketch, node)
+    return node
 
 
 def _is_exact(forest: Forest) -> bool:

@@ -165,8 +165,7 @@ class Runner:
         node, ambient = found
         result, values, _ = replay(self.forest, node, call.given, ambient)
         self.diary.tally["copied_bytes"] += node.copied_bytes
-        if node.escapes:
-            self.diary.escaped(node)
+        self.diary.escaped(node)
         if values:
             slots = self.families.bound[node]
             bind(node, slots, values, self.parameters, args, kwargs)
@@ -211,7 +210,8 @@ class Runner:
     def _decide(self, group: Group, reasons: Mapping[Node, Why]) -> Step:
         most = self.options.max_recordings
         nodes, crowded = [*self.families.nodes], self.forest.is_crowded()
-        return next_step(group, nodes, reasons, most, crowded=crowded)
+        held = {} if crowded else self.forest.held_of(group.nodes)
+        return next_step(group, nodes, reasons, most, held=held, crowded=crowded)
 
     def _noted(
         self, call: Call, group: Group, absent: tuple[Miss, ...]
@@ -356,7 +356,8 @@ class Runner:
         """Record a call that is recorded: so every address in it may become known."""
         group = self.families.nodes[found.node][1]
         useless = group.again(found.node)
-        step = Step(Deed.RECORD, anywhere=True, escapes=found.node.escapes)
+        escapes, copies = found.node.escapes, found.node.copied()
+        step = Step(Deed.RECORD, anywhere=True, escapes=escapes, copies=copies)
         before = self._look(args, kwargs)
         result = self._record(call, args, kwargs, group, step, before)
         self.forest.fell_all(useless())

@@ -8,8 +8,8 @@ done to memory.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn
@@ -25,7 +25,15 @@ from sapwood.tree.layout import Made
 from sapwood.tree.session import Session, current, entered, user_line
 from sapwood.units import Size, align_up
 
-__all__ = ["Allocations", "Capture", "Captured", "Caught", "Watched", "warm_up"]
+__all__ = [
+    "Allocations",
+    "Capture",
+    "Captured",
+    "Caught",
+    "Watched",
+    "unrepeated",
+    "warm_up",
+]
 
 Function = Callable[..., Any]
 
@@ -67,6 +75,22 @@ class Caught:
             raise error
         finally:
             del error
+
+
+@contextmanager
+def unrepeated(error: CaptureError | Caught | None) -> Iterator[None]:
+    """Raise ``error``, if there was one before a driver's: nothing is to run again.
+
+    What an ordinary exception had come to has no trace; written values have.
+    """
+    try:
+        yield
+    except DriverError:
+        if isinstance(error, CaptureError):
+            raise error.anew() from None
+        if isinstance(error, Caught) and not error.is_ordinary:
+            error.reraise()
+        raise
 
 
 @dataclass(frozen=True, slots=True)
