@@ -12,6 +12,7 @@ from sapwood.tree.group import Group, least_recent
 from sapwood.tree.miss import Why
 from sapwood.tree.node import Node
 
+_WASTEFUL: Final = "its recordings wait for arrays at addresses that do not come again"
 _NOBODY: Final[Mapping[Node, frozenset[int]]] = {}
 
 __all__ = ["Deed", "Step", "next_step"]
@@ -67,10 +68,7 @@ def next_step(
     if group.is_starved():
         return Step(Deed.PASS_THROUGH, reason=group.starved)
     if group.is_wasteful():
-        return Step(
-            Deed.PASS_THROUGH,
-            reason="its recordings wait for arrays at addresses that do not come again",
-        )
+        return Step(Deed.PASS_THROUGH, reason=_WASTEFUL)
     evict, escapes, copies = _make_room(group, reasons, held, crowded=crowded)
     full = bool(evict) or escapes
     if len(nodes) - len(evict) >= max_recordings:
