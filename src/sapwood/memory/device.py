@@ -164,6 +164,23 @@ class Device:
             self._functions[known] = function
         return known
 
+    def abandon(self, close: Callable[[], object]) -> None:
+        """Have ``close`` called, and close when nobody holds an array any more.
+
+        Called by a finaliser: so what is somebody's just now has its time.
+        """
+
+        def abandoned(_: object) -> None:
+            close()
+
+        self.returns.watch(self._close_if_idle)
+        self.returns.append((abandoned, None))
+
+    def _close_if_idle(self) -> None:
+        held = self.pages.live or self.pages.lingering or self.heap.used()
+        if not (held or self.closed):
+            self.close()
+
     def close(self) -> None:
         """Give back all that nobody holds; the rest goes with its last holder."""
         self.closed = True

@@ -115,6 +115,7 @@ class Runtime:
             self._events,
             patch_from=settings.patch_from,
             timeline=settings.timeline,
+            held_beyond=settings.held_beyond,
         )
         capture = getattr(self._integration, "captor", None)
         if capture is not None:
@@ -144,6 +145,20 @@ class Runtime:
             except StoreWarning:
                 self.close()
                 raise
+
+    def __del__(self) -> None:
+        # One that failed to be made has nothing; when the process ends, all goes.
+        forest = self.__dict__.get("_forest")
+        if forest is None or self.closed or sys.is_finalizing():
+            return
+        forest.device.abandon(forest.close)
+        warnings.warn(
+            f"{self!r} was dropped without close(). Write `with sw.Runtime() as rt:`, "
+            "or call rt.close()",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
 
     def __enter__(self) -> Self:
         self._open()

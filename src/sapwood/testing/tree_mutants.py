@@ -25,7 +25,7 @@ from sapwood.tree.build import build
 from sapwood.tree.encore import Encore
 from sapwood.tree.kept import Kept
 from sapwood.tree.leases import Leases
-from sapwood.tree.replay import replay
+from sapwood.tree.replay import copy_out
 
 __all__ = [
     "ENCORE_MUTANTS",
@@ -75,7 +75,7 @@ def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> 
 
 TREE_MUTANTS: Final = (
     _mutant("mask ignored", rejects, "node.clobbers & live", "node.clobbers & 0"),
-    _mutant("escape skipped", replay, "if escaped is not None:", "if False:"),
+    _mutant("escape skipped", copy_out, "if size and", "if False and"),
     _mutant(
         "read hazard dropped",
         Leases.end,

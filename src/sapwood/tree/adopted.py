@@ -18,7 +18,7 @@ from sapwood.driver.results import Result
 from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.graphs.adopt import Owner, adopt
 from sapwood.memory.device import Device
-from sapwood.memory.range import LENT, RESERVE, Range
+from sapwood.memory.range import LENT, Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, stray
 from sapwood.tree.adapter import Adapter, Array
@@ -40,7 +40,7 @@ from sapwood.tree.recorder import (
 from sapwood.tree.roles import Role
 from sapwood.tree.session import Session, Unready
 from sapwood.tree.signature import Arrays, Place, look
-from sapwood.tree.stage import spoil, stand_ins
+from sapwood.tree.stage import reserved, spoil, stand_ins
 from sapwood.tree.taking import (
     Order,
     Taken,
@@ -50,7 +50,7 @@ from sapwood.tree.taking import (
     undo,
     with_leaves,
 )
-from sapwood.tree.watch import Capture, Captured
+from sapwood.tree.watch import Capture, Captured, unrepeated
 from sapwood.units import Addr, Size, size_text
 
 __all__ = ["Short", "attempt", "is_spoilt"]
@@ -69,7 +69,7 @@ def attempt(room: Size, order: Order, forest: Forest, captor: Captor) -> Recorde
     """
     # Of captures that failed, whose tensors lived on in an exception.
     forest.device.pages.close_lingering()
-    range_ = Range.reserve(forest.device.pages)
+    range_ = reserved(order.group, order.plan.call.given, forest, room)
     try:
         warm = order.group.is_warm_here()
         owner = captor.owner(range_, room, captor.stream(), warm=warm)
@@ -159,7 +159,7 @@ def _taken(scene: _Scene, capture: Capture) -> Taken:
         return take(scene.order, scene.forest, capture, scene.arrays)
     except DriverError as error:
         short = owner.short and scene.room < LENT
-        if short or is_spoilt(error):
+        if short or is_spoilt(error) or error.name == Result.OUT_OF_MEMORY.name:
             _check_unwritten(capture.written)
         if short:
             owner.refusal(None, scene.arrays)
@@ -191,7 +191,8 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
         _check(owner.refusal(captured.result, scene.arrays), outputs, scene, taken)
     marks = adapter.marks(read_by.arrays)
     error = error or differs(order.group.warm, session, outputs)
-    node = build(drawing, scene.range, scene.forest.device)
+    with unrepeated(error):
+        node = build(drawing, scene.range, scene.forest.device)
     node.whereabouts.others = () if marks is None else marks[1]
     return Recorded(node, read_by, tuple(change.slot for change in bound), error)
 
@@ -298,8 +299,7 @@ def _check(
     if refusal is not None:
         raise refusal
     for storage in outputs.storages:
-        inside = range_.base <= storage.address < range_.base + RESERVE
-        if storage.size and not inside:
+        if storage.size and not range_.holds(storage.address):
             raise stray(storage)
     named = {storage.address for storage in outputs.storages}
     if not _lost(owner, named):

@@ -156,8 +156,10 @@ class Diary:
         self.forest.emit(PassedThrough(self.function, text, reason))
 
     def escaped(self, node: Node) -> None:
-        """Count the outputs that a replay copied out."""
-        storages = node.outputs.storages
+        """Count the outputs that a replay copied out, if any."""
+        if not node.ferries:
+            return
+        storages = [node.outputs.storages[k] for k in node.copied()]
         self.tally["escaped"] += len(storages)
         size = Size(sum(storage.size for storage in storages))
         self.forest.emit(Escaped(self.function, node.label, len(storages), size))

@@ -40,6 +40,12 @@ def explain_function(
     return "\n".join(lines)
 
 
+def _copies(node: Node) -> str:
+    if node.escapes or not node.ferries:
+        return ", copies its outputs out" if node.escapes else ""
+    return f", copies {len(node.copied())} of {len(node.output_masks)} outputs out"
+
+
 def _node(node: Node) -> list[str]:
     after = f" after {node.parent}" if node.parent else ""
     ops = sum(len(part.recording.ops) for part in node.parts())
@@ -48,7 +54,7 @@ def _node(node: Node) -> list[str]:
     launches = "launched once" if node.hits == 1 else f"launched {node.hits} times"
     lines = [
         f"  {node.label}{after}: {count_text(ops, 'op')}, {pages}, {launches}"
-        + (", copies its outputs out" if node.escapes else "")
+        + _copies(node)
     ]
     for link in node.chain:
         ops = len(link.part.recording.ops)

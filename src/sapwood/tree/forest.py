@@ -28,6 +28,10 @@ __all__ = ["Forest"]
 Forget = Callable[[Node, str | None], None]
 
 
+_forests: weakref.WeakSet[Forest] = weakref.WeakSet()
+"""All there are: addresses belong to the process, whichever runtime has them."""
+
+
 class Keeper(Protocol):
     """Who keeps storages of outputs that may be nobody's."""
 
@@ -62,9 +66,10 @@ class Forest:
         *,
         patch_from: int,
         timeline: int,
+        held_beyond: int = 1 << 30,
     ) -> None:
         self.device, self.adapter, self.emit = device, adapter, emit
-        self.patch_from = patch_from
+        self.patch_from, self.held_beyond = patch_from, held_beyond
         self.leases = Leases(device.pages)
         self.nodes: dict[Node, weakref.WeakMethod[Forget]] = {}
         self.last: Node | None = None
@@ -83,7 +88,8 @@ class Forest:
         self.kept: dict[Keeper, None] = {}
         self.encore_from = 4
         device.returns.let_go = self._let_go
-        device.pages.reclaim, device.pages.evict = self._reclaim, self._evict
+        device.pages.reclaim, device.pages.evict = self._reclaim, self._evict_anywhere
+        _forests.add(self)
         device.pages.holders = self._holders
 
     def capture_stream(self) -> Stream:
@@ -166,6 +172,27 @@ class Forest:
         elif self.alone is None and not self._on_several:
             self.alone = weakref.ref(stream)
 
+    def is_crowded(self) -> bool:
+        """Return whether kept outputs hold too much beyond their own bytes."""
+        pages, limit = self.device.pages, self.held_beyond
+        if pages.live.bit_count() * pages.page <= limit:
+            return False
+        self._let_go()
+        self.device.returns.drain()
+        beyond = pages.live.bit_count() * pages.page - self.leases.size()
+        return beyond > limit
+
+    def held_of(self, nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
+        """Return which outputs of some recordings somebody holds, by their numbers."""
+        self._let_go()
+        self.device.returns.drain()
+        held = self.leases.addresses()
+        found: dict[Node, frozenset[int]] = {}
+        for node in nodes:
+            storages = enumerate(node.outputs.storages)
+            found[node] = frozenset(k for k, each in storages if each.address in held)
+        return found
+
     def settle(self) -> None:
         """Have all replays counted."""
         for each in list(self.quiet):
@@ -221,9 +248,9 @@ class Forest:
             return True
         if self.device.heap.trim() or self.device.framework.trim():
             return True
-        return self._evict()
+        return self.evict()
 
-    def _evict(self) -> bool:
+    def evict(self) -> bool:
         """Give up the recording whose last use is longest ago, if there is one idle."""
         self.settle()
         idle = (n for n in self.nodes if n not in self.busy and not n.running)
@@ -232,6 +259,24 @@ class Forest:
             return False
         self.fell(node, "memory is short")
         return True
+
+    def _evict_anywhere(self) -> bool:
+        """Give up a recording for its addresses: another runtime's, if need be."""
+        if self.evict():
+            return True
+        kind = self.device.driver.abilities.kind
+        for other in list(_forests):
+            device = other.device
+            if other is self or device.driver.abilities.kind != kind:
+                continue
+            # Whoever has that lock may wait for this one.
+            if device.lock.acquire(blocking=False):
+                try:
+                    if not device.closed and other.evict():
+                        return True
+                finally:
+                    device.lock.release()
+        return False
 
     def _holders(self) -> Holders:
         pages, known = self.device.pages, Mask(0)

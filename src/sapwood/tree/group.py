@@ -146,7 +146,7 @@ class Group:
     def add(self, node: Node) -> None:
         """Add a recording; those that copy less are tried first."""
         self.nodes.append(node)
-        self.nodes.sort(key=lambda n: (n.escapes, n.copied_bytes))
+        self.nodes.sort(key=lambda n: (n.escapes, len(n.ferries), n.copied_bytes))
 
     def outdated(self) -> list[Node]:
         """Return the nodes that fix a place which comes from too many addresses."""

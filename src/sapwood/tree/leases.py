@@ -16,7 +16,7 @@ from sapwood.driver.streams import Stream
 from sapwood.memory.pages import Pages
 from sapwood.memory.range import Range
 from sapwood.memory.storage import CHANGES, Storage
-from sapwood.units import Addr, Mask
+from sapwood.units import Addr, Mask, Size
 
 __all__ = ["Lease", "Leases", "rehearsal"]
 
@@ -71,6 +71,10 @@ class Leases:
     def begin_loose(self, storage: Storage) -> None:
         """Remember an output in ordinary memory, to be revoked with the others."""
         self._loose.add(storage)
+
+    def size(self) -> Size:
+        """Return how many bytes the outputs have whose pages are held."""
+        return Size(sum(storage.size for storage in self.addresses().values()))
 
     def addresses(self) -> dict[Addr, Storage]:
         """Return the outputs that are held, by their addresses."""

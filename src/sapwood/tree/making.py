@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sapwood.errors import CaptureError, DriverError, OutOfMemory
+from sapwood.driver.results import Result
+from sapwood.errors import CaptureError, DriverError
 from sapwood.tree.ambient import Survey, Surveyor
 from sapwood.tree.archive.recall import Recall
 from sapwood.tree.archive.restore import restore
@@ -73,8 +74,7 @@ class Making:
         node, ambient = found
         result, values, _ = replay(self.forest, node, call.given, ambient)
         self.diary.tally["copied_bytes"] += node.copied_bytes
-        if node.escapes:
-            self.diary.escaped(node)
+        self.diary.escaped(node)
         if values:
             slots = self.families.bound[node]
             bind(node, slots, values, self.parameters, args, kwargs)
@@ -83,7 +83,9 @@ class Making:
     def decide(self, group: Group, reasons: Mapping[Node, Why]) -> Step:
         """Decide about a call in a group; ``reasons`` say why its nodes do not fit."""
         most = self.options.max_recordings
-        return next_step(group, [*self.families.nodes], reasons, most)
+        nodes, crowded = [*self.families.nodes], self.forest.is_crowded()
+        held = {} if crowded else self.forest.held_of(group.nodes)
+        return next_step(group, nodes, reasons, most, held=held, crowded=crowded)
 
     def record(
         self,
@@ -187,7 +189,9 @@ class Making:
         order = self._order(call, group, step, before)
         try:
             made = restore(group.archive, order, before, self.forest)
-        except OutOfMemory as error:
+        except DriverError as error:
+            if error.name != Result.OUT_OF_MEMORY.name:
+                raise
             made = str(error)
         if isinstance(made, str):
             group.archive = None

@@ -50,6 +50,7 @@ def place_order(
             donated=donated,
             escapes=step.escapes,
             candidates=candidates,
+            copies=step.copies,
         ),
         names=[" and ".join(names[k] for k in group) for group in call.given.groups()],
         pinned=pinned,

@@ -31,9 +31,9 @@ from sapwood.tree.repack import repacked
 from sapwood.tree.roles import History, Role, assign
 from sapwood.tree.session import Session
 from sapwood.tree.signature import Arrays, Place, look
-from sapwood.tree.stage import landing, late_stages, stand_ins
+from sapwood.tree.stage import landing, late_stages, reserved, stand_ins
 from sapwood.tree.taking import Order, Taken, settled, take
-from sapwood.tree.watch import Capture, Caught
+from sapwood.tree.watch import Capture, Caught, unrepeated
 from sapwood.units import Addr
 
 __all__ = [
@@ -80,8 +80,7 @@ def record(order: Order, forest: Forest) -> Recorded:
     Raises `CaptureError`, `DriverError` or `OutOfMemory`, and then no trace is left
     of it in what the function is known to reach.
     """
-    device = forest.device
-    range_ = Range.reserve(device.pages)
+    range_ = reserved(order.group, order.plan.call.given, forest)
     try:
         return _record_into(range_, order, forest)
     except BaseException:
@@ -143,23 +142,23 @@ def _built(
     starts = range_.base, *_starts(everything, stages)
     sketch = Sketch(recording, (*order.names, *names), starts)
     roles = _of_what_is_known((*roles, *more), sketch, order, forest)
-    stages |= late_stages(everything, roles, stages, range_, device)
-    if captured.error is None:
-        check_allocations(outputs, stages, range_, forest)
-        recording = repacked(recording, captured, starts, range_, device)
-    drawing = Drawing(
-        plan=order.plan,
-        recording=recording,
-        outputs=outputs,
-        places=everything,
-        names=sketch.names,
-        roles=roles,
-        stages=stages,
-        ambient=ambient,
-        ambient_arrays=read_by,
-    )
-    node = build(drawing, range_, device)
-    _sketched(order, sketch, node, forest)
+    with unrepeated(error):
+        stages |= late_stages(everything, roles, stages, range_, device)
+        if captured.error is None:
+            check_allocations(outputs, stages, range_, forest)
+            recording = repacked(recording, captured, starts, range_, device)
+        drawing = Drawing(
+            plan=order.plan,
+            recording=recording,
+            outputs=outputs,
+            places=everything,
+            names=sketch.names,
+            roles=roles,
+            stages=stages,
+            ambient=ambient,
+            ambient_arrays=read_by,
+        )
+        node = _sketched(order, sketch, build(drawing, range_, device), forest)
     error = error or differs(order.group.warm, captured.session, outputs)
     return Recorded(node, read_by, tuple(change.slot for change in bound), error)
 
@@ -170,10 +169,11 @@ def _starts(places: Sequence[Place], stages: Mapping[int, Storage]) -> Iterator[
         yield landing(stages[i], place) if i in stages else place.lo
 
 
-def _sketched(order: Order, sketch: Sketch, node: Node, forest: Forest) -> None:
+def _sketched(order: Order, sketch: Sketch, node: Node, forest: Forest) -> Node:
     """Remember a capture where only another one shows what is an address."""
     if not _is_exact(forest):
         order.group.sketched(sketch, node)
+    return node
 
 
 def _is_exact(forest: Forest) -> bool:
@@ -249,6 +249,9 @@ def _take(
         return take(order, forest, capture, arrays)
     except DriverError:
         forest.renew_capture_stream()
+        if capture.written is not None:
+            # Another run, if only an eager one, would go on from there.
+            raise capture.written.anew() from None
         raise
 
 

@@ -37,7 +37,7 @@ from sapwood.tree.preserve import Preserved
 from sapwood.tree.signature import Call
 from sapwood.tree.skips import Skips, skip_of
 from sapwood.tree.stats import Stats
-from sapwood.tree.verify import reachable, verified
+from sapwood.tree.verify import distrust, reachable, verified
 from sapwood.tree.watch import warm_up
 
 __all__ = ["Runner"]
@@ -284,7 +284,8 @@ class Runner:
         """Record a call that is recorded: so every address in it may become known."""
         group = self.families.nodes[found.node][1]
         useless = group.again(found.node)
-        step = Step(Deed.RECORD, anywhere=True, escapes=found.node.escapes)
+        escapes, copies = found.node.escapes, found.node.copied()
+        step = Step(Deed.RECORD, anywhere=True, escapes=escapes, copies=copies)
         before = self._look(args, kwargs)
         ran = self.making.record(call, args, kwargs, group, step, before)
         if not isinstance(ran, tuple):
@@ -310,15 +311,8 @@ class Runner:
                 lambda: self.making.replay(found, call, args, kwargs),
             )
         except InternalError:
-            self._distrust(found.node)
+            distrust(forest, self.families.nodes[found.node][1], found.node)
             raise
-
-    def _distrust(self, node: Node) -> None:
-        """Forget what was recorded under the same values as a node that was wrong."""
-        _, group = self.families.nodes[node]
-        group.warm = group.archive = None
-        for each in list(group.nodes):
-            self.forest.fell(each, f"a replay of {node.label} was not as an eager run")
 
     # What users ask for.
 

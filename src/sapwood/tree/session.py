@@ -116,11 +116,12 @@ class Session:
     many ops which one ran, on what and with what result. ``lines`` are those of the
     ops that were given to the device, ``spans`` the bytes of those that were not.
     Where the framework says so itself, ``used`` are the storages that ops use, ``made``
-    those of a warm-up that were first seen as what an op gives, and ``room`` the bytes
-    of everything that was allocated; ``code`` is what a compiler
-    has made of parts of the function, behind what tells it apart. If it ``prepares``
-    what later calls find ready, a warm-up shows nothing of those. ``untold`` counts
-    what was captured and is no op's: it may use, and write, whatever can be reached.
+    those of a warm-up that were first seen as what an op gives; ``room`` is how many
+    bytes a capture is likely to need for what was allocated; ``code`` is what a
+    compiler has made of parts of the function, behind what tells it apart. If it
+    ``prepares`` what later calls find ready, a warm-up shows nothing of those.
+    ``untold`` counts what was captured and is no op's: it may use, and write, whatever
+    can be reached.
     """
 
     def __init__(self, *, tolerant: bool) -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
+from sapwood.driver.results import Result
 from sapwood.errors import (
     CaptureError,
     DriverError,
@@ -55,6 +56,12 @@ def skip_of(error: Exception) -> CaptureError:
             f"memory is short: {size_text(error.asked)} were asked for a recording, "
             f"and {size_text(error.free)} are free",
             remedy=error.remedy,
+        )
+    if isinstance(error, DriverError) and error.name == Result.OUT_OF_MEMORY.name:
+        return CaptureError(
+            "the device has no free addresses, or no memory, to record it",
+            remedy="Let go of results that you keep, or copy them. It is tried again "
+            "after some calls",
         )
     if isinstance(error, DriverError):
         return CaptureError(f"the device failed to record it ({error})", remedy=_AGAIN)

@@ -8,14 +8,16 @@ done to memory.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.streams import Fork, Stream, outside
 from sapwood.errors import CaptureError, DriverError, InternalError
+from sapwood.memory.blocks import ALIGNMENT
 from sapwood.memory.device import Device, routed
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
@@ -27,11 +29,22 @@ from sapwood.tree.session import (
     raising_line,
     user_line,
 )
-from sapwood.units import Size
+from sapwood.units import Size, align_up
 
-__all__ = ["Allocations", "Capture", "Captured", "Caught", "Watched", "warm_up"]
+__all__ = [
+    "Allocations",
+    "Capture",
+    "Captured",
+    "Caught",
+    "Watched",
+    "unrepeated",
+    "warm_up",
+]
 
 Function = Callable[..., Any]
+
+SCATTERED: Final = 4
+"""How many times what is alive at once lies, at a guess, in as many bytes."""
 
 _PLAIN: Final = {bool, bytes, complex, float, int, str, type(None)}
 
@@ -71,6 +84,22 @@ class Caught:
             del error
 
 
+@contextmanager
+def unrepeated(error: CaptureError | Caught | None) -> Iterator[None]:
+    """Raise ``error``, if there was one before a driver's: nothing is to run again.
+
+    What an ordinary exception had come to has no trace; written values have.
+    """
+    try:
+        yield
+    except DriverError:
+        if isinstance(error, CaptureError):
+            raise error.anew() from None
+        if isinstance(error, Caught) and not error.is_ordinary:
+            error.reraise()
+        raise
+
+
 @dataclass(frozen=True, slots=True)
 class Watched:
     """What a function did: its result or its exception, and what it allocated.
@@ -103,11 +132,26 @@ class Allocations:
 
     def __init__(self) -> None:
         self._made: list[weakref.ref[Storage]] = []
+        self._all = self._alive = self._most = 0
 
     def add(self, storage: Storage) -> Storage:
         """Note an allocation, and return it."""
-        self._made.append(weakref.ref(storage))
+        size = align_up(max(storage.size, 1), ALIGNMENT)
+        self._made.append(weakref.ref(storage, partial(self._gone, size)))
+        self._all += size
+        self._alive += size
+        self._most = max(self._most, self._alive)
         return storage
+
+    def _gone(self, size: int, _: object) -> None:
+        self._alive -= size
+
+    def room(self) -> Size:
+        """Return how much they need, if they are made again: a guess, on the safe side.
+
+        They lie scattered where those between them have gone, but not without end.
+        """
+        return Size(min(self._all, SCATTERED * self._most))
 
     def count(self) -> int:
         """Return how many there were."""
@@ -180,6 +224,8 @@ def warm_up(
         device.framework.watched(device.allocate),
     ):
         result = fn(*args, **kwargs)
+    if session is not None:
+        session.room = Size(session.room + allocations.room())
     alive = allocations.alive()
     return Watched(result, None, session, tuple(alive.values()), frozenset(alive))
 

@@ -54,11 +54,11 @@ from sapwood.tree.replay import replay_in_place
 from sapwood.tree.roles import Role
 from sapwood.tree.session import LivePart, Session
 from sapwood.tree.signature import Place, look
-from sapwood.tree.stage import late_stages
+from sapwood.tree.stage import late_stages, reserved
 from sapwood.tree.taking import Order, plain_changes, undo
 from sapwood.tree.watch import Capture, Caught
 from sapwood.uncollected import collected, uncollected
-from sapwood.units import Addr
+from sapwood.units import Addr, Size
 
 __all__ = ["Asked", "Parts"]
 
@@ -111,6 +111,7 @@ class Parts:
         self.still_shown: frozenset[int] = frozenset()
         self.outside = self.device.framework.manner()
         self.begun = self.written = self.returns = False
+        self.lent: Size | None = None
         self.range: Range | None = None
 
     def record(self) -> RecordedParts:
@@ -176,7 +177,7 @@ class Parts:
 
     def _open(self) -> None:
         """Make room for the coming part."""
-        self.range = Range.reserve(self.device.pages)
+        self.range = reserved(self.order.group, self.carried, self.forest, self.lent)
 
     def _capturing(self, range_: Range) -> Capture:
         """Return the capture of all parts."""
@@ -337,8 +338,7 @@ class Parts:
             if made.pop(storage.address, None) is None:
                 raise stray(storage)
         leaves, _ = flatten((shown, values), adapter.is_array)
-        arrays = filter(adapter.is_array, leaves)
-        self.shown.update(id(adapter.storage(array)) for array in arrays)
+        self.shown.update(id(adapter.storage(x)) for x in leaves if adapter.is_array(x))
         return replace(outputs, storages=(*outputs.storages, *made.values()))
 
     # Live parts.
