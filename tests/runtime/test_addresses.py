@@ -79,7 +79,7 @@ def test_calls_run_eagerly_where_outputs_hold_all_addresses(scarce):
         functions += [_recorded(rt, n, kept) for n in range(1, 40)]
         _check(kept)
         assert rt.stats().passed_through > 0
-        assert "no room to record" in functions[-1].explain()
+        assert "no free addresses" in functions[-1].explain()
         kept.clear()
         f, made = functions[-1], functions[-1].stats().recordings
         for i in range(20):

@@ -152,13 +152,8 @@ class Runtime:
         if forest is None or self.closed or sys.is_finalizing():
             return
         forest.device.abandon(forest.close)
-        warnings.warn(
-            f"{self!r} was dropped without close(). Write `with sw.Runtime() as rt:`, "
-            "or call rt.close()",
-            ResourceWarning,
-            stacklevel=2,
-            source=self,
-        )
+        said = f"{self!r} was dropped. Call close(), or use `with sw.Runtime() as rt:`"
+        warnings.warn(said, ResourceWarning, stacklevel=2, source=self)
 
     def __enter__(self) -> Self:
         self._open()
