@@ -23,6 +23,7 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, stray
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.ambient import Ambient, undo_bound
+from sapwood.tree.apart import code_of, outcome_of
 from sapwood.tree.build import Drawing, build
 from sapwood.tree.captor import Adopting, Captor, forgotten, lasting, told_of
 from sapwood.tree.containers import flatten
@@ -36,7 +37,6 @@ from sapwood.tree.recorder import (
     Taken,
     ambient_roles,
     argument_roles,
-    differs,
     plain_changes,
     settled,
     take,
@@ -185,10 +185,10 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     if error is None:
         _check(owner.refusal(captured.result, scene.arrays), outputs, scene, taken)
     marks = adapter.marks(read_by.arrays)
-    error = error or differs(order.group.warm, session, outputs)
+    outcome = error or outcome_of(order.group.warm, session, outputs)
     node = build(drawing, scene.range, scene.forest.device)
     node.whereabouts.others = () if marks is None else marks[1]
-    return Recorded(node, read_by, tuple(change.slot for change in bound), error)
+    return Recorded(node, read_by, tuple(change.slot for change in bound), outcome)
 
 
 def _check_room(scene: _Scene, taken: Taken) -> None:
@@ -238,7 +238,7 @@ def _any_array(_: Array) -> bool:
 
 def _check_code(warm: Warm | None, session: Session) -> None:
     """Raise where other compiled code ran than in the warm-up."""
-    if warm is not None and warm.code != {name for name, _ in session.code}:
+    if warm is not None and not warm.asks and warm.code != code_of(session):
         raise Unready("torch runs code that it has compiled for other calls")
 
 

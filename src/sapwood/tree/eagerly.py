@@ -16,13 +16,14 @@ from sapwood.tree.diary import Diary
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
 from sapwood.tree.live.crossing import Rehearsed
+from sapwood.tree.node import Node
 from sapwood.tree.options import Options
 from sapwood.tree.outputs import analyse
 from sapwood.tree.parameters import Parameters
 from sapwood.tree.recorder import plain_changes
 from sapwood.tree.session import Session, Unready
 from sapwood.tree.signature import Call
-from sapwood.tree.watch import Watched, warm_up
+from sapwood.tree.watch import Caught, Watched, warm_up
 
 __all__ = ["Eagerly"]
 
@@ -51,7 +52,7 @@ class Eagerly:
         before: Survey,
     ) -> Any:
         """Run a call eagerly and watch what it does; ``before`` surveys it."""
-        watching = Session(tolerant=self.options.tolerant)
+        watching = Session(tolerant=self.options.tolerant, rehearses=True)
         forest = self.forest
         live = Rehearsed(
             watching, forest.adapter, lambda: self._look(args, kwargs), before
@@ -71,6 +72,7 @@ class Eagerly:
                     tuple(watching.breaks),
                     watching.room,
                     frozenset(name for name, _ in watching.code),
+                    asks=watching.asks,
                 )
             if error is None:
                 self.diary.warmed_up(call)
@@ -93,7 +95,32 @@ class Eagerly:
         """Run a call eagerly that could not be captured yet."""
         if error.moved:
             return self.pass_through(call, args, kwargs, error.what)
+        group.unready += 1
+        if group.warm is not None and group.warm.asks and group.unready > 1:
+            # What only captures do is prepared by no warm-up.
+            self.cannot(group, error)
+            return self.pass_through(call, args, kwargs, error.what)
         return self.warm_up(call, args, kwargs, group, before)
+
+    def once(
+        self, call: Call, group: Group, outcome: CaptureError | Caught | Warm
+    ) -> None:
+        """Say what becomes of a recording that was launched for one call alone."""
+        if isinstance(outcome, Warm):
+            group.warm = outcome
+            self.diary.warmed_up(call)
+            return
+        if isinstance(outcome, Caught):
+            outcome.reraise()
+        self.cannot(group, outcome)
+        self.diary.passed_through(call, str(outcome))
+
+    def as_recorded(
+        self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a call eagerly, with the work that a recording of it is of."""
+        session = Session(tolerant=True, as_captured=True) if node.apart else None
+        return warm_up(self.target(), args, kwargs, self.forest.device, session).result
 
     def cannot(self, group: Group, error: CaptureError) -> None:
         """Raise a capture error, or remember it where the user said so."""

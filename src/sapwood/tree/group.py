@@ -27,7 +27,8 @@ class Warm:
     ``ops`` are digests of the ops, addresses left out; ``stays`` the allocations, by
     their order, that outlived the function or were alive when a live part ran;
     ``constants`` the plain results; ``breaks`` and ``room`` as in `Session`; ``code``
-    what tells compiled code apart; ``thread`` the one that it ran on.
+    what tells compiled code apart; ``thread`` the one that it ran on. ``asks`` as in
+    `Session`; one that is of a capture was ``captured``.
     """
 
     ops: tuple[bytes, ...]
@@ -36,6 +37,8 @@ class Warm:
     breaks: tuple[Broken, ...] = ()
     room: int = 0
     code: frozenset[str] = frozenset()
+    asks: bool = False
+    captured: bool = False
     thread: ref[Thread] = field(
         default_factory=lambda: ref(current_thread()), compare=False
     )
@@ -51,8 +54,9 @@ class Group:
 
     ``archive`` is the recording of another process that serves its calls; ``asked``
     says that it was looked for. ``misses`` are the clock readings of the last two
-    calls that no recording fitted, of ``missing`` in all, and ``wasted`` counts the
-    recordings that went in a row without a replay. ``sketch`` is the last capture,
+    calls that no recording fitted, of ``missing`` in all, ``wasted`` counts the
+    recordings that went in a row without a replay, and ``unready`` the captures that
+    another warm-up was wanted for. ``sketch`` is the last capture,
     where only a comparison of two shows what is an address.
     """
 
@@ -66,7 +70,7 @@ class Group:
         self.places: list[History] = []
         self.ambient: dict[str, History] = {}
         self.misses: tuple[int, ...] = ()
-        self.missing = self.wasted = 0
+        self.missing = self.wasted = self.unready = 0
         self.sketch: Sketch | None = None
         self._in_vain = False
 

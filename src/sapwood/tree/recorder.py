@@ -23,13 +23,13 @@ from sapwood.tree.ambient import (
     Survey,
     undo_bound,
 )
+from sapwood.tree.apart import outcome_of
 from sapwood.tree.build import Drawing, Plan, build
 from sapwood.tree.confirm import Sketch, confirmed
 from sapwood.tree.containers import flatten, unflatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
 from sapwood.tree.node import Node
-from sapwood.tree.opaque import made_anew
 from sapwood.tree.outputs import Outputs, analyse, each_anew
 from sapwood.tree.refill import refilled
 from sapwood.tree.repack import repacked
@@ -48,7 +48,6 @@ __all__ = [
     "Taken",
     "ambient_roles",
     "argument_roles",
-    "differs",
     "plain_changes",
     "record",
     "settled",
@@ -88,15 +87,15 @@ class Order:
 class Recorded:
     """A node, what it reads now, what its replays bind, what went wrong in Python.
 
-    ``error`` is an exception that the function raised, or a `CaptureError` for what
-    no replay could repeat; then the node is good for one launch, which does what the
-    function did.
+    ``error`` is an exception that the function raised, a `CaptureError` for what no
+    replay could repeat, or what the next capture is held against; then the node is good
+    for one launch, which does what the function did.
     """
 
     node: Node
     ambient: Arrays
     bound: tuple[Slot, ...]
-    error: CaptureError | Caught | None
+    error: CaptureError | Caught | Warm | None
 
 
 class RecordedParts(NamedTuple):
@@ -177,8 +176,8 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
     )
     node = build(drawing, range_, device)
     _sketched(order, sketch, node, forest)
-    error = error or differs(order.group.warm, captured.session, outputs)
-    return Recorded(node, read_by, tuple(change.slot for change in bound), error)
+    outcome = error or outcome_of(order.group.warm, captured.session, outputs)
+    return Recorded(node, read_by, tuple(change.slot for change in bound), outcome)
 
 
 def _starts(places: Sequence[Place], stages: Mapping[int, Storage]) -> Iterator[Addr]:
@@ -346,6 +345,7 @@ def _error(
             captured.error.taken()
         # The function did not get any further, whatever it made of the exception.
         raise captured.session.unrecordable.anew()
+    captured.check_raised()
     return captured.error or plain_changes(changes)
 
 
@@ -359,38 +359,6 @@ def plain_changes(changes: Sequence[Change]) -> CaptureError | None:
                 remedy=change.remedy,
             )
     return None
-
-
-def differs(
-    warm: Warm | None, session: Session, outputs: Outputs
-) -> CaptureError | None:
-    """Return an error where a capture did other things than its warm-up."""
-    if warm is None:
-        return None
-    ops = session.digests()
-    what, where = None, None
-    for i, (now, then) in enumerate(zip(ops, warm.ops, strict=False)):
-        if now != then:
-            what, where = f"op {i}, {session.ops[i][0]},", session.where(i)
-            break
-    else:
-        if len(ops) != len(warm.ops):
-            what = f"the number of ops ({len(warm.ops)}, then {len(ops)})"
-        elif tuple(session.breaks) != warm.breaks:
-            what = "what a live part is passed, or returns,"
-        elif outputs.constants() != warm.constants:
-            anew = made_anew(outputs, warm.constants)
-            if anew is not None:
-                return anew
-            what = "a plain value in the result"
-    if what is None:
-        return None
-    return CaptureError(
-        f"{what} differs between two calls with the same arguments: it depends on "
-        "something that the function makes itself (time, a random number, a counter)",
-        where=where,
-        remedy="Pass that value as an argument, or draw it from a device generator",
-    )
 
 
 def used_by(

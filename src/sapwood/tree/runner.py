@@ -24,7 +24,7 @@ from sapwood.tree.encores import Encores
 from sapwood.tree.explain import explain_function
 from sapwood.tree.families import Families, Found
 from sapwood.tree.forest import Forest
-from sapwood.tree.group import Group
+from sapwood.tree.group import Group, Warm
 from sapwood.tree.leases import rehearsal
 from sapwood.tree.live.chain import Passage
 from sapwood.tree.live.parts import Asked
@@ -41,7 +41,7 @@ from sapwood.tree.session import Unready
 from sapwood.tree.signature import Call
 from sapwood.tree.stats import Stats
 from sapwood.tree.verify import reachable, verified
-from sapwood.tree.watch import Caught, warm_up
+from sapwood.tree.watch import Caught
 
 __all__ = ["Runner"]
 
@@ -277,11 +277,10 @@ class Runner:
             self.diary.recorded(call, made.node)
             return result
         self.forest.discard(made.node)
-        if isinstance(made.error, Caught):
-            made.error.reraise()
         if made.error is not None:
-            self.eagerly.cannot(group, made.error)
-        self.diary.passed_through(call, str(made.error or unfit))
+            self.eagerly.once(call, group, made.error)
+        else:
+            self.diary.passed_through(call, unfit)
         return result
 
     def _no_room(self, group: Group, node: Node) -> str:
@@ -318,6 +317,7 @@ class Runner:
             )
 
     def _plant(self, call: Call, group: Group, made: Recorded) -> Found:
+        made.node.apart = group.warm is not None and group.warm.captured
         names, adapter = self.parameters.names(call), self.forest.adapter
         origins = origins_of(made.node, call, made.ambient, names, adapter)
         self.families.plant(call, group, made.node, made.bound, origins)
@@ -331,17 +331,14 @@ class Runner:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         group: Group,
-        error: CaptureError | Caught,
+        error: CaptureError | Caught | Warm,
     ) -> Any:
         """Do what the function did before its error, once, and forget it."""
         try:
             result = self._replay(found, call, args, kwargs)
         finally:
             self.forest.fell(found.node, None)
-        if isinstance(error, Caught):
-            error.reraise()
-        self.eagerly.cannot(group, error)
-        self.diary.passed_through(call, str(error))
+        self.eagerly.once(call, group, error)
         return result
 
     def _again(
@@ -385,13 +382,13 @@ class Runner:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        forest, fn = self.forest, self.target()
+        forest = self.forest
         try:
             return verified(
                 forest,
                 found.node.label,
                 reachable(call, self._look(args, kwargs), forest.adapter),
-                lambda: warm_up(fn, args, kwargs, forest.device, None).result,
+                lambda: self.eagerly.as_recorded(found.node, args, kwargs),
                 lambda: self._look(args, kwargs),
                 lambda: self._replay(found, call, args, kwargs),
             )
@@ -420,8 +417,9 @@ class Runner:
         tally, made = self.diary.tally, self.diary.tally["recordings"]
         try:
             with rehearsal():
-                # A warm-up, or two where the first compiles, and a recording.
-                for _ in range(3):
+                # A warm-up, or two where the first compiles, a capture to hold others
+                # against, where captures are apart, and a recording.
+                for _ in range(4):
                     if tally["recordings"] == made and not self._is_warm(call):
                         self.call(args, kwargs)
         finally:

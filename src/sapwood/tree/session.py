@@ -103,10 +103,16 @@ class Session:
     has made of parts of the function, behind what tells it apart. If it ``prepares``
     what later calls find ready, a warm-up shows nothing of those. ``untold`` counts
     what was captured and is no op's: it may use, and write, whatever can be reached.
+    ``asks`` says that somebody asked whether a capture is on, who may do other work in
+    one. A session that ``rehearses``, as warm-ups do, finds nothing unrecordable from
+    then on: only a capture does. ``as_captured`` is the answer, where none is on.
     """
 
-    def __init__(self, *, tolerant: bool) -> None:
-        self.tolerant = tolerant
+    def __init__(
+        self, *, tolerant: bool, rehearses: bool = False, as_captured: bool = False
+    ) -> None:
+        self.tolerant, self.rehearses = tolerant, rehearses
+        self.as_captured, self.asks = as_captured, False
         self.unrecordable: CaptureError | None = None
         self.ops: list[tuple[str, bytes]] = []
         self.lines: list[str | None] = []
@@ -186,11 +192,17 @@ class Session:
         self.unrecordable = self.unrecordable or error
         raise error.anew()
 
+    def asked(self) -> None:
+        """Note that somebody asked whether a capture is on."""
+        self.asks = True
+
     def refuse(self, what: str, remedy: str, where: str | None = None) -> None:
         """Say that the function does something that no replay could repeat.
 
         It does so at ``where``, or else where it is just now.
         """
+        if self.asks and self.rehearses:
+            return
         where = where or user_line()
         if self.unrecordable is None:
             self.unrecordable = CaptureError(what, where=where, remedy=remedy)

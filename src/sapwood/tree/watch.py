@@ -90,6 +90,20 @@ class Captured(Watched):
     graph: GraphHandle
     made: tuple[Made, ...]
 
+    def check_raised(self) -> None:
+        """Raise where a function that asks has raised what plain calls may not raise.
+
+        It asks whether a capture is on.
+        """
+        if self.error is None or not (self.session.asks and self.error.is_ordinary):
+            return
+        self.error.taken()
+        raise CaptureError(
+            f"it raises {self.error.text} while it is captured, and what it calls asks "
+            "whether a capture is on",
+            remedy="Look for torch.cuda.is_current_stream_capturing() in what it calls",
+        )
+
 
 class Allocations:
     """The allocations of a watched function, in order, held weakly."""

@@ -14,6 +14,7 @@ from sapwood.driver.api import Driver
 from sapwood.errors import MisuseError, NoDevice
 from sapwood.integrations.torch import openings as openings
 from sapwood.integrations.torch.adapter import TorchAdapter
+from sapwood.integrations.torch.asking import notice_askers
 from sapwood.integrations.torch.borrowing import notice_borrowers
 from sapwood.integrations.torch.capture import TorchCaptor
 from sapwood.integrations.torch.streams import TorchFramework
@@ -34,6 +35,7 @@ def framework(driver: Driver) -> TorchFramework:
         )
     torch.cuda.init()
     notice_borrowers()
+    notice_askers()
     return TorchFramework(torch.device("cuda", driver.abilities.ordinal))
 
 

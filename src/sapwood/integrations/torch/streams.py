@@ -13,6 +13,7 @@ import torch
 from sapwood.driver.api import CaptureStatus, Driver
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import MisuseError
+from sapwood.integrations.torch.asking import capturing
 from sapwood.integrations.torch.modes import Prevailing
 from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.storages import TRAPS, Storages
@@ -170,7 +171,7 @@ class TorchFramework(GuestFramework):
 
     def trim(self) -> Size:
         """Have torch give back what it keeps; not while this thread captures."""
-        if torch.cuda.is_current_stream_capturing():
+        if capturing():
             return Size(0)
         before = torch.cuda.memory_reserved(self.place)
         torch.cuda.empty_cache()
@@ -195,7 +196,7 @@ class TorchFramework(GuestFramework):
             yield
             return
         # What a capture allocates is the range's, and known.
-        counts = not torch.cuda.is_current_stream_capturing()
+        counts = not capturing()
         before = self._allocated() if counts else 0
         count = None if counts else self._counter()
         watcher = Watcher(watching, self.storages, count, self.moments)
@@ -271,7 +272,7 @@ class TorchFramework(GuestFramework):
 
     def _apart(self) -> AbstractContextManager[object]:
         """Return a context in which work is captured, or else on the stream aside."""
-        if torch.cuda.is_current_stream_capturing():
+        if capturing():
             return nullcontext()
         return self.gather()
 

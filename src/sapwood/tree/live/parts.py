@@ -24,6 +24,7 @@ from sapwood.tree.accounts import outliving, read, stray
 from sapwood.tree.adapter import Array
 from sapwood.tree.admit import sharing
 from sapwood.tree.ambient import BoundArray, Slot, Survey, undo_bound
+from sapwood.tree.apart import outcome_of
 from sapwood.tree.build import Drawing, Plan, build
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
@@ -53,7 +54,6 @@ from sapwood.tree.recorder import (
     Order,
     Recorded,
     RecordedParts,
-    differs,
     plain_changes,
 )
 from sapwood.tree.replay import replay_in_place
@@ -131,8 +131,8 @@ class Parts:
             raise session.unrecordable.anew()
         node = self._end(captured.graph, captured.result, last=True)
         result, self.gives = self.gives, None
-        other = differs(order.group.warm, session, node.outputs)
-        if other is not None and self.stirred:
+        other = outcome_of(order.group.warm, session, node.outputs)
+        if isinstance(other, CaptureError) and self.stirred:
             self.unfit, other = self.unfit or str(other), None
         error = captured.error or self.error or other or self._unheld()
         if error is not None:
