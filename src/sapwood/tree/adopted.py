@@ -249,9 +249,9 @@ def _drawn(
     ambient: Ambient,
     read_by: Arrays,
 ) -> Drawing:
-    order, forest = scene.order, scene.forest
+    order, forest, session = scene.order, scene.forest, captured.session
     # Whatever is no op's may use an input to the end.
-    untold = captured.session.untold
+    untold = session.untold
     followed = [] if untold else _followed(scene.stages, forest.device)
     ambient_places = read_by.places(forest.adapter)
     places = [*scene.places, *ambient_places]
@@ -261,11 +261,11 @@ def _drawn(
         forest.device.driver,
         captured.graph,
         owner=scene.owner,
-        code=tuple(each for _, each in captured.session.code),
+        code=(*(each for _, each in session.code), *session.constants),
     )
     return Drawing(
         plan=order.plan,
-        recording=told_of(captured.session, places, scene.stages, scene.range),
+        recording=told_of(session, places, scene.stages, scene.range),
         outputs=outputs,
         places=places,
         names=[*order.names, *names],

@@ -103,6 +103,7 @@ class Session:
     has made of parts of the function, behind what tells it apart. If it ``prepares``
     what later calls find ready, a warm-up shows nothing of those. ``untold`` counts
     what was captured and is no op's: it may use, and write, whatever can be reached.
+    ``constants`` are what the ops of a capture read of the host.
     ``asks`` says that somebody asked whether a capture is on, who may do other work in
     one. A session that ``rehearses``, as warm-ups do, finds nothing unrecordable from
     then on: only a capture does. ``as_captured`` is the answer, where none is on.
@@ -121,6 +122,7 @@ class Session:
         self.made: set[Storage] = set()
         self.room = Size(0)
         self.code: list[tuple[str, object]] = []
+        self.constants: list[object] = []
         self.prepares = False
         self.untold = 0
         self._where: list[str | None] = []

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from sapwood import CaptureError
 from sapwood.tree.session import Session, entered
 
 torch = pytest.importorskip("torch")
@@ -22,6 +23,8 @@ def answers(monkeypatch):
     if hasattr(torch.cuda.Stream, "is_capturing"):
         ask = lambda _: answers[-1]  # noqa: E731
         monkeypatch.setattr(torch.cuda.Stream, "is_capturing", ask)
+    states = torch.cuda.random
+    monkeypatch.setattr(states, "_lazy_call", lambda *_, **__: answers.append("set"))
     monkeypatch.setattr(asking, "_noticed", [])
     return answers
 
@@ -103,3 +106,27 @@ def test_reasons_behind_a_question_are_the_captures(adapter_of):
     assert reads(Session(tolerant=True, rehearses=True), asks=True) is None
     assert reads(Session(tolerant=True, rehearses=True), asks=False) is not None
     assert reads(Session(tolerant=True), asks=True) is not None
+
+
+SETS = {
+    "torch.manual_seed": lambda: torch.manual_seed(7),
+    "torch.cuda.manual_seed": lambda: torch.cuda.manual_seed(7),
+    "bound before": lambda bound=torch.cuda.manual_seed_all: bound(7),
+    "torch.cuda.seed": lambda: torch.cuda.seed(),
+}
+
+
+@pytest.mark.parametrize("way", SETS)
+def test_whoever_sets_a_state_is_refused(answers, way):
+    """By name, before it is set; outside it is set as ever."""
+    from sapwood.integrations.torch.asking import notice_askers
+
+    notice_askers()
+    with (
+        entered(Session(tolerant=False)),
+        pytest.raises(CaptureError, match="generator is set inside"),
+    ):
+        SETS[way]()
+    assert answers == [False]
+    SETS[way]()
+    assert answers == [False, "set"]

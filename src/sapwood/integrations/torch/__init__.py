@@ -17,6 +17,7 @@ from sapwood.integrations.torch.adapter import TorchAdapter
 from sapwood.integrations.torch.asking import notice_askers
 from sapwood.integrations.torch.borrowing import notice_borrowers
 from sapwood.integrations.torch.capture import TorchCaptor
+from sapwood.integrations.torch.constants import Bringing
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.device import Device
 from sapwood.tree import session
@@ -45,6 +46,7 @@ def adapter(device: Device) -> TorchAdapter:
     made = TorchAdapter(device, place)
     if isinstance(device.framework, TorchFramework):
         device.framework.storages = made.storages_of
+        device.framework.bring = Bringing(device, place)
         made.storages_of.stream_of = device.framework.stream_of
     return made
 

@@ -1,7 +1,7 @@
-"""Who asks torch whether a capture is on: in one, libraries do other work.
+"""What sessions are told of that is no operation of torch's.
 
-They leave out what waits for the device, for example. So the session in progress is
-told of the question, and may have it answered as in a capture.
+Who asks whether a capture is on does other work in one: libraries leave out what waits
+for the device, for example. And random generators are set, which no replay would do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ import torch
 
 from sapwood.tree.session import served
 
-__all__ = ["capturing", "notice_askers"]
+__all__ = ["SEEDED", "capturing", "notice_askers"]
+
+SEEDED: Final = (
+    "a random generator is set inside (manual_seed), which no replay would repeat",
+    "Set it outside the graphed function",
+)
 
 _NAME: Final = "_cuda_isCurrentStreamCapturing"
 capturing: Final[Callable[[], bool]] = getattr(torch._C, _NAME)
@@ -25,7 +30,7 @@ _noticing: Final = threading.Lock()
 
 
 def notice_askers() -> None:
-    """Have sessions told of everybody who asks, from now on.
+    """Have sessions told of everybody who asks or sets a state, from now on.
 
     Names that code has bound to torch's functions still lead here: those look this one
     up when they are called.
@@ -39,6 +44,7 @@ def notice_askers() -> None:
         stream: Any = torch.cuda.Stream
         if hasattr(stream, "is_capturing"):
             stream.is_capturing = _noticing_of(stream.is_capturing)
+        torch.cuda.random._lazy_call = _refusing(torch.cuda.random._lazy_call)
         _noticed.append(asked)
 
 
@@ -51,3 +57,15 @@ def _noticing_of(ask: Callable[..., bool]) -> Callable[..., bool]:
         return session.as_captured or ask(*args)
 
     return asked
+
+
+def _refusing(call: Callable[..., None]) -> Callable[..., None]:
+    """Return what torch has all states of its generators set by."""
+
+    def called(*args: Any, **kwargs: Any) -> None:
+        session = served()
+        if session is not None:
+            session.refuse(*SEEDED)
+        call(*args, **kwargs)
+
+    return called
