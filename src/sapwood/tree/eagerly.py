@@ -52,7 +52,8 @@ class Eagerly:
         before: Survey,
     ) -> Any:
         """Run a call eagerly and watch what it does; ``before`` surveys it."""
-        watching = Session(tolerant=self.options.tolerant, rehearses=True)
+        tolerant = self.options.tolerant
+        watching = Session(tolerant=tolerant, rehearses=True, holds=before.holds)
         forest = self.forest
         live = Rehearsed(
             watching, forest.adapter, lambda: self._look(args, kwargs), before

@@ -235,9 +235,10 @@ def take(
     # Not that of the order: others may have bound slots since it was made.
     before = order.survey(arguments)
     order.check_same(before)
+    session = Session(tolerant=False, holds=before.holds)
     try:
         with uncollected():
-            captured = capture.run(order.fn, args, kwargs, Session(tolerant=False))
+            captured = capture.run(order.fn, args, kwargs, session)
     except BaseException:
         changes = order.survey(arguments).changes_since(before)
         undo_bound(changes)

@@ -89,6 +89,10 @@ class Use(NamedTuple):
     where: str | None
 
 
+def _nothing(_: object) -> bool:
+    return False
+
+
 class Session:
     """One warm-up or capture in progress, on this thread.
 
@@ -103,14 +107,20 @@ class Session:
     has made of parts of the function, behind what tells it apart. If it ``prepares``
     what later calls find ready, a warm-up shows nothing of those. ``untold`` counts
     what was captured and is no op's: it may use, and write, whatever can be reached.
-    ``constants`` are what the ops of a capture read of the host.
+    ``constants`` are what the ops of a capture read of the host; ``holds`` says of a
+    value whether it is guarded.
     ``asks`` says that somebody asked whether a capture is on, who may do other work in
     one. A session that ``rehearses``, as warm-ups do, finds nothing unrecordable from
     then on: only a capture does. ``as_captured`` is the answer, where none is on.
     """
 
     def __init__(
-        self, *, tolerant: bool, rehearses: bool = False, as_captured: bool = False
+        self,
+        *,
+        tolerant: bool,
+        rehearses: bool = False,
+        as_captured: bool = False,
+        holds: Callable[[object], bool] = _nothing,
     ) -> None:
         self.tolerant, self.rehearses = tolerant, rehearses
         self.as_captured, self.asks = as_captured, False
@@ -123,6 +133,7 @@ class Session:
         self.room = Size(0)
         self.code: list[tuple[str, object]] = []
         self.constants: list[object] = []
+        self.holds = holds
         self.prepares = False
         self.untold = 0
         self._where: list[str | None] = []

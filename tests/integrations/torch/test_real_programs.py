@@ -414,6 +414,51 @@ def test_constants_around_live_parts(alike):
     assert alike(of_one_argument(fn)).count("replays") >= 3
 
 
+# Tensors on the host that the function names.
+
+TABLE, SCALE = torch.arange(6.0), torch.tensor(2.0)
+
+
+class Scaled(nn.Module):
+    """A module with a tensor that nobody has moved to the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.rows = torch.tensor([0.5] * 6), torch.tensor([1, 0])
+
+    def forward(self, x):
+        return x[self.rows] * self.scale.to(x.device)
+
+
+NAMED = {
+    "global": lambda x: x + TABLE.cuda(),
+    "number": lambda x: x * SCALE,
+    "part": lambda x: x + TABLE[2:4].sum().to(x.device),
+    "module": Scaled(),
+}
+
+
+@pytest.mark.parametrize("how", NAMED)
+def test_named_host_tensors(alike, how):
+    """They are guarded by content: another content is another recording."""
+
+    def program(w):
+        f = w.graph(NAMED[how])
+        for i in range(12):
+            yield f(w.values(4, 6))
+            if i == 5:
+                TABLE.add_(1)
+                SCALE.add_(1)
+                NAMED["module"].scale.add_(1)
+        TABLE.sub_(1)
+        SCALE.sub_(1)
+        NAMED["module"].scale.sub_(1)
+
+    world = alike(program)
+    assert world.count("replays") >= 6
+    assert world.count("passed_through") == 0
+
+
 # Modes and contexts.
 
 

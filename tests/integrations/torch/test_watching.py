@@ -264,6 +264,43 @@ def test_a_brought_tensor_lies_as_the_one_on_the_host(bringing):
     assert brought[0].stride() == result.stride() == (1, 4)
 
 
+@pytest.fixture
+def holding(adapter_of):
+    """Return what runs a function while it is watched that tensors are guarded for."""
+    from sapwood.integrations.torch.watching import Watcher
+
+    def run(fn, *guarded):
+        holds = lambda value: any(value is each for each in guarded)  # noqa: E731
+        session = Session(tolerant=False, holds=holds)
+        with Watcher(session, adapter_of("meta").storages_of):
+            fn()
+        return session.digests()
+
+    return run
+
+
+def test_small_guarded_tensors_are_constants(holding, x):
+    """So is what is computed of them; no large ones, which are known by identity."""
+    table, large = torch.arange(4.0), torch.zeros(1 << 15)
+    before = holding(lambda: x + table[1:2].mul(2).to("meta"), table)
+    assert before == holding(lambda: x + table[1:2].mul(2).to("meta"), table)
+    table.add_(1)
+    assert before != holding(lambda: x + table[1:2].mul(2).to("meta"), table)
+    for fn, guarded in (
+        (lambda: x + table.to("meta"), x),
+        (lambda: x + large[:4].to("meta"), large),
+    ):
+        with pytest.raises(CaptureError, match="host data"):
+            holding(fn, guarded)
+
+
+def test_a_write_to_a_guarded_tensor_is_refused(holding):
+    """No replay would repeat it."""
+    table = torch.arange(4.0)
+    with pytest.raises(CaptureError, match="is written"):
+        holding(lambda: (table + 1, table.add_(1)), table)
+
+
 class Wrapped(torch.Tensor):
     """A tensor that is made of another, and has no memory of its own."""
 

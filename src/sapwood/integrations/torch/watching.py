@@ -34,6 +34,7 @@ from sapwood.integrations.torch.operations import (
     operation_of,
 )
 from sapwood.integrations.torch.storages import Storages
+from sapwood.tree.ambient.standard import BYTES
 from sapwood.tree.session import Session, helped, user_line
 
 __all__ = ["Watcher"]
@@ -90,6 +91,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         self._bring = bring
         self._told = self._count()
         self._made: WeakSet[Any] = WeakSet()
+        self._held: WeakSet[Any] = WeakSet()
         self._stack = ExitStack()
         self._regions = 0
         self._line: str | None = None
@@ -352,12 +354,15 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
     ) -> None:
         for tensor, writes in tensors:
             if writes:
-                self._refuse_cpu_tensor(tensor, "is written", _CPU)
+                self._refuse_cpu_tensor(tensor, "is written", _CPU, by_guards=False)
             elif here:
                 self._refuse_cpu_tensor(tensor, "is used on the device", _DATA)
 
-    def _refuse_cpu_tensor(self, tensor: Any, does: str, remedy: str) -> None:
-        if tensor.device.type != "cpu" or self._is_made(tensor):
+    def _refuse_cpu_tensor(
+        self, tensor: Any, does: str, remedy: str, *, by_guards: bool = True
+    ) -> None:
+        made = self._is_made(tensor, by_guards=by_guards)
+        if made or tensor.device.type != "cpu":
             return
         what = f"a CPU tensor {text(tensor)} {does}, which no replay would repeat"
         self._refused(what, remedy)
@@ -379,9 +384,17 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             if writes and tensor.device.type == "cpu" and self._is_made(tensor):
                 self._made.discard(tensor.untyped_storage())
 
-    def _is_made(self, tensor: Any) -> bool:
-        has = torch._C._has_storage(tensor)
-        return has and tensor.untyped_storage() in self._made
+    def _is_made(self, tensor: Any, *, by_guards: bool = True) -> bool:
+        """Return whether a CPU tensor comes of the function, or of what is guarded."""
+        if not torch._C._has_storage(tensor):
+            return False
+        storage = tensor.untyped_storage()
+        if storage in self._made or (by_guards and storage in self._held):
+            return True
+        held = by_guards and storage.nbytes() <= BYTES and self.session.holds(tensor)
+        if held:
+            self._held.add(storage)
+        return held
 
     def _note_made(self, result: Any) -> None:
         for made in flat(result):

@@ -105,7 +105,7 @@ class Parts:
         self.made: list[Storage] = []
         self.shown: set[int] = set()
         self.links: list[Link] = []
-        self.session = Session(tolerant=False)
+        self.session = Session(tolerant=False, holds=order.before.holds)
         self.session.between = self._between
         self.error: CaptureError | None = None
         self.first_key: Hashable = None
