@@ -181,6 +181,21 @@ def test_large_outputs_are_kept(rig):
         assert np.asarray(less).tobytes() == (host - 1).tobytes()
 
 
+@pytest.mark.parametrize("pages", [33, 75])
+def test_one_of_several_large_outputs_is_kept(rig, pages):
+    """Pages of one extent hold several outputs: those of the kept one stay."""
+    rt, words = rig.runtime, pages * rig.checked.abilities.page // 8 - 100
+    f = rt.graph(lambda x: (x + 1, x + 2, x + 3))
+    x, kept = rt.array(np.zeros(words)), []
+    for i in range(9):
+        kept.append((i, i % 3, f(x)[i % 3]))
+        x += 1
+        del kept[:-2]
+        for when, which, out in kept:
+            host = np.full(words, when + which + 1.0)
+            assert np.asarray(out).tobytes() == host.tobytes(), (i, when, which)
+
+
 def test_kept_outputs_are_written_by_their_holder(rt):
     """Writing an output in place changes that output alone."""
     f, x = rt.graph(lambda x: x * 2), rt.array(np.arange(4.0))

@@ -30,7 +30,9 @@ FOREIGN: Final = "kernel"
 
 
 class Route(Protocol):
-    """Where the allocations of this thread go while a function is watched."""
+    """Where this thread's allocations on a device go while a function is watched."""
+
+    device: Device
 
     def allocate(self, size: Size, stream: Stream) -> Storage: ...
 
@@ -123,7 +125,7 @@ class Device:
         Goes to the route of this thread, if there is one. Raises `OutOfMemory`.
         """
         route = _route.get()
-        if route is not None:
+        if route is not None and route.device is self:
             return route.allocate(size, self.stream())
         return self.allocate_on_heap(size, self.stream())
 

@@ -6,9 +6,11 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sapwood.errors import CaptureError
 from sapwood.tree.group import Group, least_recent
 from sapwood.tree.miss import Why
 from sapwood.tree.node import Node
+from sapwood.tree.skips import is_due
 
 __all__ = ["Deed", "Step", "next_step"]
 
@@ -27,7 +29,8 @@ class Step:
     """A deed; the recordings to evict first; and what the new one must put up with.
 
     ``anywhere``: places that ever moved may be at any address; ``escapes``: outputs
-    are copied out, so that no page of it is ever live.
+    are copied out, so that no page of it is ever live. ``skips`` is why a call that is
+    passed through cannot be recorded, where that is so.
     """
 
     deed: Deed
@@ -35,6 +38,7 @@ class Step:
     anywhere: bool = False
     escapes: bool = False
     reason: str = ""
+    skips: CaptureError | None = None
 
 
 def next_step(
@@ -48,10 +52,12 @@ def next_step(
     ``reasons`` say why those of the group do not fit. At ``max_recordings`` a
     newcomer evicts the recording whose last use is longest ago, and only if it was
     itself missed twice since then: so a cycle through more shapes than fit replays
-    what it has and runs the rest eagerly.
+    what it has and runs the rest eagerly. What failed for a reason that may pass is
+    tried again, each time after twice as many calls.
     """
-    if group.unrecordable is not None:
-        return Step(Deed.PASS_THROUGH, reason=str(group.unrecordable))
+    skips = group.unrecordable or (None if is_due(group.missing) else group.failed)
+    if skips is not None:
+        return Step(Deed.PASS_THROUGH, reason=str(skips), skips=skips)
     if group.warm is None and group.archive is None:
         return Step(Deed.WARM_UP)
     if group.is_wasteful():

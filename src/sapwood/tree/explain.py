@@ -23,7 +23,6 @@ def explain_function(
     stats: Stats,
     nodes: Iterable[Node],
     misses: Sequence[Missing],
-    refusals: Iterable[str],
 ) -> str:
     """Return a page about one function: its recordings and its recent misses."""
     replays = count_text(stats.replays, "replay")
@@ -38,8 +37,8 @@ def explain_function(
         lines += _node(node)
     if any(node.apart for node in nodes):
         lines.append(_APART)
-    for refusal in refusals:
-        lines.append(f"  runs eagerly: {refusal}")
+    for reason, count in stats.skipped:
+        lines.append(f"  {count_text(count, 'call')} ran eagerly: {reason}")
     if misses:
         last = "call" if len(misses) == 1 else f"{len(misses)} calls"
         lines.append(f"  the last {last} without a recording:")

@@ -48,7 +48,8 @@ class Forest:
     gets an encore after ``encore_from`` replays. ``alone`` refers to the stream that
     all replays ran on, None before the first and once they ran on several. ``quiet``
     are those who replay without telling, till they are asked. ``captor`` is a framework
-    that captures by itself, where this one does.
+    that captures by itself, where this one does. Once it was ``stepped``, outputs of
+    calls that run eagerly are known, too, for a later step to end them.
     """
 
     __slots__ = ("__dict__", "__weakref__", "alone")  # which C looks at
@@ -75,6 +76,7 @@ class Forest:
         self._numbers: Counter[str] = Counter()
         self.busy: set[Node] = set()
         self.before_call: Callable[[], None] | None = None
+        self.stepped = False
         self.recorder: Callable[[Any, Forest], Any] | None = None
         self.captor: Captor | None = None
         self._capture_stream: Stream | None = None

@@ -85,10 +85,6 @@ class Leases:
         # Whoever clobbers the pages next waits for those who may still read them.
         self.pages.used(streams, lease.mask)
         self.pages.drop(lease.mask)
-        # Ranges that were closed while the pages were live, be it through another.
-        if self.pages.lingering:
-            for range_ in [r for r in self.pages.lingering if r.mask & lease.mask]:
-                range_.close()
 
     def revoke(self, why: str, keep: Container[Storage]) -> None:
         """End all leases but those on the storages to ``keep``."""

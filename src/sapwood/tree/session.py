@@ -23,6 +23,8 @@ from sapwood.units import Addr, Size
 __all__ = [
     "Broken",
     "LivePart",
+    "Midway",
+    "Raised",
     "Session",
     "Unready",
     "Use",
@@ -80,6 +82,22 @@ class Unready(CaptureError):
     def anew(self) -> Unready:
         """Return the same error without a traceback."""
         return Unready(self.what, where=self.where, moved=self.moved)
+
+
+class Midway(CaptureError):
+    """A recording failed when parts of the call had run: it cannot run once more."""
+
+    def anew(self) -> Midway:
+        """Return the same error without a traceback."""
+        return Midway(self.what, where=self.where, remedy=self.remedy)
+
+
+class Raised(CaptureError):
+    """A function raised where it was captured; maybe because it was."""
+
+    def anew(self) -> Raised:
+        """Return the same error without a traceback."""
+        return Raised(self.what, where=self.where, remedy=self.remedy)
 
 
 class Use(NamedTuple):

@@ -20,7 +20,13 @@ from sapwood.memory.device import Device, routed
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.layout import Made
-from sapwood.tree.session import Session, current, entered, user_line
+from sapwood.tree.session import (
+    Session,
+    current,
+    entered,
+    raising_line,
+    user_line,
+)
 from sapwood.units import Size
 
 __all__ = ["Allocations", "Capture", "Captured", "Caught", "Watched", "warm_up"]
@@ -42,6 +48,7 @@ class Caught:
         # What an array holds cannot be told while anything is captured.
         plain = all(type(each) in _PLAIN for each in error.args)
         self.text = repr(error) if plain else type(error).__name__
+        self.where = raising_line(error)
 
     @property
     def is_ordinary(self) -> bool:
@@ -89,20 +96,6 @@ class Captured(Watched):
     session: Session
     graph: GraphHandle
     made: tuple[Made, ...]
-
-    def check_raised(self) -> None:
-        """Raise where a function that asks has raised what plain calls may not raise.
-
-        It asks whether a capture is on.
-        """
-        if self.error is None or not (self.session.asks and self.error.is_ordinary):
-            return
-        self.error.taken()
-        raise CaptureError(
-            f"it raises {self.error.text} while it is captured, and what it calls asks "
-            "whether a capture is on",
-            remedy="Look for torch.cuda.is_current_stream_capturing() in what it calls",
-        )
 
 
 class Allocations:
@@ -195,8 +188,8 @@ class Capture:
     """The capture of one function; what runs live interrupts it.
 
     ``allocations`` are those of the function, in order. Those that are expected to
-    stay are on the heap if it ``escapes``. ``written`` is said of the first slot that
-    the function gave a plain value before the capture failed.
+    stay are on the heap if it ``escapes``. ``written`` is said of the first change
+    that could not be put back when the capture failed.
     """
 
     def __init__(

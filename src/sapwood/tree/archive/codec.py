@@ -36,7 +36,7 @@ from sapwood.units import Addr, Size
 
 __all__ = ["FORMAT", "Archive", "Bond", "decode", "encode", "load_template"]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Changes with what is written here, and with what it means."""
 
 

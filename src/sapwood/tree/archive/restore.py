@@ -24,9 +24,12 @@ from sapwood.tree.build import Drawing, build
 from sapwood.tree.containers import unflatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.outputs import Alias, Bytes, Fresh, Output, Outputs, View
-from sapwood.tree.recorder import Order, Recorded, ambient_roles, argument_roles
+from sapwood.tree.recorder import Recorded, ambient_roles, argument_roles
 from sapwood.tree.signature import Arrays, Place, look
 from sapwood.tree.stage import late_stages
+from sapwood.tree.taking import (
+    Order,
+)
 from sapwood.units import Addr
 
 __all__ = ["restore"]
