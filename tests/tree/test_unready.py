@@ -24,8 +24,8 @@ def preparing(monkeypatch):
     def prepare(calls):
         left = [calls]
 
-        def session(*, tolerant):
-            made = Session(tolerant=tolerant)
+        def session(**options):
+            made = Session(**options)
             left[0] -= 1
             made.prepares = left[0] >= 0
             return made

@@ -23,6 +23,7 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, stray
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.ambient import Ambient
+from sapwood.tree.apart import code_of, outcome_of
 from sapwood.tree.build import Drawing, build
 from sapwood.tree.captor import Adopting, Captor, forgotten, lasting, told_of
 from sapwood.tree.containers import flatten
@@ -34,7 +35,6 @@ from sapwood.tree.recorder import (
     Recorded,
     ambient_roles,
     argument_roles,
-    differs,
     used_by,
 )
 from sapwood.tree.roles import Role
@@ -190,11 +190,11 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     if error is None:
         _check(owner.refusal(captured.result, scene.arrays), outputs, scene, taken)
     marks = adapter.marks(read_by.arrays)
-    error = error or differs(order.group.warm, session, outputs)
+    outcome = error or outcome_of(order.group.warm, session, outputs)
     with unrepeated(error):
         node = build(drawing, scene.range, scene.forest.device)
     node.whereabouts.others = () if marks is None else marks[1]
-    return Recorded(node, read_by, tuple(change.slot for change in bound), error)
+    return Recorded(node, read_by, tuple(change.slot for change in bound), outcome)
 
 
 def _check_room(scene: _Scene, taken: Taken) -> None:
@@ -245,7 +245,7 @@ def _any_array(_: Array) -> bool:
 
 def _check_code(warm: Warm | None, session: Session) -> None:
     """Raise where other compiled code ran than in the warm-up."""
-    if warm is not None and warm.code != {name for name, _ in session.code}:
+    if warm is not None and not warm.asks and warm.code != code_of(session):
         raise Unready("torch runs code that it has compiled for other calls")
 
 
@@ -256,9 +256,9 @@ def _drawn(
     ambient: Ambient,
     read_by: Arrays,
 ) -> Drawing:
-    order, forest = scene.order, scene.forest
+    order, forest, session = scene.order, scene.forest, captured.session
     # Whatever is no op's may use an input to the end.
-    untold = captured.session.untold
+    untold = session.untold
     followed = [] if untold else _followed(scene.stages, forest.device)
     ambient_places = read_by.places(forest.adapter)
     places = [*scene.places, *ambient_places]
@@ -268,11 +268,11 @@ def _drawn(
         forest.device.driver,
         captured.graph,
         owner=scene.owner,
-        code=tuple(each for _, each in captured.session.code),
+        code=(*(each for _, each in session.code), *session.constants),
     )
     return Drawing(
         plan=order.plan,
-        recording=told_of(captured.session, places, scene.stages, scene.range),
+        recording=told_of(session, places, scene.stages, scene.range),
         outputs=outputs,
         places=places,
         names=[*order.names, *names],

@@ -18,15 +18,14 @@ from sapwood.tree.families import Families
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
 from sapwood.tree.live.crossing import Rehearsed
+from sapwood.tree.node import Node
 from sapwood.tree.options import Options
 from sapwood.tree.outputs import analyse
 from sapwood.tree.parameters import Parameters
 from sapwood.tree.session import Raised, Session, Unready
 from sapwood.tree.signature import Call
-from sapwood.tree.taking import (
-    plain_changes,
-)
-from sapwood.tree.watch import Watched, warm_up
+from sapwood.tree.taking import plain_changes
+from sapwood.tree.watch import Caught, Watched, warm_up
 
 __all__ = ["Eagerly"]
 
@@ -58,8 +57,8 @@ class Eagerly:
         before: Survey,
     ) -> Any:
         """Run a call eagerly and watch what it does; ``before`` surveys it."""
-        watching = Session(tolerant=not self.options.fullgraph)
-        forest = self.forest
+        forest, strict = self.forest, self.options.fullgraph
+        watching = Session(tolerant=not strict, rehearses=True, holds=before.holds)
         live = Rehearsed(
             watching, forest.adapter, lambda: self._look(args, kwargs), before
         )
@@ -78,6 +77,7 @@ class Eagerly:
                     tuple(watching.breaks),
                     watching.room,
                     frozenset(name for name, _ in watching.code),
+                    asks=watching.asks,
                 )
             if error is None:
                 self.diary.warmed_up(call)
@@ -117,6 +117,26 @@ class Eagerly:
             group.unrecordable = failed.anew()
             self.skips.failed(failed, hopeless=not self.families.nodes)
         return result
+
+    def once(
+        self, call: Call, group: Group, outcome: CaptureError | Caught | Warm
+    ) -> None:
+        """Say what becomes of a recording that was launched for one call alone."""
+        if isinstance(outcome, Warm):
+            group.warm = outcome
+            self.diary.warmed_up(call)
+            return
+        if isinstance(outcome, Caught):
+            outcome.reraise()
+        self.cannot(group, outcome)
+        self.diary.passed_through(call, str(outcome))
+
+    def as_recorded(
+        self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a call eagerly, with the work that a recording of it is of."""
+        session = Session(tolerant=True, as_captured=True) if node.apart else None
+        return warm_up(self.target(), args, kwargs, self.forest.device, session).result
 
     def cannot(self, group: Group, error: CaptureError) -> None:
         """Remember that calls of a group are never recorded, or raise why."""

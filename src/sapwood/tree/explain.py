@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from sapwood.tree.diary import Missing
 from sapwood.tree.node import Node
@@ -10,6 +11,11 @@ from sapwood.tree.stats import Stats
 from sapwood.units import count_text, size_text
 
 __all__ = ["explain_function"]
+
+_APART: Final = (
+    "  what it calls asks whether a capture is on, and does other work in one: results "
+    "are those of that work, and may differ in bits from those of plain calls"
+)
 
 
 def explain_function(
@@ -26,8 +32,11 @@ def explain_function(
     lines = [
         f"{name}: {replays} of {recordings}, {warmups}, {done}, {stats.evicted} evicted"
     ]
+    nodes = [*nodes]
     for node in nodes:
         lines += _node(node)
+    if any(node.apart for node in nodes):
+        lines.append(_APART)
     for reason, count in stats.skipped:
         lines.append(f"  {count_text(count, 'call')} ran eagerly: {reason}")
     if misses:

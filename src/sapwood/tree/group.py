@@ -27,7 +27,8 @@ class Warm:
     ``ops`` are digests of the ops, addresses left out; ``stays`` the allocations, by
     their order, that outlived the function or were alive when a live part ran;
     ``constants`` the plain results; ``breaks`` and ``room`` as in `Session`; ``code``
-    what tells compiled code apart; ``thread`` the one that it ran on.
+    what tells compiled code apart; ``thread`` the one that it ran on. ``asks`` as in
+    `Session`; one that is of a capture was ``captured``.
     """
 
     ops: tuple[bytes, ...]
@@ -36,6 +37,8 @@ class Warm:
     breaks: tuple[Broken, ...] = ()
     room: int = 0
     code: frozenset[str] = frozenset()
+    asks: bool = False
+    captured: bool = False
     thread: ref[Thread] = field(
         default_factory=lambda: ref(current_thread()), compare=False
     )

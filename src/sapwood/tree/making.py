@@ -18,7 +18,7 @@ from sapwood.tree.eagerly import Eagerly
 from sapwood.tree.encores import Encores
 from sapwood.tree.families import Families, Found
 from sapwood.tree.forest import Forest
-from sapwood.tree.group import Group
+from sapwood.tree.group import Group, Warm
 from sapwood.tree.live.parts import Asked
 from sapwood.tree.live.record import record_parts
 from sapwood.tree.miss import Why
@@ -130,7 +130,10 @@ class Making:
         """Return why an attempt at recording failed, and remember for how long."""
         skip = skip_of(error)
         if isinstance(error, Unready):
-            group.unready += 1
+            group.unready += not error.moved
+            if group.warm is not None and group.warm.asks and group.unready > 1:
+                # What only captures do is prepared by no warm-up.
+                self.eagerly.cannot(group, skip)
             again = self.options.fullgraph or error.moved or group.unready < _PATIENCE
             group.failed = None if again else skip
         elif isinstance(error, DriverError):
@@ -164,11 +167,10 @@ class Making:
             self.diary.recorded(call, made.node)
             return (result,)
         self.forest.discard(made.node)
-        if isinstance(made.error, Caught):
-            made.error.reraise()
         if made.error is not None:
-            self.eagerly.cannot(group, made.error)
-        self.diary.passed_through(call, str(made.error or unfit))
+            self.eagerly.once(call, group, made.error)
+        else:
+            self.diary.passed_through(call, unfit)
         return (result,)
 
     def _no_room(self, group: Group, node: Node) -> str:
@@ -207,11 +209,13 @@ class Making:
             )
 
     def _plant(self, call: Call, group: Group, made: Recorded) -> Found:
+        made.node.apart = group.warm is not None and group.warm.captured
         names, adapter = self.parameters.names(call), self.forest.adapter
         origins = origins_of(made.node, call, made.ambient, names, adapter)
         self.families.plant(call, group, made.node, made.bound, origins)
         self.forest.plant(made.node, self._forget)
-        group.failed, group.unready = None, 0
+        if not isinstance(made.error, Warm):  # of which the next capture is to be ready
+            group.failed, group.unready = None, 0
         return Found(made.node, made.ambient)
 
     def _once(
@@ -221,17 +225,14 @@ class Making:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         group: Group,
-        error: CaptureError | Caught,
+        error: CaptureError | Caught | Warm,
     ) -> Any:
         """Do what the function did before its error, once, and forget it."""
         try:
             result = self.replay(found, call, args, kwargs)
         finally:
             self.forest.fell(found.node, None)
-        if isinstance(error, Caught):
-            error.reraise()
-        self.eagerly.cannot(group, error)
-        self.diary.passed_through(call, str(error))
+        self.eagerly.once(call, group, error)
         return result
 
     def _order(self, call: Call, group: Group, step: Step, before: Survey) -> Order:

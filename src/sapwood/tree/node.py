@@ -60,7 +60,7 @@ class Node:
     ``running`` counts the calls on their way through it; it stays until they are.
     ``expects``: which of the values to bind its guards expect, and where, once that
     was found out. One that is ``doubtful`` copies what a second capture may show how
-    to patch.
+    to patch. One that is ``apart`` does work that the function does in captures alone.
     The last ``made`` places of an escaping part are not copied out: they are the new
     storages themselves, allocated by every replay. ``which`` and ``nests`` as in
     `AmbientKey`.
@@ -96,6 +96,7 @@ class Node:
     chain: tuple[Link, ...] = ()
     running: int = 0
     doubtful: bool = False
+    apart: bool = False
     which: tuple[int, ...] = ()
     nests: tuple[int, ...] = ()
     expects: tuple[tuple[int, int], ...] | None = None

@@ -19,17 +19,16 @@ from sapwood.tree.ambient import (
     Ambient,
     Slot,
 )
+from sapwood.tree.apart import outcome_of
 from sapwood.tree.build import Drawing, build
 from sapwood.tree.confirm import Sketch, confirmed
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Warm
 from sapwood.tree.node import Node
-from sapwood.tree.opaque import made_anew
 from sapwood.tree.outputs import Outputs, analyse, each_anew
 from sapwood.tree.repack import repacked
 from sapwood.tree.roles import History, Role, assign
-from sapwood.tree.session import Session
 from sapwood.tree.signature import Arrays, Place, look
 from sapwood.tree.stage import landing, late_stages, reserved, stand_ins
 from sapwood.tree.taking import Order, Taken, settled, take
@@ -41,7 +40,6 @@ __all__ = [
     "RecordedParts",
     "ambient_roles",
     "argument_roles",
-    "differs",
     "record",
     "used_by",
 ]
@@ -51,15 +49,15 @@ __all__ = [
 class Recorded:
     """A node, what it reads now, what its replays bind, what went wrong in Python.
 
-    ``error`` is an exception that the function raised, or a `CaptureError` for what
-    no replay could repeat; then the node is good for one launch, which does what the
-    function did.
+    ``error`` is an exception that the function raised, a `CaptureError` for what no
+    replay could repeat, or what the next capture is held against; then the node is good
+    for one launch, which does what the function did.
     """
 
     node: Node
     ambient: Arrays
     bound: tuple[Slot, ...]
-    error: CaptureError | Caught | None
+    error: CaptureError | Caught | Warm | None
 
 
 class RecordedParts(NamedTuple):
@@ -159,8 +157,8 @@ def _built(
             ambient_arrays=read_by,
         )
         node = _sketched(order, sketch, build(drawing, range_, device), forest)
-    error = error or differs(order.group.warm, captured.session, outputs)
-    return Recorded(node, read_by, tuple(change.slot for change in bound), error)
+    outcome = error or outcome_of(order.group.warm, captured.session, outputs)
+    return Recorded(node, read_by, tuple(change.slot for change in bound), outcome)
 
 
 def _starts(places: Sequence[Place], stages: Mapping[int, Storage]) -> Iterator[Addr]:
@@ -253,38 +251,6 @@ def _take(
             # Another run, if only an eager one, would go on from there.
             raise capture.written.anew() from None
         raise
-
-
-def differs(
-    warm: Warm | None, session: Session, outputs: Outputs
-) -> CaptureError | None:
-    """Return an error where a capture did other things than its warm-up."""
-    if warm is None:
-        return None
-    ops = session.digests()
-    what, where = None, None
-    for i, (now, then) in enumerate(zip(ops, warm.ops, strict=False)):
-        if now != then:
-            what, where = f"op {i}, {session.ops[i][0]},", session.where(i)
-            break
-    else:
-        if len(ops) != len(warm.ops):
-            what = f"the number of ops ({len(warm.ops)}, then {len(ops)})"
-        elif tuple(session.breaks) != warm.breaks:
-            what = "what a live part is passed, or returns,"
-        elif outputs.constants() != warm.constants:
-            anew = made_anew(outputs, warm.constants)
-            if anew is not None:
-                return anew
-            what = "a plain value in the result"
-    if what is None:
-        return None
-    return CaptureError(
-        f"{what} differs between two calls with the same arguments: it depends on "
-        "something that the function makes itself (time, a random number, a counter)",
-        where=where,
-        remedy="Pass that value as an argument, or draw it from a device generator",
-    )
 
 
 def used_by(

@@ -38,7 +38,6 @@ from sapwood.tree.signature import Call
 from sapwood.tree.skips import Skips, skip_of
 from sapwood.tree.stats import Stats
 from sapwood.tree.verify import distrust, reachable, verified
-from sapwood.tree.watch import warm_up
 
 __all__ = ["Runner"]
 
@@ -300,13 +299,13 @@ class Runner:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        forest, fn = self.forest, self.target()
+        forest = self.forest
         try:
             return verified(
                 forest,
                 found.node.label,
                 reachable(call, self._look(args, kwargs), forest.adapter),
-                lambda: warm_up(fn, args, kwargs, forest.device, None).result,
+                lambda: self.eagerly.as_recorded(found.node, args, kwargs),
                 lambda: self._look(args, kwargs),
                 lambda: self.making.replay(found, call, args, kwargs),
             )
@@ -328,8 +327,9 @@ class Runner:
         tally, made = self.diary.tally, self.diary.tally["recordings"]
         try:
             with rehearsal():
-                # A warm-up, or two where the first compiles, and a recording.
-                for _ in range(3):
+                # A warm-up, or two where the first compiles, a capture to hold others
+                # against, where captures are apart, and a recording.
+                for _ in range(4):
                     if tally["recordings"] == made and not self._is_warm(call):
                         self.call(args, kwargs)
         finally:

@@ -107,6 +107,10 @@ class Use(NamedTuple):
     where: str | None
 
 
+def _nothing(_: object) -> bool:
+    return False
+
+
 class Session:
     """One warm-up or capture in progress, on this thread.
 
@@ -121,11 +125,23 @@ class Session:
     compiler has made of parts of the function, behind what tells it apart. If it
     ``prepares`` what later calls find ready, a warm-up shows nothing of those.
     ``untold`` counts what was captured and is no op's: it may use, and write, whatever
-    can be reached.
+    can be reached. ``constants`` are what the ops of a capture read of the host;
+    ``holds`` says of a value whether it is guarded.
+    ``asks`` says that somebody asked whether a capture is on, who may do other work in
+    one. A session that ``rehearses``, as warm-ups do, finds nothing unrecordable from
+    then on: only a capture does. ``as_captured`` is the answer, where none is on.
     """
 
-    def __init__(self, *, tolerant: bool) -> None:
-        self.tolerant = tolerant
+    def __init__(
+        self,
+        *,
+        tolerant: bool,
+        rehearses: bool = False,
+        as_captured: bool = False,
+        holds: Callable[[object], bool] = _nothing,
+    ) -> None:
+        self.tolerant, self.rehearses = tolerant, rehearses
+        self.as_captured, self.asks = as_captured, False
         self.unrecordable: CaptureError | None = None
         self.ops: list[tuple[str, bytes]] = []
         self.lines: list[str | None] = []
@@ -134,6 +150,8 @@ class Session:
         self.made: set[Storage] = set()
         self.room = Size(0)
         self.code: list[tuple[str, object]] = []
+        self.constants: list[object] = []
+        self.holds = holds
         self.prepares = False
         self.untold = 0
         self._where: list[str | None] = []
@@ -205,11 +223,17 @@ class Session:
         self.unrecordable = self.unrecordable or error
         raise error.anew()
 
+    def asked(self) -> None:
+        """Note that somebody asked whether a capture is on."""
+        self.asks = True
+
     def refuse(self, what: str, remedy: str, where: str | None = None) -> None:
         """Say that the function does something that no replay could repeat.
 
         It does so at ``where``, or else where it is just now.
         """
+        if self.asks and self.rehearses:
+            return
         where = where or user_line()
         if self.unrecordable is None:
             self.unrecordable = CaptureError(what, where=where, remedy=remedy)

@@ -101,7 +101,7 @@ def take(
     order.check_same(before)
     states = kept_states(before)
     try:
-        session = Session(tolerant=False)
+        session = Session(tolerant=False, holds=before.holds)
         captured = uncollected(capture, capture.run, order.fn, args, kwargs, session)
     except BaseException:
         undo(before, states)
@@ -118,12 +118,15 @@ def take(
 
 
 def _check_raised(captured: Captured, forest: Forest) -> None:
-    """Raise `Raised` for an error that a framework may raise because of a capture."""
-    error = captured.error
+    """Raise `Raised` for an error that may have been raised because of a capture.
+
+    Frameworks raise such, and whoever asks whether one is on.
+    """
+    error, session = captured.error, captured.session
     exact = forest.device.driver.abilities.exact_addresses
-    if error is None or exact or not error.is_ordinary:
+    if error is None or (exact and not session.asks) or not error.is_ordinary:
         return
-    if captured.session.unrecordable is None:
+    if session.unrecordable is None:
         error.taken()
         raise Raised(
             f"{error.text} was raised where the function was captured",

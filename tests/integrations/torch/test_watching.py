@@ -14,6 +14,10 @@ from sapwood.tree.session import Session
 torch = pytest.importorskip("torch")
 
 
+OUTSIDE = torch.ones(4, 4)
+"""A tensor that no function here has made."""
+
+
 @pytest.fixture
 def watch(adapter_of):
     """Return what runs a function while it is watched, and what was told of it."""
@@ -125,8 +129,12 @@ def test_what_lies_elsewhere_is_told_alike(watch, x, monkeypatch):
         (lambda x: torch.zeros(4, 4).copy_(x), "on the host"),
         (lambda x: bool((x > 0).any()), "on the host"),
         (lambda x: torch.unique(x), "on the host"),
-        (lambda x: x + torch.ones(4).to("meta"), "host data"),
-        (lambda x: x.copy_(torch.ones(4, 4)), "host data"),
+        (lambda x: x + OUTSIDE.to("meta"), "host data"),
+        (lambda x: x.copy_(OUTSIDE), "host data"),
+        (lambda x: x[OUTSIDE[0].long()], "used on the device"),
+        (lambda x: x + torch.rand(4).to("meta"), "host data"),
+        (lambda x: x.copy_(torch.zeros(4).uniform_()), "host data"),
+        (lambda x: x.copy_(torch.zeros(4).copy_(OUTSIDE[0])), "host data"),
     ],
     ids=[
         "item",
@@ -139,6 +147,10 @@ def test_what_lies_elsewhere_is_told_alike(watch, x, monkeypatch):
         "unique",
         "to",
         "copy_",
+        "index",
+        "random",
+        "random in place",
+        "written from outside",
     ],
 )
 def test_what_no_replay_repeats_is_refused(watch, x, fn, text):
@@ -157,6 +169,136 @@ def test_cpu_tensors_from_outside_are_refused(watch, x):
         watch(lambda: outside.add_(1))
     session, _, _ = watch(lambda: x * torch.tensor(2.0))
     assert session.unrecordable is None
+
+
+CONSTANTS = {
+    "to": lambda x, n: x + torch.full((4,), n).to("meta"),
+    "cast": lambda x, n: x + torch.arange(4).add(n).to("meta", torch.float64),
+    "copy_": lambda x, n: x.copy_(torch.full((4, 4), n)),
+    "number": lambda x, n: x * torch.tensor(n),
+    "index": lambda x, n: x[torch.tensor([n, 0]).long()],
+    "index_put_": lambda x, n: x.index_put_((torch.tensor([n]).long(),), x[0]),
+    "where": lambda x, n: torch.where(x > 0, torch.tensor(n), x),
+    "written before": lambda x, n: x.copy_(torch.zeros(4).fill_(n)),
+}
+"""What brings plain values, in tensors that the function itself makes."""
+
+
+@pytest.mark.parametrize("how", CONSTANTS)
+def test_plain_values_in_tensors_are_constants(watch, x, how):
+    """They may enter the device, and the same operation of other values is another."""
+    fn = CONSTANTS[how]
+    digests = [watch(fn, x, n)[0].digests() for n in (1.0, 1.0, 2.0)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+class Bringing:
+    """Brings nothing, and remembers what it is to bring."""
+
+    def __init__(self):
+        self.brought = []
+
+    def __call__(self, _, host):
+        assert host.device.type == "cpu"
+        self.brought.append(host.clone())
+        return host.to("meta")
+
+
+@pytest.fixture
+def bringing(adapter_of):
+    """Return what runs a function as in a capture, and what was brought meanwhile."""
+    from sapwood.integrations.torch.watching import Watcher
+
+    def run(fn, *args):
+        session, bring = Session(tolerant=False), Bringing()
+        with Watcher(session, adapter_of("meta").storages_of, int, None, bring):
+            result = fn(*args)
+        return bring.brought, result, session
+
+    return run
+
+
+BROUGHT = {
+    "to": torch.full((4,), 2.0),
+    "cast": torch.arange(4).add(2).double(),
+    "copy_": torch.full((4, 4), 2.0),
+    "index": torch.tensor([2, 0]),
+    "index_put_": torch.tensor([2]),
+    "where": torch.tensor(2.0),
+    "written before": torch.full((4,), 2.0),
+}
+
+
+@pytest.mark.parametrize("how", CONSTANTS)
+def test_a_capture_brings_constants(bringing, watch, x, how):
+    """As the operation would have them on the device; it is told of as eagerly."""
+    brought, result, session = bringing(CONSTANTS[how], x, 2.0)
+    expected = BROUGHT.get(how)
+    if expected is None:
+        assert brought == []
+    else:
+        (found,) = brought
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
+    eager = CONSTANTS[how](x, 2.0)
+    assert (result.shape, result.dtype) == (eager.shape, eager.dtype)
+    assert session.digests() == watch(CONSTANTS[how], x, 2.0)[0].digests()
+
+
+def test_nothing_is_brought_that_stays_on_the_host(bringing, x):
+    """Operations of the host alone run as they do, and so do those of the device."""
+
+    def fn(x):
+        table = torch.arange(8)[torch.tensor([1, 2])]
+        other = torch.where(table > 1, table, torch.tensor(0)).to(torch.float32)
+        torch.empty(2).copy_(other)
+        return x.to(torch.float64).copy_(x)[x.long()]
+
+    brought, _, _ = bringing(fn, x)
+    assert brought == []
+
+
+def test_a_brought_tensor_lies_as_the_one_on_the_host(bringing):
+    """Its strides are those that torch gives a copy."""
+    brought, result, _ = bringing(lambda: torch.zeros(3, 4).t().to("meta"))
+    assert brought[0].stride() == result.stride() == (1, 4)
+
+
+@pytest.fixture
+def holding(adapter_of):
+    """Return what runs a function while it is watched that tensors are guarded for."""
+    from sapwood.integrations.torch.watching import Watcher
+
+    def run(fn, *guarded):
+        holds = lambda value: any(value is each for each in guarded)  # noqa: E731
+        session = Session(tolerant=False, holds=holds)
+        with Watcher(session, adapter_of("meta").storages_of):
+            fn()
+        return session.digests()
+
+    return run
+
+
+def test_small_guarded_tensors_are_constants(holding, x):
+    """So is what is computed of them; no large ones, which are known by identity."""
+    table, large = torch.arange(4.0), torch.zeros(1 << 15)
+    before = holding(lambda: x + table[1:2].mul(2).to("meta"), table)
+    assert before == holding(lambda: x + table[1:2].mul(2).to("meta"), table)
+    table.add_(1)
+    assert before != holding(lambda: x + table[1:2].mul(2).to("meta"), table)
+    for fn, guarded in (
+        (lambda: x + table.to("meta"), x),
+        (lambda: x + large[:4].to("meta"), large),
+    ):
+        with pytest.raises(CaptureError, match="host data"):
+            holding(fn, guarded)
+
+
+def test_a_write_to_a_guarded_tensor_is_refused(holding):
+    """No replay would repeat it."""
+    table = torch.arange(4.0)
+    with pytest.raises(CaptureError, match="is written"):
+        holding(lambda: (table + 1, table.add_(1)), table)
 
 
 class Wrapped(torch.Tensor):
@@ -237,7 +379,7 @@ def test_sparse_tensors_elsewhere_are_not_asked_where_they_lie(watch, x):
 
 def test_a_tolerant_session_goes_on(watch, x):
     """Where that is asked for, what cannot be recorded is noted and done."""
-    session, _, _ = watch(lambda: x.copy_(torch.ones(4, 4)), tolerant=True)
+    session, _, _ = watch(lambda: x.copy_(OUTSIDE), tolerant=True)
     assert "host data" in str(session.unrecordable)
 
 

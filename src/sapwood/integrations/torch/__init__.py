@@ -14,8 +14,10 @@ from sapwood.driver.api import Driver
 from sapwood.errors import MisuseError, NoDevice
 from sapwood.integrations.torch import openings as openings
 from sapwood.integrations.torch.adapter import TorchAdapter
+from sapwood.integrations.torch.asking import notice_askers
 from sapwood.integrations.torch.borrowing import notice_borrowers
 from sapwood.integrations.torch.capture import TorchCaptor
+from sapwood.integrations.torch.constants import Bringing
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.device import Device
 from sapwood.tree import session
@@ -34,6 +36,7 @@ def framework(driver: Driver) -> TorchFramework:
         )
     torch.cuda.init()
     notice_borrowers()
+    notice_askers()
     return TorchFramework(torch.device("cuda", driver.abilities.ordinal))
 
 
@@ -43,6 +46,7 @@ def adapter(device: Device) -> TorchAdapter:
     made = TorchAdapter(device, place)
     if isinstance(device.framework, TorchFramework):
         device.framework.storages = made.storages_of
+        device.framework.bring = Bringing(device, place)
         made.storages_of.stream_of = device.framework.stream_of
     return made
 

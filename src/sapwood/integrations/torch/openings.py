@@ -332,3 +332,36 @@ _TRITON: Final = (
 )
 for _module_name, _name, _opened in _TRITON:
     declare_opening_of(f"triton.runtime.{_module_name}", _name, _opened, _alike)
+
+
+def _context(*decide: str) -> Callable[[Any, Reach], Openings]:
+    """Return how to look into contexts: at what decides, not at what was before.
+
+    That they write where they are entered, and read where they are left.
+    """
+    names = frozenset(decide)
+
+    def opened(value: Any, reach: Reach) -> Openings:
+        wanted = names
+        if owner_of_class(type(value)) == "user":
+            yield Opening(views.TYPE)
+            wanted = (reach.attributes() or frozenset(vars(value))) - _BEFORE | names
+        yield Opening(views.ATTRIBUTES, wanted)
+
+    return opened
+
+
+_BEFORE: Final = frozenset(
+    {"prev", "prev_cache_enabled", "prev_fastdtype", "_inference_mode_context"}
+    | {"record", "_cupti_monitor_external_id"}
+)
+_AUTOCAST: Final = ("device", "fast_dtype", "custom_backend_name", "_enabled")
+for _kind, _decide in (
+    (torch.autocast, (*_AUTOCAST, "_cache_enabled")),
+    (torch.no_grad, ()),
+    (torch.enable_grad, ()),
+    (torch.set_grad_enabled, ("mode",)),
+    (torch.inference_mode, ("mode",)),
+    (torch.profiler.record_function, ("name", "args", "run_callbacks_on_exit")),
+):
+    declare_opening(_kind, _context(*_decide))

@@ -6,6 +6,8 @@ every recording.
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +40,17 @@ _WAITS: Final = frozenset(
 
 _ENTERS: Final = frozenset({_aten.lift_fresh, _aten.lift_fresh_copy, _aten.lift})
 _INDEXES: Final = frozenset({_aten.index, _aten.index_put_, _aten.index_put})
+_MOVES: Final = _INDEXES | {
+    _aten._index_put_impl_,
+    _aten._unsafe_index,
+    _aten._unsafe_index_put,
+    _aten.where,
+}
+"""Operations that bring tensors of the host to the device by themselves."""
+
+_HOSTED: Final = frozenset({_aten._pack_padded_sequence})
+"""Operations on a device whose results on the host come of what was there."""
+
 _COPIES: Final = frozenset({_aten._to_copy, _aten.copy_})
 
 _PLAIN: Final = re.compile(
@@ -60,7 +73,9 @@ class Operation:
 
     ``takes`` are the arguments that may be tensors, or hold some. If it ``enters``, it
     gives what comes from the host; if it ``copies``, that may be between devices; if it
-    ``may_wait``, its arguments decide.
+    ``moves``, that is what it does with tensors on the host; if it ``draws``, it gives
+    random numbers; if it is ``hosted``, what it gives on the host comes of what it is
+    given there; if it ``may_wait``, its arguments decide.
     """
 
     text: str
@@ -68,6 +83,9 @@ class Operation:
     takes: tuple[_Argument, ...]
     enters: bool
     copies: bool
+    moves: bool
+    draws: bool
+    hosted: bool
     always_waits: bool
     may_wait: bool
 
@@ -121,6 +139,9 @@ def _described(func: Any) -> Operation:
         ),
         packet in _ENTERS,
         packet in _COPIES,
+        packet in _MOVES,
+        torch.Tag.nondeterministic_seeded in func.tags,
+        packet in _HOSTED,
         packet in _WAITS,
         packet in _INDEXES or packet is _aten.repeat_interleave,
     )
@@ -135,12 +156,24 @@ def flat(value: Any) -> Iterator[Any]:
             yield from flat(each)
 
 
-def constants_of(args: Sequence[Any], given: Mapping[str, Any]) -> bytes:
-    """Return what tells a call from others of its operation, addresses left out."""
+def constants_of(
+    args: Sequence[Any], given: Mapping[str, Any], *, hosts: Sequence[Any] = ()
+) -> bytes:
+    """Return what tells a call from others of its operation, addresses left out.
+
+    What is in them tells tensors on the host apart, which are in ``hosts``.
+    """
     found = [*map(_text, args)]
     if given:
         found += [f"{name}={_text(value)}" for name, value in given.items()]
+    found += [hashlib.sha256(_bytes_of(host)).hexdigest() for host in hosts]
     return ",".join(found).encode()
+
+
+def _bytes_of(host: Any) -> bytes:
+    """Return the elements of a tensor on the host, in C order."""
+    plain = host.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
+    return ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size())
 
 
 _TOLD: Final = (

@@ -13,6 +13,7 @@ import torch
 from sapwood.driver.api import CaptureStatus, Driver
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import MisuseError
+from sapwood.integrations.torch.asking import SEEDED, capturing
 from sapwood.integrations.torch.modes import Prevailing
 from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.storages import TRAPS, Storages
@@ -52,8 +53,8 @@ class TorchFramework(GuestFramework):
 
     ``turn`` is had by whoever uses the stream aside; ``went_back`` says whether the
     function that was watched last ran backward through autograd's graph; ``moments``
-    are told of the operations of the capture in progress. Torch itself refuses tensors
-    over bytes that are stale.
+    are told of the operations of the capture in progress, and ``bring`` brings what
+    that has of the host. Torch itself refuses tensors over bytes that are stale.
     """
 
     traps = TRAPS
@@ -62,6 +63,7 @@ class TorchFramework(GuestFramework):
         super().__init__()
         self.place = place
         self.storages: Storages | None = None
+        self.bring: Callable[[Session, Any], Any] | None = None
         self.went_back = False
         self.moments: Moments | None = None
         self.turn = threading.RLock()
@@ -170,7 +172,7 @@ class TorchFramework(GuestFramework):
 
     def trim(self) -> Size:
         """Have torch give back what it keeps; not while this thread captures."""
-        if torch.cuda.is_current_stream_capturing():
+        if capturing():
             return Size(0)
         before = torch.cuda.memory_reserved(self.place)
         torch.cuda.empty_cache()
@@ -178,8 +180,7 @@ class TorchFramework(GuestFramework):
 
     def captured(self) -> bool:
         """Return whether torch's current stream is being captured."""
-        found: bool = torch.cuda.is_current_stream_capturing()
-        return found
+        return capturing()
 
     def chance(self) -> Callable[[], object]:
         """Return what sets the device's default generator to where it is now."""
@@ -189,7 +190,7 @@ class TorchFramework(GuestFramework):
     def close(self) -> None:
         """Let go of all streams."""
         super().close()
-        self._aside = self._make_aside = self._adopt = None
+        self._aside = self._make_aside = self._adopt = self.bring = None
 
     @contextmanager
     def watched(self, allocate: Allocate) -> Iterator[None]:
@@ -200,16 +201,20 @@ class TorchFramework(GuestFramework):
             yield
             return
         # What a capture allocates is the range's, and known.
-        counts = not torch.cuda.is_current_stream_capturing()
+        counts = not capturing()
         before = self._allocated() if counts else 0
+        drawn = self._drawn() if counts else None
         count = None if counts else self._counter()
-        watcher = Watcher(watching, self.storages, count, self.moments)
+        bring = None if counts else self.bring
+        watcher = Watcher(watching, self.storages, count, self.moments, bring)
         around = None if count else torch.cuda.current_stream(self.place)
         within = watcher, around, torch.is_autocast_cache_enabled()
         self._watched.within.append(within)
         try:
             with self.turn, self._apart(), _uncached(), watcher:
                 yield
+                if drawn is not None and not watching.breaks:
+                    self._check_drawn(watching, drawn)
         except RuntimeError as error:
             refused = not counts and _WITHIN in str(error)
             if watching.unrecordable is None and (refused or self._is_spoilt()):
@@ -276,7 +281,7 @@ class TorchFramework(GuestFramework):
 
     def _apart(self) -> AbstractContextManager[object]:
         """Return a context in which work is captured, or else on the stream aside."""
-        if torch.cuda.is_current_stream_capturing():
+        if capturing():
             return nullcontext()
         return self.gather()
 
@@ -326,6 +331,17 @@ class TorchFramework(GuestFramework):
             if torch.backends.cudnn.is_available():
                 torch.nn.functional.conv2d(image, image)
         self._primed.done = True
+
+    def _drawn(self) -> tuple[int, int]:
+        """Return the seed of the device's default generator, and how far on it is."""
+        generator = torch.cuda.default_generators[self.place.index]
+        return generator.initial_seed(), generator.get_offset()
+
+    def _check_drawn(self, watching: Session, before: tuple[int, int]) -> None:
+        """Refuse what has set the generator, and not only drawn from it."""
+        seed, offset = self._drawn()
+        if seed != before[0] or offset < before[1]:
+            watching.refuse(*SEEDED)
 
     def _allocated(self) -> int:
         """Return the bytes that were ever allocated."""

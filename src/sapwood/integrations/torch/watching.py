@@ -7,8 +7,9 @@ is one operation, whatever is in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, Self
@@ -23,6 +24,7 @@ from torch.utils._python_dispatch import (
 
 from sapwood.errors import DriverError
 from sapwood.integrations.torch.compiled import listening, put_off
+from sapwood.integrations.torch.constants import brought, lifted
 from sapwood.integrations.torch.layout import text
 from sapwood.integrations.torch.moments import Moments, Uses
 from sapwood.integrations.torch.operations import (
@@ -32,6 +34,7 @@ from sapwood.integrations.torch.operations import (
     operation_of,
 )
 from sapwood.integrations.torch.storages import Storages
+from sapwood.tree.ambient.standard import BYTES
 from sapwood.tree.session import Session, helped, user_line
 
 __all__ = ["Watcher"]
@@ -67,7 +70,8 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
 
     ``count`` says how much has been captured by now, where this is a capture: what
     comes to be there between operations was launched past the dispatcher. ``moments``
-    are told of each operation that is over.
+    are told of each operation that is over; what a capture has of the host, ``bring``
+    brings to the device.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         storages: Storages,
         count: Callable[[], int] | None = None,
         moments: Moments | None = None,
+        bring: Callable[[Session, Any], Any] | None = None,
     ) -> None:
         super().__init__()
         self.session, self._storages = session, storages
@@ -83,8 +88,10 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         self._is_here = attrgetter(f"is_{self._kind}")
         self._captures = count is not None
         self._count, self._moments = count or int, moments
+        self._bring = bring
         self._told = self._count()
         self._made: WeakSet[Any] = WeakSet()
+        self._held: WeakSet[Any] = WeakSet()
         self._stack = ExitStack()
         self._regions = 0
         self._line: str | None = None
@@ -97,7 +104,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
 
     def __enter__(self) -> Self:
         """Begin to be told, by the dispatcher and of compiled graphs."""
-        self._stack.enter_context(listening(self))
+        self._listen()
         super().__enter__()
         return self
 
@@ -130,7 +137,11 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             with _disable_current_modes():
                 yield
         finally:
-            self._stack.enter_context(listening(self))
+            self._listen()
+
+    def _listen(self) -> None:
+        self._stack.enter_context(listening(self))
+        self._stack.enter_context(lifted())
 
     def go_on(self, count: Callable[[], int], moments: Moments | None) -> None:
         """Be told of another capture, of which this counts and these are told."""
@@ -183,7 +194,8 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
                 self._refused(*_GENERATOR)
             elif isinstance(each, torch.Tensor) and self._kind != "cpu":
                 self._refuse_cpu_tensor(each, "is used on the device", _DATA)
-        self.session.op("compiled graph", constants_of(inputs, {}))
+        hosts = self._hosts((each, False) for each in flat(inputs))
+        self.session.op("compiled graph", constants_of(inputs, {}, hosts=hosts))
         self.session.code.append((graph.cache_key, graph))
         uses = [
             (self._storages.of(each), i in graph.mutated_input_idxs)
@@ -238,14 +250,15 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         self._refuse(op, args, given, tensors, here)
         self._note_backward()
         if not self._regions and (here or _makes(given, self._kind)):
-            self.session.op(op.text, constants_of(args, given))
+            hosts = self._hosts(tensors)
+            self.session.op(op.text, constants_of(args, given, hosts=hosts))
         storage_of = self._storages.of
         uses = [(storage_of(tensor), writes) for tensor, writes in here]
         self._find_untold()
         self._note_uses(uses)
-        result = func(*args, **given)
+        result = self._run(func, op, args, given, here=bool(here))
         self._end(uses)
-        if not here:
+        if op.hosted or not here:
             self._made_here(op, tensors, result)
         if not self._captures:
             self._made_now(result)
@@ -253,6 +266,30 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
                 # Seeds, as of attention, which are the device's own in a capture.
                 self._note_made(result)
         return result
+
+    def _hosts(self, tensors: Iterable[tuple[Any, bool]]) -> list[Any]:
+        """Return those of the tensors that are only read, and lie on the host."""
+        if self._kind == "cpu":
+            return []
+        return [
+            tensor
+            for tensor, writes in tensors
+            if tensor.device.type == "cpu" and not writes and _has_bytes(tensor)
+        ]
+
+    def _run(
+        self,
+        func: Any,
+        op: Operation,
+        args: tuple[Any, ...],
+        given: Mapping[str, Any],
+        *,
+        here: bool,
+    ) -> Any:
+        if self._bring is None or not (op.copies or (op.moves and here)):
+            return func(*args, **given)
+        bring = partial(self._bring, self.session)
+        return brought(func, op, args, given, bring, self._kind)
 
     def _made_now(self, result: Any) -> None:
         """Note what an operation gives that nobody has come with before."""
@@ -298,6 +335,8 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         if source == target or self._kind not in (source, target):
             return
         if target == self._kind:
+            if self._is_made(given_tensor):
+                return
             what = f"host data enters the device (a tensor {text(given_tensor)})"
             self._refused(what, _DATA)
         else:
@@ -315,12 +354,15 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
     ) -> None:
         for tensor, writes in tensors:
             if writes:
-                self._refuse_cpu_tensor(tensor, "is written", _CPU)
+                self._refuse_cpu_tensor(tensor, "is written", _CPU, by_guards=False)
             elif here:
                 self._refuse_cpu_tensor(tensor, "is used on the device", _DATA)
 
-    def _refuse_cpu_tensor(self, tensor: Any, does: str, remedy: str) -> None:
-        if tensor.device.type != "cpu" or self._is_made(tensor):
+    def _refuse_cpu_tensor(
+        self, tensor: Any, does: str, remedy: str, *, by_guards: bool = True
+    ) -> None:
+        made = self._is_made(tensor, by_guards=by_guards)
+        if made or tensor.device.type != "cpu":
             return
         what = f"a CPU tensor {text(tensor)} {does}, which no replay would repeat"
         self._refused(what, remedy)
@@ -328,13 +370,31 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
     def _made_here(
         self, op: Operation, tensors: list[tuple[Any, bool]], result: Any
     ) -> None:
-        """Remember CPU tensors that come from nothing but the function itself."""
-        if op.enters or all(self._is_made(each) for each, _ in tensors):
-            self._note_made(result)
+        """Remember CPU tensors that come from nothing but the function itself.
 
-    def _is_made(self, tensor: Any) -> bool:
-        has = torch._C._has_storage(tensor)
-        return has and tensor.untyped_storage() in self._made
+        Random numbers do not, nor what they were written to.
+        """
+        of = [each for each, _ in tensors]
+        if op.hosted:
+            of = self._hosts(tensors)
+        if not op.draws and (op.enters or all(map(self._is_made, of))):
+            self._note_made(result)
+            return
+        for tensor, writes in tensors:
+            if writes and tensor.device.type == "cpu" and self._is_made(tensor):
+                self._made.discard(tensor.untyped_storage())
+
+    def _is_made(self, tensor: Any, *, by_guards: bool = True) -> bool:
+        """Return whether a CPU tensor comes of the function, or of what is guarded."""
+        if not torch._C._has_storage(tensor):
+            return False
+        storage = tensor.untyped_storage()
+        if storage in self._made or (by_guards and storage in self._held):
+            return True
+        held = by_guards and storage.nbytes() <= BYTES and self.session.holds(tensor)
+        if held:
+            self._held.add(storage)
+        return held
 
     def _note_made(self, result: Any) -> None:
         for made in flat(result):
@@ -366,3 +426,8 @@ def _is_dense(use: tuple[Any, bool]) -> bool:
 def _makes(given: Mapping[str, Any], kind: str) -> bool:
     device = given.get("device")
     return device is not None and torch.device(device).type == kind
+
+
+def _has_bytes(tensor: Any) -> bool:
+    """Return whether a tensor's elements can be read where they lie."""
+    return _is_dense((tensor, False)) and bool(torch._C._has_storage(tensor))

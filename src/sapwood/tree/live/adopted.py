@@ -38,7 +38,7 @@ class AdoptedParts(StagedParts):
         super().__init__(asked)
         self.captor, self.lent = captor, self._room()
         self.owners: list[Owner] = []
-        self.first_op = self.first_code = 0
+        self.first_op = self.first_code = self.first_constant = 0
 
     def _prepare(self) -> None:
         stream, warm = self.captor.stream(), self.order.group.is_warm_here()
@@ -65,6 +65,7 @@ class AdoptedParts(StagedParts):
     def _hold(self) -> None:
         session = self.session
         self.first_op, self.first_code = len(session.ops), len(session.code)
+        self.first_constant = len(session.constants)
         self.adopting.owner = self.owner
         arrays = [*self.frame.arrays, *self.before.arrays()]
         self.holding.enter_context(self.owner.holding(arrays))
@@ -100,6 +101,7 @@ class AdoptedParts(StagedParts):
 
     def _adopted(self, drawing: Drawing, graph: GraphHandle) -> Drawing:
         code = tuple(each for _, each in self.session.code[self.first_code :])
+        code += tuple(self.session.constants[self.first_constant :])
         driver = self.device.driver
         link = partial(adopt, driver, graph, owner=self.owner, code=code)
         return replace(drawing, lives=self.owner.lives(()), link=link)

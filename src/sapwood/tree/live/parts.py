@@ -24,6 +24,7 @@ from sapwood.tree.accounts import outliving, read, stray
 from sapwood.tree.adapter import Array
 from sapwood.tree.admit import sharing
 from sapwood.tree.ambient import BoundArray, Slot, Survey, kept_states
+from sapwood.tree.apart import outcome_of
 from sapwood.tree.build import Drawing, Plan, build
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
@@ -49,7 +50,7 @@ from sapwood.tree.live.passed import Passed, check_kept
 from sapwood.tree.live.tail import only_returns
 from sapwood.tree.node import Link, Node
 from sapwood.tree.outputs import Bytes, Outputs, analyse, each_anew
-from sapwood.tree.recorder import Recorded, RecordedParts, differs
+from sapwood.tree.recorder import Recorded, RecordedParts
 from sapwood.tree.replay import replay_in_place
 from sapwood.tree.roles import Role
 from sapwood.tree.session import LivePart, Session
@@ -101,7 +102,7 @@ class Parts:
         self.made: list[Storage] = []
         self.shown: set[int] = set()
         self.links: list[Link] = []
-        self.session = Session(tolerant=False)
+        self.session = Session(tolerant=False, holds=order.before.holds)
         self.session.between = self._between
         self.error: CaptureError | None = None
         self.first_key: Hashable = None
@@ -128,8 +129,8 @@ class Parts:
             raise session.unrecordable.anew()
         node = self._end(captured.graph, captured.result, last=True)
         result, self.gives = self.gives, None
-        other = differs(order.group.warm, session, node.outputs)
-        if other is not None and self.stirred:
+        other = outcome_of(order.group.warm, session, node.outputs)
+        if isinstance(other, CaptureError) and self.stirred:
             self.unfit, other = self.unfit or str(other), None
         error = captured.error or self.error or other or self._unheld()
         if error is not None:

@@ -1,0 +1,71 @@
+"""What sessions are told of that is no operation of torch's.
+
+Who asks whether a capture is on does other work in one: libraries leave out what waits
+for the device, for example. And random generators are set, which no replay would do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from sapwood.tree.session import served
+
+__all__ = ["SEEDED", "capturing", "notice_askers"]
+
+SEEDED: Final = (
+    "a random generator is set inside (manual_seed), which no replay would repeat",
+    "Set it outside the graphed function",
+)
+
+_NAME: Final = "_cuda_isCurrentStreamCapturing"
+capturing: Final[Callable[[], bool]] = getattr(torch._C, _NAME)
+"""Returns whether this thread's current stream is capturing; nobody is told."""
+
+_noticed: list[object] = []
+_noticing: Final = threading.Lock()
+
+
+def notice_askers() -> None:
+    """Have sessions told of everybody who asks or sets a state, from now on.
+
+    Names that code has bound to torch's functions still lead here: those look this one
+    up when they are called.
+    """
+    with _noticing:
+        if _noticed:
+            return
+        asked = _noticing_of(getattr(torch.cuda.graphs, _NAME))
+        for module in (torch._C, torch.cuda.graphs):
+            setattr(module, _NAME, asked)
+        stream: Any = torch.cuda.Stream
+        if hasattr(stream, "is_capturing"):
+            stream.is_capturing = _noticing_of(stream.is_capturing)
+        torch.cuda.random._lazy_call = _refusing(torch.cuda.random._lazy_call)
+        _noticed.append(asked)
+
+
+def _noticing_of(ask: Callable[..., bool]) -> Callable[..., bool]:
+    def asked(*args: Any) -> bool:
+        session = served()
+        if session is None:
+            return ask(*args)
+        session.asked()
+        return session.as_captured or ask(*args)
+
+    return asked
+
+
+def _refusing(call: Callable[..., None]) -> Callable[..., None]:
+    """Return what torch has all states of its generators set by."""
+
+    def called(*args: Any, **kwargs: Any) -> None:
+        session = served()
+        if session is not None:
+            session.refuse(*SEEDED)
+        call(*args, **kwargs)
+
+    return called

@@ -1,0 +1,75 @@
+"""A capture held against what was seen before: does the same come again?
+
+Some functions do other work in captures, because what they call asks whether one is on:
+libraries leave out what waits for the device, for example. Such a capture is not held
+against the warm-up, but launched once; the next one is held against it.
+"""
+
+from __future__ import annotations
+
+from sapwood.errors import CaptureError
+from sapwood.tree.group import Warm
+from sapwood.tree.opaque import made_anew
+from sapwood.tree.outputs import Outputs
+from sapwood.tree.session import Session
+
+__all__ = ["code_of", "outcome_of"]
+
+
+def code_of(session: Session) -> frozenset[str]:
+    """Return what tells apart the compiled code that a function has run."""
+    return frozenset(name for name, _ in session.code)
+
+
+def outcome_of(
+    warm: Warm | None, session: Session, outputs: Outputs
+) -> CaptureError | Warm | None:
+    """Say whether a capture is what comes again, as far as that is known.
+
+    That is an error where it is not, and where only another capture can show it, what
+    to hold that one against.
+    """
+    error, code = _differs(warm, session, outputs), code_of(session)
+    if warm is None or not warm.asks or (error is None and warm.code == code):
+        return error
+    return Warm(
+        session.digests(),
+        warm.stays,
+        outputs.constants(),
+        tuple(session.breaks),
+        warm.room,
+        code,
+        captured=True,
+    )
+
+
+def _differs(
+    warm: Warm | None, session: Session, outputs: Outputs
+) -> CaptureError | None:
+    """Return an error where a capture did other things than its warm-up."""
+    if warm is None:
+        return None
+    ops = session.digests()
+    what, where = None, None
+    for i, (now, then) in enumerate(zip(ops, warm.ops, strict=False)):
+        if now != then:
+            what, where = f"op {i}, {session.ops[i][0]},", session.where(i)
+            break
+    else:
+        if len(ops) != len(warm.ops):
+            what = f"the number of ops ({len(warm.ops)}, then {len(ops)})"
+        elif tuple(session.breaks) != warm.breaks:
+            what = "what a live part is passed, or returns,"
+        elif outputs.constants() != warm.constants:
+            anew = made_anew(outputs, warm.constants)
+            if anew is not None:
+                return anew
+            what = "a plain value in the result"
+    if what is None:
+        return None
+    return CaptureError(
+        f"{what} differs between two calls with the same arguments: it depends on "
+        "something that the function makes itself (time, a random number, a counter)",
+        where=where,
+        remedy="Pass that value as an argument, or draw it from a device generator",
+    )

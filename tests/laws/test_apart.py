@@ -1,0 +1,180 @@
+"""Functions that ask whether they are captured, and do other work then: what counts."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+from sapwood.tree.session import served
+
+SKIP = "ignore::sapwood.GraphSkipWarning"
+
+
+def capturing():
+    """Ask whether a capture is on, as code asks a framework that tells of it."""
+    session = served()
+    if session is None:
+        return False
+    session.asked()
+    return session.as_captured or not session.rehearses
+
+
+def checked(x):
+    """Look at values on the host, unless that is captured."""
+    if not capturing() and not np.isfinite(float(x.sum())):
+        raise ValueError("it is not finite")
+    return x * 2
+
+
+def otherwise(x):
+    """Add in another order where that is captured: the bits are others."""
+    return (x + 0.1) + 0.2 if capturing() else x + (0.1 + 0.2)
+
+
+def captured(x):
+    """Return what `otherwise` does in captures."""
+    return (x + 0.1) + 0.2
+
+
+def some(rt):
+    """Return an array, which no fixture keeps."""
+    return rt.array(np.arange(64.0) / 7)
+
+
+def test_what_a_capture_leaves_out_is_no_reason(rt):
+    """A host read behind the question, which no capture meets."""
+    x = some(rt)
+    f, expected = rt.graph(checked), np.asarray(x) * 2
+    for _ in range(6):
+        assert np.asarray(f(x)).tobytes() == expected.tobytes()
+    stats = f.stats()
+    assert (stats.warmups, stats.recordings, stats.replays) == (2, 1, 3)
+
+
+def test_the_plain_check_still_raises(rt):
+    """What the first call finds on the host is the function's own error."""
+    x = some(rt)
+    f = rt.graph(checked)
+    with pytest.raises(ValueError, match="not finite"):
+        f(x * np.inf)
+
+
+def test_a_read_before_the_question_is_a_reason(rt):
+    """A capture would meet it, whatever the answer is: none is tried."""
+    x = some(rt)
+    seen = []
+
+    def f(x):
+        total = float(x.sum())
+        seen.append(capturing())
+        return x * total
+
+    g = rt.graph(f, fullgraph=True)
+    for _ in range(3):
+        with pytest.raises(sw.CaptureError, match="host"):
+            g(x)
+    assert not any(seen)
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_a_read_that_a_capture_meets_is_a_reason(rt):
+    """Whoever asks, and reads all the same, is refused by the capture."""
+    x = some(rt)
+
+    def f(x):
+        return x * (2 if capturing() else 1) * float(x.sum())
+
+    g = rt.graph(f)
+    expected = np.asarray(x) * float(np.asarray(x).sum())
+    for _ in range(4):
+        assert np.allclose(np.asarray(g(x)), expected)
+    assert g.stats().replays == 0
+    assert "host" in g.explain()
+
+
+def test_other_work_in_captures_is_what_counts(rt):
+    """From the first capture on, results are of that work, and explained once."""
+    x = some(rt)
+    f = rt.graph(otherwise)
+    plain, apart = np.asarray(otherwise(x)), np.asarray(captured(x))
+    assert plain.tobytes() != apart.tobytes()
+    found = [np.asarray(f(x)).tobytes() for _ in range(6)]
+    assert found == [plain.tobytes()] + 5 * [apart.tobytes()]
+    assert f.stats().replays == 3
+    assert f.explain().count("asks whether a capture is on") == 1
+    g = rt.graph(captured)
+    for _ in range(3):
+        g(x)
+    assert "asks whether" not in g.explain()
+
+
+def test_it_is_verified_against_that_work(rt):
+    """An eager run is answered as in a capture; a wrong replay is still found."""
+    x = some(rt)
+    f, apart = rt.graph(otherwise, verify=1), np.asarray(captured(x))
+    f(x)
+    for _ in range(5):
+        assert np.asarray(f(x)).tobytes() == apart.tobytes()
+    assert f.stats().replays == 3
+
+
+def test_two_captures_must_agree(rt):
+    """What depends on more than the answer is refused, as where nobody asks."""
+    x = some(rt)
+
+    def f(x):
+        return x * (time.perf_counter_ns() if capturing() else 1)
+
+    g = rt.graph(f, fullgraph=True)
+    g(x)
+    g(x)
+    with pytest.raises(sw.CaptureError, match="differs between two calls"):
+        g(x)
+    assert g.stats().replays == 0
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_an_error_of_captures_alone_is_not_the_functions(rt):
+    """Code that refuses to be captured says so; eagerly it goes on."""
+    x = some(rt)
+
+    def f(x):
+        if capturing():
+            raise RuntimeError("not in a capture")
+        return x * 2
+
+    g = rt.graph(f)
+    for _ in range(4):
+        assert np.asarray(g(x)).tobytes() == (np.asarray(x) * 2).tobytes()
+    assert g.stats().replays == 0
+    assert "not in a capture" in g.explain()
+
+
+def test_asking_alone_changes_nothing(rt):
+    """Where the answer makes no difference, a capture is held against the warm-up."""
+    x = some(rt)
+
+    def f(x):
+        capturing()
+        return x + 1
+
+    g = rt.graph(f)
+    for _ in range(5):
+        g(x)
+    assert (g.stats().warmups, g.stats().replays) == (1, 3)
+    assert "asks whether" not in g.explain()
+
+
+def test_around_live_parts(rt):
+    """So it is where parts of the function run live."""
+    x = some(rt)
+    eager = sw.eager(lambda y: y * 3)
+    f = rt.graph(lambda x: eager(otherwise(x)) + 1)
+    apart = np.asarray(captured(x)) * 3 + 1
+    f(x)
+    for _ in range(5):
+        assert np.asarray(f(x)).tobytes() == apart.tobytes()
+    assert f.stats().replays == 3
