@@ -81,6 +81,7 @@ def test_settings_are_read_by_what_is_told(monkeypatch, tmp_path):
         assert (setting.name in by_graph) == ("graph" in readers), setting.name
 
 
+@pytest.mark.style
 def test_every_variable_in_the_source_is_a_knob(sources):
     """Nothing reads an environment variable of ours behind the knobs' back."""
     known = {setting.variable for setting in knobs.settings()}
@@ -90,6 +91,7 @@ def test_every_variable_in_the_source_is_a_knob(sources):
     assert named <= known
 
 
+@pytest.mark.style
 def test_only_knobs_read_the_environment(sources):
     """One room reads the environment, and guards look at what functions read of it."""
     reading = [s.module for s in sources if re.search(r"environ\b|getenv", s.text)]

@@ -25,6 +25,7 @@ def test_the_source_compiles_without_a_warning(tmp_path, source):
     assert subprocess.run(command, check=True, capture_output=True).stderr == b""
 
 
+@pytest.mark.deep
 def test_it_is_compiled_once(tmp_path):
     """The second time what is there is used, and nothing else is left behind."""
     path = compiled(SEGMENTS, tmp_path / "new")

@@ -345,6 +345,7 @@ print("done")
 """
 
 
+@pytest.mark.deep
 def test_the_compiler_is_not_loaded_for_nothing(new_process):
     """Who compiles nothing need not wait for it; who begins to, inside, is heard of.
 

@@ -290,6 +290,7 @@ def test_every_making_call_is_seen_to_fail(open_rig):
 
 @pytest.mark.parametrize("kind", SETTINGS)
 @pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.deep
 def test_a_shortage_of_a_moment_is_no_shortage(open_rig, kind, name, positions):
     """Where one creation fails, giving back and asking again makes it good."""
 
