@@ -8,6 +8,7 @@ import typing
 from sapwood.errors import (
     CaptureError,
     DriverError,
+    GraphSkipWarning,
     InternalError,
     MisuseError,
     NoDevice,
@@ -15,6 +16,7 @@ from sapwood.errors import (
     SapwoodError,
     StaleOutput,
     StoreError,
+    StoreWarning,
 )
 from sapwood.version import __version__
 
@@ -38,6 +40,7 @@ __all__ = [
     "AllocatorSettings",
     "CaptureError",
     "DriverError",
+    "GraphSkipWarning",
     "InternalError",
     "MisuseError",
     "NoDevice",
@@ -47,6 +50,7 @@ __all__ = [
     "SapwoodError",
     "StaleOutput",
     "StoreError",
+    "StoreWarning",
     "__version__",
     "default_runtime",
     "disabled",

@@ -10,6 +10,9 @@ SapwoodError
 ├─ StoreError           only from explicit store commands, never from a call
 └─ InternalError        us: a broken law; carries a snapshot. With verify=, mostly the
                         function, whose replay is not as an eager run
+UserWarning
+├─ GraphSkipWarning     calls of a function run eagerly: what, where, what to do
+└─ StoreWarning         a runtime's store is not used, and why: raised by no call
 
 Not among them are errors that Python and NumPy have: arrays and allocators raise
 TypeError for wrong types (a host array as an argument), arrays also IndexError and
@@ -27,6 +30,7 @@ from sapwood.units import size_text
 __all__ = [
     "CaptureError",
     "DriverError",
+    "GraphSkipWarning",
     "InternalError",
     "MisuseError",
     "NoDevice",
@@ -34,6 +38,7 @@ __all__ = [
     "SapwoodError",
     "StaleOutput",
     "StoreError",
+    "StoreWarning",
 ]
 
 
@@ -150,8 +155,32 @@ class CaptureError(SapwoodError):
         return CaptureError(self.what, where=self.where, remedy=self.remedy)
 
 
+class GraphSkipWarning(UserWarning):
+    """Calls of a graphed function run eagerly, and why.
+
+    Fields: ``function`` (its name), ``what`` is in the way, ``where`` (the user's
+    ``file:line``, if known), ``remedy``.
+    """
+
+    def __init__(
+        self, function: str, what: str, where: str | None, remedy: str
+    ) -> None:
+        self.function, self.what = function, what
+        self.where, self.remedy = where, remedy
+        place = f" at {where}" if where else ""
+        super().__init__(f"{function} runs eagerly: {what}{place}. {remedy}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = self.function, self.what, self.where, self.remedy
+        return type(self), fields, self.__dict__
+
+
 class StoreError(SapwoodError):
     """A store command failed; a call of a graphed function never raises this."""
+
+
+class StoreWarning(UserWarning):
+    """A runtime was made with a store that it does not use, or that cannot be used."""
 
 
 class InternalError(SapwoodError):

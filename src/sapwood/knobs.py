@@ -171,6 +171,12 @@ class Knobs:
         _count(0, _REMEMBERED),
         "How many of the last events a runtime remembers.",
     )
+    held_beyond: Size = _knob(
+        "1GiB",
+        _size(0),
+        "How much memory outputs that are kept may hold beyond their own bytes, in "
+        "pages of which they need a part; past that, new recordings copy them out.",
+    )
     max_recordings: int = _knob(
         "64",
         _count(1),

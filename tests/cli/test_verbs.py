@@ -32,6 +32,7 @@ def test_the_demo_keeps_its_promise(capsys):
     assert figures["second_first_replay_s"] > 0.0
 
 
+@pytest.mark.deep
 def test_the_demo_shows_progress_and_a_table(capsys):
     """People see a bar for each training, the table, and a promise not kept."""
     assert main(["demo", "--epochs", "1"]) == 1

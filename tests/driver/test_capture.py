@@ -11,7 +11,7 @@ from sapwood.driver import Access, CaptureStatus, CopyOp, HostOp, KernelOp, SetO
 
 
 def test_captured_work_runs_when_its_graph_is_launched(lab):
-    """Capturing runs nothing; each launch runs it all."""
+    """D test_graph_capture_simple: nothing runs by then; each launch runs it all."""
     driver, stream, address = lab.driver, lab.stream(), lab.memory()
     lab.write(address, [0] * 4, stream)
     driver.begin_capture(stream)
@@ -72,7 +72,7 @@ def test_what_a_capture_has_by_now_is_counted(lab, refused):
 
 
 def test_events_fork_and_join(lab):
-    """A stream that waits for captured work joins the capture, edges and all."""
+    """D test_graph_is_current_stream_capturing: who waits for captured work joins."""
     driver, address = lab.driver, lab.memory()
     first, second, third = (lab.stream() for _ in range(3))
     lab.write(address, range(1, 65), first)

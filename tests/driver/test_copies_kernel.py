@@ -183,6 +183,7 @@ ROWS = st.lists(
 @example([(16, 0, 0)] * 32, 8)
 @example([(i % 3 * 17, i % 2, 0) for i in range(33)], 8)
 @example([(1, 0, 0)] * MOST_COPIES, 2)
+@pytest.mark.deep
 def test_the_text_copies_what_the_op_says(made, rows, threads):
     """All bytes of each copy, whatever their size and alignment, and nothing else."""
     memory = ctypes.create_string_buffer(ROOM)

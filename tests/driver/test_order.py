@@ -213,6 +213,22 @@ def test_a_failure_follows_events(make_lab, refused):
     assert ran == []
 
 
+def test_a_failure_that_was_told_follows_events(make_lab, refused):
+    """Who waits for failed work after it was reported loses his own, too."""
+    lab = make_lab("latest")
+    driver, ran = lab.driver, []
+    first, second, event = lab.stream(), lab.stream(), lab.event()
+    lab.launch(second, "add", lab.memory(), 8, 0)  # address 8 is nobody's
+    driver.record_event(event, second)
+    with refused("ILLEGAL_ADDRESS"):
+        driver.synchronize_event(event)
+    driver.wait_event(first, event)
+    with refused("ILLEGAL_ADDRESS"):
+        driver.call_host(lambda: ran.append(1), first)
+        driver.synchronize_stream(first)
+    assert ran == []
+
+
 def test_unmapping_does_not_wait(make_lab, refused):
     """Work that was not waited for finds its memory gone."""
     lab = make_lab("latest")

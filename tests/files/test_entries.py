@@ -153,6 +153,10 @@ CHANGES = {
         lambda t: t["outputs"]["leaves"][2].__setitem__(3, 16),
         "reaches beyond the array",
     ),
+    "a view from before its array": (
+        lambda t: t["outputs"]["leaves"][2].__setitem__(3, -8),
+        "reaches beyond the array",
+    ),
     "a container of other parts": (
         lambda t: t["outputs"]["leaves"].__setitem__(3, ["constant", 1]),
         "its result cannot be made: a Checked holds an array",

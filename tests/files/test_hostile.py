@@ -15,6 +15,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.deep
+
 EACH, SEEDS = 5_000, (1, 2)
 
 

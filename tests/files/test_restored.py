@@ -338,7 +338,8 @@ def test_a_store_that_only_reads_serves_and_keeps_nothing(open_runtime, tmp_path
 def test_a_store_where_no_folder_can_be(open_runtime, tmp_path):
     """A path that leads through a file is told once; calls do not mind."""
     (tmp_path / "file").write_text("no folder")
-    opened = open_runtime(tmp_path / "file" / "store")
+    with pytest.warns(sw.StoreWarning, match="Not a directory"):
+        opened = open_runtime(tmp_path / "file" / "store")
     _recorded(opened)
     assert opened.rt.snapshot()["store"]["entries"] == 0
 

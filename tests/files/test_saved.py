@@ -241,7 +241,10 @@ def test_what_no_file_can_hold_is_named(rt, path):
     def looks(holder, x):
         return x * holder.rate
 
-    holder, one = SimpleNamespace(h=None, rate=2.0), rt.array(np.ones(2))
+    class Holder:
+        h, rate = None, 2.0
+
+    holder, one = Holder(), rt.array(np.ones(2))
     told = {
         rt.graph(live): ((one,), "live parts"),
         rt.graph(binds): ((holder, one), "holder.h, which is in an argument"),

@@ -47,8 +47,8 @@ def test_a_live_part_gives_no_numbers(rt):
 
     x = rt.array(np.arange(3.0))
     with pytest.raises(sw.CaptureError, match=r"returned a float"):
-        rt.graph(lambda x: x / largest(x * 2))(x)
-    f = rt.graph(lambda x: x / largest_array(x * 2))
+        rt.graph(lambda x: x / largest(x * 2), fullgraph=True)(x)
+    f = rt.graph(lambda x: x / largest_array(x * 2), fullgraph=True)
     for _ in range(4):
         assert np.asarray(f(x)).tolist() == [0, 0.25, 0.5]
         x *= 2
@@ -65,7 +65,7 @@ def test_a_live_part_gives_the_same_shape_each_time(rt):
     def chosen(h):
         return h[: lengths.pop(0)] * 1
 
-    f, x = rt.graph(lambda x: chosen(x * 2) + 1), rt.array(np.ones(3))
+    f, x = rt.graph(lambda x: chosen(x * 2) + 1, fullgraph=True), rt.array(np.ones(3))
     for _ in range(3):
         f(x)
     with pytest.raises(sw.CaptureError, match="first part has run"):
@@ -100,7 +100,7 @@ def test_values_for_what_follows_go_through_arrays(rt):
         return x * s.array
 
     x = rt.array(np.ones(3))
-    f, g = rt.graph(plain), rt.graph(careful)
+    f, g = rt.graph(plain, fullgraph=True), rt.graph(careful, fullgraph=True)
     for _ in range(3):
         f(x)
         assert np.asarray(g(x)).tolist() == [2] * 3
@@ -127,7 +127,7 @@ def test_catching_exceptions_of_a_live_part(rt):
             return x * 0
         return x * 2
 
-    f, x = rt.graph(fn), rt.array(np.ones(3))
+    f, x = rt.graph(fn, fullgraph=True), rt.array(np.ones(3))
     for _ in range(3):
         f(x)
     bad[0] = True

@@ -59,15 +59,26 @@ def test_threads_are_not_recorded(rt, capsys):
     assert told == [["worked", "joined"], ["joined", "worked"], []]
 
 
-def test_printed_arrays_have_no_values(rt, capsys):
-    """Printing an array inside a graphed function shows its shape, not its values.
+def test_printed_arrays_are_refused(rt, capsys):
+    """Printing an array makes a function eager, with `fullgraph=True` an error.
 
-    There are none yet: the function is being recorded. So that debugging is no error,
-    `print(x)` works all the same.
+    Its values are needed on the host, where a function may go by what they look like.
+    Print outside, or in a live part (`@sw.eager`), which runs on every call.
     """
-    g = rt.graph(lambda x: (print(x), x + 1)[1])  # noqa: T201
-    g(rt.array(np.zeros(2)))
-    assert capsys.readouterr().out == "sapwood.Array(shape=(2,), dtype=float64)\n"
+
+    @sw.eager
+    def show(x):
+        print(x)  # noqa: T201
+
+    prints = lambda x: (print(x), x + 1)[1]  # noqa: E731, T201
+    g, x = rt.graph(prints, fullgraph=True), rt.array(np.zeros(2))
+    with pytest.raises(sw.CaptureError, match="@sw"):
+        g(x)
+    assert capsys.readouterr().out == ""
+    h = rt.graph(lambda x: (show(x), x + 1)[1])
+    for _ in range(3):
+        h(x)
+    assert capsys.readouterr().out == "[0. 0.]\n" * 3
 
 
 def test_counters_are_refused(rt):
@@ -84,7 +95,7 @@ def test_counters_are_refused(rt):
 
     x = rt.array(np.zeros(2))
     with pytest.raises(sw.CaptureError, match="calls"):
-        rt.graph(f)(x)
+        rt.graph(f, fullgraph=True)(x)
 
     steps = rt.array(np.zeros((), dtype=np.int64))
 
@@ -93,7 +104,7 @@ def test_counters_are_refused(rt):
         nonlocal_steps += 1
         return x + 1
 
-    g = rt.graph(counted)
+    g = rt.graph(counted, fullgraph=True)
     for _ in range(5):
         g(x)
     assert int(steps) == 5
@@ -108,7 +119,9 @@ def test_the_refused_call_has_run(rt):
     """
     log = []
     with pytest.raises(sw.CaptureError, match="log"):
-        rt.graph(lambda x: (log.append(1), x + 1)[1])(rt.array(np.zeros(2)))
+        rt.graph(lambda x: (log.append(1), x + 1)[1], fullgraph=True)(
+            rt.array(np.zeros(2))
+        )
     assert log == [1]
 
 
@@ -120,9 +133,9 @@ def test_appending_losses_inside_is_refused(rt):
     """
     losses, x = [], rt.array(np.arange(3.0))
     with pytest.raises(sw.CaptureError, match="losses"):
-        rt.graph(lambda x: losses.append(x.sum()))(x)
+        rt.graph(lambda x: losses.append(x.sum()), fullgraph=True)(x)
     losses.clear()
-    step = rt.graph(lambda x: x.sum())
+    step = rt.graph(lambda x: x.sum(), fullgraph=True)
     for _ in range(6):
         losses.append(step(x))
         x += 1
@@ -136,9 +149,9 @@ def test_host_random_numbers_are_refused(rt):
     """
     x = rt.array(np.ones(3))
     with pytest.raises(sw.CaptureError, match="random"):
-        rt.graph(lambda x: x * random.random())(x)
+        rt.graph(lambda x: x * random.random(), fullgraph=True)(x)
     rng, same = rt.generator(1), np.random.Generator(np.random.Philox(1))
-    f = rt.graph(lambda x: x * rng.random(3))
+    f = rt.graph(lambda x: x * rng.random(3), fullgraph=True)
     for _ in range(5):
         assert np.asarray(f(x)).tolist() == same.random(3).tolist()
 
@@ -148,12 +161,16 @@ def test_the_clock_is_refused_late(rt):
 
     One run cannot show that a number changes: the recording differs from the warm-up.
     """
-    f, x = rt.graph(lambda x: x + time.perf_counter()), rt.array(np.ones(3))
+    f, x = (
+        rt.graph(lambda x: x + time.perf_counter(), fullgraph=True),
+        rt.array(np.ones(3)),
+    )
     f(x)
     with pytest.raises(sw.CaptureError, match="differs"):
         f(x)
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_branches_on_values_are_refused(rt):
     """`if x.sum() > 0:` asks the device in the middle of the function.
 
@@ -166,9 +183,9 @@ def test_branches_on_values_are_refused(rt):
 
     x = rt.array(np.full(2, -1.0))
     with pytest.raises(sw.CaptureError, match="host"):
-        rt.graph(f)(x)
-    assert np.asarray(rt.graph(f, on_unsupported="eager")(x)).tolist() == [1, 1]
-    g = rt.graph(lambda x: np.where(x.sum() > 0, x, -x))
+        rt.graph(f, fullgraph=True)(x)
+    assert np.asarray(rt.graph(f)(x)).tolist() == [1, 1]
+    g = rt.graph(lambda x: np.where(x.sum() > 0, x, -x), fullgraph=True)
     for _ in range(4):
         assert np.asarray(g(x)).tolist() == [1, 1]
     assert g.stats().replays == 2

@@ -10,6 +10,8 @@ import pytest
 import sapwood as sw
 from sapwood.runtime.graphed import GraphOptions
 
+pytestmark = pytest.mark.style
+
 LINES_OF_A_MODULE_DOCSTRING = 10
 
 

@@ -11,6 +11,7 @@ from sapwood import errors
 from sapwood.errors import (
     CaptureError,
     DriverError,
+    GraphSkipWarning,
     InternalError,
     MisuseError,
     NoDevice,
@@ -18,6 +19,7 @@ from sapwood.errors import (
     SapwoodError,
     StaleOutput,
     StoreError,
+    StoreWarning,
 )
 
 SAMPLES = (
@@ -28,7 +30,9 @@ SAMPLES = (
     NoDevice("open", 100, "NO_DEVICE", "there is none. Use emulated"),
     OutOfMemory("create", asked=8, free=4, largest=2, holders=(("f", 3),)),
     CaptureError("float(x)", where="user.py:3", remedy="Return x"),
+    GraphSkipWarning("f", "float(x)", "user.py:3", "Return x"),
     StoreError("no such file. Give another"),
+    StoreWarning("the store is not used: a file is in its place"),
     InternalError("pages are counted", snapshot={"pages": 3}),
 )
 
@@ -36,9 +40,8 @@ SAMPLES = (
 def _drawn() -> list[tuple[int, str]]:
     """Return ``(depth, name)`` of every line of the drawing."""
     lines = re.findall(r"^([ │├└─]*)([A-Z]\w+)", errors.__doc__, flags=re.MULTILINE)
-    return [
-        (len(indent) // 3, name) for indent, name in lines if name in errors.__all__
-    ]
+    known = {*errors.__all__, "UserWarning"}
+    return [(len(indent) // 3, name) for indent, name in lines if name in known]
 
 
 def test_the_drawing_is_the_tree():
@@ -48,6 +51,7 @@ def test_the_drawing_is_the_tree():
     for depth, name in _drawn():
         path = [*path[:depth], name]
         drawn[name] = path[-2] if depth else "Exception"
+    assert drawn.pop("UserWarning")
     classes = [getattr(errors, name) for name in errors.__all__]
     assert drawn == {cls.__name__: cls.__base__.__name__ for cls in classes}
 

@@ -9,7 +9,11 @@ from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType
 
+import pytest
+
 import sapwood
+
+pytestmark = pytest.mark.style
 
 FRAMEWORKS = {"cuda", "cupy", "numba", "rmm", "torch"}
 

@@ -28,7 +28,7 @@ def _pulled_in() -> set[str]:
 
 
 def test_import_pulls_in_no_framework_and_no_tool():
-    """Nothing that a caller has not asked for is imported."""
+    """F test_no_triton_on_import: nothing that a caller has not asked for."""
     roots = {name.partition(".")[0] for name in _pulled_in()}
     assert roots & (FRAMEWORKS | TOOLS) == set()
 

@@ -7,6 +7,8 @@ import tomllib
 
 import pytest
 
+pytestmark = pytest.mark.style
+
 LOCKS = ("demo", "dev")
 FRAMEWORKS = ("torch",)
 

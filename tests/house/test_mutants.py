@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import pytest
 
-import sapwood.testing
+from sapwood.errors import InternalError, MisuseError
+from sapwood.testing.faults import every_fault
+from sapwood.testing.tree_mutants import miswritten
+from sapwood.tree.miss import Miss, Why
 
 
 def test_every_mutant_can_be_made():
     """Whether it is caught takes minutes to see; that it is one, a moment."""
-    made = []
-    for room in pkgutil.iter_modules(sapwood.testing.__path__, "sapwood.testing."):
-        if not room.name.endswith("mutants"):
-            continue
-        module = importlib.import_module(room.name)
-        for name in module.__all__:
-            if name.endswith("_MUTANTS"):
-                for mutant in getattr(module, name):
-                    with mutant.patch():
-                        made.append(mutant.name)
-    assert len(made) > 100
+    faults = every_fault()
+    for fault in faults:
+        assert fault.places() or fault.name == "caching: fraction ignored"
+        with fault.patch():
+            assert fault.mutant.name
+    assert len(faults) > 130
+    assert {"memory", "caching", "again", "c"} <= {fault.room for fault in faults}
+
+
+def test_a_mutant_is_gone_after_its_block():
+    """And it is loud where the library does not say any more what it changes."""
+    miss = Miss(Why.LIVE, "x")
+    with miswritten(Miss.__str__, "if self.about", "if not self.about"):
+        assert str(miss) == Why.LIVE.value
+    assert str(miss) == f"{Why.LIVE.value}: x"
+    with (
+        pytest.raises(MisuseError, match="Write the mutant anew"),
+        miswritten(Miss.__str__, "nothing of the kind", ""),
+    ):
+        raise InternalError("a mutant that changes nothing is no mutant")

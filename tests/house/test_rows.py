@@ -8,10 +8,15 @@ from collections import Counter
 
 import pytest
 
+pytestmark = pytest.mark.style
+
 ROWS = {"A": 12, "B": 19, "C": 19, "D": 40, "E": 27, "F": 12, "G": 16}
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 GROUP = re.compile(r"## ([A-G])\. ")
 ROW = re.compile(r"\| (test_\w+) \| (.+) \|")
+NOWHERE = re.compile(r"nowhere in src: `(\w+)`")
+PLACE = re.compile(r"\((docs/\w+\.md), ([\w ,]+)\)")
+CHECKING = {"agree", "pytest.raises", "refused", "rig.check", "same"}
 SAYS = re.compile(r"([A-G]) (test_\w+)")
 
 
@@ -88,6 +93,62 @@ def test_what_a_test_says_it_is_for_is_its_row(rows, said):
         if row is not None and test not in named.get(row, ())
     ]
     assert astray == []
+
+
+def test_a_row_s_tests_say_that_they_are_for_it(rows, said):
+    """Their first line begins with the row: nobody is claimed that does not know."""
+    for group, name, cell in rows:
+        assert {said[test] for test in TEST.findall(cell)} <= {(group, name)}, name
+
+
+def test_what_is_not_covered_names_no_test(rows):
+    """A reason in words, and a test beside it, would say both."""
+    for _, name, cell in rows:
+        assert not (cell.startswith("not covered: ") and TEST.search(cell)), name
+
+
+def test_what_a_reason_says_is_nowhere_is_in_no_file(rows, root):
+    """A reason that something is not there ends with the day that it is."""
+    files = [*(root / "src").rglob("*.py"), *(root / "src").rglob("*.[ch]")]
+    text = "".join(file.read_text() for file in files)
+    words = [word for *_, cell in rows for word in NOWHERE.findall(cell)]
+    assert len(set(words)) >= 4
+    assert [word for word in words if word.lower() in text.lower()] == []
+
+
+def test_every_place_that_a_reason_names_is_there(rows, root):
+    """A page, and in it the words that are named with it."""
+    for *_, cell in rows:
+        for page, words in PLACE.findall(cell):
+            assert words.lower() in _plain(root / page), cell
+
+
+def _plain(path):
+    return re.sub(r"\s+", " ", path.read_text()).lower()
+
+
+def test_every_test_of_a_row_checks_something(rows, root):
+    """It asserts, expects an error, or holds a program against the plain one."""
+    for *_, cell in rows:
+        for path, name in TEST.findall(cell):
+            tree = ast.parse((root / path).read_text())
+            functions = {
+                each.name: each
+                for each in ast.walk(tree)
+                if isinstance(each, ast.FunctionDef)
+            }
+            assert _checks(name, functions), (path, name)
+
+
+def _checks(name, functions):
+    """Return whether a function, or one of its file that it calls, checks something."""
+    if name not in functions:
+        return name in CHECKING
+    inside = [*ast.walk(functions.pop(name))]
+    calls = {ast.unparse(each.func) for each in inside if isinstance(each, ast.Call)}
+    return any(isinstance(each, ast.Assert) for each in inside) or any(
+        _checks(each, functions) for each in calls
+    )
 
 
 def test_rows_are_not_covered_by_what_is_skipped(page, root):

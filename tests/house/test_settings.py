@@ -21,6 +21,7 @@ WRONG = {
     "emulated_memory": "8 GB",
     "emulated_schedule": "sometimes",
     "events": "-1",
+    "held_beyond": "-1",
     "max_recordings": 0,
     "max_variants": True,
     "memory_limit": "1 page",

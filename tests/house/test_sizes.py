@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytestmark = pytest.mark.style
+
 LINES_OF_A_FILE = 450
 LINES_OF_A_FUNCTION = 40
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import ast
 import re
 
+import pytest
+
+pytestmark = pytest.mark.style
+
 EMPTY_WORDS = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
 EMPTY_NAMES = re.compile(r"_?(get|do|maybe)_|\w+_impl$|\w*[Mm]anager$|\w+Impl$")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")

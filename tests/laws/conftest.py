@@ -94,20 +94,23 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_makereport(item):
     """Remember failures: their tracebacks keep arrays, which is no leak."""
     # A finaliser that runs while CPython 3.11 parses a traceback's lines breaks it.
+    had = gc.isenabled()
     gc.disable()
     try:
         report = yield
     finally:
-        gc.enable()
+        if had:
+            gc.enable()
     if report.failed or report.outcome == "xfailed":
         item.stash[_OUTCOME] = True
     return report
 
 
 def pytest_generate_tests(metafunc):
-    """Run laws on all kinds of device; those of live parts also where GPUs differ."""
+    """Run laws on all kinds of device; where captures matter, as GPUs differ, too."""
     if "make_rig" in metafunc.fixturenames:
-        inexact = metafunc.module.__name__.rpartition(".")[2].startswith("test_live_")
+        module = metafunc.module.__name__.rpartition(".")[2]
+        inexact = module.startswith(("test_live_", "test_skips"))
         kinds = [*VARIANTS, INEXACT] if inexact else list(VARIANTS)
         kinds.append(pytest.param(CUDA, marks=pytest.mark.gpu))
         metafunc.parametrize("make_rig", kinds, indirect=True)

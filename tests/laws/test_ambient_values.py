@@ -281,6 +281,61 @@ def test_a_replaced_method_or_class_is_noticed(agree):
     agree(program)
 
 
+@pytest.mark.parametrize("calls", [1, 3, 12])
+def test_the_order_of_keys_is_a_value(agree, calls):
+    """Whoever goes through a dict meets its keys in their order."""
+
+    def program(w):
+        terms = {"double": 2.0, "more": 3.0}
+        acts = {"double": lambda x, k: x * k, "more": lambda x, k: x + k}
+
+        def fold(x):
+            for name, value in terms.items():
+                x = acts[name](x, value)
+            return x
+
+        f, x = w.graph(fold), w.values(4)
+        for _ in range(4):
+            for _ in range(calls):
+                yield f(x)
+            terms["double"] = terms.pop("double")
+            for _ in range(calls):
+                yield f(x)
+            terms["more"] = terms.pop("more")
+
+    agree(program)
+
+
+@pytest.mark.parametrize("calls", [1, 3, 12])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_class_of_one_of_several_is_noticed(agree, number, calls):
+    """Objects of one class are looked into once by it; each may get another class."""
+
+    def program(w):
+        class One:
+            def act(self, x):
+                return x + 1
+
+        class Two:
+            def act(self, x):
+                return x * 2
+
+        layers = [One(), One(), One()]
+
+        def run(x):
+            for layer in layers:
+                x = layer.act(x)
+            return x
+
+        f, x = w.graph(run), w.values(4)
+        for cls in (One, Two, One, Two):
+            layers[number].__class__ = cls
+            for _ in range(calls):
+                yield f(x)
+
+    agree(program)
+
+
 def test_module_attributes_are_guarded(agree, monkeypatch):
     """A plain value of a user's module that changes is a miss."""
     module = types.ModuleType("laws_settings")

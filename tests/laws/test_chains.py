@@ -101,7 +101,7 @@ def test_nested_calls_settle_at_one_each(rt):
 
 
 def test_four_producers_feed_one_consumer_at_random(rt):
-    """The consumer's recordings are bounded, and every call finds one in the end."""
+    """D test_graph_three_successive: in any order, results are the last one's."""
     draw = random.Random(11)
     producers = [rt.graph(_scaled_by(k + 2)) for k in range(4)]
     consume = rt.graph(lambda h: h * 10 + 1)

@@ -132,3 +132,53 @@ def test_as_many_ops_as_eager(rig):
     fn(x)
     assert rig.recorded.counts()["launch"] == 20
     assert _hit(rig, f, x) == {"launch_graph": 1}
+
+
+def _step(x, weights):
+    return (x * 2).sum(), [weight * x for weight in weights]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_is_kept_is_copied_at_once_and_nothing_else(rig, whole):
+    """``losses.append(step(x))``: one copy a call, whatever else a call returns."""
+    rt = rig.runtime
+    f, x = rt.graph(_step), rt.array(np.arange(8.0))
+    weights = [rt.array(np.full(8, float(i))) for i in range(20)]
+    kept, grown = [], 0
+    for i in range(60):
+        before = f.stats()
+        rig.recorded.reset()
+        made = f(x, weights)
+        counts = rig.recorded.counts()
+        kept.append(made if whole else made[:1])
+        if i >= 30:
+            after = f.stats()
+            assert after.replays == before.replays + 1
+            assert counts.pop("launch_graph") == 1
+            assert counts.pop("copy") == 1
+            grown += bool(counts)
+            assert counts.keys() <= {"create", "map", "set_access"}
+            # The loss alone, or with all of the gradients.
+            assert after.escaped == before.escaped + (21 if whole else 1)
+        del made
+    assert grown < 15, "the heap grows by pages"
+    for loss, *others in kept:
+        assert float(loss) == 56.0
+        for i, gradient in enumerate(others[0] if whole else ()):
+            assert np.asarray(gradient).tolist() == [float(i * k) for k in range(8)]
+
+
+def test_what_was_copied_out_together_goes_with_the_last_of_it(rig):
+    """Outputs that share an allocation hold it until all of them are dropped."""
+    rt = rig.runtime
+    f, x = rt.graph(_step), rt.array(np.arange(8.0))
+    weights = [rt.array(np.full(8, float(i))) for i in range(4)]
+    kept = [f(x, weights) for _ in range(40)][10:]
+    losses = [loss for loss, _ in kept]
+    before = rt.memory_stats()["heap.bytes"]
+    kept.clear()
+    assert rt.memory_stats()["heap.bytes"] == before
+    assert [float(loss) for loss in losses] == [56.0] * 30
+    losses.clear()
+    assert rt.memory_stats()["heap.bytes"] <= before - 30 * 512
+    assert float(f(x, weights)[0]) == 56.0

@@ -28,7 +28,7 @@ def test_who_draws_on_the_host_is_told_where_to_draw(rt, name):
     """What moved, and the generator whose state the device has."""
     source = name.partition(",")[0]
     np.random.random()  # not as it is seeded below
-    f, x = rt.graph(DRAWS[name]), rt.array(np.ones(2))
+    f, x = rt.graph(DRAWS[name], fullgraph=True), rt.array(np.ones(2))
     with pytest.raises(sw.CaptureError, match=f"state of {source} moved") as caught:
         f(x)
     assert "a number was drawn from it, or it was seeded" in str(caught.value)
@@ -42,7 +42,7 @@ import sapwood as sw
 
 assert "numpy.random" not in sys.modules
 with sw.Runtime("emulated") as rt:
-    f, x = rt.graph(lambda x: {draw}), rt.array(np.ones(2))
+    f, x = rt.graph(lambda x: {draw}, fullgraph=True), rt.array(np.ones(2))
     try:
         for _ in range(4):
             f(x)

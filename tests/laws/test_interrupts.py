@@ -11,6 +11,7 @@ import pytest
 
 import sapwood as sw
 from sapwood.testing.interrupts import interrupted
+from sapwood.uncollected import uncollecting
 
 BEFORE = 8
 """Calls until those that come are replays of the quickest kind."""
@@ -29,12 +30,22 @@ def expected(n):
     return [2.0 * v + n for v in range(5)]
 
 
+@sw.eager
+def aside(y):
+    return y + 0.0
+
+
+def broken(x, n):
+    return aside(x * 2) + n
+
+
 class Scene:
     """A graphed function, its argument, and results that are kept."""
 
-    def __init__(self, rt):
+    def __init__(self, rt, fn=fn):
         self.rt, self.f, self.kept = rt, rt.graph(fn), []
         self.x = rt.array(np.arange(5.0))
+        self.collects = gc.isenabled(), gc.get_threshold()
 
     def settle(self):
         """Call until all calls are replays."""
@@ -42,7 +53,9 @@ class Scene:
             self.f(self.x, 1.0)
 
     def check(self):
-        """Raise unless all results are right: those kept, and those to come."""
+        """Raise unless Python collects, and results are right: kept, and to come."""
+        assert not uncollecting()
+        assert (gc.isenabled(), gc.get_threshold()) == self.collects
         for n in (1.0, 2.0, 1.0):
             assert np.asarray(self.f(self.x, n)).tolist() == expected(n)
         for result in self.kept:
@@ -100,4 +113,19 @@ def test_first_calls(call, start):
             if over:
                 break
         assert at > 60
+        gc.collect()
+
+
+@pytest.mark.parametrize("fn", [fn, broken])
+def test_where_collecting_is_halted(fn):
+    """At every place where a capture, or a live part in it, begins or ends."""
+    with sw.Runtime(device="emulated") as rt:
+        for at in itertools.count(1):
+            scene = Scene(rt, fn)
+            scene.replay()
+            if interrupted(scene.replay, at, "/uncollected.py") is None:
+                break
+            scene.check()
+        assert at > 8
+        del scene
         gc.collect()

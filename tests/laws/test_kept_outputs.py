@@ -181,6 +181,21 @@ def test_large_outputs_are_kept(rig):
         assert np.asarray(less).tobytes() == (host - 1).tobytes()
 
 
+@pytest.mark.parametrize("pages", [33, 75])
+def test_one_of_several_large_outputs_is_kept(rig, pages):
+    """Pages of one extent hold several outputs: those of the kept one stay."""
+    rt, words = rig.runtime, pages * rig.checked.abilities.page // 8 - 100
+    f = rt.graph(lambda x: (x + 1, x + 2, x + 3))
+    x, kept = rt.array(np.zeros(words)), []
+    for i in range(9):
+        kept.append((i, i % 3, f(x)[i % 3]))
+        x += 1
+        del kept[:-2]
+        for when, which, out in kept:
+            host = np.full(words, when + which + 1.0)
+            assert np.asarray(out).tobytes() == host.tobytes(), (i, when, which)
+
+
 def test_kept_outputs_are_written_by_their_holder(rt):
     """Writing an output in place changes that output alone."""
     f, x = rt.graph(lambda x: x * 2), rt.array(np.arange(4.0))
@@ -201,3 +216,32 @@ def test_warm_up_outputs_count_too(rt):
         x += 1
         f(x)
     assert np.asarray(first).tolist() == np.asarray(second).tolist() == [1] * 4
+
+
+def _drawn(draw, loss, out):
+    return draw.choice([(loss, None), (None, out), (loss, out), (None, None)])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_some_outputs_are_kept_at_random(rt, seed):
+    """Each for a random while, whichever was kept before: none is ever changed."""
+    draw = random.Random(seed)
+    f, y = rt.graph(_step), rt.array(np.full(8, 3.0))
+    x, kept = rt.array(np.arange(8.0)), []
+    for i in range(300):
+        if i % 50 == 0:
+            habit = draw.choice([0, 1, None])
+        loss, out = f(x, y)
+        some = (loss, out) if habit is None else ((loss, None), (None, out))[habit]
+        if draw.random() < 0.1:
+            some = _drawn(draw, loss, out)
+        kept.append((i, some))
+        x += 1
+        if draw.random() < 0.2:
+            draw.shuffle(kept)
+            del kept[draw.randrange(len(kept)) :]
+        for k, (one, two) in kept:
+            expected = _expected(k)
+            assert one is None or float(one) == expected[0]
+            assert two is None or np.asarray(two).tobytes() == expected[1].tobytes()
+    assert f.stats().passed_through == 0

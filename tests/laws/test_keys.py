@@ -271,7 +271,7 @@ def test_what_is_written_to_a_key_is_refused(rt):
         return x * 2
 
     with pytest.raises(sw.CaptureError, match=r"\[\*table\]\[0\].w"):
-        rt.graph(fn)(rt.array(np.ones(3)))
+        rt.graph(fn, fullgraph=True)(rt.array(np.ones(3)))
 
 
 def test_a_key_that_dies_is_no_write(rt):

@@ -460,7 +460,7 @@ def test_made_inside_is_refused(rt):
         return part(x) + 1
 
     with pytest.raises(sw.CaptureError, match="outside"):
-        rt.graph(fn)(rt.array(np.ones(3)))
+        rt.graph(fn, fullgraph=True)(rt.array(np.ones(3)))
 
 
 async def _coroutine(x):

@@ -43,7 +43,7 @@ def test_a_rest_that_only_chooses(rt, rest):
         adapt(h)
         return rest(state, h, x)
 
-    f, x = rt.graph(fn), rt.array(np.arange(3.0))
+    f, x = rt.graph(fn, fullgraph=True), rt.array(np.arange(3.0))
     for _ in range(5):
         assert np.asarray(f(x)).tolist() == [0, 2, 4]
     assert replays(f) > 0
@@ -67,7 +67,7 @@ def test_a_rest_that_only_binds(rt):
         return h
 
     x, y = rt.array(np.arange(3.0)), rt.array(np.ones(3))
-    f = rt.graph(fn)
+    f = rt.graph(fn, fullgraph=True)
     for _ in range(5):
         f(x, y)
         assert state["s"] is x
@@ -127,7 +127,7 @@ def test_a_rest_that_only_calls_another_live_part(rt):
             other(h)
         return h
 
-    f, x = rt.graph(fn), rt.array(np.arange(3.0))
+    f, x = rt.graph(fn, fullgraph=True), rt.array(np.arange(3.0))
     for _ in range(5):
         f(x)
     assert log == ["one"] * 5
@@ -179,7 +179,7 @@ def test_a_rest_that_returns_a_list_of_others(agree):
             note(h)
             return log, h
 
-        f, x = w.graph(fn), w.values(3)
+        f, x = w.graph(fn, fullgraph=True), w.values(3)
         for _ in range(16):
             calls_before = len(calls)
             try:
@@ -230,7 +230,7 @@ def test_a_result_and_a_slot_that_part(rt, rest):
         one(x)
         return rest(own, x + 1, two)
 
-    f, x = rt.graph(fn), rt.array(np.zeros(2))
+    f, x = rt.graph(fn, fullgraph=True), rt.array(np.zeros(2))
     for _ in range(5):
         f(x)
     before = np.asarray(own["t"]).tolist()
@@ -256,7 +256,7 @@ def test_a_slot_that_a_live_part_replaces(rt):
         note()
         return h
 
-    f = rt.graph(fn)
+    f = rt.graph(fn, fullgraph=True)
     for i in range(6):
         assert np.asarray(f(rt.array(np.full(2, i)))).tolist() == [2 * i, 2 * i]
     wrong[0] = rt.array(np.full(2, 9.0))
@@ -279,7 +279,7 @@ def test_a_result_beyond_an_argument(agree):
         def rest(_):
             return kept["b"][4:8]
 
-        f = w.graph(lambda x: (x * 2 + rest(x * 2),))
+        f = w.graph(lambda x: (x * 2 + rest(x * 2),), fullgraph=True)
         for _ in range(8):
             kept["b"] = w.values(8)
             try:
@@ -306,7 +306,7 @@ def test_a_slot_bound_to_more_than_an_argument(rt):
         slots["s"] += 1
         return h, y
 
-    f = rt.graph(fn)
+    f = rt.graph(fn, fullgraph=True)
     for i in range(8):
         host = np.arange(8.0) + i
         given["g"] = rt.array(host)
@@ -429,7 +429,7 @@ def test_a_container_that_the_call_was_passed(rt, write, first):
         swap(h)
         return h + state["x"] * state["k"]
 
-    f = rt.graph(fn)
+    f = rt.graph(fn, fullgraph=True)
     for _ in range(5):
         current["state"] = {"x": rt.array(np.ones(4)), "k": 1.0}
         with suppress(sw.CaptureError):
@@ -468,6 +468,7 @@ def test_a_list_that_a_live_part_fills_at_the_end(agree):
 # Where a call fails.
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 @pytest.mark.parametrize("tolerant", [True, False])
 def test_a_list_that_a_live_part_fills(rt, tmp_path, tolerant):
     """What a live part is passed, it may not change: no append is lost in silence."""
@@ -483,7 +484,7 @@ def test_a_list_that_a_live_part_fills(rt, tmp_path, tolerant):
         note(log, x)
         return log
 
-    f = rt.graph(fn, on_unsupported="eager" if tolerant else "raise")
+    f = rt.graph(fn, fullgraph=not tolerant)
     for i in range(5):
         if i == 1:
             flag.touch()
@@ -551,7 +552,7 @@ def test_a_live_part_in_a_mode_that_no_replay_sets(rt, monkeypatch):
         return h + 1
 
     x = rt.array(np.ones(2))
-    f, g = rt.graph(fn), rt.graph(fn)
+    f, g = rt.graph(fn, fullgraph=True), rt.graph(fn, fullgraph=True)
     monkeypatch.setattr(framework, "manner", lambda: _Strange(mode=True), raising=False)
     for _ in range(4):
         assert np.asarray(g(x)).tolist() == [3, 3]

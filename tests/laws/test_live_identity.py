@@ -107,7 +107,7 @@ def test_what_is_another_array_at_one_call(rt, make, k):
     """A function goes by it and does nothing to it: right, or refused by name."""
     slots = Slots(rt)
     fn = make(slots)
-    f, plain = rt.graph(fn), make(host := Slots(rt))
+    f, plain = rt.graph(fn, fullgraph=True), make(host := Slots(rt))
     for i in range(CALLS):
         slots.odd = host.odd = i == k
         if i == 1:
@@ -197,7 +197,7 @@ def test_an_argument_that_a_slot_holds_at_some_calls(rt):
         note()
         return own["w"] * 2 if same else own["w"] * 3
 
-    f = rt.graph(fn)
+    f = rt.graph(fn, fullgraph=True)
     arrays = [rt.array(np.full(2, i)) for i in range(4)]
     for i in range(40):
         x = arrays[i % 4]
@@ -229,7 +229,7 @@ def test_a_view_that_a_live_part_binds_is_another(rt, asks):
         last = {"slot and argument": x, "two slots": state.b, "what was passed": h}
         return h * 2 if state.a is last[asks] else h * 3
 
-    f = rt.graph(fn)
+    f = rt.graph(fn, fullgraph=True)
     for turn in range(10):
         state.a, wrong[0] = other, turn >= 8
         expected = np.asarray(fn(x)).tolist()

@@ -468,7 +468,7 @@ def test_another_kind_of_result(rt, other, when, bits):
         x += measure(x)
         return x * 1
 
-    f = rt.graph(fn)
+    f = rt.graph(fn, fullgraph=True)
     for call in range(7):
         y += 1
         if call == when:
@@ -482,6 +482,7 @@ def test_another_kind_of_result(rt, other, when, bits):
     assert f.stats().replays >= 2
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 @pytest.mark.parametrize(
     "wrong",
     [1.5, True, "text", np.ones(2), [1, 2], object()],
@@ -500,9 +501,9 @@ def test_plain_results_are_refused_on_call_one(rt, wrong):
 
     x = rt.array(np.ones(3))
     with pytest.raises(sw.CaptureError, match=r"measure.*first part has run") as caught:
-        rt.graph(fn)(x)
+        rt.graph(fn, fullgraph=True)(x)
     assert "test_live_parts.py" in caught.value.where
-    f = rt.graph(fn, on_unsupported="eager")
+    f = rt.graph(fn)
     for _ in range(4):
         assert np.asarray(f(x)).tolist() == [2] * 3
     assert f.stats().passed_through == 4
@@ -531,7 +532,7 @@ def test_python_writes_of_recorded_parts_are_errors(rt):
     x = rt.array(np.ones(3))
     for fn, key in ((before, "n"), (behind, "m")):
         with pytest.raises(sw.CaptureError, match=key):
-            rt.graph(fn)(x)
+            rt.graph(fn, fullgraph=True)(x)
 
 
 def test_slots_are_bound_before_a_live_part(agree):
@@ -591,7 +592,7 @@ def test_slots_of_a_part_that_fails(rt, bits, part, tmp_path):
             float(cell.h[0])
         return cell.h - 1
 
-    f, x = rt.graph(fn), rt.array(np.ones(3))
+    f, x = rt.graph(fn, fullgraph=True), rt.array(np.ones(3))
     assert bits(f(x), cell.h) == bits(np.full(3, 3.0), np.full(3, 4.0))
     with pytest.raises(sw.CaptureError, match="host"):
         f(x)
@@ -643,7 +644,7 @@ def test_values_that_a_live_part_changes(rt, bits):
         adapt(x)
         return x * state["scale"]
 
-    f = rt.graph(fn)
+    f = rt.graph(fn, fullgraph=True)
     x, y = rt.array(np.ones(3)), np.ones(3)
     for _ in range(4):
         y += 1
@@ -701,7 +702,7 @@ def test_a_changed_container_is_refused(rt):
         fill(found, x)
         return found
 
-    f, x = rt.graph(fn), rt.array(np.ones(3))
+    f, x = rt.graph(fn, fullgraph=True), rt.array(np.ones(3))
     for _ in range(3):
         f(x)
     with pytest.raises(sw.CaptureError, match=r"fill changed a list.*first part has"):
@@ -725,7 +726,7 @@ def test_an_exception_that_the_function_catches(rt, bits):
             return x * 0
         return x * 2
 
-    f, x, y = rt.graph(fn), rt.array(np.ones(3)), np.ones(3)
+    f, x, y = rt.graph(fn, fullgraph=True), rt.array(np.ones(3)), np.ones(3)
     for n, fail[0] in enumerate((False, True, False, False, False)):
         y += 1
         assert bits(f(x)) == bits(y * (0 if fail[0] else 2))
@@ -753,20 +754,23 @@ def test_objects_that_are_passed(rt):
     def note(where, h, *, when):
         found.append((where, float(h.sum()), when))
 
-    f = rt.graph(lambda x: (note(log, x * 2, when="now"), x + 1)[1])
+    f = rt.graph(lambda x: (note(log, x * 2, when="now"), x + 1)[1], fullgraph=True)
     x = rt.array(np.ones(3))
     for _ in range(4):
         f(x)
     assert found == [(log, 6.0, "now")] * 4
     for made in (lambda: Log(), lambda: np.ones(3), lambda: lambda: 3):
-        g = rt.graph(lambda x, made=made: (note(made(), x, when=0), x + 1)[1])
+        g = rt.graph(
+            lambda x, made=made: (note(made(), x, when=0), x + 1)[1], fullgraph=True
+        )
         g(x)
         with pytest.raises(sw.CaptureError, match="makes itself"):
             g(x)
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_tolerant_functions_go_on(rt, bits):
-    """With ``on_unsupported="eager"`` a result that cannot be taken is used once."""
+    """Unless ``fullgraph=True`` a result that cannot be taken is used once."""
     calls = []
 
     @sw.eager
@@ -774,7 +778,7 @@ def test_tolerant_functions_go_on(rt, bits):
         calls.append(1)
         return float(x.sum()) if len(calls) == 2 else x * 2
 
-    f = rt.graph(lambda x: measure(x + 1) + x, on_unsupported="eager")
+    f = rt.graph(lambda x: measure(x + 1) + x)
     x = rt.array(np.arange(3.0))
     h = np.arange(3.0)
     assert bits(f(x)) == bits((h + 1) * 2 + h)

@@ -8,6 +8,8 @@ import pytest
 
 import sapwood as sw
 
+pytestmark = pytest.mark.every_kind
+
 LENGTH = 6
 KINDS = ("mix", "view", "add", "bind", "alias", "read", "live", "live", "live")
 RESULTS = ("nothing", "new", "same", "view", "both")

@@ -386,5 +386,16 @@ def rehearse(plan, refused):
 def test_programs_that_may_be_refused(agree, seed):
     """A refused call changes nothing for those to come; no other is ever wrong."""
     refused = set()
-    world = agree(rehearse(draw(seed), refused), first="replayed")
+    plan = draw(seed)
+    plan.options["fullgraph"] = True
+    world = agree(rehearse(plan, refused), first="replayed")
     assert world.count("warmups") > 0
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("seed", range(10))
+def test_programs_that_may_skip(agree, seed):
+    """Unless ``fullgraph=True`` such a call does what the plain function does."""
+    refused = set()
+    world = agree(rehearse(draw(seed), refused), first="replayed")
+    assert world.count("warmups") + world.count("passed_through") > 0

@@ -315,7 +315,7 @@ def test_functions_that_cannot_be_graphed(rt, fn):
 def test_wrong_options_are_refused(rt):
     """An option that cannot be is refused when the function is graphed."""
     for options in (
-        *({"max_variants": 0}, {"max_recordings": -1}, {"on_unsupported": "no"}),
+        *({"max_variants": 0}, {"max_recordings": -1}, {"fullgraph": "no"}),
         *({"verify": -1}, {"verify": 1.5}),
     ):
         with pytest.raises(sw.MisuseError):
@@ -433,6 +433,6 @@ def test_a_call_of_another_runtime_inside(make_rig):
         assert np.asarray(outer(x)).tolist() == [3, 3]
     assert inner.stats().warmups == 0
     foreign = one.graph(lambda x: x + 1)
-    with pytest.raises((sw.MisuseError, TypeError)):
-        for _ in range(3):
-            foreign(x)
+    with pytest.warns(sw.GraphSkipWarning, match="an array of another runtime"):
+        assert np.asarray(foreign(x)).tolist() == [2, 2]
+    assert np.asarray(foreign(x)).tolist() == [2, 2]

@@ -252,7 +252,8 @@ def test_two_runtimes_do_not_mix(make_rig):
     """Arrays of another runtime are refused by name, as arguments and otherwise."""
     one, two = make_rig().runtime, make_rig().runtime
     x, y = one.array(np.ones(2)), two.array(np.ones(2))
-    f, g = one.graph(lambda x: x * 2), one.graph(lambda x: x * y)
+    f = one.graph(lambda x: x * 2, fullgraph=True)
+    g = one.graph(lambda x: x * y)
     with pytest.raises(sw.MisuseError, match=r"rt\.array"):
         f(y)
     with pytest.raises(sw.MisuseError, match=r"numpy\.multiply.*rt\.array"):
@@ -282,7 +283,7 @@ def _errors(rt):
     with rt.step():
         pass
     yield lambda: np.asarray(y)
-    yield lambda: rt.graph(lambda x: float(x.sum()))(x)
+    yield lambda: rt.graph(lambda x: float(x.sum()), fullgraph=True)(x)
     yield lambda: rt.graph(lambda x: x, max_variants=0)
     yield lambda: rt.array(np.zeros(1 << 20))
     yield lambda: sw.Runtime("cuda:99")

@@ -90,11 +90,15 @@ def test_a_python_write_is_refused_by_name(rt, write, how):
     slot, fn = WRITES[write]
     o, x = Counted(), rt.array(np.zeros(2))
     if how == "closed over":
-        f, args = rt.graph(lambda x: fn(o, x)), (x,)
+        f, args = rt.graph(lambda x: fn(o, x), fullgraph=True), (x,)
     elif how == "argument":
-        f, args = rt.graph(lambda o, x: fn(o, x)), (o, x)
+        f, args = rt.graph(lambda o, x: fn(o, x), fullgraph=True), (o, x)
     else:
-        cls = type("Sub", (Counted,), {"step": rt.graph(lambda self, x: fn(self, x))})
+        cls = type(
+            "Sub",
+            (Counted,),
+            {"step": rt.graph(lambda self, x: fn(self, x), fullgraph=True)},
+        )
         o = cls()
         f, args = o.step, (x,)
     with pytest.raises(sw.CaptureError, match=re.escape(slot)) as caught:
@@ -166,19 +170,20 @@ def test_a_write_into_an_object_of_any_kind_is_refused(rt, kind):
         write(notes)
         return x + 1
 
-    f = rt.graph(fn)
+    f = rt.graph(fn, fullgraph=True)
     with pytest.raises(sw.CaptureError, match="notes"):
         for _ in range(2):
             f(x)
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 @pytest.mark.parametrize("write", WRITES)
 def test_a_python_write_passes_through(rt, write):
-    """With ``on_unsupported="eager"`` each call writes once, as the plain one does."""
+    """Unless ``fullgraph=True`` each call writes once, as the plain one does."""
     _, fn = WRITES[write]
     o, p = Counted(), Counted()
     x = rt.array(np.zeros(2))
-    f = rt.graph(lambda x: fn(o, x), on_unsupported="eager")
+    f = rt.graph(lambda x: fn(o, x))
     for _ in range(5):
         f(x)
         if write not in ("global", "closure", "class"):
@@ -192,7 +197,7 @@ def test_a_python_write_passes_through(rt, write):
 
 def test_a_random_constant_is_refused(rt):
     """``random.random()`` that feeds a constant differs between two runs."""
-    f, x = rt.graph(lambda x: x * random.random()), rt.array(np.ones(2))
+    f, x = rt.graph(lambda x: x * random.random(), fullgraph=True), rt.array(np.ones(2))
     with pytest.raises(sw.CaptureError, match="random"):
         for _ in range(3):
             f(x)
@@ -213,7 +218,7 @@ def test_a_random_source_at_hand_is_no_draw(rt, source):
 def test_a_changing_plain_result_is_refused(rt, draw):
     """A plain result that differs from run to run would be stale in a replay."""
     x = rt.array(np.ones(2))
-    f = rt.graph(lambda x: (x + 1, draw()))
+    f = rt.graph(lambda x: (x + 1, draw()), fullgraph=True)
     with pytest.raises(sw.CaptureError):
         for _ in range(3):
             f(x)
@@ -228,7 +233,7 @@ def test_an_allocation_that_survives_without_a_slot(rt):
         keep.held = x * 2  # the line
         return x + 1
 
-    g, x = rt.graph(f), rt.array(np.zeros(128))
+    g, x = rt.graph(f, fullgraph=True), rt.array(np.zeros(128))
     with pytest.raises(sw.CaptureError, match="1 KiB") as caught:
         for _ in range(3):
             g(x)

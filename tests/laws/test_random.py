@@ -32,7 +32,7 @@ def test_a_generator_is_numpys(rt):
 
 @pytest.mark.parametrize("how", ["argument", "closed over", "attribute"])
 def test_the_same_sequence_eager_or_replayed(agree, how):
-    """Passed in or closed over, a generator goes on from call to call."""
+    """D test_graph_rng_functional: passed in or closed over, it goes on by calls."""
 
     def program(w):
         rng, x = w.generator(5), w.values(4, 2)
@@ -70,7 +70,7 @@ def test_replays_and_eager_calls_mixed(agree):
 
 
 def test_draws_of_many_kinds(same):
-    """All methods that draw, with state left over between them, replay in step."""
+    """D test_graph_rng_distributions: all methods that draw replay in step."""
 
     def f(rng, x):
         return (
@@ -93,6 +93,24 @@ def test_two_generators_do_not_mix(agree):
             yield f(x, (one, two)[i // 2 % 2]), one.random(1)
 
     agree(program)
+
+
+def test_generators_that_draw_on_streams_of_their_own(agree):
+    """D test_graph_rng_concurrent_replay_on_different_streams: each its sequence."""
+
+    def program(w):
+        x = w.values(4)
+        drawn = [(w.graph(_dropout), w.generator(k), w.stream()) for k in (1, 2, 3)]
+        for _ in range(6):
+            shown = []
+            for f, rng, stream in drawn:
+                with stream:
+                    shown.append(f(x, rng))
+            yield shown
+
+    world = agree(program)
+    assert world.count("recordings") == 3
+    assert world.count("replays") == 12
 
 
 def test_a_generator_that_is_replaced(agree):
@@ -145,10 +163,10 @@ def test_an_extra_recording_leaves_the_generator_unmoved(agree):
 
 
 def test_a_failed_capture_leaves_the_generator_unmoved(rig, bits):
-    """Whichever call of the driver fails while recording, no number is taken."""
+    """D test_graph_rng_after_failed_capture: whichever call fails, none is taken."""
     rt = rig.runtime
     rng, x = rt.generator(12), rt.array(np.ones(4))
-    same, f = rt.generator(12), rt.graph(_dropout)
+    same, f = rt.generator(12), rt.graph(_dropout, fullgraph=True)
     f(x, rng)
     _dropout(x, same)
     for offset in itertools.count():
@@ -172,6 +190,7 @@ def test_a_failed_capture_leaves_the_generator_unmoved(rig, bits):
     assert bits(rng.state) == bits(same.state)
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_a_capture_that_is_refused_draws_as_eager_does(rt, bits):
     """A call that passes through takes its numbers once."""
     rng, same = rt.generator(13), rt.generator(13)
@@ -181,7 +200,7 @@ def test_a_capture_that_is_refused_draws_as_eager_does(rt, bits):
         y, z = _dropout(x, rng)
         return y * random.random() * 0, z
 
-    g = rt.graph(f, on_unsupported="eager")
+    g = rt.graph(f)
     for _ in range(6):
         assert bits(g(x, rng)[1]) == bits(f(x, same)[1])
     assert bits(rng.state) == bits(same.state)
@@ -215,7 +234,7 @@ def test_an_exception_after_drawing(rt, bits, calls):
 
 
 def test_the_state_may_be_saved_and_restored(agree):
-    """Writing a generator's state back repeats its numbers, in replays as well."""
+    """D test_graphsafe_set_get_rng_state: writing it back repeats the numbers."""
 
     def program(w):
         rng, x = w.generator(15), w.values(4)

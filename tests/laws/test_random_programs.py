@@ -14,6 +14,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.every_kind
+
 STEPS = 60
 
 SHARED = """

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import itertools
 import sys
+import types
 
+import numpy as np
 import pytest
 
 _numbers = itertools.count()
@@ -114,3 +116,15 @@ def test_a_relative_import(agree, package, function, where, attribute, change):
             yield f(x)
 
     agree(program)
+
+
+def test_a_module_is_not_asked_where_it_is_from(rt, monkeypatch):
+    """Its own ``__getattr__`` is the user's code, which may raise anything."""
+    module = types.ModuleType("sapling_without_a_file")
+    exec("rate = 2.0\ndef __getattr__(name): raise KeyError(name)", vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    f, x = rt.graph(lambda x: x * module.rate), rt.array(np.ones(2))
+    for rate in (2.0, 3.0):
+        module.rate = rate
+        for _ in range(4):
+            assert np.asarray(f(x)).tolist() == [rate] * 2

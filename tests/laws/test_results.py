@@ -360,7 +360,8 @@ def test_returned_containers_are_fresh(rt):
 @pytest.mark.parametrize("calls", [0, 1, 4])
 def test_a_host_array_is_refused(rt, calls):
     """A host array as a leaf is a `TypeError`, at any depth and at any time."""
-    f, x = rt.graph(lambda x, more=None: (x + 1, more)), rt.array(np.ones(3))
+    f = rt.graph(lambda x, more=None: (x + 1, more), fullgraph=True)
+    x = rt.array(np.ones(3))
     for _ in range(calls):
         f(x)
     before = f.stats()

@@ -76,12 +76,12 @@ def test_what_somebody_holds(rt, kind):
 def test_what_was_passed(rt, kind):
     """A replay would return what another call was passed: that is refused."""
     make, _ = MAKERS[kind]
-    f, x = rt.graph(lambda x, it: (x * 2, it)), rt.array([1.0, 2.0])
+    f, x = rt.graph(lambda x, it: (x * 2, it), fullgraph=True), rt.array([1.0, 2.0])
     it = make()
     assert f(x, it)[1] is it
     with pytest.raises(sw.CaptureError, match=f"returns a {kind} that it was passed"):
         f(x, make())
-    f = rt.graph(lambda x, it: (x * 2, type(it)(it)))
+    f = rt.graph(lambda x, it: (x * 2, type(it)(it)), fullgraph=True)
     for _ in range(4):
         it = make()
         given = f(x, it)[1]

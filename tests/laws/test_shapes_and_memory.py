@@ -116,7 +116,7 @@ def test_shapes_at_random(rt):
 
 
 def test_a_new_set_of_shapes_is_recorded_at_last(rt):
-    """When the shapes in use change, the newcomers replace what is not used."""
+    """D test_graph_capture_reset_recapture: newcomers replace what is not used."""
     f = rt.graph(lambda x: x + 1, max_recordings=4)
     for sizes in ((1, 2, 3, 4), (5, 6, 7, 8)):
         for _ in range(8):
@@ -124,7 +124,8 @@ def test_a_new_set_of_shapes_is_recorded_at_last(rt):
                 f(rt.array(np.zeros(size)))
         before = f.stats().replays
         for size in sizes:
-            f(rt.array(np.zeros(size)))
+            found = np.asarray(f(rt.array(np.full(size, 2.0))))
+            assert found.tolist() == [3] * size
         assert f.stats().replays == before + 4
     assert f.stats().evicted == 4
 
@@ -147,6 +148,28 @@ def test_memory_returns_with_the_function(rig):
     assert rt.memory_stats()["ranges"] == before["ranges"] == 0
     assert rt.memory_stats()["pages.mapped"] == 0
     assert rig.device.live_handles()["execs"] == 0
+
+
+def test_outputs_of_a_function_that_is_gone_go_one_by_one(rig):
+    """Each takes its pages along, whoever has the others of the same recording."""
+    rt, words = rig.runtime, 3 * rig.checked.abilities.page // 8
+    f = rt.graph(lambda x: (x + 1, x + 2, x + 3))
+    x = rt.array(np.zeros(words))
+    for _ in range(4):
+        kept = list(f(x))
+    del f
+    gc.collect()
+    rt.synchronize()
+    mapped = [rt.memory_stats()["pages.mapped"]]
+    for left in (2, 1, 0):
+        del kept[left // 2]
+        gc.collect()
+        rt.synchronize()
+        mapped.append(rt.memory_stats()["pages.mapped"])
+        assert mapped[-2] - mapped[-1] >= 2
+        assert all(len(set(np.asarray(out).tolist())) == 1 for out in kept)
+    assert mapped[-1] == 0
+    assert rt.memory_stats()["ranges"] == 0
 
 
 def test_evicted_memory_returns(rig):
@@ -280,6 +303,7 @@ def test_closing_gives_everything_back(rig, bits):
         rt.array(np.zeros(1))
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 @pytest.mark.parametrize("pages", range(3, 16))
 def test_nothing_of_a_limit_is_left_unexplained(make_rig, pages):
     """Who is named holds all that is not free, and only what is held is to be freed."""

@@ -8,6 +8,8 @@ import random
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.every_kind
+
 
 def _work(x, y):
     h = x * 2
@@ -75,6 +77,43 @@ def test_a_replay_waits_for_readers_of_what_it_writes(agree):
         yield out, state, x
 
     agree(program)
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_replay_that_gives_nothing_waits_for_readers(agree, readers):
+    """What orders it is the array that it writes, and nothing else that they share."""
+
+    def advance(state):
+        state *= 0.5
+
+    def program(w):
+        own, others = w.stream(), [w.stream() for _ in range(readers)]
+        f, state, out = w.graph(advance), w.values(32), []
+        for _ in range(12):
+            for other in others:
+                with other:
+                    out.append(state * 3)
+            with own:
+                f(state)
+        yield out, state
+
+    assert agree(program).count("replays") >= 9
+
+
+def test_what_nobody_had_written_is_waited_for(rt):
+    """Replays of one stream read it, and then another stream is the first to write."""
+    one, two = rt.stream(), rt.stream()
+    f, like = rt.graph(lambda x: x * 2), rt.array(np.ones(32))
+    given = [np.empty_like(like) for _ in range(4)]
+    for x in given:
+        with one:
+            for _ in range(6):
+                f(x)
+        with two:
+            x[...] = like
+        with one:
+            y = f(x) + 0
+        assert np.asarray(y).tolist() == [2.0] * 32
 
 
 def test_a_copied_argument_is_read_before_it_is_written(agree):
@@ -161,6 +200,30 @@ def test_streams_inside_a_function(agree, fresh):
                 x, y = w.values(8), w.values(8)
 
     assert agree(program).count("replays") > 0
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_streams_inside_a_function_that_end_apart(agree, fresh):
+    """Nothing follows what they do last: replays are over when all of it is."""
+
+    def program(w):
+        side, more = w.stream(), w.stream()
+
+        def fn(x, y, z):
+            x *= 2.0
+            with side:
+                y += 1.0
+            with more:
+                z -= 1.0
+
+        f, args = w.graph(fn), [w.values(8) for _ in range(3)]
+        for _ in range(8):
+            f(*args)
+            yield args
+            if fresh:
+                args = [w.values(8) for _ in range(3)]
+
+    assert agree(program).count("replays") > 4
 
 
 def test_a_stream_used_inside_and_outside(agree):
@@ -303,6 +366,22 @@ def test_memory_goes_although_its_streams_have(make_rig):
     assert pages
     rt.close()
     assert rt.memory_stats()["heap.pages"] == 0
+
+
+def test_memory_is_short_after_its_streams_have_gone(make_rig):
+    """What is unmapped for others is waited for, though nobody has its stream."""
+    rt = make_rig(total=1 << 22).runtime
+    for i in range(4):
+        stream, cycle = rt.stream(), []
+        with stream:
+            x = rt.array(np.full(60_000 + 20_000 * i, float(i)))
+            cycle.extend([cycle, stream, x, x + 1])
+        del stream, x, cycle
+        gc.collect()
+        y = rt.array(np.full(250_000, float(i))) + 1
+        assert np.asarray(y[-2:]).tolist() == [i + 1.0] * 2
+        del y
+    rt.synchronize()
 
 
 def test_a_stream_that_is_dropped(rt, bits):

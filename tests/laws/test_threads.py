@@ -12,6 +12,8 @@ import pytest
 
 import sapwood as sw
 
+pytestmark = pytest.mark.every_kind
+
 
 def _work(x, y):
     h = x * 2
@@ -92,7 +94,7 @@ def test_four_threads_one_function(rt, own_stream):
 
 
 def test_four_threads_four_functions(rt):
-    """Four threads call different functions of one runtime."""
+    """D test_graph_concurrent_replay: by four threads, on streams of their own."""
     _in_threads(
         *(
             _job(rt, rt.graph(lambda x, y: _work(x, y)), seed, own_stream=True)

@@ -252,3 +252,41 @@ def test_verifying_across_streams(agree):
         yield (x,)
 
     agree(program)
+
+
+@pytest.mark.parametrize("donated", ["x", ("x", "y")], ids=["one", "both"])
+def test_what_is_donated_may_be_left_as_it_is(rt, donated):
+    """Nobody may read it, whatever a replay leaves there; all else is compared."""
+
+    @rt.graph(donate=donated, verify=1)
+    def f(x, y, z):
+        x += 1
+        y += 2
+        z += 3
+        return x * y + z
+
+    z = rt.array(np.zeros(4))
+    for i in range(8):
+        x, y = (rt.array(np.full(4, float(i + k))) for k in range(2))
+        want = (i + 1.0) * (i + 3.0) + 3.0 * (i + 1)
+        assert np.asarray(f(x, y, z)).tolist() == [want] * 4
+    assert np.asarray(z).tolist() == [24.0] * 4
+    assert f.stats().replays >= 4
+
+
+def test_what_is_not_donated_is_still_compared(rt, hidden):
+    """Beside an argument that is."""
+    factor = _reads(hidden)
+
+    @rt.graph(donate="x", verify=1)
+    def f(x, z):
+        z += factor()
+        x += 1
+        return x * 2
+
+    z = rt.array(np.zeros(4))
+    for _ in range(3):
+        f(rt.array(np.ones(4)), z)
+    hidden.set(3)
+    with pytest.raises(sw.InternalError, match=r"\(32 bytes that it wrote differ"):
+        f(rt.array(np.ones(4)), z)

@@ -73,6 +73,29 @@ def test_views_of_overlapping_arguments(same):
     same(lambda a, b: (b[1:], a[::-1], a + b), make)
 
 
+@pytest.mark.parametrize("order", ["C", "F", "A", "K"])
+def test_one_dimension_is_a_view_where_numpy_has_one(agree, order):
+    """Elements that lie in order, however the steps over single ones are signed."""
+
+    def program(w):
+        f = w.graph(lambda x: x.ravel(order))
+        for part in (
+            lambda x: x[:1, ::-1].T,
+            lambda x: x[::-1][:1, :1],
+            lambda x: x[::-1][:1],
+            lambda x: x.T[:, ::-1],
+            lambda x: x[:, 1:2],
+        ):
+            for _ in range(4):
+                whole = w.values(3, 4)
+                x = part(whole)
+                flat = f(x)
+                flat += 1
+                yield whole, x, flat, x.ravel(order)
+
+    agree(program)
+
+
 def test_views_of_closed_over_arrays(agree):
     """A view of what the function closes over shares that array's memory."""
 

@@ -11,10 +11,8 @@ import pytest
 
 import sapwood as sw
 from sapwood.testing import Rig
-from sapwood.testing.tree_mutants import miswritten
-from sapwood.tree.ambient import Ambient, Survey
-from sapwood.tree.encore import Encore
-from sapwood.tree.recorder import Order
+from sapwood.testing.tree_mutants import WHICH_MUTANTS
+from sapwood.tree.taking import Order
 
 
 class State:
@@ -423,16 +421,8 @@ def test_a_function_that_does_not_ask_has_one_recording(rt):
     assert f.stats().recordings == 1
 
 
-MUTANTS = {
-    "asked of no recording": (Ambient.are_those, "not (which or nests)", "True"),
-    "asked of no encore": (Encore._are_those, "not which", "True"),
-    "keys left out": (Survey._array_keys, "[] if walk is None", "[] if True"),
-    "slots left out": (Survey.which, "*self.arrays(), *", "*(), *"),
-    "asked for never": (Survey.which, "not reach.compares", "True"),
-}
-
-
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.deep
+@pytest.mark.parametrize("mutant", WHICH_MUTANTS, ids=lambda mutant: mutant.name)
 def test_what_would_be_wrong_is_seen(mutant):
     """Each of these, written wrongly, gives some call another's answer."""
     rig = Rig("latest")
@@ -443,6 +433,6 @@ def test_what_would_be_wrong_is_seen(mutant):
             test_the_answer_is_the_calls_own(rig.runtime, program, KINDS[0])
 
     any_wrong()
-    with miswritten(*MUTANTS[mutant]), pytest.raises((AssertionError, sw.CaptureError)):
+    with mutant.patch(), pytest.raises((AssertionError, sw.GraphSkipWarning)):
         any_wrong()
     rig.abandon()

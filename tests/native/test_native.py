@@ -88,6 +88,7 @@ def test_the_cache_is_the_users(tmp_path, monkeypatch):
     assert cache_folder() == tmp_path / ".cache" / "sapwood" / "native"
 
 
+@pytest.mark.deep
 def test_processes_that_race_load_whole_code(tmp_path):
     """Several may compile at once: each loads a whole library, and one stays."""
     probe = "from sapwood.memory.native import native_library as n; n().sapwood_open"

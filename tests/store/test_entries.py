@@ -143,6 +143,17 @@ def test_what_is_damaged_is_absent_and_heals(make_key, tamper):
     assert verify(entries.store) == []
 
 
+def test_contents_that_are_not_their_name_s_go(make_key):
+    """They are no use to any entry, and take room."""
+    store = MemoryStore(1 << 20)
+    entries = Entries(store)
+    entries.put(make_key(shape="8"), PARTS)
+    name = blob_name(PARTS["image"])
+    store.put(name, b"others")
+    assert isinstance(entries.find(make_key(shape="8")), Absent)
+    assert name not in {item.name for item in store.scan()}
+
+
 def test_damage_in_a_store_that_only_reads_stays_absent(make_key):
     """Where nothing can be deleted, it is found damaged each time, and told once."""
     store = Failing(OSError(errno.EROFS, "read only"), works=("get", "put"))

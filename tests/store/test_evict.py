@@ -103,3 +103,10 @@ def test_more_goes_than_must(size, limit):
     want = Want.of(size, limit)
     assert want.must == max(size - limit, 0)
     assert want.should == (want.must + limit // 8 if want.must else 0)
+
+
+def test_a_blob_that_was_used_long_ago_goes_with_its_manifest():
+    """Though it was used after that: nobody is about to name it any more."""
+    items = [Item("entry-0", 10, YOUNG), Item("blob-0", 10, 2 * YOUNG)]
+    groups = victims(items, {"entry-0": {"blob-0"}}, Want(1, 1), NOW)
+    assert groups == [("entry-0", "blob-0")]

@@ -9,7 +9,14 @@ import pytest
 
 from sapwood.errors import MisuseError
 from sapwood.store import Absent, Entries, Item, verify
-from sapwood.store.manifest import blob_name, describe, encode_manifest, entry_name
+from sapwood.store.manifest import (
+    BLOB,
+    ENTRY,
+    blob_name,
+    describe,
+    encode_manifest,
+    entry_name,
+)
 
 NAMES = ("blob-0a", "entry-0a", "x", "0.1-rc", "a" * 127)
 VALUES = (b"", b"\0", b"value", bytes(range(256)) * 300)
@@ -120,6 +127,22 @@ def test_an_entry_goes_as_a_whole(new_store, make_key):
         assert verify(store) == []
     assert entries.tally == {"puts": 40, "hits": 40}
     assert 3 < len(list(entries.keys())) < 40
+
+
+def test_an_entry_that_was_found_goes_as_a_whole(new_store, make_key):
+    """What is read of it last is its manifest: no blob is left that nothing names."""
+    store = new_store(20_000)
+    entries = Entries(store)
+    for number in range(40):
+        parts = {"own": bytes([number]) * 900, "more": bytes([number]) * 1_100}
+        entries.put(make_key(number=str(number)), parts)
+        assert entries.find(make_key(number=str(number))) == parts
+        names = [each.name for each in store.scan()]  # to read them would be a use
+        blobs, manifests = (
+            sum(name.startswith(kind) for name in names) for kind in (BLOB, ENTRY)
+        )
+        assert blobs == 2 * manifests
+    assert 3 < manifests < 40
 
 
 def test_an_entry_larger_than_the_store_is_refused(new_store, make_key):

@@ -431,6 +431,7 @@ def test_folding_takes_fewer_pages(make_world):
 @pytest.mark.parametrize(
     "error", [KeyError("mine"), sw.DriverError("launch", 999, "UNKNOWN", "made up")]
 )
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_streams_rejoin_after_every_capture(make_world, error):
     """However it ends: what the framework prepared for it comes before all else."""
 
@@ -447,8 +448,8 @@ def test_streams_rejoin_after_every_capture(make_world, error):
             f(x)
             assert world.rejoined == count
         g(x)
-        with pytest.raises(type(error)):
-            g(x)
+        g(x)
+        assert g.stats().passed_through == 1
         assert world.rejoined == 2
         f(x)
         error.__traceback__ = None
@@ -614,7 +615,7 @@ def test_what_stood_in_for_an_argument_is_refused_later(make_world, monkeypatch)
 
     monkeypatch.setattr(Owner, "refusal", refusal)
     with make_world() as world:
-        f = world.runtime.graph(lambda x: x + 1.0)
+        f = world.runtime.graph(lambda x: x + 1.0, fullgraph=True)
         for _ in range(8):
             given.append(world.runtime.array(np.ones(LENGTH)))
             with suppress(sw.CaptureError):
@@ -637,7 +638,10 @@ def test_what_others_let_go_of_late_has_not_outlived_the_function(
     """Threads that have done their part of a function may hold of it for a moment."""
     left = iter([[(Addr(1), Size(8))]] * (times or 1 << 20))
     with make_world() as world:
-        f, x = world.runtime.graph(layers), world.runtime.array(np.ones(LENGTH))
+        f, x = (
+            world.runtime.graph(layers, fullgraph=True),
+            world.runtime.array(np.ones(LENGTH)),
+        )
         f(x)
         monkeypatch.setattr(adopted, "_lost", lambda *_: next(left, []))
         with nullcontext() if times else pytest.raises(sw.CaptureError, match="outli"):
@@ -677,8 +681,8 @@ def test_too_little_room_has_the_function_captured_with_more(make_world, catches
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_what_was_written_for_want_of_room_is_told(make_world, raises):
-    """A plain value that the first capture leaves would be the next one's."""
+def test_what_was_written_for_want_of_room_is_put_back(make_world, raises):
+    """A plain value that the first capture leaves is not the next one's."""
     with make_world() as world:
         state, factors = {"low": False}, [*map(world.runtime.array, ([1.0], [2.0]))]
 
@@ -691,11 +695,11 @@ def test_what_was_written_for_want_of_room_is_told(make_world, raises):
                     raise
                 return x
 
-        graphed, _, x = warmed(world, fn)
+        graphed, host, x = warmed(world, fn)
         world.rooms[:] = [256, 3]
-        with pytest.raises(sw.CaptureError, match=r"state\['low'\] changed from False"):
-            graphed(x)
-        assert graphed.stats().recordings == 0
+        _same(graphed(x), layers(host))
+        assert state == {"low": False}
+        assert graphed.stats().recordings == 1
         del x, graphed
         factors.clear()
 
@@ -742,7 +746,7 @@ def test_nothing_lingers_of_a_capture_that_had_too_little_room(make_world):
 
 @pytest.mark.parametrize("writes", [False, True])
 def test_a_capture_that_others_spoil_is_made_again(make_world, tmp_path, writes):
-    """Unless what the function has written by then would decide the next one."""
+    """What the function has written by then does not decide the next one."""
     flag = tmp_path / "noticed"
     flag.touch()
     with make_world() as world:
@@ -757,14 +761,11 @@ def test_a_capture_that_others_spoil_is_made_again(make_world, tmp_path, writes)
         noticed = flag
         graphed, host, x = warmed(world, fn)
         world.spoils[:] = [flag.unlink]
-        if writes:
-            with pytest.raises(sw.CaptureError, match=r"state\['low'\] changed"):
-                graphed(x)
-        else:
-            for _ in range(3):
-                _same(graphed(x), layers(host))
-            assert world.captures == 2
-        assert graphed.stats().recordings == (not writes)
+        for _ in range(3):
+            _same(graphed(x), layers(host))
+        assert world.captures == 2
+        assert graphed.stats().recordings == 1
+        assert state == {"low": False}
         assert not world.spoils
         del x, graphed
         factors.clear()
@@ -790,6 +791,7 @@ def test_more_room_is_there_where_too_little_has_spoilt_a_capture(make_world):
         del x, graphed
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_what_needs_more_room_than_there_can_be_is_told(make_world, monkeypatch):
     """By its own error, or by one that names the limit; nothing is left of it."""
     for module in (adopted, attempts):
@@ -803,13 +805,14 @@ def test_what_needs_more_room_than_there_can_be_is_told(make_world, monkeypatch)
     with make_world() as world:
         host = np.linspace(0.0, 1.0, LENGTH)
         x, graph = world.runtime.array(host), world.runtime.graph
-        plain, strict = graph(layers), graph(heedless)
-        lenient = graph(heedless, on_unsupported="eager")
+        plain, strict = graph(layers, fullgraph=True), graph(heedless, fullgraph=True)
+        lenient = graph(heedless)
         for graphed in (plain, strict, lenient):
             _same(graphed(x), layers(host))
         before = world.mapped()
         world.rooms[:] = [1] * 20
-        with pytest.raises(RuntimeError, match="nothing left"):
+        _same(plain(x), layers(host))
+        with pytest.raises(sw.CaptureError, match="nothing left"):
             plain(x)
         with pytest.raises(sw.CaptureError, match=r"allocates more than .* captured"):
             strict(x)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import random
 import signal
@@ -13,11 +12,11 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.native import compiled
 from sapwood.testing import IN_C, Rig, lending
+from sapwood.testing.c_mutants import AGAIN_MUTANTS
 from sapwood.testing.lending import relook
 from sapwood.tree import again, encore
-from sapwood.tree.again import SOURCE, maker
+from sapwood.tree.again import maker
 
 SEEDS = range(4)
 TURNS = 300
@@ -414,6 +413,40 @@ def test_outputs_of_other_recordings_stay(rig):
     assert rig.lending.launches > launches + 20
 
 
+def test_what_is_called_on_another_stream_runs_there(rig):
+    """Who gives that stream work by himself, or waits for it, comes after the call."""
+    f, x = rig.runtime.graph(lambda x: x + 1.0), rig.runtime.array(np.zeros(4))
+    for _ in range(40):
+        f(x)
+    launches, other = rig.lending.launches, rig.runtime.stream()
+    assert launches > 20
+    x += 1.0
+    f(x)
+    assert rig.lending.launches == launches + 1
+    x += 1.0
+    with other:
+        y = f(x)
+    found = rig.checked.download(y.address, 32, other.handle)
+    assert np.frombuffer(found).tolist() == [3.0] * 4
+    assert rig.lending.launches == launches + 1
+
+
+def test_what_is_read_may_be_a_part_of_the_result(rig):
+    """Beside new arrays, arguments and plain values: each is where it was."""
+    o, host = Slots(), np.arange(4.0)
+    o.shift, o.next = (rig.runtime.array(host + k) for k in range(2))
+    f = rig.runtime.graph(lambda x, y: [o.next, y, 7, x + o.shift + o.next, o.shift, x])
+    x, y = (rig.runtime.array(host) for _ in range(2))
+    for _ in range(40):
+        after, given, plain, new, read, first = f(x, y)
+        assert after is o.next
+        assert read is o.shift
+        assert (first is x, given is y, plain) == (True, True, 7)
+        assert np.asarray(new).tolist() == (3 * host + 1).tolist()
+        del new
+    assert rig.lending.launches > 20
+
+
 def test_keywords_and_others_go_by_python(rig):
     """What C does not know is played all the same."""
     f = rig.runtime.graph(lambda x, k=1.0: x * k)
@@ -424,39 +457,12 @@ def test_keywords_and_others_go_by_python(rig):
         assert np.asarray(f(x=x)).tolist() == [1.0] * 4
 
 
-MUTANTS = {
-    "arguments elsewhere": ("stale |= *word->at != a->lows[k];", ";"),
-    "other layouts": ("!is_like(&found, &arg->known.seen))", "0)"),
-    "what is read looks otherwise": ("is_like(&seen, &known->seen) &&", ""),
-    "held outputs": ("(a->uses[k].object->references != a->uses[k].references)", "(0)"),
-    "overlaps": (
-        "if (low < a->lows[j] + a->arguments[j].length && a->lows[j] < end)",
-        "if (0)",
-    ),
-    "what is read": (
-        "return *found && !is_none(*found) && are_there(a, *found);",
-        "return 1;",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_mutants_are_caught(name, tmp_path, monkeypatch):
+@pytest.mark.deep
+@pytest.mark.parametrize("mutant", AGAIN_MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutants_are_caught(mutant):
     """Each under one of the seeds at least."""
-    right, wrong = MUTANTS[name]
-    count = 0
-    for part in [*SOURCE.parent.glob("again*"), *SOURCE.parent.glob("ambient/*.h")]:
-        if part.suffix in {".c", ".h"}:
-            text, path = part.read_text(), tmp_path / part.relative_to(SOURCE.parent)
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text.replace(right, wrong))
-            count += text.count(right)
-    assert count == 1
-    make = ctypes.PyDLL(str(compiled(tmp_path / SOURCE.name, tmp_path / "so")))
-    make.sapwood_again.restype = ctypes.py_object
-    make.sapwood_again.argtypes = (ctypes.py_object, ctypes.py_object)
-    monkeypatch.setattr(again, "maker", lambda: make.sapwood_again)
-    assert any(wrong_turn(seed)[0] is not None for seed in SEEDS)
+    with mutant.patch():
+        assert any(wrong_turn(seed)[0] is not None for seed in SEEDS)
 
 
 def _asked_of_a_slot(o, x):

@@ -155,6 +155,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.deep
 def test_mutants_are_caught(name, monkeypatch):
     """On one kind of device at least where work is done late."""
     monkeypatch.setattr(*MUTANTS[name])

@@ -99,7 +99,7 @@ def test_ambient_arrays_that_move_are_patched(rt):
 def test_an_array_that_nothing_names_is_refused(rt):
     """An address that is nobody's is one all the same."""
     secret, x = itertools.repeat(rt.array(np.ones(4))), rt.array(np.ones(4))
-    f = rt.graph(lambda x: x * next(secret))
+    f = rt.graph(lambda x: x * next(secret), fullgraph=True)
     with pytest.raises(sw.CaptureError, match="neither an argument nor reachable"):
         for _ in range(3):
             f(x)

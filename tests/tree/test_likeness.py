@@ -211,3 +211,22 @@ def test_what_changes_between_calls_is_seen_by_every_part(rig, way):
         f(x)
     _agree(lambda: f(x), weight, host, way)
     assert f.stats().recordings == 2
+
+
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "another array"])
+def test_what_becomes_read_only_is_another(rig, in_place):
+    """C is told so too, of what is passed and of what is read."""
+    array, read = (rig.runtime.array(np.ones(4)) for _ in range(2))
+    plain, faces = array.face, {True: read.face, False: np.broadcast_to(read.face, 4)}
+    passed = rig.runtime.graph(lambda y: y * (2 if y.flags.writeable else 3))
+    found = rig.runtime.graph(lambda: read * (2 if read.flags.writeable else 3))
+    for writeable in [True, False] * 3:
+        face = plain if writeable else np.broadcast_to(plain, plain.shape)
+        if in_place:
+            relook(array, lambda _, face=face: face)
+        else:
+            array = array.seen(face)
+        relook(read, lambda _, way=faces[writeable]: way)
+        for _ in range(12):
+            for each in passed(array), found():
+                assert np.asarray(each).tolist() == [2 if writeable else 3] * 4

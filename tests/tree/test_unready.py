@@ -7,7 +7,7 @@ import pytest
 
 from sapwood import CaptureError
 from sapwood.runtime import Runtime
-from sapwood.tree import eagerly, recorder, runner
+from sapwood.tree import eagerly, making, recorder
 from sapwood.tree.session import Session, Unready, entered
 
 
@@ -24,8 +24,8 @@ def preparing(monkeypatch):
     def prepare(calls):
         left = [calls]
 
-        def session(*, tolerant):
-            made = Session(tolerant=tolerant)
+        def session(**options):
+            made = Session(**options)
             left[0] -= 1
             made.prepares = left[0] >= 0
             return made
@@ -50,7 +50,7 @@ def unready(monkeypatch):
             forest.discard(made.node)
             raise Unready("it compiles")
 
-        monkeypatch.setattr(runner, "record", record)
+        monkeypatch.setattr(making, "record", record)
 
     return end
 

@@ -259,6 +259,7 @@ def _function(
         "evicted": rng.randrange(3) if len(own) > 4 else 0,
         "copied_bytes": rng.randrange(1 << 26),
         "escaped": sum(r["escapes"] for r in own) * 7,
+        "skipped": [{"reason": "bool(x)", "calls": kinds.count("pass-through")}],
     }
 
 

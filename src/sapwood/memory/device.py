@@ -30,7 +30,9 @@ FOREIGN: Final = "kernel"
 
 
 class Route(Protocol):
-    """Where the allocations of this thread go while a function is watched."""
+    """Where this thread's allocations on a device go while a function is watched."""
+
+    device: Device
 
     def allocate(self, size: Size, stream: Stream) -> Storage: ...
 
@@ -123,7 +125,7 @@ class Device:
         Goes to the route of this thread, if there is one. Raises `OutOfMemory`.
         """
         route = _route.get()
-        if route is not None:
+        if route is not None and route.device is self:
             return route.allocate(size, self.stream())
         return self.allocate_on_heap(size, self.stream())
 
@@ -161,6 +163,23 @@ class Device:
             known = self._kernels[function] = b"", f"{FOREIGN} {function:#x}"
             self._functions[known] = function
         return known
+
+    def abandon(self, close: Callable[[], object]) -> None:
+        """Have ``close`` called, and close when nobody holds an array any more.
+
+        Called by a finaliser: so what is somebody's just now has its time.
+        """
+
+        def abandoned(_: object) -> None:
+            close()
+
+        self.returns.watch(self._close_if_idle)
+        self.returns.append((abandoned, None))
+
+    def _close_if_idle(self) -> None:
+        held = self.pages.live or self.pages.lingering or self.heap.used()
+        if not (held or self.closed):
+            self.close()
 
     def close(self) -> None:
         """Give back all that nobody holds; the rest goes with its last holder."""

@@ -62,6 +62,13 @@ class Framework(Protocol):
         """Give back memory that the framework keeps for later; return how much."""
         ...
 
+    def captured(self) -> bool:
+        """Return whether somebody captures what this thread's current stream is given.
+
+        Asked where this library itself does not.
+        """
+        ...
+
     def chance(self) -> Callable[[], object]:
         """Return what puts random numbers back to where they are now.
 
@@ -145,6 +152,10 @@ class Plain:
     def trim(self) -> Size:
         """Return 0: all memory is the device's."""
         return Size(0)
+
+    def captured(self) -> bool:
+        """Return False: whoever captures does so by this library."""
+        return False
 
     def chance(self) -> Callable[[], object]:
         """Return what does nothing: the state of generators is an array."""

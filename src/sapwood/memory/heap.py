@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from sapwood.driver.api import Driver, EventHandle, ExtentHandle, StreamHandle
 from sapwood.driver.layers.layer import Layer
 from sapwood.driver.release import Release
+from sapwood.driver.results import Result
 from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError, OutOfMemory
 from sapwood.memory.caching.allocator import Allocator
@@ -140,11 +141,16 @@ class Heap:
         return storage
 
     def _taken(self, size: int) -> Addr:
-        try:
-            return self.allocator.malloc(size, _EVERYBODY)
-        except OutOfMemory as error:
-            free = self._budget.free()
-            raise self.pages.shortage(error.call, size, free) from None
+        while True:
+            try:
+                return self.allocator.malloc(size, _EVERYBODY)
+            except DriverError as error:
+                if error.name != Result.OUT_OF_MEMORY.name:
+                    raise
+                # Of memory, all was reclaimed that could be; but not of addresses.
+                if isinstance(error, OutOfMemory) or not self.pages.evict():
+                    free = self._budget.free()
+                    raise self.pages.shortage(error.call, size, free) from None
 
     def give(self, address: Addr, end: int, streams: tuple[Stream, ...]) -> None:
         """Take a block back that ``streams`` may still be using."""

@@ -24,7 +24,9 @@ costs an H200 60 us, large or small; making and releasing this much costs it 90.
 
 
 class Loan:
-    """The addresses of a range from ``at`` on, ``room`` pages at the most.
+    """The addresses of a range from ``at`` on, ``room`` pages; half of them are lent.
+
+    What is mapped is whole extents, which may end as far behind as they are large.
 
     ``beside`` are the extents that lie elsewhere in the range.
     """
@@ -32,7 +34,7 @@ class Loan:
     def __init__(
         self, pages: Pages, at: Addr, room: int, beside: Mapping[int, Extent]
     ) -> None:
-        self.pages, self.at, self.room = pages, at, room
+        self.pages, self.at, self.most = pages, at, max(1, room // 2)
         self._beside = beside
         self._mapped: tuple[Extent, Size] | None = None
         self._wide: Extent | None = None
@@ -46,7 +48,7 @@ class Loan:
     def lend(self, size: Size) -> tuple[Addr, Size]:
         """Back addresses for ``size`` bytes; return where and how many."""
         page = self.pages.page
-        count = min(max(1, align_up(size, page) // page), self.room)
+        count = min(max(1, align_up(size, page) // page), self.most)
         return self.at, self._map(count, self._aside(count))
 
     def less(self, create: Callable[..., Extent | None]) -> bool:
@@ -60,7 +62,7 @@ class Loan:
         count = size // self.pages.page
         self.take_back()
         least = grain(count)
-        spare = (e for e in self.spare() if e.pages >= least)
+        spare = (e for e in self.spare() if least <= e.pages <= self.most)
         extent = next(spare, None) or create(least, scratch=True)
         if extent is not None:
             self._map(count, extent)
@@ -99,10 +101,11 @@ class Loan:
         """
         least, most = grain(count), WIDE // self.pages.page
         above, below = (
-            max(least, min(power, most))
+            max(least, min(power, most, self.most))
             for power in (power_above(count), power_below(count))
         )
-        largest = max(self.spare(), key=lambda e: e.pages, default=None)
+        fitting = (e for e in self.spare() if e.pages <= self.most)
+        largest = max(fitting, key=lambda e: e.pages, default=None)
         if largest is not None and 2 * largest.pages >= above:
             return largest
         for wanted in dict.fromkeys((above, below)):

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from sapwood.driver.api import Driver, ExtentHandle
 from sapwood.driver.release import Release
+from sapwood.driver.results import Result
 from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError, InternalError, OutOfMemory
 from sapwood.memory.holders import Holders, out_of_memory
@@ -104,6 +105,20 @@ class Pages:
         self._numbers = Mask(0)
         self._holds: dict[int, int] = {}
         self.uses: dict[Stream, Mask] = {}
+
+    # Addresses.
+
+    def reserve(self, size: Size) -> Addr:
+        """Reserve addresses; while none are left, recordings are evicted.
+
+        Raises `DriverError` where there are none to evict.
+        """
+        while True:
+            try:
+                return self.driver.reserve(size)
+            except DriverError as error:
+                if error.name != Result.OUT_OF_MEMORY.name or not self.evict():
+                    raise
 
     # Extents.
 

@@ -1,12 +1,12 @@
 """The addresses of one recording, and the physical pages behind them.
 
-    base                      base + HALF                          base + RESERVE
-    |-- temporaries ------->  |-- allocations expected to stay -->  |
+    base             base + half
+    |-- temporaries ---->  |-- allocations expected to stay ---->  |
 
-While the function is captured nothing runs, so the range is backed by scratch pages,
-whoever uses them. Afterwards, when it is known what every page holds, `place` maps
-the pages that hold an output onto output pages; the rest stays scratch. What somebody
-else has captured with an allocator of his own is backed by `fold`.
+What finds no room there, and what is allocated behind the capture, gets a piece of
+addresses of its own. While captured, all is backed by scratch pages, whoever uses them:
+nothing runs. Then `place` maps pages that hold an output onto output pages. What
+somebody else has captured with an allocator of his own is backed by `fold`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import (
     Callable,
     Collection,
+    Hashable,
     Iterable,
     Iterator,
     Mapping,
@@ -22,12 +23,12 @@ from collections.abc import (
 )
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from itertools import chain
 from typing import Final
 from weakref import ref
 
 from sapwood.driver.api import Access
 from sapwood.driver.release import Release
-from sapwood.driver.results import Result
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import DriverError, InternalError
 from sapwood.memory.backing import covering, folded, release_unused
@@ -36,18 +37,20 @@ from sapwood.memory.cover import grain, runs, stretch, touching
 from sapwood.memory.fold import Life, stretches
 from sapwood.memory.loan import Loan
 from sapwood.memory.pages import Extent, Pages
+from sapwood.memory.pieces import Piece, Pieces
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Mask, Size, align_up
 
-__all__ = ["LENT", "REACH", "RESERVE", "Range"]
+__all__ = ["HALF", "LENT", "REACH", "Range"]
 
-RESERVE: Final = Size(1 << 37)
-HALF: Final = Size(RESERVE // 2)
-REACH: Final = Size(HALF + HALF // 2)
-"""Up to here captured allocations lie, behind it those made after the capture."""
+HALF: Final = Size(1 << 36)
+"""The most that either half of a range is made for."""
 
-LENT: Final = Size(REACH - HALF)
-"""How much somebody else may allocate from."""
+REACH: Final = Size(2 * HALF)
+"""No half ends further from the start of its range."""
+
+LENT: Final = Size(HALF // 2)
+"""The most that somebody else may allocate from."""
 
 
 class _Block:
@@ -64,39 +67,42 @@ class _Block:
 
 
 class Range:
-    """A reserved address range with pages mapped into it.
+    """Reserved addresses with pages mapped into them.
 
-    Made by `reserve`; to be closed. `close` leaves pages mapped that are live, and
-    the last lease takes them along. ``outsiders`` says whether somebody else still
-    knows allocations by addresses of this range, which then stay mapped, on whatever
-    pages. ``folded`` says whether an extent may be mapped several times.
+    Made by `reserve`; to be closed. Pages are numbered from ``base``; those of pieces
+    that lie elsewhere have numbers far away, which may be negative. `close` leaves
+    pages mapped that are live, and the last lease takes them along. ``outsiders`` says
+    whether somebody else still knows allocations by addresses of this range, which then
+    stay mapped, on whatever pages. ``folded`` says whether an extent may be mapped
+    several times.
     """
 
-    def __init__(self, pages: Pages, base: Addr) -> None:
-        self.pages, self.base = pages, base
+    def __init__(self, pages: Pages, base: Addr, half: Size, size: Size) -> None:
+        self.pages, self.base, self.half = pages, base, half
         self.closed = self.folded = False
         self.mask = Mask(0)
         self._extents: dict[int, Extent] = {}
         self.outsiders: Callable[[], bool] = bool
         self._lines: dict[Addr, str | None] = {}
         self._made: list[ref[Storage]] = []
-        self._halves = (Blocks(base), Blocks(Addr(base + HALF)))
-        self._late = Blocks(Addr(base + REACH))
-        room = LENT // pages.page
-        self._loan = Loan(pages, Addr(base + HALF), room, self._extents)
+        self._pieces = Pieces(pages, base, half, size)
+        room = (size - half) // pages.page
+        self._loan = Loan(pages, Addr(base + half), room, self._extents)
 
     @classmethod
-    def reserve(cls, pages: Pages) -> Range:
-        """Reserve addresses; nothing is mapped yet.
+    def reserve(
+        cls, pages: Pages, temporaries: Size = HALF, stays: Size = HALF
+    ) -> Range:
+        """Reserve addresses for so many bytes of either kind; nothing is mapped yet.
 
         While none are left, recordings are evicted. Raises `DriverError`.
         """
-        while True:
-            try:
-                return cls(pages, pages.driver.reserve(RESERVE))
-            except DriverError as error:
-                if error.name != Result.OUT_OF_MEMORY.name or not pages.evict():
-                    raise
+        half, rest = (
+            Size(max(pages.page, align_up(min(size, HALF), pages.page)))
+            for size in (temporaries, stays)
+        )
+        size = Size(half + rest)
+        return cls(pages, pages.reserve(size), half, size)
 
     # While capturing.
 
@@ -116,14 +122,14 @@ class Range:
         made after capture. If it raises, the range must be closed.
         """
         # What is allocated late may share no bytes with what was freed in the capture.
-        blocks = self._late if late else self._halves[stays]
-        taken = blocks.take(size)
-        if taken is None:
-            blocks.grow(self._back(blocks.end, blocks.missing(size), stays=stays))
-            taken = blocks.take(size)
-        if taken is None:
-            raise InternalError("a range that has grown has room")
-        address, tags = taken
+        pieces = (
+            self._pieces.late
+            if late
+            else self._pieces.staying
+            if stays
+            else self._pieces.temporaries
+        )
+        blocks, address, tags = self._take(pieces, size, stays=stays)
         for other in tags:
             if isinstance(other, Stream) and other is not stream:
                 stream.wait(other)
@@ -134,6 +140,33 @@ class Range:
         self._made.append(ref(storage))
         return storage
 
+    def _take(
+        self, pieces: list[Piece], size: Size, *, stays: bool
+    ) -> tuple[Blocks, Addr, frozenset[Hashable]]:
+        for piece in pieces:
+            taken = piece.blocks.take(size)
+            if taken is not None:
+                return piece.blocks, *taken
+        last = self._pieces.open(pieces, size)
+        last.blocks.grow(self._back(last, last.blocks.missing(size), stays=stays))
+        taken = last.blocks.take(size)
+        if taken is None:
+            raise InternalError("a range that has grown has room")
+        return last.blocks, *taken
+
+    def holds(self, address: Addr) -> bool:
+        """Return whether an address is one of those that are reserved here."""
+        return any(lo <= address < hi for lo, hi in self.spans())
+
+    def spans(self) -> list[tuple[Addr, Addr]]:
+        """Return what is reserved: both halves as one, then each further piece."""
+        return self._pieces.spans()
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that was captured lies in the two halves."""
+        return len(self._pieces.temporaries) == len(self._pieces.staying) == 1
+
     def taken(self) -> list[tuple[Addr, Size, str | None]]:
         """Return the blocks in use, and the lines that asked for them.
 
@@ -141,15 +174,18 @@ class Range:
         """
         return [
             (address, size, self._lines[address])
-            for blocks in (*self._halves, self._late)
-            for address, size in blocks.taken.items()
+            for piece in chain(
+                self._pieces.temporaries, self._pieces.staying, self._pieces.late
+            )
+            for address, size in piece.blocks.taken.items()
         ]
 
-    def _back(self, at: Addr, size: Size, *, stays: bool) -> Size:
-        page, spare = self.pages.page, self._loan.spare()
+    def _back(self, piece: Piece, size: Size, *, stays: bool) -> Size:
+        page, spare, at = self.pages.page, self._loan.spare(), piece.blocks.end
         count = align_up(size, page) // page
         if not stays:
-            count = stretch(count, Counter(e.pages for e in spare))
+            more = stretch(count, Counter(e.pages for e in spare))
+            count = more if at + more * page <= piece.stop else count
         first = (at - self.base) // page
         self._map(first, count, spare, scratch=True)
         self._open([(first, count)])
@@ -197,7 +233,7 @@ class Range:
 
     def _lasting(self, lives: Sequence[Life]) -> list[Life]:
         """Return temporaries of which nothing is known, where some are told of."""
-        told, taken = {life.lo for life in lives}, self._halves[False].taken
+        told, taken = {life.lo for life in lives}, self.kept()
         if told.isdisjoint(taken):
             return []
         left, first = taken.keys() - told, min(life.born for life in lives)
@@ -207,14 +243,15 @@ class Range:
 
     def kept(self) -> dict[Addr, Size]:
         """Return the blocks in use among those not expected to stay: they did."""
-        return dict(self._halves[False].taken)
+        pieces = self._pieces.temporaries
+        return {at: n for each in pieces for at, n in each.blocks.taken.items()}
 
     def loose(self, end: Addr) -> tuple[Addr, dict[int, Extent]]:
         """Return what could be unmapped if no temporary lay behind ``end``.
 
         The addresses from which on, and the extents by their indices.
         """
-        page, half = self.pages.page, HALF // self.pages.page
+        page, half = self.pages.page, self.half // self.pages.page
         found = {
             index: extent
             for index, extent in self._extents.items()
@@ -229,7 +266,7 @@ class Range:
         If it raises, the range must be closed.
         """
         start, extents = self.loose(end)
-        blocks = self._halves[False]
+        blocks = self._pieces.temporaries[0].blocks
         if extents:
             blocks.shrink(Size(blocks.end - start))
             self._unmap(extents)
@@ -351,9 +388,7 @@ class Range:
                 self.pages.lingering[self] = None
             else:
                 self.pages.lingering.pop(self, None)
-                if self.base:
-                    base, self.base = self.base, Addr(0)
-                    release(self.pages.driver.unreserve, base, RESERVE)
+                release(self._pieces.give_back)
 
     def _map(
         self, first: int, count: int, spare: list[Extent], *, scratch: bool

@@ -70,6 +70,14 @@ class Returns:
         finally:
             self._draining = False
 
+    def watch(self, after: Callable[[], object]) -> None:
+        """From now on whoever appends also drains, unless its thread has the lock.
+
+        It calls ``after`` then. Who has the lock may be in the middle of anything.
+        """
+        self._after = after
+        self.append = self._append_unless_inside
+
     def close(self, after: Callable[[], object]) -> None:
         """From now on whoever appends also drains, and then calls ``after``."""
         self._after = after
@@ -79,6 +87,12 @@ class Returns:
         """From now on nothing is given back: the driver has taken it all along."""
         self.append = self._forget
         self.waiting.clear()
+
+    def _append_unless_inside(self, item: Item) -> None:
+        if self._lock._is_owned():  # type: ignore[attr-defined] # noqa: SLF001
+            self.waiting.append(item)
+        else:
+            self._append_and_drain(item)
 
     def _append_and_drain(self, item: Item) -> None:
         self.waiting.append(item)

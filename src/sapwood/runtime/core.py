@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from sapwood import knobs
 from sapwood.driver.api import Abilities, Driver
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
-from sapwood.errors import MisuseError
+from sapwood.errors import MisuseError, StoreWarning
 from sapwood.events import Closed, Event, Log, StoreTrouble
 from sapwood.memory.caching.settings import Settings
 from sapwood.memory.device import Device
@@ -29,7 +30,7 @@ from sapwood.runtime.choose import choose
 from sapwood.runtime.files import Loaded, load_from
 from sapwood.runtime.graphed import GraphOptions, graphed
 from sapwood.runtime.snapshot import picture, store_picture
-from sapwood.store import Entries, Store, is_store, open_store
+from sapwood.store import DiskStore, Entries, Store, is_store, open_store
 from sapwood.tree import session
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.archive.library import Library, Source
@@ -38,7 +39,7 @@ from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.options import Options
 from sapwood.tree.runner import Runner
-from sapwood.tree.stats import Stats, Tally
+from sapwood.tree.stats import Stats, Tally, stats_of
 from sapwood.units import Size, size_text
 from sapwood.version import __version__
 
@@ -114,6 +115,7 @@ class Runtime:
             self._events,
             patch_from=settings.patch_from,
             timeline=settings.timeline,
+            held_beyond=settings.held_beyond,
         )
         capture = getattr(self._integration, "captor", None)
         if capture is not None:
@@ -122,6 +124,36 @@ class Runtime:
         self._entries = _entries(store, settings, self._events)
         self._library = _library(self._entries, self._forest)
         self._runners: weakref.WeakSet[Runner] = weakref.WeakSet()
+        self._check_entries()
+
+    def _check_entries(self) -> None:
+        """Warn of a store that is not used, or that can take nothing."""
+        entries = self._entries
+        if entries is None:
+            return
+        reason = entries.store.trouble() if isinstance(entries.store, DiskStore) else ""
+        if self._library is None:
+            reason = (
+                f"recordings of {self._driver.abilities.name} cannot be kept, as that "
+                "cannot tell addresses from numbers. The emulated device can"
+            )
+        if reason:
+            self._events(StoreTrouble(reason))
+            try:
+                said = f"the store is not used: {reason}"
+                warnings.warn(said, StoreWarning, stacklevel=3)
+            except StoreWarning:
+                self.close()
+                raise
+
+    def __del__(self) -> None:
+        # One that failed to be made has nothing; when the process ends, all goes.
+        forest = self.__dict__.get("_forest")
+        if forest is None or self.closed or sys.is_finalizing():
+            return
+        forest.device.abandon(forest.close)
+        said = f"{self!r} was dropped. Call close(), or use `with sw.Runtime() as rt:`"
+        warnings.warn(said, ResourceWarning, stacklevel=2, source=self)
 
     def __enter__(self) -> Self:
         self._open()
@@ -156,8 +188,8 @@ class Runtime:
         ``pinned``: parameters whose arrays are always at the same address: likewise.
         ``max_variants``: how many recordings one signature may have; 4.
         ``max_recordings``: how many the function may have; 64.
-        ``on_unsupported``: ``"raise"``, or ``"eager"`` to run eagerly what cannot be
-        recorded.
+        ``fullgraph``: True raises `CaptureError` where a call cannot be recorded; else
+        it runs eagerly, with a `GraphSkipWarning`.
         ``verify``: n holds every n-th replay against an eager run, and 0, the default,
         none; functions with live parts are left out, which would run twice.
 
@@ -208,6 +240,7 @@ class Runtime:
             )
         kept: set[Storage] = set(map(adapter.storage, arrays))
         with self._device.lock:
+            self._forest.stepped = True
             self._device.returns.drain()
             if self._device.framework.traps:
                 self._forest.leases.revoke("a later step() began", kept)
@@ -247,12 +280,13 @@ class Runtime:
 
     def stats(self) -> Stats:
         """Return the sum of the statistics of all functions that are alive."""
-        total = Tally()
+        total, skipped = Tally(), Tally()
         with self._device.lock:
             self._forest.settle()
         for runner in list(self._runners):
             total.update(runner.diary.tally)
-        return Stats(**total)
+            skipped.update(runner.skips.counts)
+        return stats_of(total, skipped)
 
     def events(self) -> tuple[Event, ...]:
         """Return the last events, oldest first."""

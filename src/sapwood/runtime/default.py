@@ -10,9 +10,10 @@ from typing import Any, Unpack
 
 from sapwood.runtime.core import Runtime
 from sapwood.runtime.files import Loaded
-from sapwood.runtime.graphed import GraphOptions, graphed
+from sapwood.runtime.graphed import Graphed, GraphOptions, graphed
+from sapwood.tree.options import Options
 
-__all__ = ["default_runtime", "graph", "load"]
+__all__ = ["default_runtime", "graph", "graphed_again", "load"]
 
 _lock = threading.Lock()
 _default: Runtime | None = None
@@ -43,8 +44,8 @@ def graph(fn: Callable[..., Any] | None = None, **options: Unpack[GraphOptions])
     ``pinned``: parameters whose arrays are always at the same address: likewise.
     ``max_variants``: how many recordings one signature may have; 4.
     ``max_recordings``: how many the function may have; 64.
-    ``on_unsupported``: ``"raise"``, or ``"eager"`` to run eagerly what cannot be
-    recorded.
+    ``fullgraph``: True raises `CaptureError` where a call cannot be recorded; else
+    it runs eagerly, with a `GraphSkipWarning`.
     ``verify``: n holds every n-th replay against an eager run, and 0, the default,
     none; functions with live parts are left out, which would run twice.
 
@@ -52,6 +53,11 @@ def graph(fn: Callable[..., Any] | None = None, **options: Unpack[GraphOptions])
     cannot be graphed, and for wrong options.
     """
     return graphed(default_runtime, fn, options)
+
+
+def graphed_again(fn: Callable[..., Any], options: Options) -> Graphed:
+    """Return a function that was pickled, graphed on the default runtime."""
+    return Graphed(fn, options, default_runtime)
 
 
 def load(path: str | os.PathLike[str]) -> Loaded:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +48,12 @@ def disabled() -> Iterator[None]:
         _disabled.reset(token)
 
 
+def _is_traced() -> bool:
+    """Return whether torch's compiler traces the call: then the function is a part."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()
+
+
 class GraphOptions(TypedDict, total=False):
     """How to graph a function: see `Runtime.graph`, and docs/graph.md."""
 
@@ -54,7 +62,7 @@ class GraphOptions(TypedDict, total=False):
     pinned: Sequence[str]
     max_variants: int | None
     max_recordings: int | None
-    on_unsupported: str
+    fullgraph: bool
     verify: int
 
 
@@ -83,6 +91,7 @@ def _check_names(options: GraphOptions) -> None:
     for name in options:
         if name not in known:
             close = get_close_matches(name, known, 1)
+            close = ["fullgraph"] if name == "on_unsupported" else close
             raise MisuseError(
                 f"graph() has no option {name}. "
                 f"{f'Did you mean {close[0]}? ' if close else ''}"
@@ -98,12 +107,13 @@ def _options(
     pinned: Sequence[str] = (),
     max_variants: int | None = None,
     max_recordings: int | None = None,
-    on_unsupported: str = "raise",
+    fullgraph: bool = False,
     verify: int = 0,
 ) -> Options:
-    if on_unsupported not in {"raise", "eager"}:
+    if type(fullgraph) is not bool:
         raise MisuseError(
-            f"on_unsupported={on_unsupported!r} is not allowed. Use 'raise' or 'eager'"
+            f"fullgraph={fullgraph!r} is not a bool. Use True to have CaptureError "
+            "raised where a call cannot be recorded, or False to run it eagerly"
         )
     if name is not None and not isinstance(name, str):
         raise MisuseError(f"name={name!r} is not text. Use what messages shall say")
@@ -122,7 +132,7 @@ def _options(
         pinned=(pinned,) if isinstance(pinned, str) else tuple(pinned),
         max_variants=settings.max_variants,
         max_recordings=settings.max_recordings,
-        tolerant=on_unsupported == "eager",
+        fullgraph=fullgraph,
         verify=verify,
     )
 
@@ -151,7 +161,7 @@ class Graphed:
         self._bound: dict[int, tuple[weakref.ref[Any], Graphed]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if session.current() is not None or _disabled.get():
+        if _is_traced() or session.current() is not None or _disabled.get():
             return self._target()()(*args, **kwargs)
         runner = self._runner
         if runner is None or self._runtime() is not self._on:
@@ -169,9 +179,11 @@ class Graphed:
     def _missed(self, *args: Any, **kwargs: Any) -> Any:
         return self.runner().call(args, kwargs)
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Graphed | Bound:
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
+        if _is_traced():
+            return functools.partial(self.__wrapped__, instance)
         held = self._bound.get(id(instance))
         if held is None or held[0]() is not instance:
             return Bound(self._bind(instance), instance, self)
@@ -230,38 +242,23 @@ class Graphed:
             return self
         return Graphed(fn, self._options, self._runtime)
 
-    def __reduce__(self) -> str:
-        """Let a function be pickled by its name, as plain ones are."""
-        name = getattr(self, "__qualname__", None)
-        if name is None:
-            raise TypeError(
-                f"{self!r} cannot be pickled, as it has no name to be found by: graph "
-                "the function again where it is unpickled"
-            )
-        return str(name)
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Let a function be pickled by its name, as plain ones are.
+
+        One that is not found by it, such as a module's that was graphed by itself, is
+        graphed again where it is unpickled, on the default runtime.
+        """
+        name = str(getattr(self, "__qualname__", ""))
+        found: Any = sys.modules.get(str(getattr(self, "__module__", "")))
+        for each in name.split("."):
+            found = getattr(found, each, None)
+        if found is self:
+            return name
+        again = importlib.import_module("sapwood.runtime.default").graphed_again
+        return again, (self.__wrapped__, replace(self._options, told=set()))
 
     def __repr__(self) -> str:
         return f"<graphed {self._options.name}>"
-
-
-_FRONT: Final = Front(
-    Graphed,
-    _disabled,
-    Graphed.__call__,
-    Graphed._missed,  # noqa: SLF001 - its own
-    ("_encores", "_runtime", "_on"),
-)
-
-
-@functools.cache
-def _call_in_c() -> None:
-    """Have graphed functions called in C from now on, if that can be.
-
-    Whoever has put something in the place of the call finds it there.
-    """
-    made = in_front(_FRONT) if Graphed.__call__ is _FRONT.plain else None
-    if made is not None:
-        Graphed.__call__ = made  # type: ignore[method-assign]
 
 
 class _Method(Graphed):
@@ -284,6 +281,25 @@ class _Method(Graphed):
 
     def _target(self) -> Callable[[], Callable[..., Any]]:
         return self._alive
+
+
+_FRONT: Final = Front(
+    Graphed,
+    (_Method,),
+    _disabled,
+    Graphed.__call__,
+    Graphed._missed,  # noqa: SLF001 - its own
+    ("_encores", "_runtime", "_on"),
+)
+
+
+@functools.cache
+def _call_in_c() -> bool:
+    """Have graphed functions called in C from now on, if that can be.
+
+    Whoever has put something in the place of the call finds it there.
+    """
+    return Graphed.__call__ is _FRONT.plain and in_front(_FRONT)
 
 
 class Bound:
@@ -323,7 +339,8 @@ class Bound:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graphed | Bound:
         """Return the method of a copy of the object."""
-        return self._of.__get__(deepcopy(self.__self__, memo))
+        found: Graphed | Bound = self._of.__get__(deepcopy(self.__self__, memo))
+        return found
 
     def __reduce__(self) -> tuple[Any, ...]:
         method: Any = self._method

@@ -99,7 +99,8 @@ def _device(forest: Forest) -> dict[str, Any]:
 def _function(runner: Runner) -> dict[str, Any]:
     stats = runner.diary.stats()
     counts = {each.name: getattr(stats, each.name) for each in fields(stats)}
-    return {"name": runner.options.name, **counts}
+    skipped = [{"reason": text, "calls": calls} for text, calls in stats.skipped]
+    return {"name": runner.options.name, **counts, "skipped": skipped}
 
 
 def _recording(

@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Final
 
 from sapwood.errors import StoreError
-from sapwood.store.api import Item, Store, check_name, incomplete, too_large
+from sapwood.store.api import Item, check_name, incomplete, too_large
 from sapwood.store.evict import Want, victims
 from sapwood.store.files import Files, write_all
 from sapwood.store.folder import Folder
@@ -48,7 +48,7 @@ class Trimmed:
 
 def open_store(
     path: str | os.PathLike[str], limit: int, read_only: bool = False
-) -> Store:
+) -> DiskStore:
     """Return the store in a folder of at most ``limit`` bytes; nothing is touched yet.
 
     The folder is made by the first put. It must belong to this user, and nobody else
@@ -125,6 +125,23 @@ class DiskStore:
         except FileNotFoundError:
             return False
         return True
+
+    def trouble(self) -> str | None:
+        """Return why nothing could be put here now, as far as a look at it tells."""
+        try:
+            self._folder.trust()
+        except FileNotFoundError:
+            above = (each for each in Path(self.path).parents if each.exists())
+            place = next(above)
+        except OSError as error:
+            return str(error)
+        else:
+            place = Path(self.path)
+        if not place.is_dir():
+            return f"{place} is no folder"
+        if not self.read_only and not os.access(place, os.W_OK | os.X_OK):
+            return f"{place} cannot be written by this user"
+        return None
 
     def scan(self) -> Iterator[Item]:
         try:

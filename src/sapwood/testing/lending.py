@@ -186,10 +186,11 @@ class _Looked(NumpyAdapter):
         tensor, dtype = found[0], array.dtype
         tensor.data, tensor.offset = self.span(array)[0], 0
         tensor.device, tensor.ordinal, tensor.dims = 1, 0, len(array.shape)
+        # DLPack has no word for read-only arrays; so C is told of two lanes.
         tensor.code, tensor.bits, tensor.lanes = (
             _CODES[dtype.kind],
             8 * dtype.itemsize,
-            1,
+            1 if array.flags.writeable else 2,
         )
         tensor.shape = self._kept("shape", array)
         tensor.strides = self._kept("strides", array)
@@ -217,7 +218,7 @@ class _Looked(NumpyAdapter):
         return 0
 
     def _dtype(self, array: Any, dtype: Any) -> int:
-        dtype[0] = array.dtype.num
+        dtype[0] = 2 * array.dtype.num + array.flags.writeable
         return 0
 
     def _current(self, device: int, ordinal: int, stream: Any) -> int:

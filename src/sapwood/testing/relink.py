@@ -17,9 +17,12 @@ from sapwood.tree.archive.codec import decode, encode
 from sapwood.tree.archive.restore import restore
 from sapwood.tree.containers import unflatten
 from sapwood.tree.forest import Forest
-from sapwood.tree.recorder import Order, Recorded, record
+from sapwood.tree.recorder import Recorded, record
 from sapwood.tree.roles import Role
 from sapwood.tree.signature import look
+from sapwood.tree.taking import (
+    Order,
+)
 
 __all__ = ["relink"]
 

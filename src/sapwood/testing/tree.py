@@ -411,6 +411,7 @@ class Calls(Machine):
     def abandon(self) -> None:
         """The traceback holds arrays, whose device is gone when they go."""
         self.device.returns.append = deque[Any](maxlen=0).append
+        self.device.closed = True  # so that no finaliser closes what is broken
 
     def leave(self) -> None:
         """Close the device."""

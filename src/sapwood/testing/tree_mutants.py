@@ -18,16 +18,23 @@ from typing import Any, Final
 from sapwood.errors import MisuseError
 from sapwood.memory.range import Range
 from sapwood.tree.admit import rejects
-from sapwood.tree.ambient import Ambient
+from sapwood.tree.ambient import Ambient, Survey
 from sapwood.tree.ambient.reading import Reading
 from sapwood.tree.ambient.trail import Trail
 from sapwood.tree.build import build
 from sapwood.tree.encore import Encore
 from sapwood.tree.kept import Kept
 from sapwood.tree.leases import Leases
-from sapwood.tree.replay import replay
+from sapwood.tree.replay import copy_out
 
-__all__ = ["ENCORE_MUTANTS", "TRAIL_MUTANTS", "TREE_MUTANTS", "Mutant", "miswritten"]
+__all__ = [
+    "ENCORE_MUTANTS",
+    "TRAIL_MUTANTS",
+    "TREE_MUTANTS",
+    "WHICH_MUTANTS",
+    "Mutant",
+    "miswritten",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +58,15 @@ def miswritten(function: Callable[..., Any], right: str, wrong: str) -> Iterator
             f"{function.__qualname__} does not say {right!r} once. Write the mutant "
             "anew for what it says now"
         )
-    names = dict(function.__globals__)
-    code = compile(source.replace(right, wrong), f"<{function.__name__}>", "exec")
-    exec(code, names)  # noqa: S102 - the library's own source
-    before, function.__code__ = function.__code__, names[function.__name__].__code__
+    # With the file and lines of the right code: the function's source can still be had.
+    right_code, names = function.__code__, dict(function.__globals__)
+    lines = "\n" * (right_code.co_firstlineno - 1) + source.replace(right, wrong)
+    exec(compile(lines, right_code.co_filename, "exec"), names)  # noqa: S102 - our own
+    function.__code__ = names[function.__name__].__code__
     try:
         yield
     finally:
-        function.__code__ = before
+        function.__code__ = right_code
 
 
 def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> Mutant:
@@ -67,7 +75,7 @@ def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> 
 
 TREE_MUTANTS: Final = (
     _mutant("mask ignored", rejects, "node.clobbers & live", "node.clobbers & 0"),
-    _mutant("escape skipped", replay, "if escaped is not None:", "if False:"),
+    _mutant("escape skipped", copy_out, "if size and", "if False and"),
     _mutant(
         "read hazard dropped",
         Leases.end,
@@ -159,4 +167,22 @@ TRAIL_MUTANTS: Final = (
         "for each in self.outline.asked",
         "for each in ()",
     ),
+)
+
+WHICH_MUTANTS: Final = (
+    _mutant("asked of no recording", Ambient.are_those, "not (which or nests)", "True"),
+    _mutant(
+        "asked of no encore",
+        Encore._are_those,  # noqa: SLF001
+        "not which",
+        "True",
+    ),
+    _mutant(
+        "keys left out",
+        Survey._array_keys,  # noqa: SLF001
+        "[] if walk is None",
+        "[] if True",
+    ),
+    _mutant("slots left out", Survey.which, "*self.arrays(), *", "*(), *"),
+    _mutant("asked for never", Survey.which, "not reach.compares", "True"),
 )

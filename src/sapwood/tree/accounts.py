@@ -10,7 +10,7 @@ from sapwood.errors import CaptureError
 from sapwood.graphs.capture import Foreign, Region, describe_foreign, read_graph
 from sapwood.graphs.recording import RANGE, Recording
 from sapwood.memory.device import Device
-from sapwood.memory.range import RESERVE, Range
+from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.forest import Forest
 from sapwood.tree.opaque import keeping
@@ -65,15 +65,18 @@ def _regions(
     in the range of another part.
     """
     regions: list[Region] = []
-    at, stop = range_.base, Addr(range_.base + RESERVE)
-    for i, storage in sorted(stages.items(), key=lambda item: item[1].address):
-        end = Addr(storage.address + storage.size)
-        if at <= storage.address < stop:
-            regions.append(Region(at, storage.address, RANGE, range_.base))
-            at = end
-        origin = landing(storage, places[i])
-        regions.append(Region(storage.address, end, i + 1, origin))
-    regions.append(Region(at, stop, RANGE, range_.base))
+    staged = sorted((s.address, Addr(s.address + s.size), i) for i, s in stages.items())
+    for start, end, i in staged:
+        regions.append(Region(start, end, i + 1, landing(stages[i], places[i])))
+    gaps: list[tuple[Addr, Addr]] = []
+    for at, stop in range_.spans():
+        for start, end, _ in staged:
+            if at <= start < stop:
+                gaps.append((at, start))
+                at = end  # noqa: PLW2901 - what is left of it
+        gaps.append((at, stop))
+    base = range_.base
+    regions += [Region(at, stop, RANGE, base) for at, stop in gaps if at < stop]
     # An argument and an ambient array may share a storage: one region, one symbol.
     shared: dict[Storage, list[int]] = {}
     for i, place in enumerate(places):
@@ -99,7 +102,7 @@ def check_allocations(
     Also where a result is no allocation of the function, nor anything it was given.
     """
     for storage in outputs.storages:
-        if not range_.base <= storage.address < range_.base + RESERVE:
+        if not range_.holds(storage.address):
             raise stray(storage)
     named = {storage.address for storage in outputs.storages}
     named.update(storage.address for storage in stages.values())

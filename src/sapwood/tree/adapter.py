@@ -93,7 +93,8 @@ class Adapter(Protocol):
     def layout(self, array: Array) -> Hashable:
         """Return everything that tells two arrays apart but their addresses.
 
-        Shape, strides, dtype and whether the array is aligned. Raises `StaleOutput`.
+        Shape, strides, dtype, whether the array is aligned, and whether it may be
+        written. Raises `StaleOutput`.
         """
         ...
 

@@ -18,11 +18,11 @@ from sapwood.driver.results import Result
 from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.graphs.adopt import Owner, adopt
 from sapwood.memory.device import Device
-from sapwood.memory.range import LENT, RESERVE, Range
+from sapwood.memory.range import LENT, Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, stray
 from sapwood.tree.adapter import Adapter, Array
-from sapwood.tree.ambient import Ambient, undo_bound
+from sapwood.tree.ambient import Ambient
 from sapwood.tree.apart import code_of, outcome_of
 from sapwood.tree.build import Drawing, build
 from sapwood.tree.captor import Adopting, Captor, forgotten, lasting, told_of
@@ -32,21 +32,25 @@ from sapwood.tree.group import Warm
 from sapwood.tree.opaque import keeping
 from sapwood.tree.outputs import Outputs, analyse, each_anew
 from sapwood.tree.recorder import (
-    Order,
     Recorded,
-    Taken,
     ambient_roles,
     argument_roles,
-    plain_changes,
-    settled,
-    take,
     used_by,
 )
 from sapwood.tree.roles import Role
 from sapwood.tree.session import Session, Unready
 from sapwood.tree.signature import Arrays, Place, look
-from sapwood.tree.stage import spoil, stand_ins
-from sapwood.tree.watch import Capture, Captured
+from sapwood.tree.stage import reserved, spoil, stand_ins
+from sapwood.tree.taking import (
+    Order,
+    Taken,
+    plain_changes,
+    settled,
+    take,
+    undo,
+    with_leaves,
+)
+from sapwood.tree.watch import Capture, Captured, unrepeated
 from sapwood.units import Addr, Size, size_text
 
 __all__ = ["Short", "attempt", "is_spoilt"]
@@ -60,12 +64,12 @@ def attempt(room: Size, order: Order, forest: Forest, captor: Captor) -> Recorde
     """Capture a call once, with so much room, and build a node; nothing of it has run.
 
     Raises `Short` where more room may be enough, `CaptureError`, `DriverError` or
-    `OutOfMemory`, and then no trace is left but what the function's own Python did to
-    plain values; before a `Short`, and where the capture was spoilt, it did nothing.
+    `OutOfMemory`, and then no trace is left of it in what the function is known to
+    reach; before a `Short`, and where the capture was spoilt, nor in anything else.
     """
     # Of captures that failed, whose tensors lived on in an exception.
     forest.device.pages.close_lingering()
-    range_ = Range.reserve(forest.device.pages)
+    range_ = reserved(order.group, order.plan.call.given, forest, room)
     try:
         warm = order.group.is_warm_here()
         owner = captor.owner(range_, room, captor.stream(), warm=warm)
@@ -142,7 +146,8 @@ def _captured(scene: _Scene, capture: Adopting) -> Recorded:
     with owner.holding([*scene.arrays, *order.before.arrays()]):
         taken = _taken(scene, capture)
         # It stays the owner's, and is known as long as what was made of it.
-        with forgotten(device.driver, taken.captured.graph) as nodes:
+        graph = taken.captured.graph
+        with forgotten(device.driver, graph) as nodes, taken.or_nothing():
             made = _built(scene, taken)
             nodes.append(made.node)
         return made
@@ -154,7 +159,7 @@ def _taken(scene: _Scene, capture: Capture) -> Taken:
         return take(scene.order, scene.forest, capture, scene.arrays)
     except DriverError as error:
         short = owner.short and scene.room < LENT
-        if short or is_spoilt(error):
+        if short or is_spoilt(error) or error.name == Result.OUT_OF_MEMORY.name:
             _check_unwritten(capture.written)
         if short:
             owner.refusal(None, scene.arrays)
@@ -167,7 +172,7 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     captured, session = taken.captured, taken.captured.session
     if owner.short:
         _check_room(scene, taken)
-    bound, error = settled(taken)
+    bound, error = settled(taken, scene.forest)
     if error is None:
         _check_code(order.group.warm, session)
     values = [change.new for change in bound]
@@ -186,18 +191,18 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
         _check(owner.refusal(captured.result, scene.arrays), outputs, scene, taken)
     marks = adapter.marks(read_by.arrays)
     outcome = error or outcome_of(order.group.warm, session, outputs)
-    node = build(drawing, scene.range, scene.forest.device)
+    with unrepeated(outcome):
+        node = build(drawing, scene.range, scene.forest.device)
     node.whereabouts.others = () if marks is None else marks[1]
     return Recorded(node, read_by, tuple(change.slot for change in bound), outcome)
 
 
 def _check_room(scene: _Scene, taken: Taken) -> None:
     """Raise where more room may be enough, or where the function goes on without."""
-    error, most = taken.captured.error, scene.room == LENT
+    error, most, order = taken.captured.error, scene.room == LENT, scene.order
     if error is not None and (most or not error.is_ordinary):
         return
-    changes = taken.after.changes_since(taken.before)
-    undo_bound(changes)
+    undo(taken.before, taken.states)
     if most:
         raise CaptureError(
             f"the function allocates more than {size_text(LENT)} while it is captured",
@@ -205,7 +210,9 @@ def _check_room(scene: _Scene, taken: Taken) -> None:
         )
     if error is not None:
         error.taken()
-    _check_unwritten(plain_changes(changes))
+    arguments = order.bind(*with_leaves(order.plan.call, scene.arrays))
+    left = order.survey(arguments).changes_since(taken.before)
+    _check_unwritten(plain_changes(left))
     # That has arguments let go of gradients, which lie in this range.
     scene.owner.refusal(taken.captured.result, scene.arrays)
     raise Short
@@ -292,8 +299,7 @@ def _check(
     if refusal is not None:
         raise refusal
     for storage in outputs.storages:
-        inside = range_.base <= storage.address < range_.base + RESERVE
-        if storage.size and not inside:
+        if storage.size and not range_.holds(storage.address):
             raise stray(storage)
     named = {storage.address for storage in outputs.storages}
     if not _lost(owner, named):

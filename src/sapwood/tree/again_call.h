@@ -7,9 +7,13 @@
 
 #include "again.h"
 
+typedef Object *(*Called)(Object *self, Object *args, Object *named);
+enum { CALL = 16, MOST = 16 }; /* which slot of a type is called; arguments */
+
 /* Of the one class: two variables of the context, what is called instead, slots. */
 static struct {
-  Object *session, *disabled, *plain, *missed;
+  Object *session, *disabled, *missed;
+  Called plain;
   Size encores, runtime, on, agains;
 } front;
 
@@ -22,17 +26,11 @@ static Object *inside(Object *owner, Size offset) {
 
 /* Call a function with an object in front of what that was called with. */
 static Object *passed_on(Object *function, Object *self, Object *const *args,
-                         Size count, Object *names) {
-  size_t all = (size_t)count + (names ? (size_t)PyTuple_Size(names) : 0);
-  Object **passed = malloc((all + 1) * sizeof *passed), *shown;
-  if (!passed)
-    return PyErr_NoMemory();
-  passed[0] = self;
-  for (size_t k = 0; k < all; k++)
+                         Size count) {
+  Object *passed[MOST + 1] = {self};
+  for (Size k = 0; k < count; k++)
     passed[k + 1] = args[k];
-  shown = PyObject_Vectorcall(function, passed, (size_t)count + 1, names);
-  free(passed);
-  return shown;
+  return PyObject_Vectorcall(function, passed, (size_t)count + 1, NULL);
 }
 
 static int is_now(Object *variable, const Object *value) {
@@ -58,40 +56,46 @@ static Object *encores_of(Object *self) {
   return agains && PyTuple_Size(agains) ? given(agains) : NULL;
 }
 
-static Object *call(Object *self, Object *const *args, Size count, Object *names) {
-  Object *agains = NULL, *shown = NULL;
+static Object *called(Object *self, Object *tuple, Object *named) {
+  Object *agains = NULL, *shown = NULL, *args[MOST];
   struct again *a = NULL;
-  if (!names && is_now(front.session, &_Py_NoneStruct) &&
-      is_now(front.disabled, &_Py_FalseStruct))
+  Size count = PyTuple_Size(tuple);
+  if (!(named && PyObject_Size(named)) && count <= MOST &&
+      is_now(front.session, &_Py_NoneStruct) && is_now(front.disabled, &_Py_FalseStruct))
     agains = encores_of(self);
   if (!agains)
-    return PyErr_Occurred() ? NULL : passed_on(front.plain, self, args, count, names);
+    return PyErr_Occurred() ? NULL : front.plain(self, tuple, named);
+  for (Size k = 0; k < count; k++)
+    args[k] = item(tuple, k);
   for (Size k = 0; k < PyTuple_Size(agains) && !shown && !PyErr_Occurred(); k++)
     if ((a = again_of(item(agains, k))))
       shown = replayed(a, args, count);
   Py_DecRef(agains);
   if (shown || PyErr_Occurred())
     return shown;
-  return passed_on(a ? front.missed : front.plain, self, args, count, NULL);
+  return a ? passed_on(front.missed, self, args, count) : front.plain(self, tuple, named);
 }
 
-static Method calls = {"__call__",
-                       (Object * (*)(Object *, Object *))(void (*)(void)) call,
-                       ARGUMENTS | KEYWORDS,
-                       "__call__($self, /, *args, **kwargs)\n--\n\n"};
-
-/* What a class may have as `__call__`. Of (session, disabled, plain, missed), and where
- * slots lie: (encores, runtime, on) of the class, agains. There is one such class: None
- * for another, of modules that were imported anew. */
+/* Have a class called here, whose `__call__` stays what it is: it is Python's, and who
+ * traces a program reads it. Of (session, disabled, missed), and where slots lie:
+ * (encores, runtime, on) of the class, agains. There is one such class, with those that
+ * derive from it: False for another, of modules that were imported anew. */
 EXPORT Object *sapwood_calls(Object *class, Object *told) {
-  if (front.plain)
-    return given(&_Py_NoneStruct);
-  front.session = item(told, 0), front.disabled = item(told, 1);
-  front.plain = item(told, 2), front.missed = item(told, 3);
-  front.encores = (Size)number(told, 4), front.runtime = (Size)number(told, 5);
-  front.on = (Size)number(told, 6), front.agains = (Size)number(told, 7);
-  Py_IncRef(told); /* for good: so is the class */
-  return PyErr_Occurred() ? NULL : PyDescr_NewMethod(class, &calls);
+  Called *slot = (Called *)class + CALL;
+  if (!front.plain) {
+    front.session = item(told, 0), front.disabled = item(told, 1);
+    front.missed = item(told, 2);
+    front.encores = (Size)number(told, 3), front.runtime = (Size)number(told, 4);
+    front.on = (Size)number(told, 5), front.agains = (Size)number(told, 6);
+    if (PyErr_Occurred())
+      return NULL;
+    Py_IncRef(told); /* for good: so is the class */
+    front.plain = *slot;
+  }
+  if (front.session != item(told, 0) || (*slot != front.plain && *slot != called))
+    return given(&_Py_FalseStruct);
+  *slot = called;
+  return given(&_Py_TrueStruct);
 }
 
 #endif

@@ -14,7 +14,10 @@ from sapwood.memory.range import LENT
 from sapwood.tree.adopted import Short, attempt, is_spoilt
 from sapwood.tree.captor import Captor
 from sapwood.tree.forest import Forest
-from sapwood.tree.recorder import Order, Recorded
+from sapwood.tree.recorder import Recorded
+from sapwood.tree.taking import (
+    Order,
+)
 from sapwood.units import Size
 
 __all__ = ["record_adopted"]
@@ -36,9 +39,8 @@ def record_adopted(order: Order, forest: Forest, captor: Captor) -> Recorded:
 
     Whatever waits for the whole device, on any thread, spoils a capture; and there may
     have been too little room. Then the function is captured again, unless it has
-    written plain values by then. Raises `CaptureError`, `DriverError` or
-    `OutOfMemory`, and then no trace is left but what the function's own Python did to
-    those.
+    changed something that cannot be put back. Raises `CaptureError`, `DriverError` or
+    `OutOfMemory`, and then no trace is left of it in what it is known to reach.
     """
     for _ in range(TRIES - 1):
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -15,6 +16,7 @@ from sapwood.memory.pages import Extent
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.ambient import Ambient
+from sapwood.tree.ferry import ferries
 from sapwood.tree.node import Node, PlaceUse
 from sapwood.tree.outputs import Bytes, Outputs
 from sapwood.tree.roles import Role
@@ -32,7 +34,8 @@ Linker = Callable[[Recording, Sequence[Addr], Sequence[Staged]], Exec]
 class Plan:
     """What a recording is made for.
 
-    ``donated`` are the places that the user declared so; ``escapes`` as in `Step`;
+    ``donated`` are the places that the user declared so; ``escapes`` and ``copies`` as
+    in `Step`;
     ``candidates`` output extents that may be shared.
     """
 
@@ -43,6 +46,7 @@ class Plan:
     donated: frozenset[int]
     escapes: bool
     candidates: Sequence[Extent]
+    copies: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,9 @@ def build(drawing: Drawing, range_: Range, device: Device) -> Node:
     """Return a node, placed and linked. Raises `DriverError` or `OutOfMemory`."""
     plan, outputs = drawing.plan, drawing.outputs
     held = [_span(each) for each in drawing.held]
-    lasting = [] if plan.escapes else [_span(each) for each in outputs.storages]
+    copied = _copied(plan, outputs)
+    staying = (each for k, each in enumerate(outputs.storages) if k not in copied)
+    lasting = [_span(each) for each in staying]
     placed = range_.page_indices([*lasting, *held])
     if placed or not plan.escapes:
         range_.place(placed, plan.candidates)
@@ -96,6 +102,7 @@ def build(drawing: Drawing, range_: Range, device: Device) -> Node:
         escapes=plan.escapes,
         clobbers=range_.mask,
         output_masks=_masks(outputs, range_),
+        ferries=ferries(outputs.storages, copied, apart=drawing.made > 0),
         ambient_lows=drawing.ambient_arrays.lows,
         ambient_sharing=drawing.ambient_arrays.sharing,
         watches_overlap=len(uses) > first
@@ -106,6 +113,12 @@ def build(drawing: Drawing, range_: Range, device: Device) -> Node:
         made=drawing.made,
         held=_mask(held, range_),
     )
+
+
+def _copied(plan: Plan, outputs: Outputs) -> AbstractSet[int]:
+    """Return which of the new storages are copied out."""
+    all_of_them = frozenset(range(len(outputs.storages)))
+    return all_of_them if plan.escapes else plan.copies & all_of_them
 
 
 def _link(

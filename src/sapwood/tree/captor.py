@@ -14,7 +14,7 @@ from sapwood.errors import CaptureError, DriverError
 from sapwood.graphs.adopt import Owner
 from sapwood.graphs.recording import RANGE, Kind, RecordedOp, Recording, Touch
 from sapwood.memory.device import Device
-from sapwood.memory.range import RESERVE, Range
+from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.node import Node
 from sapwood.tree.session import Session
@@ -142,7 +142,7 @@ def told_of(
         sizes = [Size(place.hi - place.lo) for place in places]
         touches += [Touch(i + 1, 0, size, True) for i, size in enumerate(sizes) if size]
     for storage, use in session.used.items():
-        inside = range_.base <= storage.address < range_.base + RESERVE
+        inside = range_.holds(storage.address)
         symbol = symbols.get(id(storage), RANGE if inside else None)
         if symbol is None and storage.address in crossing:
             symbol = crossing[storage.address] + 1

@@ -7,7 +7,6 @@ always gives fresh containers.
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 import sys
 import weakref
@@ -20,7 +19,7 @@ from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 from sapwood.errors import MisuseError
-from sapwood.tree.kinds import Container, dataclass_parts, named_tuple_parts
+from sapwood.tree.kinds import Container, frozen, kind_of
 from sapwood.tree.weakly import weakly
 
 __all__ = [
@@ -49,10 +48,10 @@ _DEPTH = 200
 def flatten(value: Any, is_array: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
     """Return the leaves of a nest, in order, and its structure.
 
-    Tuples, lists, dicts (`OrderedDict` and `defaultdict` too), deques, named tuples,
-    dataclasses and registered containers are taken apart, except for values that
-    ``is_array`` claims. Raises `MisuseError` for a nest that contains itself, and for
-    other subclasses of the built-in containers.
+    Tuples, lists, dicts, deques, what derives from these, dataclasses, namespaces and
+    registered containers are taken apart, torch's registry included, except for values
+    that ``is_array`` claims. Raises `MisuseError` for a nest that contains itself, and
+    for subclasses of the built-in containers that are made in C.
     """
     return taken_apart(value, is_array)[:2]
 
@@ -207,7 +206,7 @@ def container_of(cls: type) -> Container | None:
 
 
 def _learnt(cls: type) -> Container | None:
-    container = _container(cls)
+    container = kind_of(cls, _frozen_context)
     if _is_firm(cls):
         return _firm.setdefault(cls, container)
     # No Python runs when a class goes: no interrupt then leaves it known.
@@ -231,20 +230,8 @@ def _is_firm(cls: type) -> bool:
     return module is not None and vars(module).get(cls.__name__) is cls
 
 
-def _container(cls: type) -> Container | None:
-    if issubclass(cls, Enum):
-        return None
-    if dataclasses.is_dataclass(cls) and not issubclass(cls, (tuple, list, dict)):
-        return dataclass_parts(cls)
-    if issubclass(cls, tuple) and hasattr(cls, "_make") and hasattr(cls, "_fields"):
-        return named_tuple_parts(cls)
-    if issubclass(cls, (tuple, list, dict, deque)):
-        raise MisuseError(
-            f"{cls.__qualname__} is a {cls.__mro__[-2].__name__} of its own kind, and "
-            "cannot be rebuilt without knowing it. Teach it with "
-            f"sapwood.register_container({cls.__name__}, flatten, unflatten)"
-        )
-    return None
+def _frozen_context(context: Any) -> Hashable:
+    return frozen(context, constant_key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from sapwood.tree.miss import Miss, Why
 from sapwood.tree.node import Node
 from sapwood.tree.parameters import Parameters
 from sapwood.tree.signature import Call
-from sapwood.tree.stats import Stats, Tally
+from sapwood.tree.skips import Skips
+from sapwood.tree.stats import Stats, Tally, stats_of
 from sapwood.tree.timeline import Ran
 from sapwood.units import Size
 
@@ -47,8 +48,11 @@ class Diary:
     ``number`` tells functions apart that have one name.
     """
 
-    def __init__(self, function: str, parameters: Parameters, forest: Forest) -> None:
+    def __init__(
+        self, function: str, parameters: Parameters, forest: Forest, skips: Skips
+    ) -> None:
         self.function, self.parameters, self.forest = function, parameters, forest
+        self.skips = skips
         self.number = forest.number("function")
         self.tally = Tally()
         self.misses: deque[Missing] = deque(maxlen=32)
@@ -142,14 +146,20 @@ class Diary:
         node.signature, pages = self.text(call), node.clobbers.bit_count()
         return self.function, node.signature, len(node.recording.ops), pages
 
-    def passed_through(self, call: Call, reason: str) -> None:
-        """Count a call that ran eagerly and made no recording."""
-        self.tally["passed_through"] += 1
-        self.forest.emit(PassedThrough(self.function, self.text(call), reason))
+    def passed_through(self, call: Call | None, reason: str) -> None:
+        """Count a call that ran eagerly and made no recording; None: of what is none.
+
+        Those that look like one before are counted alone.
+        """
+        self.skips.count(reason)
+        text = "" if call is None else self.text(call)
+        self.forest.emit(PassedThrough(self.function, text, reason))
 
     def escaped(self, node: Node) -> None:
-        """Count the outputs that a replay copied out."""
-        storages = node.outputs.storages
+        """Count the outputs that a replay copied out, if any."""
+        if not node.ferries:
+            return
+        storages = [node.outputs.storages[k] for k in node.copied()]
         self.tally["escaped"] += len(storages)
         size = Size(sum(storage.size for storage in storages))
         self.forest.emit(Escaped(self.function, node.label, len(storages), size))
@@ -168,4 +178,4 @@ class Diary:
 
     def stats(self) -> Stats:
         """Return the counts."""
-        return Stats(**self.tally)
+        return stats_of(self.tally, self.skips.counts)

@@ -12,7 +12,9 @@ from typing import Any
 from sapwood.errors import CaptureError
 from sapwood.tree.ambient import BoundArray, Survey, Surveyor
 from sapwood.tree.containers import flatten
+from sapwood.tree.decide import Deed, Step
 from sapwood.tree.diary import Diary
+from sapwood.tree.families import Families
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
 from sapwood.tree.live.crossing import Rehearsed
@@ -20,9 +22,9 @@ from sapwood.tree.node import Node
 from sapwood.tree.options import Options
 from sapwood.tree.outputs import analyse
 from sapwood.tree.parameters import Parameters
-from sapwood.tree.recorder import plain_changes
-from sapwood.tree.session import Session, Unready
+from sapwood.tree.session import Raised, Session, Unready
 from sapwood.tree.signature import Call
+from sapwood.tree.taking import plain_changes
 from sapwood.tree.watch import Caught, Watched, warm_up
 
 __all__ = ["Eagerly"]
@@ -39,9 +41,12 @@ class Eagerly:
         surveyor: Surveyor,
         diary: Diary,
         forest: Forest,
+        families: Families,
     ) -> None:
+        self.families = families
         self.target, self.options, self.parameters = target, options, parameters
         self.surveyor, self.diary, self.forest = surveyor, diary, forest
+        self.skips = diary.skips
 
     def warm_up(
         self,
@@ -52,9 +57,8 @@ class Eagerly:
         before: Survey,
     ) -> Any:
         """Run a call eagerly and watch what it does; ``before`` surveys it."""
-        tolerant = self.options.tolerant
-        watching = Session(tolerant=tolerant, rehearses=True, holds=before.holds)
-        forest = self.forest
+        forest, strict = self.forest, self.options.fullgraph
+        watching = Session(tolerant=not strict, rehearses=True, holds=before.holds)
         live = Rehearsed(
             watching, forest.adapter, lambda: self._look(args, kwargs), before
         )
@@ -84,24 +88,35 @@ class Eagerly:
             self.diary.passed_through(call, str(error))
         return watched.result
 
-    def unready(
+    def run(
         self,
-        error: Unready,
+        step: Step,
+        failed: CaptureError | None,
         call: Call,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         group: Group,
         before: Survey,
     ) -> Any:
-        """Run a call eagerly that could not be captured yet."""
-        if error.moved:
-            return self.pass_through(call, args, kwargs, error.what)
-        group.unready += 1
-        if group.warm is not None and group.warm.asks and group.unready > 1:
-            # What only captures do is prepared by no warm-up.
-            self.cannot(group, error)
-            return self.pass_through(call, args, kwargs, error.what)
-        return self.warm_up(call, args, kwargs, group, before)
+        """Run a call eagerly, as a step says, or as its recording has ``failed``.
+
+        Nothing of it has run.
+        """
+        skips = step.skips
+        if failed is not None:
+            skips = group.unrecordable or group.failed
+        if skips is not None:
+            lasts = group.unrecordable is not None
+            return self.skip(skips, call, args, kwargs, lasts=lasts)
+        again = isinstance(failed, Unready) and not failed.moved
+        if again or step.deed is Deed.WARM_UP:
+            return self.warm_up(call, args, kwargs, group, before)
+        reason = step.reason if failed is None else str(failed)
+        result = self.pass_through(call, args, kwargs, reason)
+        if isinstance(failed, Raised):  # and an eager run has not
+            group.unrecordable = failed.anew()
+            self.skips.failed(failed, hopeless=not self.families.nodes)
+        return result
 
     def once(
         self, call: Call, group: Group, outcome: CaptureError | Caught | Warm
@@ -124,20 +139,58 @@ class Eagerly:
         return warm_up(self.target(), args, kwargs, self.forest.device, session).result
 
     def cannot(self, group: Group, error: CaptureError) -> None:
-        """Raise a capture error, or remember it where the user said so."""
-        if not self.options.tolerant:
+        """Remember that calls of a group are never recorded, or raise why."""
+        if self.options.fullgraph:
             raise error.anew()
         group.unrecordable = error.anew()
+        self.skips.failed(error, hopeless=not self.families.nodes)
+
+    def skip(
+        self,
+        error: CaptureError,
+        call: Call | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        lasts: bool,
+    ) -> Any:
+        """Run a call eagerly that cannot be recorded, and say so before it runs.
+
+        If that ``lasts``, calls that look like it are not looked at for a while.
+        """
+        if self.options.fullgraph:
+            raise error.anew()
+        if lasts:
+            self.skips.learn(str(error), args, kwargs)
+        self.skips.tell(error)
+        return self.pass_through(call, args, kwargs, str(error))
 
     def pass_through(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
+        self,
+        call: Call | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        reason: str,
     ) -> Any:
         """Run a call eagerly that is not recorded, for a reason."""
         watched = warm_up(self.target(), args, kwargs, self.forest.device, None)
         with self.forest.device.lock:
             self._lease_loosely(watched, None)
-            self._donate(call, watched.result)
+            if call is not None:
+                self._donate(call, watched.result)
             self.diary.passed_through(call, reason)
+        return watched.result
+
+    def plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call eagerly that was counted, and of which nothing more is known."""
+        device = self.forest.device
+        if device.closed:
+            device.check_open(f"the runtime of {self.options.name}")
+        if not self.forest.stepped:
+            return self.target()(*args, **kwargs)
+        watched = warm_up(self.target(), args, kwargs, device, None)
+        with device.lock:
+            self._lease_loosely(watched, None)
         return watched.result
 
     def _lease_loosely(self, watched: Watched, watching: Session | None) -> None:

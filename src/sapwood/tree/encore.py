@@ -9,13 +9,13 @@ the recording's own, and stays. Whatever is not plainly as it was is no encore's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
-from operator import or_
+from functools import partial
+from itertools import accumulate
 from typing import Any, Final
 from weakref import ref
 
 from sapwood.driver.streams import Stream
-from sapwood.memory.storage import CHANGES
+from sapwood.memory.storage import CHANGES, Storage
 from sapwood.tree.again import Again, Parts, Pattern, in_c
 from sapwood.tree.binding import Bindings
 from sapwood.tree.containers import Structure, unflatten
@@ -24,10 +24,16 @@ from sapwood.tree.kept import Kept, Made
 from sapwood.tree.memo import Memo
 from sapwood.tree.node import Node
 from sapwood.tree.outputs import Alias, Constant, Copied, Fresh, Same
-from sapwood.tree.replay import lease_outputs, order, prepare
+from sapwood.tree.replay import (
+    copy_out,
+    escapes,
+    lease_outputs,
+    order,
+    prepare,
+)
 from sapwood.tree.signature import NONE, Arrays, Whereabouts
 from sapwood.tree.spans import Spans
-from sapwood.units import Addr, Mask
+from sapwood.units import Addr
 
 __all__ = ["Encore"]
 
@@ -71,6 +77,7 @@ class Encore:
         "memo",
         "node",
         "patience",
+        "rivals",
     )
 
     def __init__(
@@ -89,11 +96,12 @@ class Encore:
         self._changes = self._aims = -1
         self._missed, self.patience = 0, _PATIENCE
         self._kept: Kept | None = None
-        self._own = Mask(reduce(or_, node.output_masks, 0))
+        self._own = node.passing()
         self._program = _Program.of(node)
         self._spans = Spans.of(node, given, ambient, forest.adapter)
         self.bindings = Bindings(node)
         self.again: Again | None = None
+        self.rivals: Sequence[Node] = ()
         self.era = 0
         self._rest, self._pause, self._played = 1, 1, 0
 
@@ -115,7 +123,7 @@ class Encore:
         plain = all(isinstance(each, _PLAIN) for each in outputs) and not any(
             isinstance(each, Copied) for each in outputs
         )
-        if not plain or node.escapes or node.chain or node.doubtful or node.revokes:
+        if not plain or node.chain or node.doubtful or node.revokes:
             return None
         made = cls(forest, node, given, ambient, memo)
         if before is not None:
@@ -149,10 +157,11 @@ class Encore:
         if arrays is None or lows is None or not (same or self._fits(lows)):
             return None
         stream = forest.device.stream()
-        if stream is not self._stream() or not self._is_free():
+        if stream is not self._stream() or not self._is_free() or self._is_costly():
             return None
         # Any code may run while it is looked: a finaliser's, which may replay, too.
-        era, found = self.era, node.ambient.glance.look()
+        era, escaped = self.era, escapes(forest, node, stream)
+        found = node.ambient.glance.look()
         if found is None or not self._is_there(found) or not self._are_those(arrays):
             return None
         if self.era != era or not self._is_free():
@@ -165,11 +174,12 @@ class Encore:
         self._aim(lows, same=same)
         node.exec.launch(stream.handle)
         kept = self._kept or self._keep(stream)
+        makers = [*kept.makers, *self._flown(escaped, stream)]
         self._missed, self.patience = 0, _PATIENCE
         node.hits += 1
         node.last_used = forest.tick()
         forest.last = node
-        return *self._program.run(kept, arrays, found), found, arrays
+        return *self._program.run(makers, arrays, found), found, arrays
 
     def put_to_c(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
         """Have replays like this one, of these arrays, played in C; say if that is new.
@@ -178,7 +188,7 @@ class Encore:
         done ever more seldom.
         """
         self._rest -= 1
-        if self._rest:
+        if self._rest or self.node.ferries:
             return False
         longer = min(2 * self._pause, _PAUSE_AT_MOST)
         self._pause = 1 if self._played >= _MANY else longer
@@ -286,6 +296,17 @@ class Encore:
             return not live
         return not live & ~self._own and kept.is_idle()
 
+    def _is_costly(self) -> bool:
+        """Return whether one that copies less out may fit."""
+        if self.node.ferries:
+            live = self._forest.device.pages.live
+            for rival in self.rivals:
+                if rival is self.node:
+                    break
+                if not rival.clobbers & live:
+                    return True
+        return False
+
     def _aim(self, lows: Sequence[Addr], *, same: bool) -> None:
         node, exec_ = self.node, self.node.exec
         if not node.aimed or (same and exec_.aims == self._aims):
@@ -297,7 +318,7 @@ class Encore:
 
     def _keep(self, stream: Stream) -> Kept:
         forest, node = self._forest, self.node
-        storages = lease_outputs(forest, node)
+        storages = lease_outputs(forest, node, node.copied())
         for storage in storages:
             storage.writer = stream
         kept = forest.adapter.keep(storages, self._program.made)
@@ -306,40 +327,70 @@ class Encore:
             self.era += 1
         return kept
 
+    def _flown(
+        self, escaped: Mapping[int, Storage], stream: Stream
+    ) -> list[Callable[[], Any]]:
+        """Copy outputs out; return what makes the arrays over the copies."""
+        forest, storages = self._forest, self.node.outputs.storages
+        copy_out(forest, self.node, escaped, stream)
+        for storage in escaped.values():
+            storage.writer = stream
+            forest.leases.begin_loose(storage)
+        make = forest.adapter.make
+        return [
+            partial(
+                make,
+                template,
+                escaped[k],
+                Addr(address + escaped[k].address - storages[k].address),
+            )
+            for k, template, address in self._program.flown
+        ]
+
 
 class _Program:
     """How the result is put together of what a replay makes and what it was given.
 
-    ``made`` are the arrays over new storages. Result and values to bind are picked from
+    ``made`` are the arrays over new storages that stay where they are, ``flown`` those
+    over storages that are copied out. Result and values to bind are picked from
     these, the plain values, and the arrays of the call and of the slots.
     """
 
-    __slots__ = ("made", "pattern")
+    __slots__ = ("flown", "made", "pattern")
 
-    def __init__(self, made: tuple[Made, ...], pattern: Pattern) -> None:
-        self.made, self.pattern = made, pattern
+    def __init__(
+        self, made: tuple[Made, ...], flown: tuple[Made, ...], pattern: Pattern
+    ) -> None:
+        self.made, self.flown, self.pattern = made, flown, pattern
 
     @classmethod
     def of(cls, node: Node) -> _Program:
         """Return the program of a node's outputs."""
         made: list[Made] = []
+        flown: list[Made] = []
+        copied = node.copied()
+        rest = [k for k in range(len(node.outputs.storages)) if k not in copied]
+        number = {k: i for i, k in enumerate(rest)}
         constants: list[Any] = []
         marks: list[tuple[int, int]] = []
         for output in (*node.outputs.leaves, *node.outputs.bound):
             match output:
+                case Fresh(k, template, address) if k in copied:
+                    marks.append((1, len(flown)))
+                    flown.append((k, template, address))
                 case Fresh(k, template, address):
                     marks.append((0, len(made)))
-                    made.append((k, template, address))
+                    made.append((number[k], template, address))
                 case Constant(value):
-                    marks.append((1, len(constants)))
+                    marks.append((2, len(constants)))
                     constants.append(value)
                 case Alias(k):
-                    marks.append((2, k))
+                    marks.append((3, k))
                 case Same(k):
                     marks.append(marks[k])
-        starts = 0, len(made), len(made) + len(constants)
+        starts = [*accumulate(map(len, (made, flown, constants)), initial=0)]
         picks = [starts[kind] + k for kind, k in marks]
-        all_made = picks == [*range(len(made))]
+        all_made = picks == [*range(len(made) + len(flown))]
         pattern = Pattern(
             len(made),
             tuple(constants),
@@ -347,13 +398,16 @@ class _Program:
             len(node.outputs.bound),
             _shape(node.outputs.structure),
         )
-        return cls(tuple(made), pattern)
+        return cls(tuple(made), tuple(flown), pattern)
 
     def run(
-        self, kept: Kept, arrays: Sequence[Any], found: Sequence[Any]
+        self,
+        makers: Sequence[Callable[[], Any]],
+        arrays: Sequence[Any],
+        found: Sequence[Any],
     ) -> tuple[Any, Sequence[Any]]:
         """Return a fresh result, and the values to bind."""
-        pattern, values = self.pattern, [make() for make in kept.makers]
+        pattern, values = self.pattern, [make() for make in makers]
         if pattern.picks is not None:
             pool = [*values, *pattern.constants, *arrays, *found]
             values = [pool[k] for k in pattern.picks]

@@ -77,6 +77,7 @@ class Encores:
                     slots, values, found, self._parameters, args, kwargs
                 )
             self._diary.tally["copied_bytes"] += node.copied_bytes
+            self._diary.escaped(node)
             self._diary.replayed(began, node)
             if encore.put_to_c(arrays, found):
                 self._list()
@@ -133,7 +134,11 @@ class Encores:
         if memo is not None:
             self.forget(node)
             new = Encore.of(self._forest, node, call.given, found.ambient, memo, known)
-            self._ready = (*filter(None, [new]), *self._ready)[:_MANY]
+            if new is not None:
+                new.rivals = self._families.nodes[node][1].nodes
+                ready = (new, *self._ready)[:_MANY]
+                # Those that copy nothing out first, as recordings are.
+                self._ready = tuple(sorted(ready, key=lambda e: bool(e.node.ferries)))
             self._list()
 
     def forget(self, node: Node) -> None:

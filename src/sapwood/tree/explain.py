@@ -23,7 +23,6 @@ def explain_function(
     stats: Stats,
     nodes: Iterable[Node],
     misses: Sequence[Missing],
-    refusals: Iterable[str],
 ) -> str:
     """Return a page about one function: its recordings and its recent misses."""
     replays = count_text(stats.replays, "replay")
@@ -38,8 +37,8 @@ def explain_function(
         lines += _node(node)
     if any(node.apart for node in nodes):
         lines.append(_APART)
-    for refusal in refusals:
-        lines.append(f"  runs eagerly: {refusal}")
+    for reason, count in stats.skipped:
+        lines.append(f"  {count_text(count, 'call')} ran eagerly: {reason}")
     if misses:
         last = "call" if len(misses) == 1 else f"{len(misses)} calls"
         lines.append(f"  the last {last} without a recording:")
@@ -50,6 +49,12 @@ def explain_function(
     return "\n".join(lines)
 
 
+def _copies(node: Node) -> str:
+    if node.escapes or not node.ferries:
+        return ", copies its outputs out" if node.escapes else ""
+    return f", copies {len(node.copied())} of {len(node.output_masks)} outputs out"
+
+
 def _node(node: Node) -> list[str]:
     after = f" after {node.parent}" if node.parent else ""
     ops = sum(len(part.recording.ops) for part in node.parts())
@@ -58,7 +63,7 @@ def _node(node: Node) -> list[str]:
     launches = "launched once" if node.hits == 1 else f"launched {node.hits} times"
     lines = [
         f"  {node.label}{after}: {count_text(ops, 'op')}, {pages}, {launches}"
-        + (", copies its outputs out" if node.escapes else "")
+        + _copies(node)
     ]
     for link in node.chain:
         ops = len(link.part.recording.ops)

@@ -202,12 +202,3 @@ class Families:
                 others |= dict.fromkeys(self._outputs[node])
         live = self.pages.live
         return [e for e in others if e not in mine and not e.mask & live]
-
-    def refusals(self) -> list[str]:
-        """Return why signatures run eagerly that were found not to be recordable."""
-        return [
-            str(group.unrecordable)
-            for groups in self.groups.values()
-            for group in groups
-            if group.unrecordable is not None
-        ]

@@ -28,6 +28,10 @@ __all__ = ["Forest"]
 Forget = Callable[[Node, str | None], None]
 
 
+_forests: weakref.WeakSet[Forest] = weakref.WeakSet()
+"""All there are: addresses belong to the process, whichever runtime has them."""
+
+
 class Keeper(Protocol):
     """Who keeps storages of outputs that may be nobody's."""
 
@@ -48,7 +52,8 @@ class Forest:
     gets an encore after ``encore_from`` replays. ``alone`` refers to the stream that
     all replays ran on, None before the first and once they ran on several. ``quiet``
     are those who replay without telling, till they are asked. ``captor`` is a framework
-    that captures by itself, where this one does.
+    that captures by itself, where this one does. Once it was ``stepped``, outputs of
+    calls that run eagerly are known, too, for a later step to end them.
     """
 
     __slots__ = ("__dict__", "__weakref__", "alone")  # which C looks at
@@ -61,9 +66,10 @@ class Forest:
         *,
         patch_from: int,
         timeline: int,
+        held_beyond: int = 1 << 30,
     ) -> None:
         self.device, self.adapter, self.emit = device, adapter, emit
-        self.patch_from = patch_from
+        self.patch_from, self.held_beyond = patch_from, held_beyond
         self.leases = Leases(device.pages)
         self.nodes: dict[Node, weakref.WeakMethod[Forget]] = {}
         self.last: Node | None = None
@@ -75,13 +81,15 @@ class Forest:
         self._numbers: Counter[str] = Counter()
         self.busy: set[Node] = set()
         self.before_call: Callable[[], None] | None = None
+        self.stepped = False
         self.recorder: Callable[[Any, Forest], Any] | None = None
         self.captor: Captor | None = None
         self._capture_stream: Stream | None = None
         self.kept: dict[Keeper, None] = {}
         self.encore_from = 4
         device.returns.let_go = self._let_go
-        device.pages.reclaim, device.pages.evict = self._reclaim, self._evict
+        device.pages.reclaim, device.pages.evict = self._reclaim, self._evict_anywhere
+        _forests.add(self)
         device.pages.holders = self._holders
 
     def capture_stream(self) -> Stream:
@@ -164,6 +172,27 @@ class Forest:
         elif self.alone is None and not self._on_several:
             self.alone = weakref.ref(stream)
 
+    def is_crowded(self) -> bool:
+        """Return whether kept outputs hold too much beyond their own bytes."""
+        pages, limit = self.device.pages, self.held_beyond
+        if pages.live.bit_count() * pages.page <= limit:
+            return False
+        self._let_go()
+        self.device.returns.drain()
+        beyond = pages.live.bit_count() * pages.page - self.leases.size()
+        return beyond > limit
+
+    def held_of(self, nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
+        """Return which outputs of some recordings somebody holds, by their numbers."""
+        self._let_go()
+        self.device.returns.drain()
+        held = self.leases.addresses()
+        found: dict[Node, frozenset[int]] = {}
+        for node in nodes:
+            storages = enumerate(node.outputs.storages)
+            found[node] = frozenset(k for k, each in storages if each.address in held)
+        return found
+
     def settle(self) -> None:
         """Have all replays counted."""
         for each in list(self.quiet):
@@ -219,9 +248,9 @@ class Forest:
             return True
         if self.device.heap.trim() or self.device.framework.trim():
             return True
-        return self._evict()
+        return self.evict()
 
-    def _evict(self) -> bool:
+    def evict(self) -> bool:
         """Give up the recording whose last use is longest ago, if there is one idle."""
         self.settle()
         idle = (n for n in self.nodes if n not in self.busy and not n.running)
@@ -230,6 +259,24 @@ class Forest:
             return False
         self.fell(node, "memory is short")
         return True
+
+    def _evict_anywhere(self) -> bool:
+        """Give up a recording for its addresses: another runtime's, if need be."""
+        if self.evict():
+            return True
+        kind = self.device.driver.abilities.kind
+        for other in list(_forests):
+            device = other.device
+            if other is self or device.driver.abilities.kind != kind:
+                continue
+            # Whoever has that lock may wait for this one.
+            if device.lock.acquire(blocking=False):
+                try:
+                    if not device.closed and other.evict():
+                        return True
+                finally:
+                    device.lock.release()
+        return False
 
     def _holders(self) -> Holders:
         pages, known = self.device.pages, Mask(0)

@@ -54,10 +54,11 @@ class Group:
 
     ``archive`` is the recording of another process that serves its calls; ``asked``
     says that it was looked for. ``misses`` are the clock readings of the last two
-    calls that no recording fitted, of ``missing`` in all, ``wasted`` counts the
-    recordings that went in a row without a replay, and ``unready`` the captures that
-    another warm-up was wanted for. ``sketch`` is the last capture,
-    where only a comparison of two shows what is an address.
+    calls that no recording fitted, of ``missing`` in all, and ``wasted`` counts the
+    recordings that went in a row without a replay. ``sketch`` is the last capture,
+    where only a comparison of two shows what is an address. ``unrecordable`` is why its
+    calls never are recorded, ``failed`` why the last attempt failed, where another one
+    may not; ``unready`` counts those in a row that could not begin.
     """
 
     def __init__(self, ambient_key: AmbientKey, max_variants: int) -> None:
@@ -67,10 +68,12 @@ class Group:
         self.archive: Archive | None = None
         self.asked = False
         self.unrecordable: CaptureError | None = None
+        self.failed: CaptureError | None = None
+        self.unready = 0
         self.places: list[History] = []
         self.ambient: dict[str, History] = {}
         self.misses: tuple[int, ...] = ()
-        self.missing = self.wasted = self.unready = 0
+        self.missing = self.wasted = 0
         self.sketch: Sketch | None = None
         self._in_vain = False
 
@@ -146,7 +149,7 @@ class Group:
     def add(self, node: Node) -> None:
         """Add a recording; those that copy less are tried first."""
         self.nodes.append(node)
-        self.nodes.sort(key=lambda n: (n.escapes, n.copied_bytes))
+        self.nodes.sort(key=lambda n: (n.escapes, len(n.ferries), n.copied_bytes))
 
     def outdated(self) -> list[Node]:
         """Return the nodes that fix a place which comes from too many addresses."""

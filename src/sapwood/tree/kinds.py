@@ -1,4 +1,4 @@
-"""How the instances of one class are taken apart; those of dataclasses, named tuples.
+"""How the instances of classes are taken apart that are no built-in containers.
 
 What is kept for a class does not keep the class.
 """
@@ -6,14 +6,21 @@ What is kept for a class does not keep the class.
 from __future__ import annotations
 
 import dataclasses
+import sys
 import weakref
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MemberDescriptorType, SimpleNamespace
+from typing import Any, Final
 
-from sapwood.errors import InternalError
+from sapwood.errors import InternalError, MisuseError
 
-__all__ = ["Container", "dataclass_parts", "named_tuple_parts"]
+__all__ = ["Container", "frozen", "kind_of"]
+
+_HEAP: Final = 1 << 9
+"""Of the flags of a class: it was made by a class statement, or could have been."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +28,225 @@ class Container:
     """How the instances of one class are taken apart and put together.
 
     ``flatten(value)`` gives the children and a hashable rest, ``unflatten(rest,
-    children)`` a fresh value, ``labels(rest, count)`` what a path adds per child.
+    children)`` a fresh value, ``labels(rest, count)`` what a path adds per child. It is
+    ``portable`` if the rest means the same in another process.
     """
 
     flatten: Callable[[Any], tuple[Sequence[Any], Any]]
     unflatten: Callable[[Any, list[Any]], Any]
     labels: Callable[[Any, int], Iterable[str]]
+    portable: bool = True
+
+
+_factory: Final[Any] = vars(defaultdict)["default_factory"].__get__
+_maxlen: Final[Any] = vars(deque)["maxlen"].__get__
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What somebody else's registration keeps of a value; compared as frozen."""
+
+    frozen: Hashable
+    context: Any = field(compare=False)
+
+
+def _indices(_: Any, count: int) -> Iterable[str]:
+    return [f"[{index}]" for index in range(count)]
+
+
+def pytree_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container | None:
+    """Return how torch's registry of containers takes a class apart, if it knows it.
+
+    Torch is asked where the program has loaded it; ``frozen`` gives what a context is
+    compared by.
+    """
+    known: Any = getattr(sys.modules.get("torch.utils._pytree"), "SUPPORTED_NODES", {})
+    node = known.get(cls)
+    if node is None:
+        return None
+    take_apart, put_together = node.flatten_fn, node.unflatten_fn
+
+    def parts(value: Any) -> tuple[Sequence[Any], Hashable]:
+        children, context = take_apart(value)
+        return tuple(children), Context(frozen(context), context)
+
+    return Container(
+        parts,
+        lambda rest, children: put_together(children, rest.context),
+        _indices,
+        portable=False,
+    )
+
+
+def struct_parts(cls: Any) -> Container:
+    """Return how tuples are taken apart whose class is made in C."""
+    kept = weakref.ref(cls)
+    return Container(
+        lambda value: (tuple(value), None),
+        lambda _, children: _alive(kept)(children),
+        _indices,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """How instances of what derives from a built-in container are filled, past init.
+
+    ``parts(value)`` gives the items and a hashable rest of its own, ``filled(cls,
+    rest, items)`` a new instance.
+    """
+
+    parts: Callable[[Any], tuple[Sequence[Any], Any]]
+    filled: Callable[[Any, Any, list[Any]], Any]
+
+
+def _dict_parts(value: Any) -> tuple[Sequence[Any], Any]:
+    # The keys in their own order, which a subclass's methods are not asked for.
+    found = dict(OrderedDict.items(value)) if isinstance(value, OrderedDict) else value
+    return tuple(dict.values(found)), tuple(dict.keys(found))
+
+
+def _default_parts(value: Any) -> tuple[Sequence[Any], Any]:
+    items, keys = _dict_parts(value)
+    return items, (_factory(value), keys)
+
+
+def _deque_parts(value: Any) -> tuple[Sequence[Any], Any]:
+    return [*deque.__iter__(value)], _maxlen(value)
+
+
+def _filled_dict(cls: Any, keys: Any, items: list[Any]) -> Any:
+    base: Any = OrderedDict if issubclass(cls, OrderedDict) else dict
+    made = base.__new__(cls)
+    for key, item in zip(keys, items, strict=True):
+        base.__setitem__(made, key, item)
+    return made
+
+
+def _filled_default(cls: Any, rest: Any, items: list[Any]) -> Any:
+    factory, keys = rest
+    made = defaultdict.__new__(cls)
+    defaultdict.__init__(made, factory)
+    for key, item in zip(keys, items, strict=True):
+        dict.__setitem__(made, key, item)
+    return made
+
+
+def _filled_list(cls: Any, _: Any, items: list[Any]) -> Any:
+    made: Any = list.__new__(cls)
+    list.extend(made, items)
+    return made
+
+
+def _filled_deque(cls: Any, maxlen: Any, items: list[Any]) -> Any:
+    made: Any = deque.__new__(cls)
+    deque.__init__(made, items, maxlen)
+    return made
+
+
+_BASES: Final[dict[type, _Base]] = {
+    defaultdict: _Base(_default_parts, _filled_default),
+    dict: _Base(_dict_parts, _filled_dict),
+    list: _Base(lambda value: (list.copy(value), None), _filled_list),
+    deque: _Base(_deque_parts, _filled_deque),
+    tuple: _Base(
+        lambda value: (tuple.__getitem__(value, slice(None)), None),
+        lambda cls, _, items: tuple.__new__(cls, items),
+    ),
+}
+
+
+def _slots_of(classes: Iterable[type]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for each in classes
+        for name, member in vars(each).items()
+        if isinstance(member, MemberDescriptorType)
+    )
+
+
+def subclass_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container | None:
+    """Return how what derives from a built-in container is taken apart, if it can be.
+
+    By its items and its attributes; it is put together past its own ``__init__``.
+    None where it is made in C, and may keep anything.
+    """
+    built_in = next(base for base in _BASES if issubclass(cls, base))
+    between = cls.__mro__[: cls.__mro__.index(built_in)]
+    if not all(k.__flags__ & _HEAP or k is OrderedDict for k in between):
+        return None
+    base, kept, slots = _BASES[built_in], weakref.ref(cls), _slots_of(between)
+
+    def parts(value: Any) -> tuple[Sequence[Any], Hashable]:
+        items, rest = base.parts(value)
+        more = getattr(value, "__dict__", {})
+        names = [*more, *(name for name in slots if hasattr(value, name))]
+        held = [getattr(value, n) if n in slots else more[n] for n in names]
+        told = rest, len(items), tuple(names)
+        return (*items, *held), Context(frozen(told), told)
+
+    def put_together(rest: Any, children: list[Any]) -> Any:
+        own, count, names = rest.context
+        made = base.filled(_alive(kept), own, children[:count])
+        for name, child in zip(names, children[count:], strict=True):
+            if name in slots:
+                object.__setattr__(made, name, child)
+            else:
+                made.__dict__[name] = child
+        return made
+
+    def labels(rest: Any, count: int) -> Iterable[str]:
+        _, items, names = rest.context
+        return [*_indices(None, items), *(f".{name}" for name in names)][:count]
+
+    return Container(parts, put_together, labels, portable=False)
+
+
+def _is_struct(cls: type) -> bool:
+    """Return whether a class of tuples is made in C: nothing else is in there.
+
+    Torch's registry makes plain tuples of its sizes.
+    """
+    return hasattr(cls, "n_sequence_fields") or not cls.__flags__ & _HEAP
+
+
+def kind_of(cls: type, frozen: Callable[[Any], Hashable]) -> Container | None:
+    """Return how the instances of a class are taken apart; None: they are leaves.
+
+    Raises `MisuseError` for what derives from a container, and may keep more.
+    """
+    if issubclass(cls, Enum):
+        return None
+    built_in = issubclass(cls, (tuple, list, dict, deque))
+    if issubclass(cls, tuple) and _is_struct(cls):
+        return struct_parts(cls)
+    known = pytree_parts(cls, frozen)
+    if known is not None:
+        return known
+    if cls is SimpleNamespace or (dataclasses.is_dataclass(cls) and not built_in):
+        return dataclass_parts(cls)
+    if not built_in:
+        return None
+    if issubclass(cls, tuple) and hasattr(cls, "_make") and hasattr(cls, "_fields"):
+        return named_tuple_parts(cls)
+    known = subclass_parts(cls, frozen)
+    if known is None:
+        raise MisuseError(
+            f"{cls.__qualname__} is a container that is made in C, and cannot be "
+            "rebuilt. Teach it with "
+            f"sapwood.register_container({cls.__name__}, flatten, unflatten)"
+        )
+    return known
+
+
+def frozen(value: Any, key: Callable[[Any], Hashable]) -> Hashable:
+    """Return what plain nests are compared by; ``key`` gives it of what is in them."""
+    if type(value) in {list, tuple}:
+        return (type(value), *(frozen(each, key) for each in value))
+    if isinstance(value, dict):
+        pairs = ((key(k), frozen(v, key)) for k, v in value.items())
+        return (type(value), *pairs)
+    return key(value)
 
 
 def named_tuple_parts(cls: Any) -> Container:
@@ -40,9 +260,11 @@ def named_tuple_parts(cls: Any) -> Container:
 
 
 def dataclass_parts(cls: type) -> Container:
-    """Return how instances of a dataclass are taken apart, by their attributes."""
+    """Return how dataclasses and namespaces are taken apart, by their attributes."""
     kept = weakref.ref(cls)
-    fields = tuple(each.name for each in dataclasses.fields(cls))
+    fields: tuple[str, ...] = ()
+    if dataclasses.is_dataclass(cls):
+        fields = tuple(each.name for each in dataclasses.fields(cls))
 
     def parts(value: Any) -> tuple[Sequence[Any], Hashable]:
         more = getattr(value, "__dict__", {})
@@ -51,7 +273,8 @@ def dataclass_parts(cls: type) -> Container:
         return [getattr(value, name) for name in names], tuple(names)
 
     def filled(names: tuple[str, ...], children: list[Any]) -> Any:
-        value: Any = object.__new__(_alive(kept))
+        own = _alive(kept)
+        value: Any = own.__new__(own) if own is SimpleNamespace else object.__new__(own)
         for name, child in zip(names, children, strict=True):
             # Frozen dataclasses forbid their own setattr.
             object.__setattr__(value, name, child)

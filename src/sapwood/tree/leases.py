@@ -16,7 +16,7 @@ from sapwood.driver.streams import Stream
 from sapwood.memory.pages import Pages
 from sapwood.memory.range import Range
 from sapwood.memory.storage import CHANGES, Storage
-from sapwood.units import Addr, Mask
+from sapwood.units import Addr, Mask, Size
 
 __all__ = ["Lease", "Leases", "rehearsal"]
 
@@ -72,6 +72,10 @@ class Leases:
         """Remember an output in ordinary memory, to be revoked with the others."""
         self._loose.add(storage)
 
+    def size(self) -> Size:
+        """Return how many bytes the outputs have whose pages are held."""
+        return Size(sum(storage.size for storage in self.addresses().values()))
+
     def addresses(self) -> dict[Addr, Storage]:
         """Return the outputs that are held, by their addresses."""
         held = [lease.storage() for lease in self._held if lease.storage is not None]
@@ -85,10 +89,6 @@ class Leases:
         # Whoever clobbers the pages next waits for those who may still read them.
         self.pages.used(streams, lease.mask)
         self.pages.drop(lease.mask)
-        # Ranges that were closed while the pages were live, be it through another.
-        if self.pages.lingering:
-            for range_ in [r for r in self.pages.lingering if r.mask & lease.mask]:
-                range_.close()
 
     def revoke(self, why: str, keep: Container[Storage]) -> None:
         """End all leases but those on the storages to ``keep``."""

@@ -13,6 +13,7 @@ from sapwood.graphs.exec import Exec
 from sapwood.graphs.recording import Recording
 from sapwood.memory.range import Range
 from sapwood.tree.ambient import Ambient, Slot
+from sapwood.tree.ferry import Ferry
 from sapwood.tree.outputs import Outputs
 from sapwood.tree.roles import Role
 from sapwood.tree.signature import Whereabouts
@@ -45,12 +46,12 @@ class Node:
     """One recording, linked, with its footprint and counters.
 
     ``places`` are the arguments' and behind them the ambient arrays'; ``escapes``
-    says that new storages are copied out after every replay; ``clobbers`` are the
-    pages that a replay overwrites; ``took`` and ``spent`` are the nanoseconds of host
-    time of the call that made it, and of ``timed`` replays; ``revokes`` the places
-    whose leases it ends; of the places ``used`` the first ``used_arguments`` are
-    arguments'. ``expected`` are the addresses of all arguments, where all
-    of them are fixed.
+    says that all new storages are copied out after every replay, ``ferries`` which are,
+    if any; ``clobbers`` are the pages that a replay overwrites; ``took`` and ``spent``
+    are the nanoseconds of host time of the call that made it, and of ``timed`` replays;
+    ``revokes`` the places whose leases it ends; of the places ``used`` the first
+    ``used_arguments`` are arguments'. ``expected`` are the addresses of all arguments,
+    where all of them are fixed.
 
     A recording with live parts is a ``chain``, and this node its first part, which
     answers for all: its ``places`` and ``clobbers`` are those of the whole. ``held``
@@ -91,6 +92,7 @@ class Node:
     last_used: int = 0
     made: int = 0
     held: Mask = field(default=Mask(0))
+    ferries: tuple[Ferry, ...] = ()
     chain: tuple[Link, ...] = ()
     running: int = 0
     doubtful: bool = False
@@ -144,8 +146,13 @@ class Node:
 
     def passing(self) -> Mask:
         """Return the pages of this part that a call needs until it is over."""
-        masks = () if self.escapes else self.output_masks
+        copied = self.copied()
+        masks = (m for k, m in enumerate(self.output_masks) if k not in copied)
         return Mask(reduce(or_, masks, self.held))
+
+    def copied(self) -> frozenset[int]:
+        """Return which of the new storages are copied out after every replay."""
+        return frozenset(k for ferry in self.ferries for k in ferry.storages)
 
     def roles(self) -> Sequence[Role]:
         """Return the role of every place."""

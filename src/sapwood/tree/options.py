@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Options"]
 
@@ -11,7 +11,8 @@ __all__ = ["Options"]
 class Options:
     """How a function is graphed, as the user said.
 
-    ``tolerant`` functions run eagerly where they cannot be recorded.
+    Where they cannot be recorded, ``fullgraph`` functions raise, and others run
+    eagerly; ``told`` are the reasons that were warned of, of all objects of a method.
     """
 
     name: str
@@ -19,5 +20,6 @@ class Options:
     pinned: tuple[str, ...] = ()
     max_variants: int = 4
     max_recordings: int = 64
-    tolerant: bool = False
+    fullgraph: bool = False
     verify: int = 0
+    told: set[str] = field(default_factory=set, compare=False, repr=False)

@@ -12,8 +12,10 @@ from sapwood.tree.decide import Step
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group
 from sapwood.tree.parameters import Parameters
-from sapwood.tree.recorder import Order
 from sapwood.tree.signature import Call
+from sapwood.tree.taking import (
+    Order,
+)
 
 __all__ = ["place_order"]
 
@@ -48,6 +50,7 @@ def place_order(
             donated=donated,
             escapes=step.escapes,
             candidates=candidates,
+            copies=step.copies,
         ),
         names=[" and ".join(names[k] for k in group) for group in call.given.groups()],
         pinned=pinned,

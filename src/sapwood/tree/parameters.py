@@ -94,6 +94,14 @@ class Parameters:
             found[name if name not in found else f"{self._more}[{name!r}]"] = value
         return found
 
+    def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether Python takes such arguments for the function."""
+        try:
+            self.bind(args, kwargs)
+        except TypeError:
+            return False
+        return True
+
     def describe(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], adapter: Adapter
     ) -> Call:

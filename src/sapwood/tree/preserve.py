@@ -32,8 +32,12 @@ class Preserved:
             self._copy(copy, storage)
 
     def differing(self) -> list[Storage]:
-        """Return the storages whose bytes are not those that were saved."""
-        return [s for s, copy in self._copies if self._bytes(s) != self._bytes(copy)]
+        """Return the storages whose bytes are not those that were saved.
+
+        What nobody may use any more, as it was donated, has none that count.
+        """
+        usable = [(each, copy) for each, copy in self._copies if each.stale is None]
+        return [s for s, copy in usable if self._bytes(s) != self._bytes(copy)]
 
     def _copy(self, source: Storage, target: Storage) -> None:
         stream = self.device.stream()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -17,70 +17,32 @@ from sapwood.tree.accounts import check_allocations, read
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.ambient import (
     Ambient,
-    BoundArray,
-    Change,
     Slot,
-    Survey,
-    undo_bound,
 )
 from sapwood.tree.apart import outcome_of
-from sapwood.tree.build import Drawing, Plan, build
+from sapwood.tree.build import Drawing, build
 from sapwood.tree.confirm import Sketch, confirmed
-from sapwood.tree.containers import flatten, unflatten
+from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
-from sapwood.tree.group import Group, Warm
+from sapwood.tree.group import Warm
 from sapwood.tree.node import Node
 from sapwood.tree.outputs import Outputs, analyse, each_anew
-from sapwood.tree.refill import refilled
 from sapwood.tree.repack import repacked
 from sapwood.tree.roles import History, Role, assign
-from sapwood.tree.session import Session, Unready
-from sapwood.tree.signature import Arrays, Call, Place, look
-from sapwood.tree.stage import landing, late_stages, stand_ins
-from sapwood.tree.uncollected import uncollected
-from sapwood.tree.watch import Capture, Captured, Caught
+from sapwood.tree.signature import Arrays, Place, look
+from sapwood.tree.stage import landing, late_stages, reserved, stand_ins
+from sapwood.tree.taking import Order, Taken, settled, take
+from sapwood.tree.watch import Capture, Caught, unrepeated
 from sapwood.units import Addr
 
 __all__ = [
-    "Order",
     "Recorded",
     "RecordedParts",
-    "Taken",
     "ambient_roles",
     "argument_roles",
-    "plain_changes",
     "record",
-    "settled",
-    "take",
     "used_by",
-    "with_leaves",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be recorded, and how.
-
-    ``names`` are those of the call's places; ``pinned`` the places that the user
-    declared so; ``anywhere`` as in `Step`. ``before`` is the survey of the call.
-    """
-
-    fn: Callable[..., Any]
-    plan: Plan
-    names: Sequence[str]
-    pinned: frozenset[int]
-    group: Group
-    anywhere: bool
-    before: Survey
-    bind: Callable[[tuple[Any, ...], Mapping[str, Any]], Mapping[str, object]]
-    survey: Callable[[Mapping[str, object]], Survey]
-
-    def check_same(self, now: Survey) -> None:
-        """Raise `Unready` where other arrays are one than when the order was made."""
-        given, nests = self.plan.call.given.arrays, self.plan.call.nests
-        key = self.before.key_with(given, nests)
-        if now.key_with(given, nests)[1:] != key[1:]:
-            raise Unready("another thread has bound a slot meanwhile", moved=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +76,9 @@ def record(order: Order, forest: Forest) -> Recorded:
     """Capture a call and build a node; nothing of it has run.
 
     Raises `CaptureError`, `DriverError` or `OutOfMemory`, and then no trace is left
-    but what the function's own Python did to plain values.
+    of it in what the function is known to reach.
     """
-    device = forest.device
-    range_ = Range.reserve(device.pages)
+    range_ = reserved(order.group, order.plan.call.given, forest)
     try:
         return _record_into(range_, order, forest)
     except BaseException:
@@ -144,13 +105,33 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
     roles = argument_roles(order, places, forest)
     stages, arrays = stand_ins(given, places, roles, range_, device, adapter)
     taken = _take(order, forest, range_, arrays)
-    captured, lines = taken.captured, taken.captured.session.lines
+    with taken.or_nothing():
+        staged = _Staged(places, roles, stages, arrays)
+        return _built(range_, order, forest, staged, taken)
+
+
+class _Staged(NamedTuple):
+    """A call's places, their roles, and what stands in for arrays in its capture."""
+
+    places: Sequence[Place]
+    roles: tuple[Role, ...]
+    stages: dict[int, Storage]
+    arrays: Sequence[Array]
+
+
+def _built(
+    range_: Range, order: Order, forest: Forest, staged: _Staged, taken: Taken
+) -> Recorded:
+    """Build a node of what was captured."""
+    device, adapter, captured = forest.device, forest.adapter, taken.captured
+    places, roles, stages, arrays = staged
     try:
-        bound, error = settled(taken)
+        bound, error = settled(taken, forest)
         values = [change.new for change in bound]
         ambient = _ambient(taken, values, forest)
         read_by = look([slot.read() for slot in ambient.arrays], adapter)
         everything = [*places, *read_by.places(adapter)]
+        lines = captured.session.lines
         recording = read(captured.graph, lines, everything, stages, range_, device)
     finally:
         device.driver.destroy_graph(captured.graph)
@@ -159,23 +140,23 @@ def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
     starts = range_.base, *_starts(everything, stages)
     sketch = Sketch(recording, (*order.names, *names), starts)
     roles = _of_what_is_known((*roles, *more), sketch, order, forest)
-    stages |= late_stages(everything, roles, stages, range_, device)
-    if captured.error is None:
-        check_allocations(outputs, stages, range_, forest)
-        recording = repacked(recording, captured, starts, range_, device)
-    drawing = Drawing(
-        plan=order.plan,
-        recording=recording,
-        outputs=outputs,
-        places=everything,
-        names=sketch.names,
-        roles=roles,
-        stages=stages,
-        ambient=ambient,
-        ambient_arrays=read_by,
-    )
-    node = build(drawing, range_, device)
-    _sketched(order, sketch, node, forest)
+    with unrepeated(error):
+        stages |= late_stages(everything, roles, stages, range_, device)
+        if captured.error is None:
+            check_allocations(outputs, stages, range_, forest)
+            recording = repacked(recording, captured, starts, range_, device)
+        drawing = Drawing(
+            plan=order.plan,
+            recording=recording,
+            outputs=outputs,
+            places=everything,
+            names=sketch.names,
+            roles=roles,
+            stages=stages,
+            ambient=ambient,
+            ambient_arrays=read_by,
+        )
+        node = _sketched(order, sketch, build(drawing, range_, device), forest)
     outcome = error or outcome_of(order.group.warm, captured.session, outputs)
     return Recorded(node, read_by, tuple(change.slot for change in bound), outcome)
 
@@ -186,10 +167,11 @@ def _starts(places: Sequence[Place], stages: Mapping[int, Storage]) -> Iterator[
         yield landing(stages[i], place) if i in stages else place.lo
 
 
-def _sketched(order: Order, sketch: Sketch, node: Node, forest: Forest) -> None:
+def _sketched(order: Order, sketch: Sketch, node: Node, forest: Forest) -> Node:
     """Remember a capture where only another one shows what is an address."""
     if not _is_exact(forest):
         order.group.sketched(sketch, node)
+    return node
 
 
 def _is_exact(forest: Forest) -> bool:
@@ -215,65 +197,6 @@ def _patchable(order: Order, forest: Forest, places: Sequence[Place]) -> list[bo
         return [place.hi - place.lo >= forest.patch_from for place in places]
     # A copy is copied back there, too: for all that is known, it is written.
     return [order.group.hopeful] * len(places)
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A captured call, and what the function read before and after it."""
-
-    captured: Captured
-    before: Survey
-    after: Survey
-
-
-def take(
-    order: Order, forest: Forest, capture: Capture, arrays: Sequence[Array]
-) -> Taken:
-    """Have a call captured with other arrays in it; slots are not restored yet."""
-    args, kwargs = with_leaves(order.plan.call, arrays)
-    arguments = order.bind(args, kwargs)
-    # Not that of the order: others may have bound slots since it was made.
-    before = order.survey(arguments)
-    order.check_same(before)
-    session = Session(tolerant=False, holds=before.holds)
-    try:
-        with uncollected():
-            captured = capture.run(order.fn, args, kwargs, session)
-    except BaseException:
-        changes = order.survey(arguments).changes_since(before)
-        undo_bound(changes)
-        capture.written = plain_changes(changes)
-        raise
-    try:
-        after = order.survey(arguments)
-        try:
-            shown = _as_it_is(captured.result, forest.adapter)
-        except BaseException:
-            undo_bound(after.changes_since(before))
-            raise
-        return Taken(replace(captured, result=shown), before, after)
-    except BaseException:
-        forest.device.driver.destroy_graph(captured.graph)
-        raise
-
-
-def _as_it_is(result: Any, adapter: Adapter) -> Any:
-    """Return a result of which nothing changes when what it bound is unbound."""
-    leaves, structure = flatten(result, adapter.is_array)
-    return unflatten(structure, leaves)
-
-
-def settled(
-    taken: Taken,
-) -> tuple[Sequence[BoundArray], CaptureError | Caught | None]:
-    """Unbind what the function bound, and say what went wrong in its Python.
-
-    The replay binds again; until then all is as before the call.
-    """
-    changes = taken.after.changes_since(taken.before)
-    undo_bound(changes)
-    bound = [change for change in changes if isinstance(change, BoundArray)]
-    return bound, _error(taken.captured, changes)
 
 
 def _ambient(taken: Taken, bound: Sequence[Any], forest: Forest) -> Ambient:
@@ -314,17 +237,6 @@ def argument_roles(
     )
 
 
-def with_leaves(
-    call: Call, arrays: Sequence[Array]
-) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return the arguments of a call with other arrays in it."""
-    leaves = list(call.leaves)
-    for position, array in zip(call.positions, arrays, strict=True):
-        leaves[position] = array
-    args, kwargs = refilled(call.structure, leaves, call.leaves, call.containers)
-    return args, kwargs
-
-
 def _take(
     order: Order, forest: Forest, range_: Range, arrays: Sequence[Array]
 ) -> Taken:
@@ -335,31 +247,10 @@ def _take(
         return take(order, forest, capture, arrays)
     except DriverError:
         forest.renew_capture_stream()
+        if capture.written is not None:
+            # Another run, if only an eager one, would go on from there.
+            raise capture.written.anew() from None
         raise
-
-
-def _error(
-    captured: Captured, changes: Sequence[Change]
-) -> CaptureError | Caught | None:
-    if captured.session.unrecordable is not None:
-        if captured.error is not None:
-            captured.error.taken()
-        # The function did not get any further, whatever it made of the exception.
-        raise captured.session.unrecordable.anew()
-    captured.check_raised()
-    return captured.error or plain_changes(changes)
-
-
-def plain_changes(changes: Sequence[Change]) -> CaptureError | None:
-    """Return an error that names the first slot bound to a plain value, if any."""
-    for change in changes:
-        if not isinstance(change, BoundArray):
-            return CaptureError(
-                f"{change}: the function writes {change.path}, which no replay "
-                "would repeat",
-                remedy=change.remedy,
-            )
-    return None
 
 
 def used_by(

@@ -9,7 +9,7 @@ from sapwood.graphs.recording import Recording
 from sapwood.memory.blocks import ALIGNMENT
 from sapwood.memory.device import Device
 from sapwood.memory.planner import Buffer, largest_first
-from sapwood.memory.range import HALF, Range
+from sapwood.memory.range import Range
 from sapwood.tree.layout import lay_out
 from sapwood.tree.watch import Captured
 from sapwood.units import Addr, Size
@@ -34,7 +34,9 @@ def repacked(
     known = len(captured.session.lines) == len(recording.ops)
     if not known or not driver.abilities.exact_addresses:
         return recording
-    made = [each for each in captured.made if each.address < range_.base + HALF]
+    if not range_.whole:
+        return recording
+    made = [each for each in captured.made if each.address < range_.base + range_.half]
     found = lay_out(recording, made, range_.kept(), range_.base, _packed)
     if found is None or not range_.loose(found[1])[1]:
         return recording

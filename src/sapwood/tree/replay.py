@@ -5,19 +5,24 @@ Everything that may fail comes before the commit, which only assigns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import Storage
+from sapwood.tree.ferry import landed
 from sapwood.tree.forest import Forest
 from sapwood.tree.leases import Lease
 from sapwood.tree.node import Node
 from sapwood.tree.signature import Arrays
 from sapwood.units import Addr
 
+_NONE: Final[Mapping[int, Storage]] = {}
+
 __all__ = [
     "Done",
+    "copy_out",
+    "escapes",
     "lease_outputs",
     "order",
     "prepare",
@@ -49,16 +54,11 @@ def replay(
     stream = device.stream()
     lows = prepare(node, given, ambient, stream)
     device.pages.claim(stream, node.clobbers)
-    escaped = _escape_storages(forest, node, stream) if node.escapes else None
-    if escaped is not None and node.made:
-        lows = [*lows, *(storage.address for storage in escaped)]
+    escaped = escapes(forest, node, stream)
+    if node.made:
+        lows = [*lows, *(escaped[k].address for k in range(len(escaped)))]
     launch(node, lows, stream)
-    if escaped is not None:
-        for storage, new in zip(node.outputs.storages, escaped, strict=True):
-            if storage.size and not node.made:
-                device.driver.copy(
-                    new.address, storage.address, storage.size, stream.handle
-                )
+    copy_out(forest, node, escaped, stream)
     return _commit(forest, node, given, ambient, stream, escaped, carried)
 
 
@@ -123,13 +123,29 @@ def launch(node: Node, lows: Sequence[Addr], stream: Stream) -> None:
     node.exec.launch(stream.handle)
 
 
-def _escape_storages(forest: Forest, node: Node, stream: Stream) -> list[Storage]:
+def copy_out(
+    forest: Forest, node: Node, escaped: Mapping[int, Storage], stream: Stream
+) -> None:
+    """Copy the outputs that escape to their storages, after the launch."""
+    copy = forest.device.driver.copy
+    for start, size, numbers in node.ferries:
+        first = numbers[0]
+        moved = escaped[first].address - node.outputs.storages[first].address
+        if size and not node.made:
+            copy(Addr(start + moved), start, size, stream.handle)
+
+
+def escapes(forest: Forest, node: Node, stream: Stream) -> Mapping[int, Storage]:
+    """Return the storages of outputs that are copied out, by their number."""
+    if not node.ferries:
+        return _NONE
+    found: dict[int, Storage] = {}
     forest.busy.add(node)
     try:
-        return [
-            forest.device.allocate_on_heap(storage.size, stream)
-            for storage in node.outputs.storages
-        ]
+        for ferry in node.ferries:
+            new = landed(forest.device, ferry, node.outputs.storages, stream)
+            found |= zip(ferry.storages, new, strict=True)
+        return found
     finally:
         forest.busy.discard(node)
 
@@ -140,14 +156,15 @@ def _commit(
     given: Arrays,
     ambient: Arrays,
     stream: Stream,
-    escaped: list[Storage] | None,
+    escaped: Mapping[int, Storage],
     carried: Sequence[Storage],
 ) -> Done:
-    storages = lease_outputs(forest, node) if escaped is None else escaped
+    leased = iter(lease_outputs(forest, node, escaped))
+    for storage in escaped.values():
+        forest.leases.begin_loose(storage)
+    storages = [escaped.get(k) or next(leased) for k in range(len(node.output_masks))]
     for storage in storages:
         storage.writer = stream
-        if escaped is not None:
-            forest.leases.begin_loose(storage)
     node.hits += 1
     node.last_used = forest.tick()
     forest.last = node
@@ -160,11 +177,17 @@ def _commit(
     return Done(result, values, storages)
 
 
-def lease_outputs(forest: Forest, node: Node) -> list[Storage]:
-    """Return new storages of a node's outputs, which hold their pages."""
+def lease_outputs(forest: Forest, node: Node, escaped: Container[int]) -> list[Storage]:
+    """Return new storages of those outputs of a node that have not ``escaped``.
+
+    They hold their pages.
+    """
     leases, returns = forest.leases, forest.device.returns
     storages: list[Storage] = []
-    for new, mask in zip(node.outputs.storages, node.output_masks, strict=True):
+    masks = zip(node.outputs.storages, node.output_masks, strict=True)
+    for k, (new, mask) in enumerate(masks):
+        if k in escaped:
+            continue
         lease = Lease(leases, node.range, mask)
         storage = Storage(new.address, new.size, lease, returns)
         leases.begin(lease, storage)

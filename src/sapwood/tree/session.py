@@ -23,6 +23,8 @@ from sapwood.units import Addr, Size
 __all__ = [
     "Broken",
     "LivePart",
+    "Midway",
+    "Raised",
     "Session",
     "Unready",
     "Use",
@@ -82,6 +84,22 @@ class Unready(CaptureError):
         return Unready(self.what, where=self.where, moved=self.moved)
 
 
+class Midway(CaptureError):
+    """A recording failed when parts of the call had run: it cannot run once more."""
+
+    def anew(self) -> Midway:
+        """Return the same error without a traceback."""
+        return Midway(self.what, where=self.where, remedy=self.remedy)
+
+
+class Raised(CaptureError):
+    """A function raised where it was captured; maybe because it was."""
+
+    def anew(self) -> Raised:
+        """Return the same error without a traceback."""
+        return Raised(self.what, where=self.where, remedy=self.remedy)
+
+
 class Use(NamedTuple):
     """How ops use a storage, and the line that the first of them came from."""
 
@@ -102,13 +120,13 @@ class Session:
     many ops which one ran, on what and with what result. ``lines`` are those of the
     ops that were given to the device, ``spans`` the bytes of those that were not.
     Where the framework says so itself, ``used`` are the storages that ops use, ``made``
-    those of a warm-up that were first seen as what an op gives, and ``room`` the bytes
-    of everything that was allocated; ``code`` is what a compiler
-    has made of parts of the function, behind what tells it apart. If it ``prepares``
-    what later calls find ready, a warm-up shows nothing of those. ``untold`` counts
-    what was captured and is no op's: it may use, and write, whatever can be reached.
-    ``constants`` are what the ops of a capture read of the host; ``holds`` says of a
-    value whether it is guarded.
+    those of a warm-up that were first seen as what an op gives; ``room`` is how many
+    bytes a capture is likely to need for what was allocated; ``code`` is what a
+    compiler has made of parts of the function, behind what tells it apart. If it
+    ``prepares`` what later calls find ready, a warm-up shows nothing of those.
+    ``untold`` counts what was captured and is no op's: it may use, and write, whatever
+    can be reached. ``constants`` are what the ops of a capture read of the host;
+    ``holds`` says of a value whether it is guarded.
     ``asks`` says that somebody asked whether a capture is on, who may do other work in
     one. A session that ``rehearses``, as warm-ups do, finds nothing unrecordable from
     then on: only a capture does. ``as_captured`` is the answer, where none is on.

@@ -9,14 +9,27 @@ from sapwood.memory.device import Device
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array
+from sapwood.tree.forest import Forest
+from sapwood.tree.group import Group
 from sapwood.tree.roles import Role
 from sapwood.tree.signature import Arrays, Place
 from sapwood.units import Addr, Size
 
-__all__ = ["landing", "late_stages", "spoil", "stand_ins"]
+__all__ = [
+    "landing",
+    "late_stages",
+    "reserved",
+    "spoil",
+    "stand_ins",
+]
 
 ALIGNMENT: Final = 512
 """A staged place keeps its address modulo this, so that it is as aligned."""
+
+
+HEADROOM: Final = Size(256 << 20)
+"""What is reserved beyond what temporaries need: where larger extents are idle, more is
+mapped than they need."""
 
 
 def _stage(
@@ -25,6 +38,23 @@ def _stage(
     """Allocate room for a place; ``late``: after capture."""
     size = Size(place.hi - place.lo + place.lo % ALIGNMENT)
     return range_.allocate(size, device.stream(), device.returns, line=None, late=late)
+
+
+def reserved(
+    group: Group, given: Arrays, forest: Forest, lent: Size | None = None
+) -> Range:
+    """Reserve what a capture of a call on such arrays is likely to need.
+
+    Where a framework allocates by itself, so much is ``lent`` to it.
+    """
+    pages, places, warm = forest.device.pages, given.places(forest.adapter), group.warm
+    if warm is None and lent is None:
+        return Range.reserve(pages)
+    staged = sum(place.hi - place.lo + 2 * ALIGNMENT for place in places)
+    room = 0 if warm is None or lent is not None else warm.room
+    # Of what is reserved for them a half is lent.
+    stays = room if lent is None else 2 * lent
+    return Range.reserve(pages, Size(room + staged + HEADROOM), Size(stays))
 
 
 def landing(storage: Storage, place: Place) -> Addr:

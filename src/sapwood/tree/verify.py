@@ -11,10 +11,12 @@ from sapwood.tree.adapter import Adapter
 from sapwood.tree.ambient import BoundArray, Change, Survey, undo_bound
 from sapwood.tree.containers import constant_key, flatten
 from sapwood.tree.forest import Forest
+from sapwood.tree.group import Group
+from sapwood.tree.node import Node
 from sapwood.tree.preserve import Preserved
 from sapwood.tree.signature import Call
 
-__all__ = ["reachable", "verified"]
+__all__ = ["distrust", "reachable", "verified"]
 
 _REMEDY: Final = (
     "Most likely the function reads what no guard sees: a file, the time, a random "
@@ -84,3 +86,10 @@ def _key(leaf: Any, adapter: Adapter) -> Hashable:
     if adapter.is_array(leaf):
         return adapter.layout(leaf), adapter.bits(leaf)
     return constant_key(leaf)
+
+
+def distrust(forest: Forest, group: Group, node: Node) -> None:
+    """Forget what was recorded under the same values as a node that was wrong."""
+    group.warm = group.archive = None
+    for each in list(group.nodes):
+        forest.fell(each, f"a replay of {node.label} was not as an eager run")

@@ -8,24 +8,44 @@ done to memory.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.streams import Fork, Stream, outside
 from sapwood.errors import CaptureError, DriverError, InternalError
+from sapwood.memory.blocks import ALIGNMENT
 from sapwood.memory.device import Device, routed
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
+from sapwood.tree.group import Warm
 from sapwood.tree.layout import Made
-from sapwood.tree.session import Session, current, entered, user_line
-from sapwood.units import Size
+from sapwood.tree.session import (
+    Session,
+    current,
+    entered,
+    raising_line,
+    user_line,
+)
+from sapwood.units import Size, align_up
 
-__all__ = ["Allocations", "Capture", "Captured", "Caught", "Watched", "warm_up"]
+__all__ = [
+    "Allocations",
+    "Capture",
+    "Captured",
+    "Caught",
+    "Watched",
+    "unrepeated",
+    "warm_up",
+]
 
 Function = Callable[..., Any]
+
+SCATTERED: Final = 4
+"""How many times what is alive at once lies, at a guess, in as many bytes."""
 
 _PLAIN: Final = {bool, bytes, complex, float, int, str, type(None)}
 
@@ -42,6 +62,7 @@ class Caught:
         # What an array holds cannot be told while anything is captured.
         plain = all(type(each) in _PLAIN for each in error.args)
         self.text = repr(error) if plain else type(error).__name__
+        self.where = raising_line(error)
 
     @property
     def is_ordinary(self) -> bool:
@@ -62,6 +83,22 @@ class Caught:
             raise error
         finally:
             del error
+
+
+@contextmanager
+def unrepeated(error: CaptureError | Caught | Warm | None) -> Iterator[None]:
+    """Raise ``error``, if there was one before a driver's: nothing is to run again.
+
+    What an ordinary exception had come to has no trace; written values have.
+    """
+    try:
+        yield
+    except DriverError:
+        if isinstance(error, CaptureError):
+            raise error.anew() from None
+        if isinstance(error, Caught) and not error.is_ordinary:
+            error.reraise()
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,31 +127,32 @@ class Captured(Watched):
     graph: GraphHandle
     made: tuple[Made, ...]
 
-    def check_raised(self) -> None:
-        """Raise where a function that asks has raised what plain calls may not raise.
-
-        It asks whether a capture is on.
-        """
-        if self.error is None or not (self.session.asks and self.error.is_ordinary):
-            return
-        self.error.taken()
-        raise CaptureError(
-            f"it raises {self.error.text} while it is captured, and what it calls asks "
-            "whether a capture is on",
-            remedy="Look for torch.cuda.is_current_stream_capturing() in what it calls",
-        )
-
 
 class Allocations:
     """The allocations of a watched function, in order, held weakly."""
 
     def __init__(self) -> None:
         self._made: list[weakref.ref[Storage]] = []
+        self._all = self._alive = self._most = 0
 
     def add(self, storage: Storage) -> Storage:
         """Note an allocation, and return it."""
-        self._made.append(weakref.ref(storage))
+        size = align_up(max(storage.size, 1), ALIGNMENT)
+        self._made.append(weakref.ref(storage, partial(self._gone, size)))
+        self._all += size
+        self._alive += size
+        self._most = max(self._most, self._alive)
         return storage
+
+    def _gone(self, size: int, _: object) -> None:
+        self._alive -= size
+
+    def room(self) -> Size:
+        """Return how much they need, if they are made again: a guess, on the safe side.
+
+        They lie scattered where those between them have gone, but not without end.
+        """
+        return Size(min(self._all, SCATTERED * self._most))
 
     def count(self) -> int:
         """Return how many there were."""
@@ -187,6 +225,8 @@ def warm_up(
         device.framework.watched(device.allocate),
     ):
         result = fn(*args, **kwargs)
+    if session is not None:
+        session.room = Size(session.room + allocations.room())
     alive = allocations.alive()
     return Watched(result, None, session, tuple(alive.values()), frozenset(alive))
 
@@ -195,8 +235,8 @@ class Capture:
     """The capture of one function; what runs live interrupts it.
 
     ``allocations`` are those of the function, in order. Those that are expected to
-    stay are on the heap if it ``escapes``. ``written`` is said of the first slot that
-    the function gave a plain value before the capture failed.
+    stay are on the heap if it ``escapes``. ``written`` is said of the first change
+    that could not be put back when the capture failed.
     """
 
     def __init__(

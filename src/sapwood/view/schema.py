@@ -59,6 +59,7 @@ _FUNCTION = Fields(
         "evicted": _WHOLE,
         "copied_bytes": _WHOLE,
         "escaped": _WHOLE,
+        "skipped": Each(Fields({"reason": _TEXT, "calls": _WHOLE})),
     }
 )
 

@@ -189,9 +189,9 @@ def test_what_cupy_cannot_capture_is_refused(rt, cp):
         "cuBLAS": lambda x: cp.ones((2, 2)) @ cp.ones((2, 2)) * x[0],
         "cuSOLVER": lambda x: cp.linalg.solve(x.reshape(2, 2), x[:2]),
     }
-    other = rt.graph(lambda x: x + 2)
+    other = rt.graph(lambda x: x + 2, fullgraph=True)
     for word, program in programs.items():
-        f = rt.graph(program)
+        f = rt.graph(program, fullgraph=True)
         with pytest.raises(sw.CaptureError, match=word) as caught:
             for _ in range(3):
                 f(x)
@@ -204,7 +204,7 @@ def test_what_cupy_cannot_capture_is_refused(rt, cp):
 def test_an_array_that_nothing_names_is_refused(rt):
     """An address in an op that no name leads to is found, whoever launched it."""
     secret = itertools.repeat(rt.array(np.ones(4)))
-    f, x = rt.graph(lambda x: x * next(secret)), rt.array(np.ones(4))
+    f, x = rt.graph(lambda x: x * next(secret), fullgraph=True), rt.array(np.ones(4))
     with pytest.raises(sw.CaptureError, match="neither an argument nor reachable"):
         for _ in range(3):
             f(x)

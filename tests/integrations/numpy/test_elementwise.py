@@ -195,3 +195,31 @@ def test_random_expressions_equal_numpy(lab, data):
             break
         host, array = steps[number](host, first), steps[number](array, second)
         lab.same(array, host, number)
+
+
+@pytest.mark.parametrize("scalar", SCALARS, ids=repr)
+def test_where_takes_numbers_as_numpy_does(lab, scalar):
+    """Those that the dtype does not hold wrap around, or are refused, as there."""
+    for kind in DTYPES:
+        pair = lab.pair(kind, (3, 4))
+        lab.agree(lambda x: np.where(x > 0, x, scalar), pair, what=kind)
+        lab.agree(lambda x: np.where(x > 0, scalar, x), pair, what=kind)
+
+
+@pytest.mark.parametrize("other", [None, "x", b"x"], ids=repr)
+@pytest.mark.parametrize("layout", ["c", "f", "strided", "broadcast"])
+def test_what_no_element_equals(lab, other, layout):
+    """Comparing is elementwise, whatever it is that an array is compared with."""
+    for shape, kind in itertools.product([(3, 4), (0, 3), (1, 3), ()], "f?D"):
+        pair = lab.pair(kind, shape, layout if shape else "c")
+        lab.agree(lambda x: x == other, pair)
+        lab.agree(lambda x: x != other, pair)
+        lab.agree(lambda x: other == x, pair)
+
+
+def test_errors_of_calls_name_what_was_called(lab):
+    """And no function behind it."""
+    x = lab.up(np.ones((2, 2)))
+    for call in (lambda: x.sum(2, 3, 4, 5), lambda: np.sum(x, 2, 3, 4, 5)):
+        with pytest.raises(TypeError, match=r"^numpy\.sum\(\) takes"):
+            call()

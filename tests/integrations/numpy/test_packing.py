@@ -27,7 +27,7 @@ shapes = st.lists(st.integers(0, 5), max_size=3)
 places = shapes.flatmap(
     lambda shape: st.builds(
         lambda address, strides, dtype: Place(
-            address, (tuple(shape), tuple(strides), dtype, True)
+            address, (tuple(shape), tuple(strides), dtype, True, True)
         ),
         st.integers(1 << 20, 1 << 47),
         st.lists(st.integers(-999, 999), min_size=len(shape), max_size=len(shape)),

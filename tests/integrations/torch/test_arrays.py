@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 import pytest
 
@@ -110,6 +111,26 @@ def test_views_of_one_storage_are_of_one_of_torchs(adapter, returns):
     one.fill_(5)
     assert two.tolist() == [5, 5, 0, 0]
     assert one.untyped_storage()._cdata == two.untyped_storage()._cdata
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.complex128])
+def test_where_a_refused_tensor_lay_is_known(adapter, returns, monkeypatch, dtype):
+    """By its storage and its place there; only torch built with CUDA refuses one."""
+    memory = torch.zeros(24, dtype=dtype)
+    size = Size(memory.untyped_storage().nbytes())
+    storage = Storage(Addr(memory.data_ptr()), size, Token(), returns)
+    whole = adapter.make(adapter.template(memory), storage, storage.address)
+    views = [whole, whole[2:], whole.view(6, 4).t()[1:]]
+    before = [adapter.span(each) for each in views]
+
+    def refuse(_):
+        raise RuntimeError("refused")
+
+    monkeypatch.setattr(sys.modules[type(adapter).__module__], "_where", refuse)
+    with pytest.raises(RuntimeError, match="refused"):
+        adapter.span(whole)
+    storage.revoke("a later step() began")
+    assert [adapter.span(each) for each in views] == before
 
 
 def test_nothing_is_remembered_of_what_is_gone(adapter):

@@ -338,7 +338,7 @@ def test_numbers_of_the_host_are_right_or_refused(rt, same):
     """What compiled code reads on the host it keeps on the device, or is refused."""
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         fn = torch.compile(lambda x: x * x.sum().item())
-        f = rt.graph(lambda x: fn(x))
+        f = rt.graph(lambda x: fn(x), fullgraph=True)
         for _ in range(8):
             x = randn(8)
             refused = None

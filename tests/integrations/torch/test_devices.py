@@ -89,13 +89,13 @@ def test_tensors_of_another_gpu_are_refused(runtimes):
     one, two = runtimes
     here, there = on(0, 8), on(1, 8)
     for rt, wrong, place in ((one, there, "cuda:0"), (two, here, "cuda:1")):
-        f = rt.graph(lambda x: x * 2)
+        f = rt.graph(lambda x: x * 2, fullgraph=True)
         with pytest.raises((sw.MisuseError, TypeError), match=place):
             f(wrong)
         right = there if wrong is here else here
         for _ in range(4):
             assert torch.equal(f(right), right * 2)
-        g = rt.graph(lambda: wrong * 2)  # noqa: B023 - called in this very turn
+        g = rt.graph(lambda: wrong * 2, fullgraph=True)  # noqa: B023 - called in this very turn
         with pytest.raises((sw.CaptureError, sw.MisuseError, TypeError), match=place):
             for _ in range(3):
                 g()

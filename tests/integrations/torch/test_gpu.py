@@ -418,7 +418,7 @@ def test_frozen_parameters_are_noticed(rt, same):
 
 
 def fails(rt, fn, *args, match, calls=3):
-    f = rt.graph(fn)
+    f = rt.graph(fn, fullgraph=True)
     with pytest.raises((sw.CaptureError, TypeError), match=match):
         for _ in range(calls):
             f(*args)
@@ -556,7 +556,7 @@ def test_no_gradient_stays_of_a_capture_that_had_too_little_room(rt):
             torch.cuda.caching_allocator_delete(at)
             (x * x).sum().backward()
 
-    f, x = rt.graph(greedy), randn(64, 64, requires_grad=True)
+    f, x = rt.graph(greedy, fullgraph=True), randn(64, 64, requires_grad=True)
     f(x)
     x.grad = None
     with pytest.raises(sw.CaptureError, match="leaves a gradient on an argument"):

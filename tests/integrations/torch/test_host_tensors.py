@@ -67,7 +67,7 @@ def test_a_change_by_the_function_is_refused(torch, rt):
         count.add_(1)
         return x + 1
 
-    graphed, x = rt.graph(f), rt.array(np.zeros(3))
+    graphed, x = rt.graph(f, fullgraph=True), rt.array(np.zeros(3))
     with pytest.raises(sw.CaptureError, match="count"):
         for _ in range(3):
             graphed(x)
@@ -110,6 +110,6 @@ def test_no_operation_is_run_to_compare_one(torch):
 
 def test_as_an_argument_it_is_refused(torch, rt):
     """With what to pass instead."""
-    f = rt.graph(lambda x, w: x + float(w.sum()))
+    f = rt.graph(lambda x, w: x + float(w.sum()), fullgraph=True)
     with pytest.raises(TypeError, match=r"tensor of torch.*rt\.array"):
         f(rt.array(np.zeros(3)), torch.ones(3))

@@ -56,7 +56,7 @@ def three():
 def test_a_host_read_is_refused_on_call_one(rt, same, read):
     """It raises a `CaptureError` that names the line and the remedy, at once."""
     fn, x = READS[read], three()
-    f = rt.graph(fn)
+    f = rt.graph(fn, fullgraph=True)
     for _ in range(3):
         with pytest.raises(sw.CaptureError) as caught:
             f(x)
@@ -86,17 +86,17 @@ def test_the_line_is_the_one_that_reads(rt):
     lines, first = inspect.getsourcelines(inner)
     expected = first + next(i for i, line in enumerate(lines) if "# the line" in line)
     with pytest.raises(sw.CaptureError) as caught:
-        rt.graph(f)(three())
+        rt.graph(f, fullgraph=True)(three())
     assert caught.value.where == f"{__file__}:{expected}"
 
 
 @pytest.mark.parametrize("read", ["if", "mask", "numpy", "format"])
 def test_the_runtime_is_as_before(rig, rt, same, read):
     """A refused call leaves memory, handles and other recordings as they were."""
-    x, other = three(), rt.graph(lambda x: x + 1)
+    x, other = three(), rt.graph(lambda x: x + 1, fullgraph=True)
     for _ in range(3):
         other(x)
-    f = rt.graph(READS[read])
+    f = rt.graph(READS[read], fullgraph=True)
     with pytest.raises(sw.CaptureError):
         f(x)
     gc.collect()
@@ -125,7 +125,11 @@ def test_what_is_read_in_the_capture_alone(rig, rt, same):
             y = y * y.sum().item()
         return y
 
-    f, x, other = rt.graph(fn), three(), rt.graph(lambda x: x + 1)
+    f, x, other = (
+        rt.graph(fn, fullgraph=True),
+        three(),
+        rt.graph(lambda x: x + 1, fullgraph=True),
+    )
     for _ in range(3):
         other(x)
     f(x)
@@ -144,16 +148,17 @@ def test_what_is_read_in_the_capture_alone(rig, rt, same):
     assert seen[-1] == seen[-2]
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 @pytest.mark.parametrize("read", READS)
 def test_unsupported_calls_pass_through(rt, bits, read):
-    """With ``on_unsupported="eager"`` the call does what the plain function does."""
+    """Unless ``fullgraph=True`` the call does what the plain function does."""
     ran = threading.Semaphore(0)
 
     def counted(x):
         ran.release()
         return READS[read](x)
 
-    f = rt.graph(counted, on_unsupported="eager")
+    f = rt.graph(counted)
     for i in range(5):
         x = three() + i
         assert bits(f(x)) == bits(READS[read](x))
@@ -165,9 +170,10 @@ def test_unsupported_calls_pass_through(rt, bits, read):
     assert any(isinstance(e, events.PassedThrough) for e in rt.events())
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_a_branch_on_a_value_follows_the_value(rt, same):
     """What passes through is never stale: each call takes its own branch."""
-    f = rt.graph(_if, on_unsupported="eager")
+    f = rt.graph(_if)
     for i in range(8):
         x = three() * (-1 if i % 3 == 0 else 1)
         same(f(x), x.abs())
@@ -183,7 +189,7 @@ def test_a_swallowed_error_is_still_an_error(rt):
             scale = 1.0
         return x * scale
 
-    g = rt.graph(f)
+    g = rt.graph(f, fullgraph=True)
     for _ in range(4):
         with pytest.raises(sw.CaptureError):
             g(three())
@@ -193,7 +199,7 @@ def test_a_swallowed_error_is_still_an_error(rt):
 def test_host_reads_of_closed_over_tensors(rt):
     """What is read need not be an argument."""
     limit = torch.ones(1, device="cuda")
-    f = rt.graph(lambda x: x * float(limit[0]))
+    f = rt.graph(lambda x: x * float(limit[0]), fullgraph=True)
     with pytest.raises(sw.CaptureError):
         f(three())
 
@@ -218,14 +224,13 @@ ENTERING = {
 UNSEEN = itertools.repeat(torch.ones(3))
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 @pytest.mark.parametrize("tolerant", [True, False])
 @pytest.mark.parametrize("how", ENTERING)
 def test_host_data_entering_is_refused(rt, same, how, tolerant):
     """Data that a function brings would be old in every replay."""
     fn, more = ENTERING[how], (rt,) if how == "array" else ()
-    g = rt.graph(
-        lambda x, n: fn(x, n, *more), on_unsupported="eager" if tolerant else "raise"
-    )
+    g = rt.graph(lambda x, n: fn(x, n, *more), fullgraph=not tolerant)
     for n in range(4):
         x = three()
         if tolerant:
@@ -249,12 +254,13 @@ HIDDEN = {
 """What waits, or brings data, inside of one operation."""
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 @pytest.mark.parametrize("tolerant", [True, False])
 @pytest.mark.parametrize("how", HIDDEN)
 def test_what_waits_in_an_operation_is_refused(rt, same, how, tolerant):
     """By the capture at the latest, with the line; eagerly it goes on."""
     fn, x = HIDDEN[how], three()
-    f = rt.graph(fn, on_unsupported="eager" if tolerant else "raise")
+    f = rt.graph(fn, fullgraph=not tolerant)
     if tolerant:
         for i in range(5):
             same(f(x), fn(x))
@@ -265,7 +271,7 @@ def test_what_waits_in_an_operation_is_refused(rt, same, how, tolerant):
                 f(x)
         assert caught.value.where.startswith(__file__)
         del caught
-    other = rt.graph(lambda x: x + 3)
+    other = rt.graph(lambda x: x + 3, fullgraph=True)
     for _ in range(4):
         same(other(x), x + 3)
     assert f.stats().recordings == f.stats().replays == 0
@@ -274,7 +280,7 @@ def test_what_waits_in_an_operation_is_refused(rt, same, how, tolerant):
 @pytest.mark.parametrize("how", HIDDEN)
 def test_what_waits_in_an_operation_is_refused_on_call_one(rt, how):
     """It would be best to say so at once."""
-    f, x, refused = rt.graph(HIDDEN[how]), three(), False
+    f, x, refused = rt.graph(HIDDEN[how], fullgraph=True), three(), False
     try:
         f(x)
     except sw.CaptureError:
@@ -282,6 +288,7 @@ def test_what_waits_in_an_operation_is_refused_on_call_one(rt, how):
     assert refused
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 @pytest.mark.parametrize("wait", ["runtime", "device"])
 def test_waiting_inside(rt, same, wait):
     """A wait, which no replay would do, is refused by then when it is captured."""
@@ -294,12 +301,12 @@ def test_waiting_inside(rt, same, wait):
             torch.cuda.synchronize()
         return y
 
-    g, x = rt.graph(f), three()
+    g, x = rt.graph(f, fullgraph=True), three()
     with pytest.raises(sw.CaptureError) as caught:
         for _ in range(3):
             g(x)
     assert caught.value.where.startswith(__file__)
-    h = rt.graph(f, on_unsupported="eager")
+    h = rt.graph(f)
     for _ in range(4):
         same(h(x), x + 1)
 
@@ -316,7 +323,7 @@ def test_a_foreign_tensor_is_refused(rt, same):
         y = x + 1
         return y * next(source)  # the line
 
-    g = rt.graph(f)
+    g = rt.graph(f, fullgraph=True)
     with pytest.raises(sw.CaptureError) as caught:
         for _ in range(3):
             g(x)
@@ -327,11 +334,12 @@ def test_a_foreign_tensor_is_refused(rt, same):
     assert g.stats().recordings == 0
     del caught
     same((secret, x), (torch.full_like(secret, 5.0), torch.ones_like(x)))
-    other = rt.graph(lambda x: x * 2)
+    other = rt.graph(lambda x: x * 2, fullgraph=True)
     for _ in range(4):
         same(other(x), x * 2)
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_a_foreign_tensor_that_is_written(rt, same):
     """So is one that is only written; with ``"eager"`` it is written once a call."""
     secret, x = torch.zeros(4, device="cuda"), torch.ones(4, device="cuda")
@@ -341,13 +349,13 @@ def test_a_foreign_tensor_that_is_written(rt, same):
         next(source).add_(x)
         return x * 1
 
-    g = rt.graph(f, on_unsupported="eager")
+    g = rt.graph(f)
     for i in range(5):
         g(x)
         same(secret, torch.full_like(secret, i + 1.0))
     assert g.stats().recordings == 0
     with pytest.raises(sw.CaptureError):
-        h = rt.graph(f)
+        h = rt.graph(f, fullgraph=True)
         for _ in range(3):
             h(x)
 
@@ -355,7 +363,7 @@ def test_a_foreign_tensor_that_is_written(rt, same):
 def test_a_foreign_tensor_is_no_result(rt):
     """Nor may one be returned that nothing names, though no operation uses it."""
     source, x = itertools.repeat(torch.zeros(4, device="cuda")), three()
-    f = rt.graph(lambda x: (x + 1, next(source)))
+    f = rt.graph(lambda x: (x + 1, next(source)), fullgraph=True)
     with pytest.raises(sw.CaptureError):
         for _ in range(3):
             f(x)

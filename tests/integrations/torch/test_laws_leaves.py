@@ -365,7 +365,8 @@ def test_the_pieces_of_one_call_differ_from_those_of_another(alike):
 def test_a_host_array_is_refused(rt, same, calls):
     """One of NumPy's or on the CPU is a `TypeError`, at any depth and at any time."""
     numpy = pytest.importorskip("numpy")
-    f, x = rt.graph(lambda x, more=None: (x + 1, more)), torch.ones(3, device="cuda")
+    f = rt.graph(lambda x, more=None: (x + 1, more), fullgraph=True)
+    x = torch.ones(3, device="cuda")
     for _ in range(calls):
         f(x)
     before = f.stats()

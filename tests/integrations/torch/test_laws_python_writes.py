@@ -82,9 +82,9 @@ def test_a_python_write_is_refused_by_name(rt, write, how):
     slot, fn = WRITES[write]
     o, x = Counted(), torch.zeros(2, device="cuda")
     if how == "closed over":
-        f, args = rt.graph(lambda x: fn(o, x)), (x,)
+        f, args = rt.graph(lambda x: fn(o, x), fullgraph=True), (x,)
     else:
-        f, args = rt.graph(lambda o, x: fn(o, x)), (o, x)
+        f, args = rt.graph(lambda o, x: fn(o, x), fullgraph=True), (o, x)
     with pytest.raises(sw.CaptureError, match=re.escape(slot)) as caught:
         for _ in range(2):
             f(*args)
@@ -104,18 +104,19 @@ def test_a_module_that_counts_is_refused_by_name(rt):
             self.calls += 1
             return x + 1
 
-    f, x = rt.graph(Counting()), torch.zeros(2, device="cuda")
+    f, x = rt.graph(Counting(), fullgraph=True), torch.zeros(2, device="cuda")
     with pytest.raises(sw.CaptureError, match=r"self\.calls"):
         for _ in range(2):
             f(x)
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 @pytest.mark.parametrize("write", WRITES)
 def test_a_python_write_passes_through(rt, same, write):
-    """With ``on_unsupported="eager"`` each call writes once, as the plain one does."""
+    """Unless ``fullgraph=True`` each call writes once, as the plain one does."""
     _, fn = WRITES[write]
     o, p, x = Counted(), Counted(), torch.zeros(2, device="cuda")
-    f = rt.graph(lambda x: fn(o, x), on_unsupported="eager")
+    f = rt.graph(lambda x: fn(o, x))
     for _ in range(5):
         same(f(x), x + 1)
         if write not in ("global", "closure", "class"):
@@ -133,9 +134,9 @@ def test_a_value_that_changes_by_itself_is_refused(rt, draw, where):
     """A number that no guard sees may be neither baked in nor returned."""
     x = torch.ones(2, device="cuda")
     if where == "constant":
-        f = rt.graph(lambda x: x * draw())
+        f = rt.graph(lambda x: x * draw(), fullgraph=True)
     else:
-        f = rt.graph(lambda x: (x + 1, draw()))
+        f = rt.graph(lambda x: (x + 1, draw()), fullgraph=True)
     with pytest.raises(sw.CaptureError):
         for _ in range(3):
             f(x)
@@ -150,12 +151,15 @@ def test_an_allocation_that_survives_without_a_slot(rt, same):
         keep.held = x * 2
         return x + 1
 
-    g, x = rt.graph(f), torch.zeros(128, device="cuda", dtype=torch.float64)
+    g, x = (
+        rt.graph(f, fullgraph=True),
+        torch.zeros(128, device="cuda", dtype=torch.float64),
+    )
     with pytest.raises(sw.CaptureError, match="1 KiB"):
         for _ in range(3):
             g(x)
     del keep.held
-    h = rt.graph(lambda x: x + 3)
+    h = rt.graph(lambda x: x + 3, fullgraph=True)
     for _ in range(4):
         same(h(x), x + 3)
 
@@ -193,7 +197,7 @@ def test_memory_given_to_a_tensor_is_taken_back(rt):
         weight.data = x * 2
         return x + 1
 
-    f, refused = rt.graph(fn), ""
+    f, refused = rt.graph(fn, fullgraph=True), ""
     f(x)
     before = weight.data
     try:

@@ -99,6 +99,7 @@ def test_a_compiled_graph_is_one_operation(watch):
 
 
 @pytest.mark.usefixtures("generated")
+@pytest.mark.deep
 def test_compiled_training_is_told(watch):
     """Backward is a compiled graph, too; what is between and behind them is seen."""
     linear = nn.Linear(8, 8)
@@ -263,6 +264,7 @@ def test_nothing_is_compiled_in_a_capture(adapter_of):
     assert torch.equal(double(x), x * 2)
 
 
+@pytest.mark.deep
 def test_what_others_compile_is_theirs(watch):
     """That another thread compiles says nothing of the function that is watched."""
     torch._dynamo.reset()

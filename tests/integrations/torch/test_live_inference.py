@@ -219,7 +219,7 @@ def test_a_live_part_switches_the_mode_of_a_module(rt, settles):
         switch(h)
         return model(h), h
 
-    f = rt.graph(fn)
+    f = rt.graph(fn, fullgraph=True)
     for _ in range(14):
         x = torch.randn(4, device="cuda")
         try:

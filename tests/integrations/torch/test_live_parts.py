@@ -387,7 +387,7 @@ def test_what_a_live_part_binds_is_not_found(rt):
         renew(h)
         return h * state["c"]
 
-    f, x = rt.graph(fn), torch.ones(3, device="cuda")
+    f, x = rt.graph(fn, fullgraph=True), torch.ones(3, device="cuda")
     assert f(x).tolist() == [8, 8, 8]
     with pytest.raises(sw.CaptureError, match=r"finds state\['c'\] by itself"):
         f(x)
@@ -474,7 +474,7 @@ def test_another_kind_of_result(rt, other, when):
         x += measure(x)
         return x * 1
 
-    f = rt.graph(fn)
+    f = rt.graph(fn, fullgraph=True)
     for call in range(7):
         y += 1
         if call == when:
@@ -588,7 +588,7 @@ def test_inside_a_stream_of_the_functions_own(rt):
         torch.cuda.current_stream().wait_stream(side)
         return y
 
-    f, x = rt.graph(fn), torch.ones(3, device="cuda")
+    f, x = rt.graph(fn, fullgraph=True), torch.ones(3, device="cuda")
     assert f(x).tolist() == [3] * 3
     with pytest.raises(sw.CaptureError, match="another stream than the call's"):
         f(x)
@@ -606,7 +606,7 @@ def test_on_a_thread_of_autograds(rt):
         return y.grad
 
     with pytest.raises(sw.CaptureError, match="another thread"):
-        rt.graph(fn)(torch.ones(3, device="cuda"))
+        rt.graph(fn, fullgraph=True)(torch.ones(3, device="cuda"))
     gc.collect()
 
 

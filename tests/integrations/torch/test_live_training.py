@@ -295,7 +295,7 @@ def test_live_parts_in_the_backward_pass(rt, where, cuda):
 
     step(torch.ones(2, 4, device="cuda"))
     each = len(seen)
-    f = rt.graph(step)
+    f = rt.graph(step, fullgraph=True)
     for _ in range(6):
         seen.clear()
         x = torch.randn(2, 4, device="cuda")
@@ -337,7 +337,7 @@ def test_a_scheduler_steps_live(rt, same, network):
         return model, sgd, step
 
     (eager, one, plain), (graphed, two, fn) = made(lambda f: f), made(sw.eager)
-    f, refused = rt.graph(fn, max_variants=8), []
+    f, refused = rt.graph(fn, max_variants=8, fullgraph=True), []
     for _ in range(24):
         x = torch.randn(8, 16, device="cuda")
         expected = plain(x)

@@ -68,13 +68,13 @@ def test_a_live_part_under_such_modes(rt, name):
             note(h)
         return h + 1
 
-    f, x = rt.graph(fn), torch.ones(4, device="cuda")
+    f, x = rt.graph(fn, fullgraph=True), torch.ones(4, device="cuda")
     with pytest.raises(sw.CaptureError, match="no replay does") as caught:
         for _ in range(3):
             f(x)
     assert name in str(caught.value)
     total = sw.eager(lambda h: h.sum())
-    g = rt.graph(lambda x: total(x * 2) + 1)
+    g = rt.graph(lambda x: total(x * 2) + 1, fullgraph=True)
     with STRANGE[name]():
         for _ in range(4):
             assert g(x).tolist() == 9

@@ -14,6 +14,7 @@ import sapwood as sw
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
+SKIP = "ignore::sapwood.GraphSkipWarning"
 pytestmark = [
     pytest.mark.gpu,
     # Torch's own, where it imports parts of itself.
@@ -159,20 +160,21 @@ def test_a_read_before_the_question_refuses(rt):
         answers.append(capturing())
         return x * total
 
-    g, x = rt.graph(f), torch.ones(3, device="cuda")
+    g, x = rt.graph(f, fullgraph=True), torch.ones(3, device="cuda")
     for _ in range(3):
         with pytest.raises(sw.CaptureError, match="host"):
             g(x)
     assert not any(answers)
 
 
+@pytest.mark.filterwarnings(SKIP)
 def test_a_read_that_the_capture_meets_refuses(rt, same):
     """Who asks, and reads all the same, runs eagerly, at the user's line."""
 
     def f(x):
         return x * (2 if is_tracing() else 1) * float(x.sum())
 
-    g = rt.graph(f, on_unsupported="eager")
+    g = rt.graph(f)
     for i in range(5):
         x = torch.ones(3, device="cuda") + i
         same(g(x), f(x))
@@ -180,6 +182,7 @@ def test_a_read_that_the_capture_meets_refuses(rt, same):
     assert "on the host" in g.explain()
 
 
+@pytest.mark.filterwarnings(SKIP)
 def test_an_error_of_captures_alone(rt, same):
     """Code that will not be captured raises in captures: eagerly it goes on."""
 
@@ -188,7 +191,7 @@ def test_an_error_of_captures_alone(rt, same):
             raise RuntimeError("not to be captured")
         return x * 2
 
-    g, x = rt.graph(f, on_unsupported="eager"), torch.ones(3, device="cuda")
+    g, x = rt.graph(f), torch.ones(3, device="cuda")
     for _ in range(4):
         same(g(x), x * 2)
     assert g.stats().replays == 0
@@ -224,6 +227,7 @@ def test_verified_against_the_work_of_captures(rt):
     assert f.stats().replays >= 2
 
 
+@pytest.mark.filterwarnings(SKIP)
 def test_an_optimizer_that_cannot_be_captured(rt, bits):
     """Its step asks, and raises in a capture; the training goes on eagerly."""
 
@@ -242,8 +246,7 @@ def test_an_optimizer_that_cannot_be_captured(rt, bits):
         step, x = graph(step), torch.ones(2, 4, device="cuda")
         return [bits(step(x), *model.parameters()) for _ in range(5)]
 
-    tolerant = lambda fn: rt.graph(fn, on_unsupported="eager")  # noqa: E731
-    assert train(tolerant) == train(lambda fn: fn)
+    assert train(rt.graph) == train(lambda fn: fn)
 
 
 # Host constants.
@@ -375,7 +378,7 @@ def test_constants_that_differ_by_themselves_refuse(rt):
     def f(x):
         return x + torch.tensor([float(next(source))] * 3, device="cuda")
 
-    g, x = rt.graph(f), torch.zeros(3, device="cuda")
+    g, x = rt.graph(f, fullgraph=True), torch.zeros(3, device="cuda")
     with pytest.raises(sw.CaptureError):
         for _ in range(4):
             g(x)
@@ -384,7 +387,8 @@ def test_constants_that_differ_by_themselves_refuse(rt):
 
 def test_random_host_tensors_refuse(rt):
     """Numbers that the host draws are no constants."""
-    g, x = rt.graph(lambda x: x + torch.rand(3).cuda()), torch.zeros(3, device="cuda")
+    g = rt.graph(lambda x: x + torch.rand(3).cuda(), fullgraph=True)
+    x = torch.zeros(3, device="cuda")
     with pytest.raises(sw.CaptureError):
         g(x)
 
@@ -608,10 +612,11 @@ SEEDS = [
 ]
 
 
+@pytest.mark.filterwarnings(SKIP)
 @pytest.mark.parametrize("fn", SEEDS)
 def test_seeds_set_inside(alike, fn):
     """Numbers are eager's, whether that is recorded or not."""
-    program = of_one_argument(fn, on_unsupported="eager")
+    program = of_one_argument(fn)
     for first in (None, 3, 11):
 
         def seeded(w, first=first):
@@ -627,7 +632,7 @@ def test_seeds_set_inside(alike, fn):
 @pytest.mark.parametrize("fn", SEEDS)
 def test_seeds_set_inside_refuse_by_name(rt, fn):
     """In the first call, unless they are recorded."""
-    f, x = rt.graph(fn), torch.zeros(3, device="cuda")
+    f, x = rt.graph(fn, fullgraph=True), torch.zeros(3, device="cuda")
     torch.manual_seed(3)
     with pytest.raises(sw.CaptureError, match="generator"):
         f(x)

@@ -209,8 +209,10 @@ MUTANTS = {
 }
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(maker() is None, reason="nothing is compiled here")
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+@pytest.mark.deep
 def test_every_mutant_is_caught(adapter, mutant):
     """Some change shows it."""
     # Whether torch's guards are truthful is asked once: not while something is wrong.

@@ -60,6 +60,7 @@ class Holder:
 
 
 @pytest.mark.parametrize("special", [False, True])
+@pytest.mark.deep
 def test_finalisers_free_at_any_moment(special):
     """Collections inside of calls give every block back once, and break nothing."""
     allocator, stream = _made()

@@ -6,8 +6,6 @@ one from before, and the same request succeeds afterwards. A free has done its w
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from sapwood.driver.layers.layer import gives_back
@@ -133,10 +131,10 @@ REQUESTS = {
 }
 
 
-def _fail_each(open_rig, settings, prepare, check):
+def _fail_each(open_rig, settings, prepare, check, positions):
     """Fail the calls of a request in turn; return the names of those that failed."""
     fired = []
-    for position in itertools.count():
+    for position in positions:
         with open_rig(settings=settings, total=64 * MIB) as rig:
             scene = Scene(rig)
             request = prepare(scene)
@@ -151,7 +149,7 @@ def _fail_each(open_rig, settings, prepare, check):
 
 @pytest.mark.parametrize("kind", SETTINGS)
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_failed_request_changes_nothing(open_rig, kind, name):
+def test_a_failed_request_changes_nothing(open_rig, kind, name, positions):
     """Whichever call fails, a request that raises leaves the books as they were."""
 
     def check(scene, request):
@@ -162,7 +160,7 @@ def test_a_failed_request_changes_nothing(open_rig, kind, name):
             request()
         scene.rig.check()
 
-    fired = _fail_each(open_rig, SETTINGS[kind], REQUESTS[name], check)
+    fired = _fail_each(open_rig, SETTINGS[kind], REQUESTS[name], check, positions)
     assert fired or name == "from_another_stream", "no call was seen to fail"
 
 
@@ -207,7 +205,7 @@ def _addresses(picture):
 
 
 @pytest.mark.parametrize("kind", ["expandable", "classic"])
-def test_a_failed_free_has_done_its_work(open_rig, kind):
+def test_a_failed_free_has_done_its_work(open_rig, kind, positions):
     """A block whose free raises is freed, or as it was: never lost, never twice."""
 
     def prepare(scene):
@@ -227,11 +225,11 @@ def test_a_failed_free_has_done_its_work(open_rig, kind):
         scene.rig.busy.let_go(scene.other)
         scene.rig.check()
 
-    assert _fail_each(open_rig, SETTINGS[kind], prepare, check)
+    assert _fail_each(open_rig, SETTINGS[kind], prepare, check, positions)
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_emptying_goes_on_where_giving_back_fails(open_rig, kind):
+def test_emptying_goes_on_where_giving_back_fails(open_rig, kind, positions):
     """Giving back is done even where it reports an error, and nothing is forgotten."""
 
     def prepare(scene):
@@ -248,11 +246,11 @@ def test_emptying_goes_on_where_giving_back_fails(open_rig, kind):
         scene.rig.check()
         assert scene.rig.atlas.used() <= 20 * MIB
 
-    assert _fail_each(open_rig, SETTINGS[kind], prepare, check)
+    assert _fail_each(open_rig, SETTINGS[kind], prepare, check, positions)
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_closing_gives_all_back_where_a_call_fails(open_rig, kind):
+def test_closing_gives_all_back_where_a_call_fails(open_rig, kind, positions):
     """Whichever call of close fails, nothing is left behind."""
 
     def prepare(scene):
@@ -273,7 +271,7 @@ def test_closing_gives_all_back_where_a_call_fails(open_rig, kind):
         assert scene.rig.checked.leaks() == {}
         scene.rig.driver.close()
 
-    assert _fail_each(open_rig, SETTINGS[kind], prepare, check)
+    assert _fail_each(open_rig, SETTINGS[kind], prepare, check, positions)
 
 
 def test_every_making_call_is_seen_to_fail(open_rig):
@@ -292,7 +290,7 @@ def test_every_making_call_is_seen_to_fail(open_rig):
 
 @pytest.mark.parametrize("kind", SETTINGS)
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_shortage_of_a_moment_is_no_shortage(open_rig, kind, name):
+def test_a_shortage_of_a_moment_is_no_shortage(open_rig, kind, name, positions):
     """Where one creation fails, giving back and asking again makes it good."""
 
     def check(scene, request):
@@ -301,4 +299,4 @@ def test_a_shortage_of_a_moment_is_no_shortage(open_rig, kind, name):
             assert error is None
         scene.rig.check()
 
-    _fail_each(open_rig, SETTINGS[kind], REQUESTS[name], check)
+    _fail_each(open_rig, SETTINGS[kind], REQUESTS[name], check, positions)

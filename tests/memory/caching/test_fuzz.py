@@ -9,6 +9,8 @@ import pytest
 from sapwood.errors import OutOfMemory
 from sapwood.memory.caching.settings import DEFAULT
 
+pytestmark = pytest.mark.deep
+
 MIB = 1 << 20
 KIB = 1 << 10
 STEPS = 10_000

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import MisuseError
 from sapwood.memory.caching.allocator import Allocator
+from sapwood.memory.caching.picture import DEFAULT_POOL
 from sapwood.memory.caching.settings import DEFAULT
 from sapwood.units import Size
 
@@ -388,3 +389,33 @@ def test_the_same_requests_get_the_same_places(make_rig):
             )
         answers.append(offsets)
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("way", ["streams", "anybody"])
+def test_a_pool_is_ended_where_it_was_begun_last(either, way):
+    """Routes nest: the one that was begun first is there until the last `end`."""
+    allocator = either.allocator
+    one, two = either.stream(), either.stream()
+    pool = allocator.create_pool()
+
+    def pool_of(stream):
+        address = allocator.malloc(MIB, stream)
+        (found,) = [
+            segment.pool
+            for segment in allocator.picture().segments
+            if any(b.address == address for b in segment.blocks)
+        ]
+        allocator.free(address)
+        return found
+
+    allocator.begin(pool, stream=one)
+    if way == "streams":
+        allocator.begin(pool, stream=two)
+    else:
+        allocator.begin(pool, thread=False)
+    assert [pool_of(one), pool_of(two)] == [pool, pool]
+    allocator.end(pool)
+    assert [pool_of(one), pool_of(two)] == [pool, DEFAULT_POOL]
+    allocator.end(pool)
+    assert [pool_of(one), pool_of(two)] == [DEFAULT_POOL] * 2
+    allocator.release_pool(pool)

@@ -500,6 +500,7 @@ def test_the_lock_may_be_held_outside(rig):
 
 
 @pytest.mark.parametrize("slow", ["unmap", "record_event", "map"])
+@pytest.mark.deep
 def test_all_at_once(either, slow):
     """Threads that ask, free and empty, and collect, leave true books and no memory."""
     streams = [either.stream() for _ in range(4)]

@@ -205,7 +205,7 @@ def test_uses_from_before_a_capture_are_waited_for(either):
 
 
 def test_the_setting_for_reuse_inside_captures_is_accepted(make_rig):
-    """D test_graph_capture_reclaim_2_streams: accepted; blocks wait for the end.
+    """The setting is accepted, and changes nothing: blocks wait for the end.
 
     So they are not reused before all branches have joined, which is what must hold.
     """

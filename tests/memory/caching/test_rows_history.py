@@ -29,6 +29,7 @@ def _is_here(frames):
     return any(frame.filename == __file__ for frame in frames)
 
 
+@pytest.mark.deep
 def test_a_picture_shows_who_asked(rig):
     """E test_memory_snapshot: every block by its size, address and file.
 

@@ -117,7 +117,7 @@ def test_live_blocks_of_a_pool_are_those_allocated(either):
 
 
 def test_growth_leaves_what_was_there_in_place(make_rig):
-    """F test_expandable_segment_checkpoint_growth: a range grows behind what lives."""
+    """A range grows behind what lives."""
     rig = make_rig(total=128 * MIB)
     allocator, stream = rig.allocator, rig.stream()
     pool = allocator.create_pool()

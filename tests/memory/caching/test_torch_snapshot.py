@@ -118,7 +118,7 @@ def test_memory_viz_compares_two(viz, before, after):
 @settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(pictures())
 def test_memory_viz_plots_it(viz, picture):
-    """The pages of `trace_plot` and `segment_plot` carry the whole snapshot."""
+    """E test_memory_plots: `trace_plot` and `segment_plot` carry the whole snapshot."""
     for plot in (viz.trace_plot, viz.segment_plot):
         page = plot(to_torch(picture))
         carried = re.search(r"local_files = (\[.*\])$", page, re.MULTILINE)

@@ -81,12 +81,12 @@ def test_pages_wait_for_others_until_they_are_settled(opened):
 
 def test_settling_does_not_free_what_is_out(opened):
     """Work on a segment that is out goes on: its pages stay its stream's."""
-    caller = opened(1)
-    held = caller.serve(PAGE, stream=7)
+    caller = opened(3)
+    held = caller.serve(3 * PAGE, stream=7)
     caller.segments.settle()
     caller.take_back(held, stream=7)
     assert caller.serve(PAGE, stream=8) is None
-    assert caller.serve(PAGE, stream=7) == held
+    assert caller.serve(3 * PAGE, stream=7) == held
     caller.take_back(held, stream=7)
 
 

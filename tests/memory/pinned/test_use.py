@@ -224,6 +224,30 @@ def test_an_ended_stream_is_succeeded(lazy):
     allocator.free(address)
 
 
+def test_an_ended_stream_is_succeeded_for_what_a_capture_keeps(lazy):
+    """A freed block that it used is free when the pool went and the heir is done."""
+    allocator, stream, heir = lazy.allocator(), lazy.stream(), lazy.stream()
+    device, gone = lazy.device_memory(), lazy.driver.create_stream()
+    with allocator.using(POOL):
+        address = allocator.malloc(SIZE)
+        lazy.driver.begin_capture(stream)
+        lazy.upload(allocator, device, address, 8, stream)
+        lazy.driver.destroy_graph(lazy.driver.end_capture(stream))
+        lazy.upload(allocator, device, address, 8, gone)
+        allocator.free(address)
+    event = lazy.driver.create_event()
+    lazy.driver.record_event(event, gone)
+    with lazy.held_up(gone):
+        lazy.driver.wait_event(heir, event)
+        lazy.driver.destroy_event(event)
+        lazy.driver.destroy_stream(gone)
+        allocator.forget_stream(gone, heir)
+        allocator.release_pool(POOL)
+        assert allocator.malloc(SIZE) != address
+    lazy.driver.synchronize_stream(heir)
+    assert address in {allocator.malloc(SIZE), allocator.malloc(SIZE)}
+
+
 def test_views_are_of_what_was_asked_for(rig, read):
     """A view is written like any buffer, and ends where the request did."""
     allocator = rig.allocator()

@@ -138,6 +138,7 @@ def test_steps_repeat_exactly(seed):
 
 
 @pytest.mark.parametrize("name", ["mm_A", "mm_B", "mm_C", "mm_D", "mm_E"])
+@pytest.mark.deep
 def test_hard_instances_come_close(name):
     """A short search gets within a tenth of the capacity, where greed is at 1.3."""
     buffers = _read(HARD / f"{name}.csv")

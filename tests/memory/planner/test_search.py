@@ -88,6 +88,7 @@ def test_company_is_who_is_beside(drawn):
 
 
 @pytest.mark.parametrize("name", ["mm_A", "mm_B", "mm_C", "mm_D", "mm_E"])
+@pytest.mark.deep
 def test_hard_instances_are_solved(name):
     """Within few steps, so on every machine, each hard instance fits its capacity."""
     with (TRACES / f"{name}.csv").open(encoding="utf-8") as file:

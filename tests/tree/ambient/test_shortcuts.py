@@ -394,6 +394,7 @@ def one_watcher_more():
 @pytest.mark.skipif(not WATCHES, reason="dicts are watched on CPython 3.12")
 @pytest.mark.parametrize("name", MUTANTS)
 @pytest.mark.usefixtures("made", "one_watcher_more")
+@pytest.mark.deep
 def test_mutants_are_caught(name, tmp_path):
     """Each under one of the seeds at least."""
     right, wrong = MUTANTS[name]

@@ -363,7 +363,9 @@ def test_a_survey_from_a_trail_is_that_of_a_walk(seed, array, arrays):
     assert steps_until_different(seed, array, arrays) is None
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("mutant", TRAIL_MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.deep
 def test_every_mutant_is_caught(mutant, array, arrays, capsys):
     """Under every seed; the turns to detection are printed."""
 

@@ -8,7 +8,6 @@ does, by the next call that gives work to, or waits for, what comes after it.
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 from collections.abc import Callable
@@ -39,12 +38,14 @@ from sapwood.driver.api import (
 )
 from sapwood.driver.emulated.flow import Flow
 from sapwood.driver.emulated.graphs import Graph
+from sapwood.driver.emulated.kernels import refusal
 from sapwood.driver.emulated.memory import Memory
 from sapwood.driver.emulated.outside import FIRST_HANDLE
 from sapwood.driver.emulated.schedules import schedule_named
 from sapwood.driver.emulated.work import Work
 from sapwood.driver.results import Refusal, Result
 from sapwood.errors import MisuseError
+from sapwood.uncollected import uncollected
 from sapwood.units import Addr, Size
 
 __all__ = ["Emulated"]
@@ -58,18 +59,6 @@ _PAGE = Size(2 << 20)
 _devices: WeakSet[Emulated] = WeakSet()
 
 
-class _uncollected:
-    # A device in C has no finaliser run inside a call. No lock: one could wait there.
-
-    def __enter__(self) -> None:
-        self._had = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *_: object) -> None:
-        if self._had:
-            gc.enable()
-
-
 def _call(
     method: Callable[Concatenate[Emulated, P], R],
 ) -> Callable[Concatenate[Emulated, P], R]:
@@ -78,11 +67,12 @@ def _call(
 
     @wraps(method)
     def call(self: Emulated, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._lock, _uncollected():
+        with self._lock:
             if self._barred is not None:
                 raise self._barred.error(name)
             try:
-                return method(self, *args, **kwargs)
+                # A device in C has no finaliser run inside a call.
+                return uncollected(object(), method, self, *args, **kwargs)
             except Refusal as refusal:
                 raise refusal.error(name) from refusal.__cause__
             except OSError as error:
@@ -310,12 +300,10 @@ class Emulated:
         kernel, _ = self._work.functions.find(function)
         try:
             return kernel.pointers(params)
+        except (RecursionError, MemoryError):
+            raise  # no fault of the parameters
         except Exception as error:
-            raise Refusal(
-                Result.INVALID_VALUE,
-                f"kernel {kernel.name} does not take these {len(params)} bytes of "
-                f"parameters ({error}): pack them as it says",
-            ) from error
+            raise refusal(kernel, params, error) from error
 
     @_call
     def launch(self, op: KernelOp, stream: StreamHandle) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sapwood.driver.api import Pointer
 from sapwood.driver.results import Refusal, Result
 
-__all__ = ["Kernel", "Module", "find_module", "register_module"]
+__all__ = ["Kernel", "Module", "find_module", "refusal", "register_module"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +58,12 @@ def find_module(image: bytes) -> dict[str, Kernel]:
             "call register_module with it first",
         )
     return kernels
+
+
+def refusal(kernel: Kernel, params: bytes, error: Exception) -> Refusal:
+    """Return why a kernel that met an error in its parameters does not take them."""
+    return Refusal(
+        Result.INVALID_VALUE,
+        f"kernel {kernel.name} does not take these {len(params)} bytes of parameters "
+        f"({error}): pack them as it says",
+    )

@@ -14,7 +14,7 @@ from functools import partial
 
 from sapwood.driver.api import CopiesOp, CopyOp, EmptyOp, KernelOp, SetOp
 from sapwood.driver.check import check_op
-from sapwood.driver.emulated.kernels import Kernel, Module
+from sapwood.driver.emulated.kernels import Kernel, Module, refusal
 from sapwood.driver.emulated.memory import Memory
 from sapwood.driver.results import Refusal, Result
 
@@ -116,12 +116,10 @@ def bind_kernel(op: KernelOp, kernel: Kernel, module: Module) -> Step:
     try:
         pointers = kernel.pointers(op.params)
         call = kernel.bind(op.params)
+    except (RecursionError, MemoryError):
+        raise  # no fault of the parameters
     except Exception as error:
-        raise Refusal(
-            Result.INVALID_VALUE,
-            f"kernel {kernel.name} does not take these {len(op.params)} bytes of "
-            f"parameters ({error}): pack them as it says",
-        ) from error
+        raise refusal(kernel, op.params, error) from error
     spans = tuple([(each.lo, each.hi, each.writes) for each in pointers])
     return Step(call, spans, module)
 

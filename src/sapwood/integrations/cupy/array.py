@@ -23,12 +23,12 @@ from sapwood.units import Size
 __all__ = ["Array", "from_host"]
 
 _HOST_DATA: Final = (
-    "Make the array outside the graphed function and pass it in, or use "
-    'on_unsupported="eager"'
+    "Make the array outside the graphed function and pass it in, or make "
+    "it in a function marked with @sw.eager"
 )
 _HOST_READ: Final = (
-    "Return the array, or compute it outside the graphed function, or use "
-    'on_unsupported="eager"'
+    "Return the array, or compute it outside the graphed function, or "
+    "in a function marked with @sw.eager"
 )
 _METHODS: Final = (
     "__getitem__",
@@ -102,15 +102,13 @@ class Array(cupy.ndarray):  # type: ignore[misc]
         return index
 
     def __repr__(self) -> str:
-        about = f"shape={self.shape}, dtype={self.dtype}"
-        if session.current() is not None:
-            return f"sapwood.Array({about})"
         if type(self.data.mem) is Memory and self.data.mem.storage.stale is not None:
+            about = f"shape={self.shape}, dtype={self.dtype}"
             return f"sapwood.Array({about}, stale: {self.data.mem.storage.stale})"
         return repr(self.get())
 
     def __str__(self) -> str:
-        return repr(self) if session.current() is not None else str(self.get())
+        return str(self.get())
 
     @property
     def address(self) -> int:

@@ -22,15 +22,15 @@ from sapwood.units import Size
 __all__ = ["CupyFramework"]
 
 _REMEDIES = {
-    "H2D": "Make the array outside the graphed function and pass it in, or use "
-    'on_unsupported="eager"',
+    "H2D": "Make the array outside the graphed function and pass it in, or make "
+    "it in a function marked with @sw.eager",
     "cu": "CuPy captures no calls of cuBLAS, cuSOLVER, cuRAND and such: for matrix "
     "products use @ on arrays of rt.array, for random numbers rt.generator; call the "
     "rest outside the graphed function",
 }
 _HOST = (
-    "Return the array, or compute it outside the graphed function, or use "
-    'on_unsupported="eager"'
+    "Return the array, or compute it outside the graphed function, or "
+    "in a function marked with @sw.eager"
 )
 
 
@@ -88,6 +88,11 @@ class CupyFramework(GuestFramework):
         before = pool.total_bytes()
         pool.free_all_blocks()
         return Size(before - pool.total_bytes())
+
+    def captured(self) -> bool:
+        """Return whether CuPy's current stream is being captured."""
+        found: bool = cupy.cuda.get_current_stream().is_capturing()
+        return found
 
     def close(self) -> None:
         """Let go of all streams."""

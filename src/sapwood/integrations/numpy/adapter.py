@@ -40,7 +40,6 @@ class Shape(NamedTuple):
     face: Any
     layout: Layout
     address: int
-    writeable: bool
 
     def __repr__(self) -> str:
         # The face's own would read device memory, which need not be there.
@@ -110,7 +109,7 @@ class NumpyAdapter:
         del arrays
 
     def layout(self, array: Array) -> Hashable:
-        """Return shape, strides, dtype and alignment."""
+        """Return shape, strides, dtype, alignment and whether it is writeable."""
         array.storage.check()
         return array.layout
 
@@ -132,8 +131,7 @@ class NumpyAdapter:
 
     def template(self, array: Array) -> Shape:
         """Return the array's face without its storage."""
-        face = array.face
-        return Shape(face, array.layout, array.address, face.flags.writeable)
+        return Shape(array.face, array.layout, array.address)
 
     def make(self, template: Shape, storage: Storage, address: Addr) -> Array:
         """Return an array like the template's."""
@@ -143,9 +141,7 @@ class NumpyAdapter:
 
     def settle(self, template: Shape, address: Addr) -> Shape:
         """Return the template with a face at ``address``."""
-        face = array_at(address, template.layout)
-        face.flags.writeable = template.writeable
-        return Shape(face, template.layout, address, template.writeable)
+        return Shape(array_at(address, template.layout), template.layout, address)
 
     def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
         """Return storages kept: arrays have them for as long as they live."""
@@ -156,7 +152,7 @@ class NumpyAdapter:
 
     def dump(self, template: Shape) -> tuple[Any, ...]:
         """Return a template as plain values."""
-        return (*template.layout, template.writeable)
+        return template.layout
 
     def load(self, plain: Any) -> Shape:
         """Return the template that `dump` gave."""
@@ -170,10 +166,10 @@ class NumpyAdapter:
             raise ValueError("this describes no array")
         if any(length < 0 for length in shape):
             raise ValueError("this describes no array")
-        layout = shape, strides, kind, aligned
+        layout = shape, strides, kind, aligned, writeable
         # NumPy knows its limits: so many dimensions, so many bytes. Nothing is read.
         array_at(_SOMEWHERE - extent(layout)[0], layout)
-        return Shape(None, layout, 0, writeable)
+        return Shape(None, layout, 0)
 
     def check_op(self, name: str, params: bytes) -> None:
         """Raise `ValueError` where a kernel would not take parameters like these."""

@@ -7,7 +7,7 @@ Methods and operators are NumPy's functions, which come back here through
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NoReturn, Self
+from typing import Any, Final, NoReturn, Self
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -19,9 +19,14 @@ from sapwood.integrations.numpy.functions import call_function
 from sapwood.integrations.numpy.host import download
 from sapwood.integrations.numpy.indexing import element, write_element
 from sapwood.integrations.numpy.views import imaginary
-from sapwood.tree import session
 
 __all__ = ["Array"]
+
+_UNLIKE: Final = (type(None), str, bytes)
+"""What no element of an array equals."""
+_TELL: Final = (
+    "Print it outside the graphed function, or in one that is marked with @sw.eager"
+)
 
 
 class Array(Faced, NDArrayOperatorsMixin):
@@ -47,6 +52,21 @@ class Array(Faced, NDArrayOperatorsMixin):
         return call_function(self, function, args, options)
 
     # Operators that are more than a ufunc.
+
+    def __eq__(self, other: object) -> Any:
+        if isinstance(other, _UNLIKE):
+            return self._all(value=False)
+        return super().__eq__(other)
+
+    def __ne__(self, other: object) -> Any:
+        if isinstance(other, _UNLIKE):
+            return self._all(value=True)
+        return super().__ne__(other)
+
+    def _all(self, *, value: bool) -> Array:
+        found: Any = super().__eq__(0)
+        assign(found, value)
+        return found  # type: ignore[no-any-return]
 
     def __pow__(self, exponent: Any) -> Array:
         return power(self, exponent)
@@ -97,7 +117,9 @@ class Array(Faced, NDArrayOperatorsMixin):
         return download(self, "an index made of x").__index__()
 
     def __format__(self, spec: str) -> str:
-        return format(download(self, "format(x)")[()], spec) if spec else str(self)
+        if not spec:
+            return str(self)
+        return format(download(self, "format(x)", _TELL)[()], spec)
 
     def item(self, *index: Any) -> Any:
         """Return one element as a Python number."""
@@ -113,17 +135,16 @@ class Array(Faced, NDArrayOperatorsMixin):
 
     def __repr__(self) -> str:
         about = f"shape={self.shape}, dtype={self.dtype}"
-        if session.current() is not None:
-            return f"sapwood.Array({about})"
         if self.storage.stale is not None:
             return f"sapwood.Array({about}, stale: {self.storage.stale})"
-        values = np.array2string(download(self, "repr(x)"), separator=", ", prefix="  ")
+        host = download(self, "repr(x)", _TELL)
+        values = np.array2string(host, separator=", ", prefix="  ")
         return f"sapwood.Array({values}, dtype={self.dtype})"
 
     def __str__(self) -> str:
-        if session.current() is not None or self.storage.stale is not None:
+        if self.storage.stale is not None:
             return repr(self)
-        return str(download(self, "str(x)"))
+        return str(download(self, "str(x)", _TELL))
 
     # Copies.
 

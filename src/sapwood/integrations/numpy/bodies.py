@@ -123,7 +123,10 @@ def where() -> Body:
             return plain.bind(outs, args, options)
         (out,) = outs
         chosen, other = (
-            v if isinstance(v, np.ndarray) else np.array(v, out.dtype)
+            # Numbers that the dtype does not hold wrap around, or overflow, here alone.
+            v
+            if isinstance(v, np.ndarray)
+            else np.where(True, v, np.zeros((), out.dtype))
             for v in (chosen, other)
         )
 

@@ -85,6 +85,6 @@ def raveled(x: A, order: Any = "C", *, copy: bool = False) -> A:
             face = face.transpose([place for _, place in sorted(steps)])
         elif order == "F" or (order == "A" and face.flags.fnc):
             face = face.T
-        if face.flags.c_contiguous and min(x.strides, default=0) >= 0:
+        if face.flags.c_contiguous:
             return x.seen(face.reshape(-1, copy=False))
     return made(x, "flatten", ((x,), (("order", order),)))[0]

@@ -7,7 +7,7 @@ asks it for shape, strides and dtype, and lets NumPy make views of it.
 
 from __future__ import annotations
 
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import numpy as np
 
@@ -16,9 +16,48 @@ from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr
 
-__all__ = ["A", "Faced"]
+__all__ = ["A", "Faced", "Flags"]
 
 A = TypeVar("A", bound="Faced")
+
+
+class Flags:
+    """NumPy's flags of an array, to be read: an array looks as it does while it lives.
+
+    Faces are shared by arrays at one address, and recordings go by what they look like.
+    """
+
+    __slots__ = ("_flags",)
+
+    def __init__(self, flags: Any) -> None:
+        object.__setattr__(self, "_flags", flags)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._flags, name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._flags[name]
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        _refuse(name)
+
+    def __setitem__(self, name: str, value: object) -> NoReturn:
+        _refuse(name)
+
+    def __eq__(self, other: object) -> Any:
+        return self._flags == (other._flags if isinstance(other, Flags) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._flags)
+
+
+def _refuse(name: str) -> NoReturn:
+    raise AttributeError(
+        f"the flag {name} of a sapwood array cannot be set; for a view that is "
+        "read-only, use np.broadcast_to(x, x.shape)"
+    )
 
 
 class Faced:
@@ -103,6 +142,6 @@ class Faced:
         return self.face.nbytes
 
     @property
-    def flags(self) -> Any:
+    def flags(self) -> Flags:
         """NumPy's memory flags, such as ``c_contiguous`` and ``writeable``."""
-        return self.face.flags
+        return Flags(self.face.flags)

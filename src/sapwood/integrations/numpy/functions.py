@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
@@ -185,3 +186,8 @@ FUNCTIONS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     np.where: _where,
 }
 """Every supported function, and what it does with device arrays."""
+
+for _of, _run in FUNCTIONS.items():
+    if isinstance(_run, FunctionType):
+        # So errors of a call name what was called.
+        _run.__qualname__ = f"numpy.{_of.__name__}"

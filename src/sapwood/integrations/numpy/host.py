@@ -5,7 +5,7 @@ Neither can be repeated by a replay, so a session in progress is told before.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,6 +17,11 @@ from sapwood.tree import session
 from sapwood.units import Size
 
 __all__ = ["constant", "download", "host_data", "is_host_array", "upload"]
+
+_READ: Final = (
+    "Return the array, or compute it outside the graphed function, or in a function "
+    "marked with @sw.eager"
+)
 
 
 def is_host_array(value: object) -> bool:
@@ -54,7 +59,7 @@ def host_data(what: str) -> None:
         watching.refuse(
             f"host data enters the device ({what}), and replays would see the old data",
             remedy="Make the array outside the graphed function and pass it in, or "
-            'use on_unsupported="eager"',
+            "make it in a function marked with @sw.eager",
         )
 
 
@@ -73,18 +78,14 @@ def upload(kind: type[A], device: Device, host: Any) -> A:
     return array
 
 
-def download(array: Faced, what: str) -> layouts.Array:
+def download(array: Faced, what: str, remedy: str = _READ) -> layouts.Array:
     """Return the values on the host, in an array of the same memory order.
 
     Waits for them. ``what`` is how the user asked, for the session to refuse.
     """
     watching = session.current()
     if watching is not None:
-        watching.refuse(
-            f"{what} needs a value on the host",
-            remedy="Return the array, or compute it outside the graphed function, or "
-            'use on_unsupported="eager"',
-        )
+        watching.refuse(f"{what} needs a value on the host", remedy)
     array.storage.check()
     low, high = array.span
     if low == high:

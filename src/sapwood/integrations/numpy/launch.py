@@ -44,8 +44,7 @@ def launch(name: str, outs: Sequence[Faced], args: Sequence[Any]) -> None:
                 "devices; bring them to one with rt.array(numpy.asarray(x))"
             )
         array.storage.check()
-    if any(not out.face.flags.writeable for out in outs):
-        raise ValueError("the destination is read-only; write to a copy of it")
+    _check_writeable(outs)
     params = pack((*outs, *args), len(outs))
     function = device.function(IMAGE, name)
     watching = session.current()
@@ -59,8 +58,14 @@ def launch(name: str, outs: Sequence[Faced], args: Sequence[Any]) -> None:
     device.driver.launch(KernelOp(function, params), stream.handle)
 
 
+def _check_writeable(outs: Sequence[Faced]) -> None:
+    if any(not out.face.flags.writeable for out in outs):
+        raise ValueError("the destination is read-only; write to a copy of it")
+
+
 def needless(name: str, out: Faced, args: Sequence[Any]) -> None:
     """Tell the session of a kernel that is not run: here it would change nothing."""
+    _check_writeable((out,))
     watching = session.current()
     if watching is not None:
         watching.needless(name, constants(pack((out, *args), 1)), out.span)

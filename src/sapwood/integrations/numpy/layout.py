@@ -24,10 +24,12 @@ __all__ = [
 ]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], str, bool]
-"""Shape, strides in bytes, ``dtype.str``, and whether elements are aligned."""
+Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], str, bool, bool]
+"""Shape, strides in bytes, ``dtype.str``, whether aligned, and whether writeable."""
 
 KINDS: Final = "biufc"
+_WRITEABLE: Final = 0x400
+"""NPY_ARRAY_WRITEABLE."""
 
 
 def check_dtype(dtype: np.dtype[Any]) -> None:
@@ -41,7 +43,10 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
 
 def layout_of(array: Array) -> Layout:
     """Return the layout of ``array``, which is not read."""
-    return array.shape, array.strides, array.dtype.str, array.flags.aligned
+    flags = array.flags
+    # NumPy warns of broadcast arrays where their flag is asked for by its name.
+    writeable = flags.num & _WRITEABLE != 0
+    return array.shape, array.strides, array.dtype.str, flags.aligned, writeable
 
 
 def address_of(array: Array) -> int:
@@ -53,7 +58,7 @@ def address_of(array: Array) -> int:
 @lru_cache(4096)
 def extent(layout: Layout) -> tuple[int, int]:
     """Return the bytes ``[lo, hi)`` that a layout touches, from its first element."""
-    shape, strides, dtype, _ = layout
+    shape, strides, dtype, *_ = layout
     if 0 in shape:
         return 0, 0
     steps = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
@@ -72,7 +77,10 @@ def array_at(address: int, layout: Layout) -> Array:
     """Return an array over the bytes at ``address``, which are not touched."""
     low, window, dtype = _window(layout)
     memory = window.from_address(address + low)
-    return np.ndarray(layout[0], dtype, memory, -low, layout[1])
+    array = np.ndarray(layout[0], dtype, memory, -low, layout[1])
+    if not layout[4]:
+        array.flags.writeable = False
+    return array
 
 
 def blank_at(_: int, layout: Layout) -> Array:

@@ -73,7 +73,7 @@ def _pack_value(value: Any, bare: bool, put: Callable[[bytes], Any]) -> None:
 
 @lru_cache(4096)
 def _frame(layout: Layout) -> tuple[bytes, bytes]:
-    shape, strides, dtype, _ = layout
+    shape, strides, dtype, *_ = layout
     rank = len(shape)
     before = _head.pack(ARRAY, rank, 3 + 2 * rank) + _dtype.pack(dtype.encode())
     return before, struct.pack(f"<{rank}Q{rank}q", *shape, *strides)
@@ -150,7 +150,7 @@ def _unpack_value(
 def _layout(dtype: bytes, rest: bytes) -> Layout:
     rank = len(rest) // 16
     numbers = struct.unpack(f"<{rank}Q{rank}q", rest)
-    return numbers[:rank], numbers[rank:], _unpack_dtype(0, dtype).str, True
+    return numbers[:rank], numbers[rank:], _unpack_dtype(0, dtype).str, True, True
 
 
 def _unpack_array(info: int, body: bytes) -> Array:

@@ -28,7 +28,7 @@ __all__ = ["TorchFramework"]
 
 _CAPTURE = (
     "Call it outside the graphed function, or once before, so that what it prepares "
-    'is there; or use on_unsupported="eager"'
+    "is there; or in a function marked with @sw.eager"
 )
 
 
@@ -177,6 +177,10 @@ class TorchFramework(GuestFramework):
         before = torch.cuda.memory_reserved(self.place)
         torch.cuda.empty_cache()
         return Size(before - torch.cuda.memory_reserved(self.place))
+
+    def captured(self) -> bool:
+        """Return whether torch's current stream is being captured."""
+        return capturing()
 
     def chance(self) -> Callable[[], object]:
         """Return what sets the device's default generator to where it is now."""

@@ -40,12 +40,12 @@ from sapwood.tree.session import Session, helped, user_line
 __all__ = ["Watcher"]
 
 _HOST: Final = (
-    "Return the tensor, or compute it outside the graphed function, or use "
-    'on_unsupported="eager"'
+    "Return the tensor, or compute it outside the graphed function, or "
+    "in a function marked with @sw.eager"
 )
 _DATA: Final = (
-    "Make the tensor outside the graphed function and pass it in, or use "
-    'on_unsupported="eager"'
+    "Make the tensor outside the graphed function and pass it in, or make "
+    "it in a function marked with @sw.eager"
 )
 _CPU: Final = (
     "Keep it on the device: optimizers do with capturable=True; make other tensors "
@@ -53,7 +53,7 @@ _CPU: Final = (
 )
 _DENSE: Final = (
     "Use x.to_dense(), or x.to_padded_tensor(0.0) of a nested one (encoders have "
-    'enable_nested_tensor=False); or use on_unsupported="eager"'
+    "enable_nested_tensor=False), or a function marked with @sw.eager"
 )
 _GENERATOR: Final = (
     "it draws from a generator of its own, and replays would draw the same again",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from sapwood.tree.ambient.arrays import Arrays
 from sapwood.tree.ambient.changes import BoundArray, Change, undo_bound
 from sapwood.tree.ambient.guards import Ambient
+from sapwood.tree.ambient.restoring import kept_states, put_back
 from sapwood.tree.ambient.slots import Slot
 from sapwood.tree.ambient.survey import AmbientKey, Survey, survey
 from sapwood.tree.ambient.surveyor import Surveyor
@@ -22,6 +23,8 @@ __all__ = [
     "Slot",
     "Survey",
     "Surveyor",
+    "kept_states",
+    "put_back",
     "survey",
     "undo_bound",
 ]

@@ -88,7 +88,6 @@ extern Object *PyCFunction_NewEx(Method *, Object *, Object *);
 extern void (*PyCFunction_GetFunction(Object *))(void);
 extern Object *PyCFunction_GetSelf(Object *);
 extern int PyContextVar_Get(Object *, Object *, Object **);
-extern Object *PyDescr_NewMethod(Object *, Method *);
 extern Object *PyErr_NoMemory(void);
 extern Object *PyWeakref_GetObject(Object *) OLD;
 extern int PyWeakref_GetRef(Object *, Object **) NEW;

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import locale
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
+from pathlib import Path, PurePath
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +26,7 @@ from sapwood.tree.ambient.progress import is_iterator
 from sapwood.tree.ambient.proof import proof
 from sapwood.tree.ambient.reach import Inside, Node, Row, Walk
 from sapwood.tree.ambient.sources import is_random_source
+from sapwood.tree.ambient.trust import doubts, is_users, named_in_modules
 
 __all__ = ["Fingerprint", "fingerprint"]
 
@@ -33,6 +36,27 @@ _TELLING: Final = frozenset({"getstate", "get_state", "_inst", "_rand"})
 
 
 _NUMBERS: Final = frozenset({"hash", "id"})
+_TOLD_BY_NUMPY: Final = ("get_printoptions", "getbufsize", "geterr", "geterrcall")
+_PRINTING: Final[dict[str, object]] = {
+    "edgeitems": 3,
+    "floatmode": "maxprec",
+    "formatter": None,
+    "infstr": "inf",
+    "legacy": False,
+    "linewidth": 75,
+    "nanstr": "nan",
+    "override_repr": None,
+    "precision": 8,
+    "sign": "-",
+    "suppress": False,
+    "threshold": 1000,
+}
+"""What NumPy prints with, as usual: not all versions keep that in a context."""
+
+
+_PATH: Final = type(Path())
+_OF_FILES: Final = frozenset(dir(Path)).difference(dir(PurePath))
+"""By these a path tells of files, and not only of itself."""
 
 
 class Fingerprint(NamedTuple):
@@ -45,6 +69,19 @@ class Fingerprint(NamedTuple):
 def fingerprint(walk: Walk) -> Fingerprint:
     """Return the fingerprint of everything that was walked."""
     return _Prints(walk).all()
+
+
+def _process() -> Iterator[tuple[str, bytes]]:
+    """Yield what the process is set to, as far as plain values are made with it."""
+    yield from _decimal_context()
+    yield "the digits of integers", str(sys.get_int_max_str_digits()).encode()
+    yield "the locale of numbers", repr(sorted(locale.localeconv().items())).encode()
+    numpy: Any = sys.modules.get("numpy")
+    for name in () if numpy is None else _TOLD_BY_NUMPY:
+        told, usual = getattr(numpy, name)(), Context().run(getattr(numpy, name))
+        usual = _PRINTING if name == "get_printoptions" else usual
+        if told != usual:
+            yield f"what numpy.{name} gives", repr(told).encode()
 
 
 def _decimal_context() -> Iterator[tuple[str, bytes]]:
@@ -84,10 +121,20 @@ class _Prints:
             self._unproved.append("what hash() or id() gives")
         for inside in self._walk.guarded():
             parts += self._inside(inside)
-        parts += _decimal_context()
+        self._unproved += doubts(self._walk)
+        parts += self._named()
+        parts += _process()
         # A label may come twice, and a key wants each once.
         labelled = tuple((self._once(label), value) for label, value in parts)
         return Fingerprint(labelled, tuple(self._unproved))
+
+    def _named(self) -> Iterator[tuple[str, bytes]]:
+        """Yield what code finds in modules that are not walked: it may be replaced."""
+        for path, value in named_in_modules(self._walk):
+            if is_users(value):
+                self._unproved.append(path)
+            else:
+                yield f"what {path} is", self._proof(path, value)
 
     def _asks_for_numbers(self) -> bool:
         """Return whether code asks for numbers that every process gives anew."""
@@ -142,11 +189,15 @@ class _Prints:
             return f"array {row.frozen}{known}".encode()
         if row.role == "node":
             return self._kind(self._walk.nodes[row.node])
-        proved = proof(row.value)
+        return self._proof(self._walk.path(inside, row.key), row.value)
+
+    def _proof(self, path: str, value: Any) -> bytes:
+        proved = proof(value)
+        if type(value) is _PATH and self._walk.reach.names.isdisjoint(_OF_FILES):
+            proved = proof(PurePath(value))
         if proved is None:
-            self._unproved.append(self._walk.path(inside, row.key))
-            return b"?"
-        return proved
+            self._unproved.append(path)
+        return proved or b"?"
 
     def _kind(self, node: Node) -> bytes:
         """Say what a node is, as far as what is inside it does not."""
@@ -162,7 +213,9 @@ class _Prints:
             return named
         if issubclass(cls, (FunctionType, BuiltinFunctionType, ModuleType, type)):
             return self._found(node)
-        if owner_of_class(cls) == "installed" or is_iterator(value) or is_hiding(cls):
+        owner = owner_of_class(cls)
+        foreign = owner == "installed" or (owner == "standard" and not proof(cls))
+        if foreign or is_iterator(value) or is_hiding(cls):
             proved = proof(value)
             if proved is not None:
                 return proved

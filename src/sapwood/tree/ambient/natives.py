@@ -50,7 +50,6 @@ __all__ = [
     "logger",
     "module",
     "note_calls",
-    "said_by",
     "with_keys",
 ]
 
@@ -156,21 +155,16 @@ def _is_state(value: object, name: str, *, any_data: bool) -> bool:
     if cls in ATOMS:
         return True
     if cls in {FunctionType, BuiltinMethodType}:
-        return said_by(value) is not None
+        return standard.said_by(value) is not None
     if is_random_source(value):
         return True
     code = issubclass(cls, type | ModuleType) or callable(value)
     return any_data and not code and name not in _STREAMS
 
 
-def said_by(function: Any) -> View | None:
-    """Return how to see the state that a function tells, if it is such a one."""
-    return standard.SAYING.get((function.__module__ or "", function.__name__))
-
-
 def _built_in(value: Any, reach: Reach) -> Openings:
     note_calls(value, reach)
-    said = said_by(value)
+    said = standard.said_by(value)
     # Names that are asked for among built-in ones were seen in code.
     reach.compares |= is_comparing(value)
     if said is not None:

@@ -28,7 +28,6 @@ from sapwood.tree.ambient.natives import (
     logger,
     module,
     note_calls,
-    said_by,
     with_keys,
 )
 from sapwood.tree.ambient.owners import (
@@ -43,7 +42,7 @@ from sapwood.tree.ambient.sources import STATE, is_random_source
 from sapwood.tree.ambient.views import View
 from sapwood.tree.containers import Identity, constant_key, registered
 
-__all__ = ["deciders", "is_structural", "openings"]
+__all__ = ["NEVER_NAMED", "OPERATORS", "deciders", "is_structural", "openings"]
 
 
 def openings(value: Any, reach: Reach) -> Openings:
@@ -68,7 +67,7 @@ def openings(value: Any, reach: Reach) -> Openings:
     return _instance(value, reach)
 
 
-_NEVER_NAMED = frozenset(
+NEVER_NAMED = frozenset(
     {"__init__", "__new__", "__post_init__", "__repr__", "__del__", "__dir__"}
     | {"__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__sizeof__"}
     | {"__init_subclass__", "__class_getitem__", "__copy__", "__deepcopy__"}
@@ -80,7 +79,7 @@ _NUMBERS = frozenset(
     {"add", "and", "divmod", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow"}
     | {"rshift", "sub", "truediv", "xor"}
 )
-_OPERATORS = frozenset(
+OPERATORS = frozenset(
     {f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in _NUMBERS}
     | {"__abs__", "__array__", "__array_ufunc__", "__bool__", "__bytes__", "__call__"}
     | {"__ceil__", "__complex__", "__contains__", "__delattr__", "__delete__"}
@@ -130,7 +129,7 @@ def _told(names: Iterable[str], reach: Reach) -> Openings:
 
 def _foreign(value: FunctionType) -> Openings:
     """Look into a package's function: for what it wraps, chooses from, or tells."""
-    said = said_by(value)
+    said = standard.said_by(value)
     if said is not None:
         yield Opening(said)
     if "__wrapped__" in value.__dict__:
@@ -164,7 +163,7 @@ def _class(value: type, reach: Reach) -> Openings:
         name
         for name, member in vars(value).items()
         if name.startswith("__")
-        and (name not in _NEVER_NAMED or (name in _BUILDING and value in reach.built))
+        and (name not in NEVER_NAMED or (name in _BUILDING and value in reach.built))
         and isinstance(member, FunctionType | staticmethod | classmethod | property)
     }
     if reach.dynamic:
@@ -174,7 +173,7 @@ def _class(value: type, reach: Reach) -> Openings:
         special |= {"__module__", "__doc__"}
     if issubclass(value, Enum):
         special |= _OF_ENUMS
-    yield Opening(views.VARIABLES, _OPERATORS.union(special, reach.names))
+    yield Opening(views.VARIABLES, OPERATORS.union(special, reach.names))
     yield Opening(views.BASES)
     if owner_of_class(type(value)) == "user":
         yield Opening(views.TYPE)
@@ -258,7 +257,9 @@ def _attributes(cls: type, owner: Owner, reach: Reach) -> frozenset[str] | None:
 
 
 def _contents(value: Any, wanted: frozenset[str] | None) -> Openings:
-    if isinstance(getattr(value, "__dict__", None), dict):
+    if standard.is_veiled(type(value)):
+        yield Opening(standard.OWN, wanted)
+    elif isinstance(getattr(value, "__dict__", None), dict):
         yield Opening(views.ATTRIBUTES, wanted)
     if views.member_names(type(value)):
         yield Opening(views.FIELDS, wanted)

@@ -36,7 +36,8 @@ def owner_of_code(code: CodeType) -> Owner:
 def owner_of_module(name: str, module: ModuleType | None = None) -> Owner:
     """Return whose a module is, by its file; by its name where it has none."""
     module = sys.modules.get(name) if module is None else module
-    file = getattr(module, "__file__", None)
+    # To ask the module itself would run its own ``__getattr__``.
+    file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
     if isinstance(file, str):
         return _owner_of_file(file)
     top = name.partition(".")[0]

@@ -31,6 +31,7 @@ from typing import Any, Final, NamedTuple
 
 from sapwood.graphs.plain import is_plain, to_json, to_text
 from sapwood.tree.ambient.owners import owner_of_module
+from sapwood.tree.ambient.trust import is_trusted, is_users
 from sapwood.tree.ambient.views import EMPTY
 from sapwood.tree.containers import constant_key
 
@@ -98,7 +99,7 @@ def _unordered(value: Any) -> bytes | None:
 
 def _named(value: Any) -> bytes | None:
     name = name_of(value)
-    return None if name is None else name.encode()
+    return name.encode() if name is not None and is_trusted(value, name) else None
 
 
 def _is_packaged(value: Any) -> bool:
@@ -181,6 +182,8 @@ def _function(value: FunctionType) -> bytes | None:
     if any(isinstance(each, FunctionType) and not name_of(each) for each in cells):
         # Functions may close over each other.
         return None
+    if not is_trusted(value, f"{value.__module__}:"):
+        return None
     made_of = [module, value.__code__, value.__defaults__, *cells]
     return None if value.__kwdefaults__ else _joined(b"made", made_of)
 
@@ -224,7 +227,19 @@ def _said(value: Any) -> bytes | None:
     key = constant_key(value)
     if type(key) is not tuple or len(key) < 2 or key[0] is not type(value):
         return None
+    if is_users(getattr(value, "tzinfo", None)):
+        # Its text is what a class of the user's says.
+        return None
     return _joined(b"value", [key[0], *map(_textual, key[1:])])
+
+
+def _ufunc(value: Any) -> bytes | None:
+    name = f"numpy:{value.__name__} {_version('numpy')}"
+    return name.encode() if _leads("numpy", value.__name__, value) else None
+
+
+def _is_ufunc(value: Any) -> bool:
+    return (type(value).__module__, type(value).__name__) == ("numpy", "ufunc")
 
 
 def _textual(part: Any) -> Any:
@@ -271,6 +286,7 @@ _PROOFS: Final[
     ),
     # Whether a lock is held is nothing that a program reads.
     (lambda v: type(v) in _LOCKS, lambda v: type(v).__qualname__.encode()),
+    (_is_ufunc, _ufunc),
     (_is_host_array, _host_array),
     (
         lambda v: type(v) is array,

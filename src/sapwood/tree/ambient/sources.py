@@ -6,14 +6,15 @@ while it is recorded would draw the same number for ever, so a move is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from sapwood.tree.ambient.views import View
 from sapwood.tree.containers import constant_key
 
-__all__ = ["STATE", "is_random_source", "load_sources"]
+__all__ = ["STATE", "is_random_source", "kept_state", "load_sources"]
 
 
 def is_random_source(value: object) -> bool:
@@ -36,6 +37,16 @@ def load_sources(module: ModuleType, names: Collection[str]) -> None:
     """
     if module.__name__ == "numpy" and "random" in names:
         getattr(module, "random", None)
+
+
+def kept_state(source: Any) -> Callable[[], object]:
+    """Return what puts a random source back to where it is now."""
+    if hasattr(source, "getstate"):
+        return partial(source.setstate, source.getstate())
+    if hasattr(source, "get_state"):
+        return partial(source.set_state, source.get_state())
+    bits = getattr(source, "bit_generator", source)
+    return partial(setattr, bits, "state", bits.state)
 
 
 def _state(source: Any) -> Sequence[Hashable]:

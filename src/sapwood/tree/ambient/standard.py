@@ -6,17 +6,20 @@ these are the others, and the functions that tell what the process is set to.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import io
 import os
+import sys
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from operator import attrgetter
+from types import FunctionType, GetSetDescriptorType
 from typing import Any, Final
 from weakref import ReferenceType
 
-from sapwood.tree.ambient.owners import owner_of_class
+from sapwood.tree.ambient.owners import owner_of_class, owner_of_code
 from sapwood.tree.ambient.views import EMPTY, KEYS, View, keys_inside, value_text
 
 __all__ = [
@@ -32,11 +35,11 @@ __all__ = [
     "LEVEL",
     "MAXLEN",
     "MEMBERS",
+    "OWN",
     "PROXIED",
     "REFERENT",
     "SAID",
     "SAID_HERE",
-    "SAYING",
     "SETTINGS",
     "SIZE",
     "STANDARD_VIEWS",
@@ -45,6 +48,8 @@ __all__ = [
     "WEAK_KEYS",
     "WHOLE",
     "bytes_of",
+    "is_veiled",
+    "said_by",
 ]
 
 BYTES: Final = 1 << 16
@@ -167,6 +172,31 @@ def _said_label(path: str, _: Any, key: Any) -> str:
     return f"{path}()" if key == 0 else f"{path}()[{key!r}]"
 
 
+_own_dict: Any = ctypes.pythonapi.PyObject_GenericGetDict
+_own_dict.restype = ctypes.py_object
+_own_dict.argtypes = ctypes.py_object, ctypes.c_void_p
+
+
+def is_veiled(cls: type) -> bool:
+    """Return whether instances' ``__dict__`` is what a class says, not their own."""
+    found = (vars(base)["__dict__"] for base in cls.__mro__ if "__dict__" in vars(base))
+    own = isinstance(next(found, None), GetSetDescriptorType | None)
+    return cls.__dictoffset__ != 0 and not own
+
+
+def _own(thing: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = _own_dict(thing, None)
+    return found
+
+
+def _store_own(thing: Any, key: str, value: Any) -> None:
+    space = _own_dict(thing, None)
+    if value is EMPTY:
+        space.pop(key, None)
+    else:
+        space[key] = value
+
+
 ENVIRON = View(
     "environment",
     attrgetter("_data"),
@@ -177,6 +207,13 @@ ENVIRON = View(
 )
 CONTEXT = View("variable", _variable, lambda path, _, __: f"{path}.get()")
 REFERENT = View("referent", _referent, _called)
+OWN = View(
+    "own attributes",
+    _own,
+    lambda path, _, key: f"{path}.{key}",
+    _store_own,
+    "names",
+)
 PROXIED = View("proxied", _proxied, _same)
 WEAK = View("weak", attrgetter("data"), _weak_label, None, "keys")
 WEAK_KEYS = View("inside weak keys", _weakly_held, KEYS.label)
@@ -203,20 +240,35 @@ SETTINGS = View("settings", lambda _: (os.environ,), lambda *_: "os.environ")
 KEYED: Final = frozenset({KEYS, WEAK_KEYS})
 """Views of keys: other views say which there are, and in what order."""
 
-SAYING: Final[Mapping[tuple[str, str], View]] = {
-    ("os", "getenv"): SETTINGS,
-    ("decimal", "getcontext"): SAID,
-    ("gc", "isenabled"): SAID,
-    ("numpy", "geterr"): SAID,
-    ("numpy", "get_printoptions"): SAID,
-    ("sys", "getrecursionlimit"): SAID,
-    ("sys", "getswitchinterval"): SAID,
-    ("_thread", "get_ident"): SAID_HERE,
-    ("posix", "getcwd"): SAID_HERE,
-    ("posix", "getpid"): SAID_HERE,
-    ("threading", "current_thread"): SAID_HERE,
+_SAYING: Final[Mapping[str, tuple[str, View]]] = {
+    "getenv": ("os", SETTINGS),
+    "getcontext": ("decimal", SAID),
+    "isenabled": ("gc", SAID),
+    "geterr": ("numpy", SAID),
+    "get_printoptions": ("numpy", SAID),
+    "getrecursionlimit": ("sys", SAID),
+    "getswitchinterval": ("sys", SAID),
+    "get_ident": ("_thread", SAID_HERE),
+    "getcwd": ("posix", SAID_HERE),
+    "getpid": ("posix", SAID_HERE),
+    "current_thread": ("threading", SAID_HERE),
 }
 """Functions whose result is a state of the process, and how to see that state."""
+
+
+def said_by(function: Any) -> View | None:
+    """Return how to see the state that a function tells, if it is such a one.
+
+    That is the very function that its module has: what those say of themselves differs
+    from Python to Python.
+    """
+    module, view = _SAYING.get(function.__name__, ("", None))
+    known = getattr(sys.modules.get(module), function.__name__, None)
+    ours = isinstance(function, FunctionType) and (
+        owner_of_code(function.__code__) == "user"
+    )
+    return view if known is function and not ours else None
+
 
 STANDARD_VIEWS: Final[Mapping[str, View]] = {
     view.name: view for view in list(globals().values()) if isinstance(view, View)

@@ -156,6 +156,10 @@ class Survey:
         """What was read, in a form that means the same in another process."""
         return fingerprint(self._walk)
 
+    def insides(self) -> list[tuple[Any, Inside]]:
+        """Return what was looked into, and what it held."""
+        return [(self._walk.nodes[x.node].value, x) for x in self._walk.insides]
+
     def reaches(self, value: object) -> bool:
         """Return whether a value was looked into."""
         return any(node.value is value for node in self._walk.nodes)

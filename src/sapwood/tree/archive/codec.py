@@ -36,7 +36,7 @@ from sapwood.units import Addr, Size
 
 __all__ = ["FORMAT", "Archive", "Bond", "decode", "encode", "load_template"]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Changes with what is written here, and with what it means."""
 
 
@@ -79,6 +79,8 @@ def encode(
         return "it has live parts, whose Python no file holds"
     if any(op.kind == Kind.KERNEL and not op.image for op in node.recording.ops):
         return "it has kernels that its framework loaded, whose code no file holds"
+    if not node.range.whole:
+        return "it allocates more than its warm-up did"
     try:
         table = {
             "arguments": node.argument_places,

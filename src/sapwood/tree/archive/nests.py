@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, defaultdict, deque
 from dataclasses import is_dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 
 from sapwood.errors import MisuseError, StoreError
@@ -90,7 +91,8 @@ def _load(found: Json, depth: int, ended: list[type]) -> tuple[Structure, int]:
 def _container(name: str) -> type:
     cls = _class(name)
     try:
-        known = cls is not None and container_of(cls) is not None
+        container = None if cls is None else container_of(cls)
+        known = container is not None and container.portable
     except MisuseError:
         known = False
     if cls is None or not known:
@@ -139,7 +141,7 @@ def _load_keys(found: Json, count: int) -> Any:
 
 
 def _check_rest(cls: type, rest: Any, count: int) -> None:
-    if is_dataclass(cls):
+    if is_dataclass(cls) or cls is SimpleNamespace:
         fits = type(rest) is tuple and len(rest) == count and all(map(_is_field, rest))
     elif hasattr(cls, "_fields"):
         fits = rest is None and len(cls._fields) == count

@@ -338,7 +338,7 @@ def _signature(found: Json, arrays: int) -> bytes:
     expect(type(parts) is list and len(parts) == 3, "a signature")
     leaves = _typed(parts[1], list)
     for leaf in leaves:
-        expect(type(leaf) is list and len(leaf) in {2, 5}, "a signature")
+        expect(type(leaf) is list and len(leaf) in {2, 6}, "a signature")
         expect(all(type(part) is str for part in leaf[:1]), "a signature")
-    expect(sum(len(leaf) == 5 for leaf in leaves) == arrays, "a signature")
+    expect(sum(len(leaf) == 6 for leaf in leaves) == arrays, "a signature")
     return text

@@ -63,7 +63,7 @@ class Recall:
 
         The first of a group says all: those to come differ in roles and pages only.
         """
-        if self.source is None or node.escapes or group.nodes != [node]:
+        if self.source is None or node.ferries or group.nodes != [node]:
             return
         sections = encode(node, bound, sharing, self.adapter)
         if not isinstance(sections, str):

@@ -7,6 +7,8 @@ kept. Whatever does not fit is a reason, and the call is then recorded as usual.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
@@ -24,12 +26,16 @@ from sapwood.tree.build import Drawing, build
 from sapwood.tree.containers import unflatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.outputs import Alias, Bytes, Fresh, Output, Outputs, View
-from sapwood.tree.recorder import Order, Recorded, ambient_roles, argument_roles
+from sapwood.tree.recorder import Recorded, ambient_roles, argument_roles
 from sapwood.tree.signature import Arrays, Place, look
 from sapwood.tree.stage import late_stages
-from sapwood.units import Addr
+from sapwood.tree.taking import Order
+from sapwood.units import Addr, Size
 
 __all__ = ["restore"]
+
+_ANYWHERE: Final = Addr(1 << 46)
+"""Stands for where a range will be, while it is not known how large it is."""
 
 
 def restore(
@@ -56,16 +62,30 @@ def restore(
     places = [*given.places(adapter), *read_by.places(adapter)]
     if len(places) != len(archive.roles) or len(given.lows) != archive.arguments:
         return "it was recorded on other arrays"
-    range_ = Range.reserve(forest.device.pages)
+    range_ = None
     try:
+        archive = _inspected(archive, places, forest.device)
+        pages = _pages(archive, forest.device)
+        size = Size((max(pages, default=0) + 1) * forest.device.pages.page)
+        range_ = Range.reserve(forest.device.pages, size, Size(0))
+        range_.back(pages)
         drawing = _drawing(archive, order, ambient, read_by, places, range_, forest)
         return Recorded(build(drawing, range_, forest.device), read_by, bound, None)
     except BaseException as error:
-        with Release() as release:
-            release(range_.close)
+        if range_ is not None:
+            with Release() as release:
+                release(range_.close)
         if isinstance(error, StoreError) or is_refused(error):
             return str(error)
         raise
+
+
+def _inspected(archive: Archive, places: Sequence[Place], device: Device) -> Archive:
+    """Return an archive whose recording has its touches, wherever its range will be."""
+    addresses = [_ANYWHERE, *(place.lo for place in places)]
+    recording = inspect(archive.recording, addresses, device.driver, device.function)
+    _check_bounds(recording, places)
+    return replace(archive, recording=recording)
 
 
 def _drawing(
@@ -78,13 +98,10 @@ def _drawing(
     forest: Forest,
 ) -> Drawing:
     device, adapter, plan = forest.device, forest.adapter, order.plan
-    addresses = [range_.base, *(place.lo for place in places)]
-    recording = inspect(archive.recording, addresses, device.driver, device.function)
-    _check_bounds(recording, places)
+    recording = archive.recording
     arrays = [*plan.call.given.arrays, *read_by.arrays]
     outputs = _outputs(archive.outputs, range_, arrays, adapter)
     _check_result(outputs, plan.call.given.arrays, read_by.arrays, adapter, device)
-    _back(recording, outputs, range_, device)
     _check_ops(recording, adapter)
     hints = archive.roles[: archive.arguments]
     roles = argument_roles(order, places[: archive.arguments], forest, hints)
@@ -139,26 +156,29 @@ def _check_bounds(recording: Recording, places: Sequence[Place]) -> None:
         )
 
 
-def _back(
-    recording: Recording, outputs: Outputs, range_: Range, device: Device
-) -> None:
-    base = range_.base
+def _pages(archive: Archive, device: Device) -> set[int]:
+    """Return the pages of its range that a recording needs.
+
+    Raises `StoreError` where a device has not so many.
+    """
     spans = [
-        (Addr(base + touch.lo), Addr(base + touch.hi))
-        for touch in recording.touches
+        (touch.lo, touch.hi)
+        for touch in archive.recording.touches
         if touch.symbol == RANGE
     ]
     spans += [
-        (each.address, Addr(each.address + max(each.size, 1)))
-        for each in outputs.storages
+        (each.address, each.address + max(each.size, 1))
+        for each in archive.outputs.storages
     ]
-    limit = device.driver.memory_info().total // device.pages.page
-    indices: set[int] = set()
-    if all(hi - lo <= limit * device.pages.page for lo, hi in spans):
-        indices = range_.page_indices(spans)
-    if spans and not 0 < len(indices) <= limit:
+    page = device.pages.page
+    limit = device.driver.memory_info().total // page
+    found: set[int] = set()
+    if all(hi - lo <= limit * page for lo, hi in spans):
+        for lo, hi in spans:
+            found.update(range(lo // page, -(-hi // page)))
+    if spans and not 0 < len(found) <= limit:
         raise StoreError("it needs more memory than the device has")
-    range_.back(indices)
+    return found
 
 
 def _outputs(

@@ -36,7 +36,7 @@ class AdoptedParts(StagedParts):
 
     def __init__(self, asked: Asked, captor: Captor) -> None:
         super().__init__(asked)
-        self.captor = captor
+        self.captor, self.lent = captor, self._room()
         self.owners: list[Owner] = []
         self.first_op = self.first_code = self.first_constant = 0
 

@@ -13,9 +13,12 @@ from collections.abc import Container, Iterable, Sequence
 from sapwood.tree.ambient import Ambient
 from sapwood.tree.forest import Forest
 from sapwood.tree.node import Node, PlaceUse
-from sapwood.tree.recorder import Order, ambient_roles, argument_roles
+from sapwood.tree.recorder import ambient_roles, argument_roles
 from sapwood.tree.roles import Role
 from sapwood.tree.signature import Arrays, Place
+from sapwood.tree.taking import (
+    Order,
+)
 
 __all__ = ["CarriedRoles"]
 

@@ -23,7 +23,7 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, read, stray
 from sapwood.tree.adapter import Array
 from sapwood.tree.admit import sharing
-from sapwood.tree.ambient import BoundArray, Slot, Survey, undo_bound
+from sapwood.tree.ambient import BoundArray, Slot, Survey, kept_states
 from sapwood.tree.apart import outcome_of
 from sapwood.tree.build import Drawing, Plan, build
 from sapwood.tree.containers import flatten
@@ -50,20 +50,16 @@ from sapwood.tree.live.passed import Passed, check_kept
 from sapwood.tree.live.tail import only_returns
 from sapwood.tree.node import Link, Node
 from sapwood.tree.outputs import Bytes, Outputs, analyse, each_anew
-from sapwood.tree.recorder import (
-    Order,
-    Recorded,
-    RecordedParts,
-    plain_changes,
-)
+from sapwood.tree.recorder import Recorded, RecordedParts
 from sapwood.tree.replay import replay_in_place
 from sapwood.tree.roles import Role
 from sapwood.tree.session import LivePart, Session
 from sapwood.tree.signature import Place, look
-from sapwood.tree.stage import late_stages
-from sapwood.tree.uncollected import collected, uncollected
+from sapwood.tree.stage import late_stages, reserved
+from sapwood.tree.taking import Order, plain_changes, undo
 from sapwood.tree.watch import Capture, Caught
-from sapwood.units import Addr
+from sapwood.uncollected import collected, uncollected
+from sapwood.units import Addr, Size
 
 __all__ = ["Asked", "Parts"]
 
@@ -89,7 +85,8 @@ class Parts:
     meanwhile. ``gives`` is what the last part that ran shows to others, ``bound`` what
     it has put into slots; ``still_shown`` are places that may not be ended, for a slot
     or the result shows them. Behind the last live part the function only ``returns``.
-    If the call failed, ``written`` says that the part in progress wrote plain values.
+    If the call failed, ``written`` says that not all that the part in progress wrote
+    could be put back.
     """
 
     copies: ClassVar[bool] = False
@@ -115,6 +112,7 @@ class Parts:
         self.still_shown: frozenset[int] = frozenset()
         self.outside = self.device.framework.manner()
         self.begun = self.written = self.returns = False
+        self.lent: Size | None = None
         self.range: Range | None = None
 
     def record(self) -> RecordedParts:
@@ -124,8 +122,8 @@ class Parts:
         self._begin()
         self.first_arrays = self.arrays
         order, session = self.order, self.session
-        with uncollected():
-            captured = self.capture.run(order.fn, self.args, self.kwargs, session)
+        run = self.capture.run
+        captured = uncollected(self, run, order.fn, self.args, self.kwargs, session)
         if session.unrecordable is not None:
             self.device.driver.destroy_graph(captured.graph)
             raise session.unrecordable.anew()
@@ -157,9 +155,8 @@ class Parts:
     def _undo(self) -> None:
         """Have slots hold what they held before a part that did not run."""
         if self.begun:
-            changes = self._survey().changes_since(self.before)
-            self.written = plain_changes(changes) is not None
-            undo_bound(changes)
+            undo(self.before, self.states)
+            self.written = bool(self._survey().changes_since(self.before))
 
     def let_go(self) -> None:
         """Forget what the call made: from now on others say how long it lives."""
@@ -181,7 +178,7 @@ class Parts:
 
     def _open(self) -> None:
         """Make room for the coming part."""
-        self.range = Range.reserve(self.device.pages)
+        self.range = reserved(self.order.group, self.carried, self.forest, self.lent)
 
     def _capturing(self, range_: Range) -> Capture:
         """Return the capture of all parts."""
@@ -193,6 +190,7 @@ class Parts:
         """Look at all that the coming part may use."""
         adapter = self.forest.adapter
         self.before = self._survey()
+        self.states = kept_states(self.before)
         if not self.links:
             self.order.check_same(self.before)
         self.stirred |= bool(self.links) and self.before.key != self.first_key
@@ -341,8 +339,7 @@ class Parts:
             if made.pop(storage.address, None) is None:
                 raise stray(storage)
         leaves, _ = flatten((shown, values), adapter.is_array)
-        arrays = filter(adapter.is_array, leaves)
-        self.shown.update(id(adapter.storage(array)) for array in arrays)
+        self.shown.update(id(adapter.storage(x)) for x in leaves if adapter.is_array(x))
         return replace(outputs, storages=(*outputs.storages, *made.values()))
 
     # Live parts.
@@ -359,7 +356,7 @@ class Parts:
         try:
             with framework.resting():
                 graph = capture.pause()
-                with collected(), capture.live(graph):
+                with collected(self), capture.live(graph):
                     self._end(graph, (args, kwargs), last=False)
                     result, raised = self._cross(met)
                     self._open()

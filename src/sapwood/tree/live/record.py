@@ -10,7 +10,8 @@ from sapwood.tree.live.parts import Asked, Parts
 from sapwood.tree.live.passed import RAN
 from sapwood.tree.live.staged import StagedParts
 from sapwood.tree.recorder import RecordedParts
-from sapwood.tree.session import Unready
+from sapwood.tree.session import Midway, Unready
+from sapwood.tree.skips import skip_of
 
 __all__ = ["record_parts"]
 
@@ -19,9 +20,9 @@ def record_parts(asked: Asked) -> RecordedParts:
     """Run a call, part by part, and return a node that is a chain of them.
 
     Called with the device's lock held, which live parts run without. If others spoil
-    the capture of the first part, that is captured again. Raises `Unready` where
-    nothing has run, else `CaptureError`, `DriverError` or `OutOfMemory`; the parts
-    before have run then.
+    the capture of the first part, that is captured again. Raises `Unready`, or another
+    `CaptureError`, where nothing has run; where parts have, `Midway`, `DriverError` or
+    `OutOfMemory`.
     """
     forest = asked.forest
     left = TRIES
@@ -32,8 +33,12 @@ def record_parts(asked: Asked) -> RecordedParts:
             return _recorded(parts)
         except DriverError as error:
             forest.renew_capture_stream()
-            if not left or not is_spoilt(error) or parts.links or parts.written:
+            if left and is_spoilt(error) and not (parts.links or parts.written):
+                continue
+            if parts.links or not asked.tolerant:
                 raise
+            skip = skip_of(error)
+        raise Unready(skip.what, where=skip.where)
 
 
 def _parts_of(asked: Asked) -> Parts:
@@ -48,13 +53,12 @@ def _parts_of(asked: Asked) -> Parts:
 def _recorded(parts: Parts) -> RecordedParts:
     try:
         return parts.record()
-    except Unready as error:
+    except CaptureError as error:
         parts.close()
         if not parts.links:
             raise
-        raise CaptureError(
-            f"{error.what}; {RAN}", where=error.where, remedy="Call it again"
-        ) from None
+        what = f"{error.what}; {RAN}" if isinstance(error, Unready) else error.what
+        raise Midway(what, where=error.where, remedy=error.remedy) from None
     except BaseException:
         parts.close()
         raise

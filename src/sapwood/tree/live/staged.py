@@ -34,11 +34,13 @@ from sapwood.tree.live.parts import Asked, Parts
 from sapwood.tree.live.passed import Passed
 from sapwood.tree.node import Node
 from sapwood.tree.outputs import Bytes, Outputs, analyse
-from sapwood.tree.recorder import with_leaves
 from sapwood.tree.replay import replay
 from sapwood.tree.roles import Role
 from sapwood.tree.signature import Place
 from sapwood.tree.stage import spoil
+from sapwood.tree.taking import (
+    with_leaves,
+)
 from sapwood.tree.watch import Capture, Caught
 from sapwood.units import Addr, Mask, Size
 

@@ -15,7 +15,9 @@ function beginFunctions() {
 function functionRow(f, whole) {
   const parts = Object.fromEntries(KINDS.map(({ key, field }) => [key, f[field]]));
   const notes = [f.evicted && `${count(f.evicted)} evicted`, f.copied_bytes && `${size(f.copied_bytes)} copied`,
-    f.escaped && `${counted(f.escaped, "output")} escaped`].filter(Boolean).join(", ");
+    f.escaped && `${counted(f.escaped, "output")} escaped`,
+    ...f.skipped.map(({ reason, calls }) => `${counted(calls, "call")} ran eagerly: ${reason}`)]
+    .filter(Boolean).join(", ");
   return make("button", {
     type: "button", class: "function", "data-function": f.name, "aria-pressed": String(state.function === f.name),
     title: "Show only this function",

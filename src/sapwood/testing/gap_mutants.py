@@ -1,0 +1,297 @@
+"""Faulty variants of every room that readers of the library have tried.
+
+Those of `GAP_MUTANTS` had passed the whole suite, and each has a law of its own now.
+
+Those of Python are contexts, as all mutants. Those of C are data: the file, which is
+compiled anew when its text changes, and what in it is right and wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, Final
+
+from sapwood.driver.emulated.programs import Program
+from sapwood.driver.emulated.schedules import Item
+from sapwood.graphs.exec import _build
+from sapwood.integrations.numpy.copies import _is_same, raveled
+from sapwood.memory.caching.pools import Pools
+from sapwood.memory.caching.silo import Silo
+from sapwood.memory.fold import stretches
+from sapwood.memory.heap import Everybody, Heap
+from sapwood.memory.pages import Pages
+from sapwood.memory.pinned.stock import Stock
+from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
+from sapwood.runtime.core import Runtime
+from sapwood.store import evict
+from sapwood.store.disk import DiskStore
+from sapwood.store.entries import Entries
+from sapwood.store.tiered import Tiered
+from sapwood.testing.tree_mutants import Mutant, miswritten
+from sapwood.tree import signature
+from sapwood.tree.admit import rejects
+from sapwood.tree.ambient import checks, guards
+from sapwood.tree.archive import restore
+from sapwood.tree.decide import next_step
+from sapwood.tree.leases import Leases
+from sapwood.tree.memo import Memo
+from sapwood.tree.outputs import _Known
+from sapwood.tree.replay import order
+
+__all__ = ["C_MUTANTS", "GAP_MUTANTS", "TORCH_MUTANTS", "TRIED_MUTANTS"]
+
+
+def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> Mutant:
+    return Mutant(name, partial(miswritten, function, right, wrong))
+
+
+def _torch_mutants() -> tuple[Mutant, ...]:
+    if not find_spec("torch"):
+        return ()
+    from sapwood.integrations.torch.adapter import TorchAdapter, _finished
+
+    return (
+        _mutant(
+            "negative views made plain",
+            _finished,
+            "if flags & NEGATIVE:",
+            "if flags & 0:",
+        ),
+        _mutant(
+            "item size of a stale address forgotten",
+            TorchAdapter.address,
+            "array.storage_offset() * array.element_size()",
+            "array.storage_offset()",
+        ),
+    )
+
+
+GAP_MUTANTS: Final = (
+    _mutant(
+        "pages from the start of an extent",
+        Range.mask_of,
+        "<< extent.first + start - index",
+        "<< extent.first",
+    ),
+    _mutant(
+        "closed ranges let go with the last lease of all",
+        Pages.drop,
+        "self.live != before",
+        "not self.live",
+    ),
+    _mutant("outermost route ended", Pools.end, "[-1]", "[0]"),
+    _mutant(
+        "manifest older than its blobs",
+        Entries._load,  # noqa: SLF001
+        "self.store.get(name)  # used",
+        "# used",
+    ),
+    _mutant(
+        "view before its array",
+        restore._check_view,  # noqa: SLF001
+        "at + lo < storage.address or",
+        "",
+    ),
+    _mutant(
+        "keys in any order",
+        checks.KeysTest.holds,
+        "tuple(map(constant_key, space)) == self.frozen",
+        "{*map(constant_key, space)} == {*self.frozen}",
+    ),
+    _mutant(
+        "class of a second object not asked",
+        guards._check,  # noqa: SLF001
+        "type(walk.nodes[inside.node].value), {}",
+        "None, {}",
+    ),
+    _mutant(
+        "written beside a reader",
+        order,
+        "storage.writer is stream and not (written and storage.readers)",
+        "storage.writer is stream",
+    ),
+    _mutant(
+        "wait lost in a capture", Range.allocate, "storage.writer = stream", "pass"
+    ),
+    _mutant(
+        "output that was said to die",
+        stretches,
+        "mask = lasts if not output or lasts & end else 2 * end - 1",
+        "mask = lasts",
+    ),
+    _mutant(
+        "users forgotten with a failed wait",
+        Heap.allocate,
+        "self.give(address, end, tuple(users))",
+        "self.give(address, end, ())",
+    ),
+    _mutant(
+        "work of ended streams over",
+        Everybody.query_stream,
+        "not user.ended and user.query()",
+        "user.ended or user.query()",
+    ),
+    _mutant(
+        "kept blocks used by a stream that ended",
+        Stock.forget,
+        "for block in (*self.live, *self._kept):",
+        "for block in self.live:",
+    ),
+    _mutant(
+        "gone is none",
+        checks._are,  # noqa: SLF001
+        "and all(\n        map(is_not, values, _NONE)\n    )",
+        "",
+    ),
+    _mutant(
+        "view from its storage",
+        _Known.find,
+        "adapter.address(self._arrays[owner])",
+        "storage.address",
+    ),
+    _mutant(
+        "another op not verified", Program.replaced, "step.verify(self.memory)", "pass"
+    ),
+    _mutant("trouble nearby untold", Tiered.get, "trouble or further", "further"),
+    _mutant(
+        "copied back after the last op alone",
+        _build,
+        "tuple(n for i, n in enumerate(nodes) if i not in followed)",
+        "tuple(nodes[-1:])",
+    ),
+    _mutant(
+        "assigned to itself by another layout",
+        _is_same,
+        "and target.layout == value.layout",
+        "",
+    ),
+    _mutant("replays by C uncounted", Runtime.stats, "self._forest.settle()", "pass"),
+    _mutant(
+        "readers alone are no change",
+        Storage._used,  # noqa: SLF001
+        "any(other is not stream for other in self._ordered())",
+        "self.writer is not None and self.writer is not stream",
+    ),
+    _mutant(
+        "failures end when they are done",
+        Item.__init__,
+        "each.error or not each.done",
+        "not each.done",
+    ),
+    _mutant(
+        "blob left by its manifest",
+        evict.victims,
+        "max(used, now - YOUNG)",
+        "used",
+    ),
+    _mutant(
+        "contents of another name kept",
+        Entries._parts,  # noqa: SLF001
+        "self._forget(part.blob)",
+        "pass",
+    ),
+    _mutant(
+        "reversed single elements copied",
+        raveled,
+        "if face.flags.c_contiguous:",
+        "if face.flags.c_contiguous and min(x.strides, default=0) >= 0:",
+    ),
+)
+
+TRIED_MUTANTS: Final = (
+    _mutant("regrouped arrays admitted", rejects, "if regrouped or (", "if ("),
+    _mutant(
+        "crossing counts stay",
+        Leases.crossed,
+        "self.crossing = +self.crossing",
+        "pass",
+    ),
+    _mutant(
+        "hole behind a block not counted",
+        Silo.add,
+        "reach += block.next.size",
+        "reach += 0",
+    ),
+    _mutant(
+        "evicted though used meanwhile",
+        DiskStore._removed,  # noqa: SLF001
+        "!= item.used",
+        "is None",
+    ),
+    _mutant(
+        "first reader unknown",
+        Storage.order_read,
+        "(*readers, stream)",
+        "(*readers, stream) if writer else ()",
+    ),
+    _mutant(
+        "moved argument of another layout",
+        Memo._moved,  # noqa: SLF001
+        "if seen is None or seen[0] != layouts[k]:",
+        "if seen is None:",
+    ),
+    _mutant(
+        "offsets in a shared storage forgotten",
+        signature._grouped,  # noqa: SLF001
+        "[low - first for low in places]",
+        "[0 for low in places]",
+    ),
+    _mutant(
+        "evicted at the first miss",
+        next_step,
+        "missed_since(victim.last_used) < 2",
+        "missed_since(victim.last_used) < 1",
+    ),
+)
+"""What the suite has caught from the beginning."""
+
+TORCH_MUTANTS: Final = _torch_mutants()
+"""What is wrong in the adapter of torch's tensors, where torch is installed."""
+
+C_MUTANTS: Final = (
+    (
+        "encore on any stream",
+        "tree/again_fits.h",
+        "return is_on_stream(a) && is_state_same(a)",
+        "return is_state_same(a)",
+    ),
+    (
+        "overlap seen from one side",
+        "tree/again_fits.h",
+        "&& a->lows[j] < end)",
+        "&& a->lows[j] <= low)",
+    ),
+    (
+        "only the last word is stale",
+        "tree/again_does.h",
+        "stale |= *word->at",
+        "stale = *word->at",
+    ),
+    (
+        "another entry taken",
+        "tree/ambient/steps.h",
+        "if (PyDict_Next(space, &at, &key, &found) && key == s->value) {",
+        "if (PyDict_Next(space, &at, &key, &found)) {",
+    ),
+    (
+        "pages of another stream's segment but the first",
+        "memory/native/segments.c",
+        "memset(r->users + page, OTHERS, r->span[page]);",
+        "memset(r->users + page, OTHERS, 1);",
+    ),
+    (
+        "settled but for the first page",
+        "memory/native/segments.c",
+        "      memset(r->users + page, ITS_STREAM, r->span[page]);\n",
+        "      r->users[page] = ITS_STREAM;\n",
+    ),
+    (
+        "picked behind the arguments",
+        "tree/again_does.h",
+        ": (from -= constants) < a->count",
+        ": (from -= constants) <= a->count",
+    ),
+)

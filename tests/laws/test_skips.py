@@ -1,0 +1,363 @@
+"""What cannot be recorded runs eagerly: right, said once, and cheap."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import deque
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+
+SKIP = "ignore::sapwood.GraphSkipWarning"
+
+
+class Hidden:
+    """What no guard sees: a variable of the process, changed past Python."""
+
+    def __init__(self, name):
+        self.name = name
+        self(0)
+
+    def __call__(self, value=None):
+        if value is None:
+            with open(self.name) as file:  # noqa: PTH123 - a plain file
+                return int(file.read())
+        with open(self.name, "w") as file:  # noqa: PTH123
+            file.write(str(value))
+        return value
+
+
+@pytest.fixture
+def hidden(tmp_path):
+    return Hidden(os.fspath(tmp_path / "hidden"))
+
+
+def _told(f, *args):
+    """Return the result of a call, and the warnings that it gave."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        result = f(*args)
+    return result, [each.message for each in told]
+
+
+def test_one_warning_for_each_function_and_reason(rt):
+    """At the call after the one that found out, with the line and a remedy."""
+
+    def fn(x, flag):
+        return x * (float(x[1]) if flag else int(x[2]))
+
+    f, told = rt.graph(fn), []
+    for size in (3, 4, 3, 3):
+        for flag in (True, False):
+            for _ in range(2):
+                result, more = _told(f, rt.array(np.arange(float(size))), flag)
+                told += more
+                expected = fn(np.arange(float(size)), flag)
+                assert np.asarray(result).tolist() == expected.tolist()
+    assert [type(each) for each in told] == [sw.GraphSkipWarning] * 2
+    for each in told:
+        assert each.function == f.__qualname__
+        assert each.where.startswith(__file__)
+        assert each.remedy
+        assert each.what in str(each)
+    assert rt.graph(fn).stats().skipped == ()
+    stats = f.stats()
+    assert stats.passed_through == sum(count for _, count in stats.skipped) == 16
+    assert all(each.what in f.explain() for each in told)
+    skipped = rt.snapshot()["functions"][0]["skipped"]
+    assert [(each["reason"], each["calls"]) for each in skipped] == [*stats.skipped]
+    assert rt.stats().skipped == stats.skipped
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_warning_that_is_an_error_loses_nothing(rt, late):
+    """It is raised before anything has run; the call can be made again."""
+    seen = []
+
+    def fn(x):
+        x += 1
+        if late:  # each call is another one, until the function is given up
+            seen.append(1)
+        return x * float(x[0])
+
+    f, x = rt.graph(fn), rt.array(np.zeros(2))
+    raised = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", sw.GraphSkipWarning)
+        for i in range(1, 9):
+            before = np.asarray(x).tolist(), len(seen)
+            try:
+                result = f(x)
+            except sw.GraphSkipWarning:
+                raised += 1
+                assert (np.asarray(x).tolist(), len(seen)) == before
+                result = f(x)
+            assert np.asarray(result).tolist() == [i * i, i * i]
+    assert raised == 1
+    assert len(seen) == 8 * late
+
+
+def test_all_objects_of_a_class_are_warned_of_once(rt):
+    """A method is one function."""
+
+    class Model:
+        @rt.graph
+        def run(self, x):
+            return x * float(x[0])
+
+    told = []
+    for _ in range(3):
+        model = Model()
+        for _ in range(3):
+            told += _told(model.run, rt.array(np.ones(2)))[1]
+    assert len(told) == 1
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_a_function_that_is_given_up(rt):
+    """After three kinds of calls that fail alike, none is tried any more."""
+    f = rt.graph(lambda x: x * float(x[0]))
+    for size in (1, 2, 3):
+        for _ in range(2):
+            f(rt.array(np.ones(size)))
+    before = f.stats()
+    for size in range(1, 20):
+        assert np.asarray(f(rt.array(np.ones(size)))).tolist() == [1] * size
+    assert f.stats().warmups == before.warmups
+    assert f.stats().passed_through == before.passed_through + 19
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_what_may_be_recorded_later_is(rt):
+    """A function that skips is looked at again: what it reads may have changed."""
+    mode = {"host": True}
+    f = rt.graph(lambda x: x * (float(x[0]) if mode["host"] else 2))
+    x = rt.array(np.full(2, 3.0))
+    for _ in range(5):
+        assert np.asarray(f(x)).tolist() == [9, 9]
+    mode["host"] = False
+    for _ in range(40):
+        assert np.asarray(f(x)).tolist() == [6, 6]
+    assert f.stats().replays > 0
+    mode["host"] = True
+    assert np.asarray(f(x)).tolist() == [9, 9]
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_a_device_that_fails_for_a_time(rig):
+    """A recording that failed for what may pass is tried again, at 4, 8, 16 calls."""
+    rt = rig.runtime
+    f, x = rt.graph(lambda x: x * 2), rt.array(np.ones(2))
+    for i in range(1, 18):
+        rig.faulty.fired, fails = None, i in {2, 4, 8}
+        rig.faulty.plan = {rig.faulty.position} if fails else ()
+        assert np.asarray(f(x)).tolist() == [2, 2]
+        rig.faulty.plan = ()
+        assert rig.faulty.fired == ("reserve" if fails else None)
+        assert f.stats().recordings == (i >= 16)
+    assert f.stats().replays == 1
+
+
+class Unknown(dict):
+    """Registered, but cannot be taken apart."""
+
+
+def _odd(_):
+    raise KeyError("not today")
+
+
+sw.register_container(Unknown, _odd, _odd)
+
+ARGUMENTS = {
+    "host array": lambda rt: np.ones(2),  # noqa: ARG005
+    "unknown": lambda rt: Unknown(x=rt.array(np.ones(2))),
+    "deque": lambda rt: deque([rt.array(np.ones(2))]),
+    "deep": lambda rt: _deep(rt.array(np.ones(2))),
+}
+
+
+def _deep(x):
+    for _ in range(300):
+        x = [x]
+    return x
+
+
+def _first(value):
+    while isinstance(value, list | deque | dict):
+        value = value["x"] if isinstance(value, dict) else value[0]
+    return value + 1
+
+
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("kind", ARGUMENTS)
+def test_arguments_of_every_kind(rt, kind):
+    """Whatever eager code takes, a graphed function takes."""
+    f = rt.graph(_first)
+    for _ in range(9):
+        assert np.asarray(f(ARGUMENTS[kind](rt))).tolist() == [2, 2]
+
+
+def test_inside_of_others_captures(rig, monkeypatch):
+    """A call is the plain function there, whatever was recorded."""
+    rt, ran = rig.runtime, []
+    f, x = rt.graph(lambda x: (ran.append(1), x * 2)[1]), rt.array(np.ones(2))
+    g = rt.graph(lambda x: x * 2)
+    for _ in range(4):
+        g(x)
+    before = f.stats(), g.stats()
+    framework = rt._device.framework
+    monkeypatch.setattr(type(framework), "captured", lambda _: True)
+    for _ in range(4):
+        assert np.asarray(f(x)).tolist() == np.asarray(g(x)).tolist() == [2, 2]
+    assert ran == [1] * 4
+    assert (f.stats(), g.stats()) == before
+
+
+def test_wrong_arguments_are_the_functions(rt):
+    """They are no skip: Python refuses them, as ever, without a warning."""
+    f = rt.graph(lambda a, b: a + b)
+    for _ in range(3):
+        with pytest.raises(TypeError, match="missing 1 required"):
+            f(rt.array(np.ones(2)))
+
+
+def test_the_old_option_is_told_of_the_new_one(rt):
+    """`on_unsupported=` is none any more."""
+    with pytest.raises(sw.MisuseError, match="Did you mean fullgraph"):
+        rt.graph(lambda x: x, on_unsupported="eager")
+
+
+class Odd(BaseException):
+    pass
+
+
+ERRORS = (ValueError, KeyboardInterrupt, GeneratorExit, Odd)
+
+
+class State:
+    """Everything that a program changes, besides its arguments."""
+
+    def __init__(self, make):
+        self.count, self.seen, self.table = 0, [1], {"k": 0}
+        self.held = make(np.zeros(3))
+
+
+def _program(state, x, w, at, act):
+    """Write into arrays, slots and Python, and act in front of op ``at``."""
+    for i in range(5):
+        if i == at:
+            act()
+        w += x * i
+        if i == 3:
+            state.held = w * 2
+    return w + state.held
+
+
+def _shown(state, x, w):
+    held = np.asarray(state.held).tolist()
+    own = state.count, list(state.seen), dict(state.table), held
+    return own, np.asarray(x).tolist(), np.asarray(w).tolist()
+
+
+def _run(call, make, when, hidden, error, at):
+    """Return what each of five calls gave, and all there was after it."""
+    state, x, w, found = State(make), make(np.arange(3.0)), make(np.ones(3)), []
+
+    def act():
+        if hidden():
+            raise error("mine")
+
+    f = call(lambda x, w: _program(state, x, w, at, act))
+    for i in range(5):
+        hidden(int(i == when))
+        try:
+            result = np.asarray(f(x, w)).tolist()
+        except error as raised:
+            result = (type(raised), raised.args)
+        found.append((result, _shown(state, x, w)))
+    return found
+
+
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("at", range(5))
+def test_exceptions_end_a_call_as_eager_ones(rt, hidden, error, at):
+    """In a warm-up, and in a capture, at every op: once, with all as eager left it.
+
+    A replay runs no Python: what it does not see cannot raise in it.
+    """
+    for when in range(3):
+        expected = _run(lambda fn: fn, np.array, when, hidden, error, at)
+        found = _run(rt.graph, rt.array, when, hidden, error, at)
+        assert found == expected, when
+
+
+def _write_list(state):
+    state.seen.append(len(state.seen))
+
+
+def _write_dict(state):
+    state.table["k"] += 1
+    state.table["new"] = state.count
+
+
+def _write_attribute(state):
+    state.count += 1
+
+
+def _write_none(state):
+    del state
+
+
+WRITES = (_write_none, _write_list, _write_dict, _write_attribute)
+
+
+def _refused(state, x, w, hidden, write, at):
+    """Write, then read on the host in front of op ``at``, if something hidden says."""
+    for i in range(4):
+        if i == at and hidden():
+            write(state)
+            if float(x[0]) > 5:
+                w *= 2
+        w += x * i
+        if i == 2:
+            state.held = w * 2
+    return w + state.held
+
+
+def _refusals(call, make, hidden, write, at, first):
+    state, x, w, found = State(make), make(np.arange(3.0)), make(np.ones(3)), []
+    f = call(lambda x, w: _refused(state, x, w, hidden, write, at))
+    for i in range(5):
+        hidden(int(i == first))
+        found.append((np.asarray(f(x, w)).tolist(), _shown(state, x, w)))
+    return found
+
+
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("at", range(4))
+def test_an_attempt_that_fails_leaves_nothing(rt, hidden, write, at):
+    """Refused in a warm-up, or in the capture alone, at every op: as eager, always."""
+    for first in range(3):
+        expected = _refusals(lambda fn: fn, np.array, hidden, write, at, first)
+        found = _refusals(rt.graph, rt.array, hidden, write, at, first)
+        assert found == expected, first
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_warm_leaves_python_as_it_was(rt):
+    """What the warm-up writes besides arrays is put back, too."""
+    state = State(np.array)
+
+    def fn(x):
+        _write_list(state)
+        _write_dict(state)
+        state.count += 1
+        return x + 1
+
+    rt.graph(fn).warm(rt.array(np.ones(2)))
+    assert (state.count, state.seen, state.table) == (0, [1], {"k": 0})
