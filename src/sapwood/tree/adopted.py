@@ -191,7 +191,7 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
         _check(owner.refusal(captured.result, scene.arrays), outputs, scene, taken)
     marks = adapter.marks(read_by.arrays)
     outcome = error or outcome_of(order.group.warm, session, outputs)
-    with unrepeated(error):
+    with unrepeated(outcome):
         node = build(drawing, scene.range, scene.forest.device)
     node.whereabouts.others = () if marks is None else marks[1]
     return Recorded(node, read_by, tuple(change.slot for change in bound), outcome)

@@ -21,6 +21,7 @@ from sapwood.memory.blocks import ALIGNMENT
 from sapwood.memory.device import Device, routed
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
+from sapwood.tree.group import Warm
 from sapwood.tree.layout import Made
 from sapwood.tree.session import (
     Session,
@@ -85,7 +86,7 @@ class Caught:
 
 
 @contextmanager
-def unrepeated(error: CaptureError | Caught | None) -> Iterator[None]:
+def unrepeated(error: CaptureError | Caught | Warm | None) -> Iterator[None]:
     """Raise ``error``, if there was one before a driver's: nothing is to run again.
 
     What an ordinary exception had come to has no trace; written values have.
