@@ -94,10 +94,26 @@ def _has_gpu() -> bool:
     return Path("/proc/driver/nvidia/version").exists() and bool(find_spec("cuda"))
 
 
+def _generates_all(config: pytest.Config) -> bool:
+    return _has_gpu() or config.getoption("gpu")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(
+    collector: pytest.Collector, obj: object
+) -> list[pytest.Item] | None:
+    """Leave out functions that need a GPU where there is none."""
+    if _generates_all(collector.config):
+        return None
+    own = getattr(obj, "pytestmark", ())
+    marks = [*collector.iter_markers(), *(own if isinstance(own, list) else ())]
+    return [] if any(mark.name == "gpu" for mark in marks) else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Leave out parameters that need a GPU where there is none."""
-    if _has_gpu() or metafunc.config.getoption("gpu"):
+    if _generates_all(metafunc.config):
         return
     parametrize: Any = metafunc.parametrize
 
@@ -149,8 +165,6 @@ def pytest_collection_modifyitems(
 ) -> None:
     """Keep the tests of the tier, or of the budget's slice of it."""
     tier, seed = config.getoption("tier"), config.getoption("randomly_seed", 0)
-    if not (_has_gpu() or config.getoption("gpu")):
-        _leave(config, items, _marked(items, "gpu"), "need a GPU")
     if tier == "all":
         return
     _leave(config, items, _marked(items, "style"), "are rules of scripts/check")
@@ -224,8 +238,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.section("left out")
     for why, count in left.items():
         terminalreporter.write_line(f"{count:6} tests {why}")
-    if "need a GPU" in left:
-        terminalreporter.write_line("Those that need a GPU:  scripts/gpu, where one is")
+    if not _generates_all(config):
+        terminalreporter.write_line("and all tests that need a GPU: see scripts/gpu")
     other = "--deep " if tier == "fast" else ""
     if tier != "all":
         terminalreporter.write_line(

@@ -23,7 +23,7 @@ from sapwood.errors import MisuseError
 from sapwood.testing.c_mutants import CMutant
 from sapwood.testing.faults import every_fault
 
-COLUMNS = ("name", "caught by", "tier", "CPU s", "wall s", "why")
+COLUMNS = ("name", "caught by", "tier", "CPU s", "wall s")
 TESTS = ("--tier", "fast")
 
 
@@ -155,7 +155,8 @@ def _line(fault, outcome, otherwise):
     spent = f"{outcome.cpu:5.1f} s of CPU, {outcome.wall:5.1f} s"
     if outcome.test is None:
         return f"{spent}  {fault.name}: {otherwise}"
-    return f"{spent}  {fault.name}: {outcome.tier}, {outcome.test}"
+    found = f"{outcome.tier}, {outcome.test}"
+    return f"{spent}  {fault.name}: {found} ({outcome.why})"
 
 
 def _add(table, fault, outcome):
@@ -165,7 +166,7 @@ def _add(table, fault, outcome):
         if new:
             rows.writerow(COLUMNS)
         row = outcome.test or "", outcome.tier, f"{outcome.cpu:.1f}"
-        rows.writerow((fault.name, *row, f"{outcome.wall:.1f}", outcome.why))
+        rows.writerow((fault.name, *row, f"{outcome.wall:.1f}"))
 
 
 if __name__ == "__main__":
