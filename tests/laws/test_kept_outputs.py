@@ -182,6 +182,7 @@ def test_large_outputs_are_kept(rig):
 
 
 @pytest.mark.parametrize("pages", [33, 75])
+@pytest.mark.every_kind
 def test_one_of_several_large_outputs_is_kept(rig, pages):
     """Pages of one extent hold several outputs: those of the kept one stay."""
     rt, words = rig.runtime, pages * rig.checked.abilities.page // 8 - 100

@@ -150,6 +150,7 @@ def test_memory_returns_with_the_function(rig):
     assert rig.device.live_handles()["execs"] == 0
 
 
+@pytest.mark.every_kind
 def test_outputs_of_a_function_that_is_gone_go_one_by_one(rig):
     """Each takes its pages along, whoever has the others of the same recording."""
     rt, words = rig.runtime, 3 * rig.checked.abilities.page // 8

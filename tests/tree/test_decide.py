@@ -51,6 +51,18 @@ def test_a_variant_is_recorded_where_there_is_room(make_node, make_group):
     assert next_step(group, group.nodes, {}, 8) == Step(Deed.RECORD)
 
 
+def test_what_is_recorded_in_vain_is_tried_now_and_then(make_group):
+    """Sixteen recordings that nobody replayed: another one at every 64th miss."""
+    group = make_group()
+    group.wasted = 16
+    tried = []
+    for miss in range(1, 129):
+        group.missed(miss)
+        if next_step(group, [], {}, 8).deed is Deed.RECORD:
+            tried.append(miss)
+    assert tried == [64, 128]
+
+
 def test_a_variant_that_waits_for_an_address_gives_way(make_node, make_group):
     """The one unused longest, to one that takes any address and need not escape."""
     nodes = [make_node(last_used=clock) for clock in (9, 4, 2)]
