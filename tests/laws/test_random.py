@@ -164,7 +164,7 @@ def test_an_extra_recording_leaves_the_generator_unmoved(agree):
 
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_a_failed_capture_leaves_the_generator_unmoved(rig, bits):
-    """Whichever call of the driver fails while recording, no number is taken.
+    """D test_graph_rng_after_failed_capture: whichever call fails, none is taken.
 
     Where there was no memory, the call runs eagerly, and takes its numbers once.
     """
