@@ -52,7 +52,7 @@ def reserved(
         return Range.reserve(pages)
     staged = sum(place.hi - place.lo + 2 * ALIGNMENT for place in places)
     room = 0 if warm is None or lent is not None else warm.room
-    # Of what is reserved for them a half is lent.
+    # `Range.lend` gives the framework half of the addresses for what stays.
     stays = room if lent is None else 2 * lent
     return Range.reserve(pages, Size(room + staged + HEADROOM), Size(stays))
 

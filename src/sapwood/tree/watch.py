@@ -45,7 +45,7 @@ __all__ = [
 Function = Callable[..., Any]
 
 SCATTERED: Final = 4
-"""How many times what is alive at once lies, at a guess, in as many bytes."""
+"""Fragmentation, estimated: a capture spreads over so many bytes for each alive."""
 
 _PLAIN: Final = {bool, bytes, complex, float, int, str, type(None)}
 
