@@ -159,6 +159,16 @@ def _of_other_kinds(items: list[pytest.Item], seed: object) -> set[pytest.Item]:
     return left
 
 
+def _passed_over(items: list[pytest.Item], seed: object) -> set[pytest.Item]:
+    """Return those of the many alike that are not drawn."""
+    left = set()
+    for item in items:
+        mark = item.get_closest_marker("one_in")
+        if mark is not None and drawn(seed, item.nodeid, mark.args[0]):
+            left.add(item)
+    return left
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
@@ -169,13 +179,15 @@ def pytest_collection_modifyitems(
         return
     _leave(config, items, _marked(items, "style"), "are rules of scripts/check")
     deep, others = _marked(items, "deep"), _of_other_kinds(items, seed)
+    over = _passed_over(items, seed)
     if tier == "fast":
         _leave(config, items, deep, "are deep")
         _leave(config, items, others, "are of other kinds of devices")
+        _leave(config, items, over, "are among many alike")
         return
     # Whatever takes positions takes all of them here.
     whole = {i for i in items if "positions" in getattr(i, "fixturenames", ())}
-    _leave(config, items, {*items} - deep - others - whole, "are fast")
+    _leave(config, items, {*items} - deep - others - over - whole, "are fast")
     share = (config.getoption("budget") or DEEP_SECONDS) / DEEP_SECONDS
     beyond = {i for i in items if drawn(seed, i.nodeid, 10_000) >= share * 10_000}
     _leave(config, items, beyond, "are beyond the budget")

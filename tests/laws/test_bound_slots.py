@@ -125,6 +125,7 @@ BINDERS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", ["closed over", "argument", "self"])
 @pytest.mark.parametrize("binder", BINDERS)
 def test_arrays_bound_to_slots_are_rebound(agree, binder, how):

@@ -74,6 +74,7 @@ def told(kind, name, text):
     return type("Act", (), {"act": it})().act if kind == "method" else it
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("calls", [1, 3, 20])
 @pytest.mark.parametrize("computed", [False, True])
 @pytest.mark.parametrize("name", READERS)

@@ -201,6 +201,7 @@ def _check(f, program, state, x, times=1):
         assert np.asarray(f(x)).tolist() == expected
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.__name__[1:])
 @pytest.mark.parametrize("first", ["all are apart", "a is x", "all are one"])
 def test_the_answer_is_the_calls_own(rt, program, first):

@@ -120,6 +120,7 @@ def test_small_outputs_of_many_recordings_are_kept():
         assert functions
 
 
+@pytest.mark.deep
 def test_what_allocates_more_than_its_warm_up_is_recorded(tmp_path):
     """How much room a recording needs is a guess: where it is short, there is more."""
     more = tmp_path / "more"

@@ -340,6 +340,7 @@ def _same(got, expected):
         assert np.array_equal(np.asarray(one), other)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_replays_give_what_numpy_gives(make_world, seed):
     """In any order, at several sizes, results kept or dropped, memory poisoned."""
@@ -378,6 +379,7 @@ def in_parts(x, y, live):
     return h, z * view, found[0]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("max_variants", [1, 4])
 @pytest.mark.parametrize("seed", range(3))
 def test_live_parts_are_as_with_numpy(make_world, seed, max_variants):

@@ -27,6 +27,7 @@ SCALARS = (
 SHIFTS = {"left_shift", "right_shift"}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_a_ufunc_equals_numpy(lab, name):
     """Every ufunc gives NumPy's bits, or its error, for every dtype."""
@@ -43,6 +44,7 @@ def test_a_ufunc_equals_numpy(lab, name):
         lab.agree(ufunc, *pairs[: ufunc.nin], what=kind)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("first", ["c", "f", "strided", "reversed", "permuted"])
 @pytest.mark.parametrize("second", ["c", "f", "strided", "broadcast", "unaligned"])
 def test_the_memory_order_of_results_is_numpys(lab, first, second):
@@ -62,6 +64,7 @@ def _apply(function, scalar, swapped, x):
     return function(scalar, x) if swapped else function(x, scalar)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_an_operator_with_a_number_equals_numpy(lab, name):
     """Plain numbers are weak and NumPy scalars strong, on both sides."""

@@ -117,6 +117,7 @@ ONE = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", sorted(ONE))
 def test_a_function_equals_numpy(lab, name):
     """Every function gives NumPy's result in all dtypes and layouts."""

@@ -73,6 +73,7 @@ class _Generator(torch.Generator):
 
 
 @pytest.mark.usefixtures("generated")
+@pytest.mark.deep
 def test_a_compiled_graph_is_one_operation(watch):
     """What it takes is told, and what it writes, at the line that it came from."""
     linear, cache = nn.Linear(8, 8), torch.zeros(4, 8)

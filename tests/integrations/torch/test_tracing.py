@@ -15,10 +15,14 @@ from sapwood.runtime import graphed
 from sapwood.tree.again import maker
 
 torch = pytest.importorskip("torch")
-with warnings.catch_warnings():
-    # Whoever looks for it once a compiler was used would be warned.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    importlib.import_module("torch._inductor.cudagraph_trees")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _imported():
+    """Import what warns whoever looks for it once a compiler was used."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        importlib.import_module("torch._inductor.cudagraph_trees")
 
 
 @pytest.fixture

@@ -147,6 +147,7 @@ def _fail_each(open_rig, settings, prepare, check, positions):
     raise AssertionError
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", SETTINGS)
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_failed_request_changes_nothing(open_rig, kind, name, positions):

@@ -21,7 +21,7 @@ from sapwood.memory.caching.shortage.what_if import reserved
 from sapwood.testing.pictures import pictures
 from sapwood.units import Size, size_text
 
-SLOW = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 
 FAMILIES = (
     "allocation",

@@ -108,7 +108,7 @@ def test_four_threads(open_rig, crossing):
     """Blocks cross threads and streams, and finalisers free them at any moment."""
     settings = DEFAULT.replace(cross_stream_reuse=crossing)
     with open_rig(settings=settings, total=96 * MIB) as rig:
-        crew = Crew(rig, SECONDS / 2)
+        crew = Crew(rig, SECONDS / 4)
         with ThreadPoolExecutor(THREADS) as executor:
             for done in [executor.submit(crew.work, n) for n in range(THREADS)]:
                 done.result()

@@ -78,6 +78,7 @@ def _run(ours: Ours, trace: Trace) -> Iterator[Picture]:
             yield ours.allocator.picture()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("policy", ["expandable", "fixed", "shared"])
 def test_the_allocator_keeps_its_laws_on_a_strict_device(policy, family):
