@@ -60,14 +60,14 @@ def test_plain_values_are_constants(adapter):
     for value in (1, True, 1.0, 0.0, -0.0, "1", None):
         outputs = analyse(value, (), (), adapter)
         assert outputs.leaves == (Constant(value),)
-        keys.add(outputs.constants())
+        keys.add(outputs.told())
     assert len(keys) == 7
 
 
 def test_arrays_are_not_in_the_key_of_constants(make_array, adapter):
     """Nor are arrays bound to slots."""
     outputs = analyse((make_array(0x1000), 3), [make_array(0x2000)], (), adapter)
-    assert outputs.constants() == analyse(3, (), (), adapter).constants()
+    assert outputs.told() == analyse(3, (), (), adapter).told()
 
 
 @pytest.mark.parametrize("moved", [0, 0x3000])

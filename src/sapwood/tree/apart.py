@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from sapwood.errors import CaptureError
 from sapwood.tree.group import Warm
+from sapwood.tree.objects import agree, first_other
 from sapwood.tree.opaque import made_anew
 from sapwood.tree.outputs import Outputs
 from sapwood.tree.session import Session
@@ -35,7 +36,7 @@ def outcome_of(
     return Warm(
         session.digests(),
         warm.stays,
-        outputs.constants(),
+        outputs.told(),
         tuple(session.breaks),
         warm.room,
         code,
@@ -60,10 +61,10 @@ def _differs(
             what = f"the number of ops ({len(warm.ops)}, then {len(ops)})"
         elif tuple(session.breaks) != warm.breaks:
             what = "what a live part is passed, or returns,"
-        elif outputs.constants() != warm.constants:
-            anew = made_anew(outputs, warm.constants)
+        elif not agree(outputs.told(), warm.told):
+            anew = first_other(outputs.told(), warm.told)
             if anew is not None:
-                return anew
+                return made_anew(anew)
             what = "a plain value in the result"
     if what is None:
         return None

@@ -19,7 +19,7 @@ from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 from sapwood.errors import MisuseError
-from sapwood.tree.kinds import Container, frozen, kind_of
+from sapwood.tree.kinds import APART, Apart, Container, frozen, kind_of
 from sapwood.tree.weakly import weakly
 
 __all__ = [
@@ -302,6 +302,7 @@ _BUILT_IN: dict[type, Container] = {
         ),
         lambda rest, count: _subscripts(rest[1], count),
     ),
+    Apart: APART,
 }
 _registered: dict[type, Container] = {}
 _firm: dict[type, Container | None] = dict(_BUILT_IN)
@@ -391,9 +392,10 @@ _BY_TEXT = {
     ("pathlib", "PurePosixPath"),
     ("pathlib", "WindowsPath"),
     ("pathlib._local", "PosixPath"),
+    ("torch", "device"),
     ("uuid", "UUID"),
 }
-"""Immutable values of the standard library whose text says all there is."""
+"""Immutable values whose text says all there is."""
 
 
 def _other_key(value: Any) -> Hashable:

@@ -19,6 +19,7 @@ from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
 from sapwood.tree.live.crossing import Rehearsed
 from sapwood.tree.node import Node
+from sapwood.tree.objects import told
 from sapwood.tree.options import Options
 from sapwood.tree.outputs import analyse
 from sapwood.tree.parameters import Parameters
@@ -73,7 +74,7 @@ class Eagerly:
                 group.warm = Warm(
                     watching.digests(),
                     watched.stays | live.crossing,
-                    analyse(watched.result, (), (), forest.adapter).constants(),
+                    told(watched.result, forest.adapter.is_array),
                     tuple(watching.breaks),
                     watching.room,
                     frozenset(name for name, _ in watching.code),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Thread, current_thread
 from typing import Final
@@ -13,6 +13,7 @@ from sapwood.tree.ambient import AmbientKey
 from sapwood.tree.archive.codec import Archive
 from sapwood.tree.confirm import Sketch, known
 from sapwood.tree.node import Node
+from sapwood.tree.objects import Told
 from sapwood.tree.roles import History, Role
 from sapwood.tree.session import Broken
 from sapwood.units import Addr
@@ -26,14 +27,14 @@ class Warm:
 
     ``ops`` are digests of the ops, addresses left out; ``stays`` the allocations, by
     their order, that outlived the function or were alive when a live part ran;
-    ``constants`` the plain results; ``breaks`` and ``room`` as in `Session`; ``code``
-    what tells compiled code apart; ``thread`` the one that it ran on. ``asks`` as in
-    `Session`; one that is of a capture was ``captured``.
+    ``told`` the plain values in the result; ``breaks`` and ``room`` as in `Session`;
+    ``code`` what tells compiled code apart; ``thread`` the one that it ran on.
+    ``asks`` as in `Session`; one that is of a capture was ``captured``.
     """
 
     ops: tuple[bytes, ...]
     stays: frozenset[int]
-    constants: Hashable
+    told: Told
     breaks: tuple[Broken, ...] = ()
     room: int = 0
     code: frozenset[str] = frozenset()

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sapwood.errors import InternalError, MisuseError
 
-__all__ = ["Container", "frozen", "kind_of"]
+__all__ = ["APART", "Apart", "Container", "Of", "frozen", "kind_of", "slots_of"]
 
 _HEAP: Final = 1 << 9
 """Of the flags of a class: it was made by a class statement, or could have been."""
@@ -37,6 +37,45 @@ class Container:
     labels: Callable[[Any, int], Iterable[str]]
     portable: bool = True
 
+
+@dataclass(frozen=True, slots=True)
+class Of:
+    """What an object was taken apart of: its class and the names of its attributes.
+
+    ``identity`` stands for the object itself, and is not compared.
+    """
+
+    cls: type
+    names: tuple[str, ...]
+    identity: Hashable = field(compare=False)
+
+    def made(self, children: list[Any]) -> Any:
+        """Return a new object with these attributes, past its own ``__init__``."""
+        value: Any = object.__new__(self.cls)
+        slots = slots_of(self.cls.__mro__)
+        for name, child in zip(self.names, children, strict=True):
+            if name in slots:
+                object.__setattr__(value, name, child)
+            else:
+                value.__dict__[name] = child
+        return value
+
+
+class Apart:
+    """Stands in a result for an object that every replay makes anew."""
+
+    __slots__ = ("children", "of")
+
+    def __init__(self, of: Of, children: list[Any]) -> None:
+        self.of, self.children = of, children
+
+
+APART: Final = Container(
+    lambda value: (value.children, value.of),
+    lambda of, children: of.made(children),
+    lambda of, _: [f".{name}" for name in of.names],
+    portable=False,
+)
 
 _factory: Final[Any] = vars(defaultdict)["default_factory"].__get__
 _maxlen: Final[Any] = vars(deque)["maxlen"].__get__
@@ -156,7 +195,8 @@ _BASES: Final[dict[type, _Base]] = {
 }
 
 
-def _slots_of(classes: Iterable[type]) -> tuple[str, ...]:
+def slots_of(classes: Iterable[type]) -> tuple[str, ...]:
+    """Return the attributes of instances that classes keep in slots."""
     return tuple(
         name
         for each in classes
@@ -175,7 +215,7 @@ def subclass_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container | 
     between = cls.__mro__[: cls.__mro__.index(built_in)]
     if not all(k.__flags__ & _HEAP or k is OrderedDict for k in between):
         return None
-    base, kept, slots = _BASES[built_in], weakref.ref(cls), _slots_of(between)
+    base, kept, slots = _BASES[built_in], weakref.ref(cls), slots_of(between)
 
     def parts(value: Any) -> tuple[Sequence[Any], Hashable]:
         items, rest = base.parts(value)

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from sapwood.errors import CaptureError
 from sapwood.tree.adapter import Adapter
-from sapwood.tree.containers import Identity, constant_key
 from sapwood.tree.outputs import Outputs
 from sapwood.units import Addr
 
@@ -21,29 +20,21 @@ _FAR: Final = 1000
 _PLAIN: Final = {"builtins", "types"}
 
 
-def made_anew(outputs: Outputs, before: Any) -> CaptureError | None:
-    """Return an error of the first object in a result that was another one before.
-
-    ``before`` are the keys of the plain values then. None where no object is new.
-    """
-    for value, key in zip(_plain(outputs), before, strict=False):
-        now = constant_key(value)
-        if isinstance(now, Identity) and now != key:
-            name = type(value).__name__
-            return CaptureError(
-                f"the result holds {_a(name)}, which each call makes anew, and no "
-                "replay can",
-                remedy=f"Return arrays and plain values, and make the {name} of them "
-                f"outside the graphed function{_taught(value)}",
-            )
-    return None
+def made_anew(value: object) -> CaptureError:
+    """Return an error of an object in a result that was another one before."""
+    name = type(value).__name__
+    return CaptureError(
+        f"the result holds {_a(name)}, which each call makes anew, and no replay can",
+        remedy=f"Return arrays and plain values, and make the {name} of them "
+        f"outside the graphed function{_taught(value)}",
+    )
 
 
 def keeping(
     outputs: Outputs, lost: Collection[Addr], adapter: Adapter, where: str | None
 ) -> CaptureError | None:
     """Return an error of what in a result holds arrays that nothing accounts for."""
-    for value in _plain(outputs):
+    for value in (leaf.value for leaf in outputs.plain()):
         if any(
             adapter.is_array(each) and adapter.storage(each).address in lost
             for each in _near(value)
@@ -56,10 +47,6 @@ def keeping(
                 remedy=f"Return a dataclass, tuple or dict{_taught(value)}",
             )
     return None
-
-
-def _plain(outputs: Outputs) -> list[Any]:
-    return [leaf.value for leaf in outputs.plain()]
 
 
 def _near(value: Any) -> Iterator[Any]:

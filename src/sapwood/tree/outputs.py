@@ -11,6 +11,7 @@ from sapwood.errors import CaptureError
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array, Template
 from sapwood.tree.containers import constant_key, flatten, unflatten
+from sapwood.tree.objects import ARRAY, Told, tell
 from sapwood.tree.signature import Call
 from sapwood.units import Addr, Size
 
@@ -198,9 +199,19 @@ class Outputs:
         )
         return [leaf for leaf in leaves if isinstance(leaf, Constant)]
 
-    def constants(self) -> Hashable:
-        """Return a key of all plain values in the result."""
-        return tuple(constant_key(leaf.value) for leaf in self.plain())
+    def told(self) -> Told:
+        """Return the keys of all plain values in the result."""
+        leaves = (
+            self.leaves[leaf.output] if isinstance(leaf, Same) else leaf
+            for leaf in self.leaves
+        )
+        return tell(
+            self.structure,
+            (
+                constant_key(leaf.value) if isinstance(leaf, Constant) else ARRAY
+                for leaf in leaves
+            ),
+        )
 
 
 def each_anew(

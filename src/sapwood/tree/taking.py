@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sapwood.errors import CaptureError
-from sapwood.tree.adapter import Adapter, Array
+from sapwood.tree.adapter import Array
 from sapwood.tree.ambient import (
     BoundArray,
     Change,
@@ -18,9 +18,9 @@ from sapwood.tree.ambient import (
     undo_bound,
 )
 from sapwood.tree.build import Plan
-from sapwood.tree.containers import flatten, unflatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group
+from sapwood.tree.objects import fresh
 from sapwood.tree.refill import refilled
 from sapwood.tree.session import Raised, Session, Unready
 from sapwood.tree.signature import Call
@@ -109,7 +109,11 @@ def take(
         raise
     try:
         after = order.survey(arguments)
-        shown = _as_it_is(captured.result, forest.adapter)
+        warm = order.group.warm
+        # Nothing of it changes when what the function bound is unbound.
+        shown = fresh(
+            captured.result, forest.adapter.is_array, warm.told if warm else ()
+        )
         return Taken(replace(captured, result=shown), before, after, states)
     except BaseException:
         undo(before, states)
@@ -134,12 +138,6 @@ def _check_raised(captured: Captured, forest: Forest) -> None:
             remedy="Have it do the same in a capture, or mark that part of it with "
             "@sw.eager",
         )
-
-
-def _as_it_is(result: Any, adapter: Adapter) -> Any:
-    """Return a result of which nothing changes when what it bound is unbound."""
-    leaves, structure = flatten(result, adapter.is_array)
-    return unflatten(structure, leaves)
 
 
 def settled(

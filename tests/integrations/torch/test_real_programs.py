@@ -463,6 +463,69 @@ def test_named_host_tensors(alike, how):
     assert world.count("passed_through") == 0
 
 
+# Objects that the function makes.
+
+
+class Layer:
+    """A layer of a cache, as transformers has them."""
+
+    def __init__(self, keys):
+        self.dtype, self.device, self.ready = keys.dtype, keys.device, True
+        self.keys, self.values = keys * 2, torch.cat([keys, keys])
+
+
+class Cache:
+    def __init__(self, x):
+        self.layers = [Layer(x), Layer(x + 1)]
+
+
+def _cached(x):
+    cache = Cache(x)
+    return {"logits": x @ x.T, "cache": cache}
+
+
+def _policy(x):
+    pairs = torch.distributions.Normal(x, x.exp(), validate_args=False)
+    return pairs, torch.distributions.Categorical(logits=x, validate_args=False)
+
+
+OBJECTS = {
+    "cache": (_cached, lambda out: [vars(each) for each in out["cache"].layers]),
+    "policy": (_policy, lambda out: [out[0].mean, out[0].entropy(), out[1].probs]),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_objects_that_are_returned(alike, name):
+    """Each call has its own, which compute what eager ones do."""
+    fn, look = OBJECTS[name]
+
+    def program(w):
+        f, kept = w.graph(fn), []
+        for _ in range(7):
+            kept.append(f(w.values(4, 6)))
+            yield [
+                [
+                    str(each) if isinstance(each, torch.device) else each
+                    for each in _flat(look(out))
+                ]
+                for out in kept
+            ]
+            del kept[:-2]
+
+    world = alike(program)
+    assert world.count("replays") >= 2
+    assert world.count("passed_through") == 0
+
+
+def _flat(shown):
+    return [
+        part
+        for each in shown
+        for part in (each.values() if isinstance(each, dict) else [each])
+    ]
+
+
 # Modes and contexts.
 
 

@@ -177,3 +177,10 @@ def test_objects_that_cannot_be_held_weakly_are_kept():
     """Their identity would otherwise go to somebody else."""
     key = constant_key(object())
     assert key == Identity(key.target())
+
+
+def test_devices_of_torch_are_plain_values():
+    """Every tensor gives another object for its device."""
+    torch = pytest.importorskip("torch")
+    first, again = (constant_key(torch.device("cuda", 0)) for _ in range(2))
+    assert first == again != constant_key(torch.device("cuda", 1))
