@@ -265,6 +265,7 @@ def test_recordings_are_evicted_before_memory_runs_out(make_rig):
     assert any("memory" in reason for reason in reasons)
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_held_outputs_are_never_evicted(make_rig):
     """Live outputs are not given to anybody, however short memory is."""
     rt = make_rig(memory_limit=30 * PAGE).runtime
@@ -283,6 +284,33 @@ def test_held_outputs_are_never_evicted(make_rig):
     kept.clear()
     for _ in range(4):
         assert float(f(x)[0]) == state + 1
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("limit", [30, 61])
+@pytest.mark.parametrize("pages", [1, 2, 3])
+def test_as_many_outputs_are_kept_as_without_recordings(make_rig, pages, limit):
+    """Where there is no room to copy one out, recordings go, and the call is eager."""
+    counts = []
+    for graphed in (False, True):
+        rt = make_rig(memory_limit=limit * PAGE).runtime
+        f = rt.graph(lambda x: x + 1) if graphed else (lambda x: x + 1)
+        x = rt.array(np.zeros(pages * PAGE // 8))
+        kept = []
+        with pytest.raises(sw.OutOfMemory):
+            for _ in range(limit):
+                kept.append(f(x))
+                x += 1
+        assert [float(out[-1]) for out in kept] == [*range(1, len(kept) + 1)]
+        counts.append(len(kept))
+        kept.clear()
+    assert counts[1] == counts[0] == limit // pages - 1
+    assert f.stats().replays + f.stats().evicted > 0
+    assert "memory is short" in str(f.stats().skipped)
+    x -= x
+    for _ in range(70):
+        assert float(f(x)[0]) == 1
+    assert f.stats().replays > 40
 
 
 def test_closing_gives_everything_back(rig, bits):

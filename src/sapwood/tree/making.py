@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sapwood.driver.results import Result
-from sapwood.errors import CaptureError, DriverError
+from sapwood.errors import CaptureError, DriverError, OutOfMemory
 from sapwood.tree.ambient import Survey, Surveyor
 from sapwood.tree.archive.recall import Recall
 from sapwood.tree.archive.restore import restore
@@ -79,6 +79,28 @@ class Making:
             slots = self.families.bound[node]
             bind(node, slots, values, self.parameters, args, kwargs)
         return result
+
+    def replay_or_skip(
+        self,
+        found: Found,
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> tuple[Any] | CaptureError:
+        """Replay as `replay` does; return its result alone, or that memory is short.
+
+        Then nothing of the call has run, and the recording has given back what it had.
+        """
+        try:
+            return (self.replay(found, call, args, kwargs),)
+        except OutOfMemory as error:
+            if self.options.fullgraph:
+                raise
+            skip = skip_of(error)
+        _, group = self.families.nodes[found.node]
+        self.forest.fell(found.node, skip.what)
+        group.failed = skip
+        return skip
 
     def decide(self, group: Group, reasons: Mapping[Node, Why]) -> Step:
         """Decide about a call in a group; ``reasons`` say why its nodes do not fit."""

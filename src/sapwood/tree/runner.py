@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from sapwood.errors import (
     CaptureError,
     InternalError,
+    OutOfMemory,
     StaleOutput,
 )
 from sapwood.tree.ambient import AmbientKey, Survey, Surveyor, put_back
@@ -110,7 +111,10 @@ class Runner:
         if self.forest.device.framework.captured():  # it becomes a part of that
             return self.target()(*args, **kwargs)
         began = perf_counter_ns()
-        again = self.encores.play(began, args, kwargs)
+        try:
+            again = self.encores.play(began, args, kwargs)
+        except OutOfMemory:  # nothing has run, and more is known below
+            again = None
         if again is not None:
             return again[0]
         try:
@@ -151,10 +155,15 @@ class Runner:
     ) -> Any:
         with self.forest.device.lock:
             self._begin()
-            found = self.families.find(call)
+            found, passage, ran = self.families.find(call), None, None
             if found is not None and not found.node.chain:
-                return self._found(began, found, call, args, kwargs)
-            passage = self._started(found, call, args, kwargs)
+                ran = self._found(began, found, call, args, kwargs)
+            else:
+                passage = self._started(found, call, args, kwargs)
+        if isinstance(ran, tuple):
+            return ran[0]
+        if ran is not None:
+            return self.eagerly.skip(ran, call, args, kwargs, lasts=False)
         if passage is None or found is None:
             result = self._missed(call, args, kwargs)
             self.diary.ended(began)
@@ -183,19 +192,25 @@ class Runner:
         call: Call,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> Any:
-        """Replay a recording without live parts."""
+    ) -> tuple[Any] | CaptureError:
+        """Replay a recording without live parts; return its result alone.
+
+        Or why it was not replayed; then nothing of the call has run.
+        """
         verify = self.options.verify
         if found.node.doubtful:
             return self._again(found, call, args, kwargs)
         if verify and (self.diary.tally["replays"] + 1) % verify == 0:
-            result = self._verified(found, call, args, kwargs)
+            ran: tuple[Any] | CaptureError = (
+                self._verified(found, call, args, kwargs),
+            )
         else:
-            result = self.making.replay(found, call, args, kwargs)
-        self.diary.replayed(began, found.node)
-        if not verify:
-            self.encores.learn(call, found)
-        return result
+            ran = self.making.replay_or_skip(found, call, args, kwargs)
+        if isinstance(ran, tuple):
+            self.diary.replayed(began, found.node)
+            if not verify:
+                self.encores.learn(call, found)
+        return ran
 
     def _started(
         self,
@@ -247,9 +262,10 @@ class Runner:
             # Another thread may have recorded it meanwhile.
             found = self.families.find(call)
             if found is not None and not found.node.chain:
-                result = self.making.replay(found, call, args, kwargs)
-                self.diary.tally["replays"] += 1
-                return result
+                again = self.making.replay_or_skip(found, call, args, kwargs)
+                if isinstance(again, tuple):
+                    self.diary.tally["replays"] += 1
+                    return again[0]
             group = self.families.group(call, key, self.options.max_variants)
             self.families.saw(call, group, slots, forest.inherits)
             step, reasons = self._noted(call, group, self.recall.note(group, asked))
@@ -279,7 +295,7 @@ class Runner:
 
     def _again(
         self, found: Found, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    ) -> tuple[Any] | CaptureError:
         """Record a call that is recorded: so every address in it may become known."""
         group = self.families.nodes[found.node][1]
         useless = group.again(found.node)
@@ -288,9 +304,9 @@ class Runner:
         before = self._look(args, kwargs)
         ran = self.making.record(call, args, kwargs, group, step, before)
         if not isinstance(ran, tuple):
-            return self.making.replay(found, call, args, kwargs)
+            return self.making.replay_or_skip(found, call, args, kwargs)
         self.forest.fell_all(useless())
-        return ran[0]
+        return ran
 
     def _verified(
         self,

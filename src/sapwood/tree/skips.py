@@ -53,8 +53,8 @@ def skip_of(error: Exception) -> CaptureError:
         return error.anew()
     if isinstance(error, OutOfMemory):
         return CaptureError(
-            f"memory is short: {size_text(error.asked)} were asked for a recording, "
-            f"and {size_text(error.free)} are free",
+            f"memory is short: {size_text(error.asked)} were asked for, and "
+            f"{size_text(error.free)} are free",
             remedy=error.remedy,
         )
     if isinstance(error, DriverError) and error.name == Result.OUT_OF_MEMORY.name:
