@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
 
 from sapwood.tree.ambient.standard import BYTES, bytes_of
-from sapwood.tree.ambient.tensors import bytes_of_tensor, is_tensor
+from sapwood.tree.ambient.tensors import (
+    bytes_of_tensor,
+    is_tensor,
+    put_tensor_back,
+)
 from sapwood.tree.containers import Identity, constant_key
 
-__all__ = ["Contents", "constant_of"]
+__all__ = ["Contents", "constant_of", "kept_contents"]
 
 
 class Contents(NamedTuple):
@@ -41,6 +47,29 @@ def constant_of(value: Any) -> Hashable:
             told = _looks_of(value) if cls is memoryview else ()
             return Contents((cls, getattr(value, "typecode", None), *told), contents)
     return key
+
+
+def kept_contents(value: Any) -> Callable[[], object]:
+    """Return what puts back the bytes that an object with `Contents` holds now."""
+    if is_tensor(value):
+        return partial(put_tensor_back, value, bytes_of_tensor(value, BYTES))
+    if isinstance(value, bytearray):
+        return partial(bytearray.__setitem__, value, slice(None), bytes(value))
+    if hasattr(value, "copy") and hasattr(value, "shape"):
+        return partial(_put_array_back, value, value.copy())
+    return partial(_put_bytes_back, value, bytes_of(value))
+
+
+def _put_array_back(array: Any, old: Any) -> None:
+    if array.tobytes() != old.tobytes():
+        with suppress(TypeError, ValueError):  # it may only be read by now
+            array[...] = old
+
+
+def _put_bytes_back(value: Any, old: bytes | None) -> None:
+    if old is not None and bytes_of(value) != old:
+        with suppress(TypeError, ValueError), memoryview(value) as seen:
+            seen.cast("B")[:] = old
 
 
 def _looks_of(value: Any) -> tuple[Hashable, ...]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import copy_context
 from operator import is_not
 from types import ModuleType
 from typing import Any
 
 from sapwood.errors import MisuseError
+from sapwood.tree.ambient.constants import Contents, kept_contents
 from sapwood.tree.ambient.reach import Inside, is_book
 from sapwood.tree.ambient.sources import STATE, kept_state
+from sapwood.tree.ambient.standard import BUFFER, DECIMAL
 from sapwood.tree.ambient.survey import Survey
 from sapwood.tree.ambient.views import DICT, EMPTY, LIST, SET
 
@@ -19,9 +22,47 @@ __all__ = ["kept_states", "put_back"]
 
 
 def kept_states(survey: Survey) -> list[Callable[[], object]]:
-    """Return what puts the host's random generators back to where they are now."""
-    found = (value for value, each in survey.insides() if each.view is STATE)
-    return [*map(kept_state, found)]
+    """Return what puts back to where they are now the states that no slot holds.
+
+    Those are of random generators, of decimal's contexts and of context variables; and
+    what is in host arrays and other bytes that the function reads.
+    """
+    kept: list[Callable[[], object]] = [_kept_variables()]
+    for thing, inside in survey.insides():
+        if inside.view is STATE:
+            kept.append(kept_state(thing))
+        elif inside.view is DECIMAL:
+            kept.append(_kept_decimal(thing))
+        elif inside.view is BUFFER:
+            kept.append(kept_contents(thing))
+        kept += [
+            kept_contents(row.value)
+            for row in inside.rows
+            if type(row.frozen) is Contents
+        ]
+    return kept
+
+
+def _kept_variables() -> Callable[[], object]:
+    before = copy_context()
+
+    def put_back() -> None:
+        for variable, value in copy_context().items():
+            old = before.get(variable, value)
+            if old is not value:
+                variable.set(old)
+
+    return put_back
+
+
+def _kept_decimal(context: Any) -> Callable[[], object]:
+    old = context.copy()
+
+    def put_back() -> None:
+        for name in DECIMAL.open(context):
+            setattr(context, name, getattr(old, name))
+
+    return put_back
 
 
 def put_back(survey: Survey) -> None:

@@ -197,11 +197,19 @@ def _store_own(thing: Any, key: str, value: Any) -> None:
         space[key] = value
 
 
+def _set_variable(environment: Any, key: bytes, value: Any) -> None:
+    name = os.fsdecode(key)
+    if value is EMPTY:
+        environment.pop(name, None)
+    else:
+        environment[name] = os.fsdecode(value)
+
+
 ENVIRON = View(
     "environment",
     attrgetter("_data"),
     lambda path, _, key: f"{path}[{os.fsdecode(key)!r}]",
-    None,
+    _set_variable,
     "keys",
     portable=False,
 )
