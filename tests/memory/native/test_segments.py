@@ -90,10 +90,11 @@ def test_settling_does_not_free_what_is_out(opened):
     caller.take_back(held, stream=7)
 
 
-def test_pages_given_back_on_another_stream_wait_for_all(opened):
-    """Two streams may be using them: neither is ordered after the other."""
-    caller = opened(1)
-    held = caller.serve(PAGE, stream=7)
+@pytest.mark.parametrize("pages", [1, 3])
+def test_pages_given_back_on_another_stream_wait_for_all(opened, pages):
+    """Two streams may be using each of them: neither is ordered after the other."""
+    caller = opened(pages)
+    held = caller.serve(pages * PAGE, stream=7)
     caller.take_back(held, stream=8)
     assert caller.serve(PAGE, stream=7) is None
     assert caller.serve(PAGE, stream=8) is None
