@@ -30,7 +30,7 @@ KINDS = frozenset(
 )
 """The parameters that name a kind of device, as tests' names have them."""
 
-DEEP_SECONDS = 500.0
+DEEP_SECONDS = 420.0
 """How long the deep tier takes on two idle cores; a budget takes its share of it."""
 
 ParameterSet: type[Any] = type(pytest.param())
