@@ -30,7 +30,7 @@ READS = {
 }
 ENTRIES = {
     "rt.array": lambda lab, _: lab.up(np.ones(2)),
-    "like": lambda _, x: np.array([1.0], like=x),
+    "like": lambda _, x: np.array(np.ones(1), like=x),
     "assignment": lambda _, x: operator.setitem(x, ..., np.ones(1)),
     "index": lambda _, x: x.reshape(1)[np.zeros(1, int)],
     "generator": lambda lab, _: make_generator(lab.device, 1),

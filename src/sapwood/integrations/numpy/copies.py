@@ -9,7 +9,7 @@ import numpy as np
 
 from sapwood.integrations.numpy import layout as layouts
 from sapwood.integrations.numpy.faced import A, Faced
-from sapwood.integrations.numpy.host import host_data, upload
+from sapwood.integrations.numpy.host import enters, upload
 from sapwood.integrations.numpy.launch import empty, made, mutate, needless
 
 __all__ = ["assign", "converted", "raveled", "reshaped", "source"]
@@ -18,13 +18,13 @@ __all__ = ["assign", "converted", "raveled", "reshaped", "source"]
 def source(target: A, value: Any, what: str) -> Any:
     """Return what is assigned to ``target`` as a kernel takes it.
 
-    Plain numbers and sequences become constants, host arrays are uploaded. Raises
-    what NumPy raises for values that do not convert.
+    Plain numbers and sequences become constants; host arrays are uploaded, but for
+    those that are a session's constants. Raises what NumPy raises for values that do
+    not convert.
     """
     if isinstance(value, Faced):
         found: Any = value
-    elif isinstance(value, np.ndarray) and value.ndim:
-        host_data(what)
+    elif isinstance(value, np.ndarray) and value.ndim and not enters(value, what):
         found = upload(type(target), target.device, value)
     elif isinstance(value, (np.ndarray, np.generic, list, tuple)):
         found = np.asarray(value)

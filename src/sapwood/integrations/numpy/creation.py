@@ -10,8 +10,8 @@ import numpy as np
 from sapwood.integrations.numpy import layout as layouts
 from sapwood.integrations.numpy.copies import assign, converted, reshaped
 from sapwood.integrations.numpy.faced import A, Faced
-from sapwood.integrations.numpy.host import host_data, upload
-from sapwood.integrations.numpy.launch import empty, made
+from sapwood.integrations.numpy.host import enters, upload
+from sapwood.integrations.numpy.launch import empty, made, mutate
 from sapwood.memory.device import Device
 
 __all__ = ["CREATORS", "LIKES", "array", "blank", "filled_like", "from_host"]
@@ -22,13 +22,19 @@ def blank(like: A, template: layouts.Array) -> A:
     return empty(type(like), like.device, layouts.layout_of(template))
 
 
-def from_host(kind: type[A], device: Device, host: Any) -> A:
+def from_host(kind: type[A], device: Device, host: Any, of: Any = None) -> A:
     """Return a device array with the values, dtype and memory order of ``host``.
 
-    In a session this is refused, since a replay would not repeat it.
+    It was made ``of`` something else, if that is given. In a session this is a copy of
+    a constant, or refused: see `enters`.
     """
-    host_data("rt.array or numpy.asarray(..., like=x)")
-    return upload(kind, device, host)
+    given = host if of is None else of
+    if not enters(given, "rt.array or numpy.asarray(..., like=x)"):
+        return upload(kind, device, host)
+    data = np.array(host, order="K")
+    new = empty(kind, device, layouts.layout_of(data))
+    mutate("copy", new, ((data,), (("casting", "unsafe"),)))
+    return new
 
 
 def array(
@@ -44,7 +50,7 @@ def array(
     """Return ``numpy.array(value, ..., like=like)``: from host data, or a copy."""
     if not isinstance(value, Faced):
         host = np.array(value, dtype, order=order or "K", ndmin=ndmin)
-        return from_host(type(like), like.device, host)
+        return from_host(type(like), like.device, host, value)
     found: A = like.over(value.storage, value.device, value.face, value.layout)
     if copy or (dtype is not None and np.dtype(dtype) != value.dtype):
         found = converted(found, dtype, order or "K")

@@ -14,9 +14,10 @@ from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.launch import empty
 from sapwood.memory.device import Device
 from sapwood.tree import session
+from sapwood.tree.ambient.standard import BYTES
 from sapwood.units import Size
 
-__all__ = ["constant", "download", "host_data", "is_host_array", "upload"]
+__all__ = ["constant", "download", "enters", "is_host_array", "upload"]
 
 _READ: Final = (
     "Return the array, or compute it outside the graphed function, or in a function "
@@ -52,15 +53,39 @@ def constant(value: Any, name: str) -> Any:
     )
 
 
-def host_data(what: str) -> None:
-    """Tell the session that host data enters the device, by doing ``what``."""
+def enters(value: Any, what: str) -> bool:
+    """Return whether host data is a constant of the session's next op.
+
+    It is if it is made of plain numbers, as right as these are, or if it views an array
+    whose contents are guarded. Otherwise the session is told that host data enters the
+    device, by doing ``what``.
+    """
     watching = session.current()
-    if watching is not None:
-        watching.refuse(
-            f"host data enters the device ({what}), and replays would see the old data",
-            remedy="Make the array outside the graphed function and pass it in, or "
-            "make it in a function marked with @sw.eager",
-        )
+    if watching is None:
+        return False
+    if _is_plain(value) or _is_guarded(value, watching):
+        return True
+    watching.refuse(
+        f"host data enters the device ({what}), and replays would see the old data",
+        remedy="Make the array outside the graphed function and pass it in, or "
+        "make it in a function marked with @sw.eager",
+    )
+    return False
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return isinstance(value, (bool, int, float, complex, np.generic))
+
+
+def _is_guarded(value: Any, watching: session.Session) -> bool:
+    """Return whether an array is one that guards compare, or the part of such a one."""
+    while isinstance(value, np.ndarray):
+        if watching.holds(value):
+            return value.nbytes <= BYTES and not value.dtype.hasobject
+        value = value.base
+    return False
 
 
 def upload(kind: type[A], device: Device, host: Any) -> A:

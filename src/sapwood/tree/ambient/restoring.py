@@ -44,12 +44,16 @@ def kept_states(survey: Survey) -> list[Callable[[], object]]:
 
 
 def _kept_variables() -> Callable[[], object]:
-    before = copy_context()
+    # What the library itself sets, it ends in its own order: streams, for example.
+    before = [
+        (variable, value)
+        for variable, value in copy_context().items()
+        if not variable.name.startswith("sapwood_")
+    ]
 
     def put_back() -> None:
-        for variable, value in copy_context().items():
-            old = before.get(variable, value)
-            if old is not value:
+        for variable, old in before:
+            if variable.get() is not old:
                 variable.set(old)
 
     return put_back
