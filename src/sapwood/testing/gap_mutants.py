@@ -16,6 +16,7 @@ from typing import Any, Final
 from sapwood.driver.emulated.programs import Program
 from sapwood.driver.emulated.schedules import Item
 from sapwood.graphs.exec import _build
+from sapwood.integrations.numpy import host
 from sapwood.integrations.numpy.copies import _is_same, raveled
 from sapwood.memory.caching.pools import Pools
 from sapwood.memory.caching.silo import Silo
@@ -31,12 +32,13 @@ from sapwood.store.disk import DiskStore
 from sapwood.store.entries import Entries
 from sapwood.store.tiered import Tiered
 from sapwood.testing.tree_mutants import Mutant, miswritten
-from sapwood.tree import signature
+from sapwood.tree import objects, signature
 from sapwood.tree.admit import rejects
-from sapwood.tree.ambient import checks, guards
+from sapwood.tree.ambient import checks, guards, restoring
 from sapwood.tree.archive import restore
 from sapwood.tree.decide import next_step
 from sapwood.tree.leases import Leases
+from sapwood.tree.making import Making
 from sapwood.tree.memo import Memo
 from sapwood.tree.outputs import _Known
 from sapwood.tree.replay import order
@@ -244,6 +246,30 @@ TRIED_MUTANTS: Final = (
         next_step,
         "missed_since(victim.last_used) < 2",
         "missed_since(victim.last_used) < 1",
+    ),
+    _mutant(
+        "an object that was there made anew",
+        objects._is_unknown,  # noqa: SLF001
+        "not weakref.getweakrefcount(value)",
+        "True",
+    ),
+    _mutant(
+        "large host arrays as constants",
+        host._is_guarded,  # noqa: SLF001
+        "value.nbytes <= BYTES",
+        "value.nbytes > 0",
+    ),
+    _mutant(
+        "context variables not put back",
+        restoring._kept_variables,  # noqa: SLF001
+        "variable.set(old)",
+        "pass",
+    ),
+    _mutant(
+        "a replay without memory is an error",
+        Making.replay_or_skip,
+        "if self.options.fullgraph:",
+        "if not self.options.fullgraph:",
     ),
 )
 """What the suite has caught from the beginning."""

@@ -138,7 +138,7 @@ def _new(now: Told, before: Told) -> Iterator[int]:
     """Yield the numbers of the objects that are others than before, and like those."""
     for one, other in zip(now, before, strict=False):
         of, then = _of(one), _of(other)
-        if of is None or then is None or of.identity == then.identity:
+        if of is None or then is None:
             continue
         if _agrees(one, other) and isinstance(of.identity, Identity):
             yield id(of.identity.target())
@@ -154,7 +154,10 @@ def first_other(now: Told, before: Told) -> object | None:
 
 
 def _is_unknown(value: Any) -> bool:
-    """Return whether nobody follows what becomes of an object."""
+    """Return whether nobody follows what becomes of an object.
+
+    Neither does what was told of the call before, in which it then was no other.
+    """
     return not weakref.getweakrefcount(value)
 
 
