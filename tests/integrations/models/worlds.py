@@ -1,0 +1,241 @@
+"""Where programs of models run: eagerly, replayed, or watched without a device.
+
+A program is a generator function. It gets a world, makes its models, inputs and
+functions there, and yields what calls return, last what they have written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from sapwood.errors import CaptureError
+from sapwood.tree.ambient import Surveyor
+from sapwood.tree.objects import Told, agree, told
+from sapwood.tree.parameters import Parameters
+from sapwood.tree.session import Session, entered
+from sapwood.tree.skips import skip_of
+from sapwood.tree.taking import plain_changes
+
+torch = pytest.importorskip("torch")
+
+SEED = 11
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A program, and whether its calls are recorded: or why not, as a pattern.
+
+    ``late``: why first calls alone are skipped, where that is so: they write what later
+    ones find. ``moves``: no two calls are alike, so that all are warm-ups or skipped.
+    ``reads``: what is around its functions reads on the host, as no device without
+    memory can.
+    """
+
+    name: str
+    program: Callable[[World], Iterable[Any]]
+    skips: str | None = None
+    late: str | None = None
+    moves: bool = False
+    reads: bool = False
+    needs: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def opened(value: Any, depth: int = 12) -> Any:
+    """Return a nest of tensors and plain values, objects taken apart in it."""
+    if isinstance(value, torch.Tensor | torch.dtype | torch.device) or not depth:
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): opened(each, depth - 1) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [opened(each, depth - 1) for each in value]
+    if isinstance(value, type) or callable(value) or not hasattr(value, "__dict__"):
+        return value if isinstance(value, Plain) else type(value).__name__
+    return {"": type(value).__name__, **opened(vars(value), depth - 1)}
+
+
+Plain = bool | bytes | float | int | str | type(None)
+
+
+def looks(nest: Any) -> Any:
+    """Return a nest with shapes in the place of tensors, as text."""
+    leaves, structure = torch.utils._pytree.tree_flatten(opened(nest))
+    tensors = (torch.Tensor,)
+    shown = [(x.shape, x.dtype) if isinstance(x, tensors) else x for x in leaves]
+    return str((shown, structure))
+
+
+class World:
+    """Where functions run as they are; it makes what a program needs."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        torch.manual_seed(SEED)
+        self._source = torch.Generator().manual_seed(SEED)
+
+    def values(self, *shape: int) -> Any:
+        """Return a tensor of new values: in all worlds the same, in their order."""
+        return torch.randn(shape, generator=self._source).to(self.place)
+
+    def ids(self, *shape: int, below: int = 90) -> Any:
+        """Return a tensor of new whole numbers."""
+        drawn = torch.randint(3, below, shape, generator=self._source)
+        return drawn.to(self.place)
+
+    def model(self, build: Callable[[], Any], *, train: bool = False) -> Any:
+        """Return a model on the device, its values from the seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            return build().to(self.place).train(train)
+
+    def autocast(self, dtype: Any) -> Any:
+        """Return the context of lower precision, if the device has one."""
+        if self.place == "meta":
+            return nullcontext()
+        return torch.autocast(torch.device(self.place).type, dtype=dtype)
+
+    def graph(self, fn: Callable[..., Any], reads: Any = (), **_: Any) -> Any:
+        """Graph a function, whose calls look alike if arguments and ``reads`` do."""
+        del reads
+        return fn
+
+
+class Replayed(World):
+    """Where functions are graphed; ``answers`` say how each call is to be done eagerly.
+
+    A call is done as in a capture where it is replayed, recorded, or warmed up again.
+    """
+
+    def __init__(self, place: str, rt: Any) -> None:
+        super().__init__(place)
+        self.rt, self.functions, self.answers = rt, [], []
+
+    def graph(self, fn: Callable[..., Any], reads: Any = (), **options: Any) -> Any:
+        f, warm = self.rt.graph(fn, **options), set()
+        self.functions.append(f)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            look, before = looks((args, kwargs, reads)), f.stats()
+            result, after = f(*args, **kwargs), f.stats()
+            played = after.recordings + after.replays
+            asked = played > before.recordings + before.replays
+            if after.warmups > before.warmups:
+                asked = look in warm
+                warm.add(look)
+            self.answers.append(asked)
+            return result
+
+        call.__wrapped__ = fn
+        return call
+
+    def count(self, what: str) -> int:
+        """Return the sum of one statistic over all functions."""
+        return sum(getattr(f.stats(), what) for f in self.functions)
+
+    def reasons(self) -> list[str]:
+        """Return why calls were skipped."""
+        return [why for f in self.functions for why, _ in f.stats().skipped]
+
+
+class Answered(World):
+    """Where functions run as they are, and are told of captures what they were told."""
+
+    def __init__(self, place: str, answers: Iterable[bool], monkeypatch: Any) -> None:
+        super().__init__(place)
+        self._answers, self._monkeypatch = iter(answers), monkeypatch
+
+    def graph(self, fn: Callable[..., Any], reads: Any = (), **_: Any) -> Any:
+        del reads
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not next(self._answers):
+                return fn(*args, **kwargs)
+            with self._monkeypatch.context() as patch:
+                patch.setattr(
+                    torch.cuda, "is_current_stream_capturing", lambda *_: True
+                )
+                return fn(*args, **kwargs)
+
+        call.__wrapped__ = fn
+        return call
+
+
+class Stopped(Exception):
+    """A watched function came to what no replay could repeat."""
+
+
+@dataclass
+class Seen:
+    """What a function's calls were seen to be: keys, and whether results told alike."""
+
+    keys: list[Any] = field(default_factory=list)
+    alike: list[bool] = field(default_factory=list)
+    _told: Told = ()
+
+    def tell(self, now: Told) -> None:
+        """Hold what a result tells against the one before, while both are there."""
+        self.alike.append(agree(now, self._told))
+        self._told = now
+
+
+class Watched(World):
+    """Where functions are surveyed and watched as a capture would, on no device."""
+
+    def __init__(self, adapter: Any) -> None:
+        super().__init__("meta")
+        self.adapter, self.seen = adapter, []
+        self.refused: CaptureError | None = None
+        self.late = ""
+
+    def graph(self, fn: Callable[..., Any], reads: Any = (), **_: Any) -> Any:
+        del reads
+        parameters, seen = Parameters(fn, "f"), Seen()
+        surveyor = Surveyor(lambda: fn, self.adapter)
+        self.seen.append(seen)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                given = parameters.describe(args, kwargs, self.adapter)
+                before = surveyor.survey(parameters.bind(args, kwargs))
+                key = before.key_with(given.given.arrays, given.nests)
+            except Exception as error:
+                raise self._stopped(skip_of(error)) from error
+            result = self._watched(before, fn, args, kwargs)
+            now = surveyor.survey(parameters.bind(args, kwargs))
+            change = plain_changes(now.changes_since(before))
+            if change is not None and seen.keys:
+                raise self._stopped(change)
+            if change is not None:
+                self.late = str(change)
+            seen.keys.append((looks((args, kwargs)), key))
+            seen.tell(told(result, self.adapter.is_array))
+            return result
+
+        call.__wrapped__ = fn
+        return call
+
+    def _watched(self, before: Any, fn: Any, args: Any, kwargs: Any) -> Any:
+        from sapwood.integrations.torch.watching import Watcher
+
+        session = Session(tolerant=True, as_captured=True, holds=before.holds)
+        try:
+            with entered(session), Watcher(session, self.adapter.storages_of):
+                result = fn(*args, **kwargs)
+        except Exception as error:
+            if session.unrecordable is None:
+                raise
+            raise self._stopped(session.unrecordable) from error
+        if session.unrecordable is not None:
+            raise self._stopped(session.unrecordable)
+        return result
+
+    def _stopped(self, error: CaptureError) -> Stopped:
+        self.refused = error
+        return Stopped(str(error))
