@@ -34,18 +34,6 @@ def quietly(monkeypatch):
         yield quietly
 
 
-@pytest.fixture(params=["all", "the last"])
-def kept(request):
-    """Return what runs a program, and shows what it yields: kept to the end, or not."""
-
-    def run(program, world, show):
-        if request.param == "all":
-            return show(list(program(world)))
-        return [show(each) for each in program(world)]
-
-    return run
-
-
 @pytest.fixture
 def show(bits):
     """Return what makes anything comparable that a model returns."""
@@ -55,18 +43,25 @@ def show(bits):
 
 
 @pytest.fixture
-def agrees(kept, show, monkeypatch):
+def agrees(show, monkeypatch):
     """Return what runs a program replayed, then eagerly, and gives the first world.
 
+    What it yields is looked at as it comes, or kept to the end and looked at then.
     Eager calls are told of captures what the replayed ones were: see docs/torch.md.
     """
     from tests.integrations.models.worlds import Answered, Replayed
 
-    def agrees(rt, program, place):
+    def run(program, world, keeps):
+        if keeps:
+            return show(list(program(world)))
+        return [show(each) for each in program(world)]
+
+    def agrees(rt, program, place, *, keeps=True):
         world = Replayed(place, rt)
-        found = kept(program, world, show)
+        found = run(program, world, keeps)
         gc.collect()
-        expected = kept(program, Answered(place, world.answers, monkeypatch), show)
+        eager = Answered(place, world.answers, monkeypatch)
+        expected = run(program, eager, keeps)
         assert len(found) == len(expected)
         assert found == expected
         return world

@@ -13,11 +13,12 @@ TRIALS = [*plain.TRIALS, *language.TRIALS, *vision.TRIALS]
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "dropped"])
 @pytest.mark.parametrize("trial", TRIALS, ids=str)
-def test_replayed(rt, trial, agrees, quietly):
+def test_replayed(rt, trial, keeps, agrees, quietly):
     """Results, and what is written, are the same; what can be replayed is."""
     quietly(trial, skips=bool(trial.skips or trial.late or trial.moves))
-    world = agrees(rt, trial.program, "cuda")
+    world = agrees(rt, trial.program, "cuda", keeps=keeps)
     if trial.skips:
         assert world.count("replays") == 0
         assert re.search(trial.skips, "\n".join(world.reasons()))
@@ -29,7 +30,6 @@ def test_replayed(rt, trial, agrees, quietly):
 
 @pytest.mark.deep
 @pytest.mark.usefixtures("capturable")
-@pytest.mark.parametrize("kept", ["all"], indirect=True)
 @pytest.mark.parametrize("trial", plain.TRIALS, ids=str)
 def test_on_the_host(trial, agrees, quietly):
     """Where nothing can be recorded, graphed models do what plain ones do."""
@@ -52,6 +52,7 @@ def test_watched(trial, watched, quietly):
     assert found.refused is None
     assert re.search(trial.late or "^$", found.late)
     for seen in found.seen if not trial.moves else ():
-        assert len(seen.keys) >= 5
-        assert all(each == seen.keys[-1] for each in seen.keys[3:])
-        assert all(seen.alike[3:])
+        assert len(seen.calls) >= 5
+        assert all(each.key and each.result for each in seen.calls[4:])
+        started = seen.calls[1 + bool(trial.late) :]
+        assert [each.look for each in started] == [each.key for each in started]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -101,8 +101,10 @@ class World:
             return nullcontext()
         return torch.autocast(torch.device(self.place).type, dtype=dtype)
 
-    def graph(self, fn: Callable[..., Any], reads: Any = (), **_: Any) -> Any:
-        """Graph a function, whose calls look alike if arguments and ``reads`` do."""
+    def graph(
+        self, fn: Callable[..., Any], reads: Callable[[], Any] = tuple, **_: Any
+    ) -> Any:
+        """Graph a function, whose calls look alike if arguments and ``reads()`` do."""
         del reads
         return fn
 
@@ -117,12 +119,14 @@ class Replayed(World):
         super().__init__(place)
         self.rt, self.functions, self.answers = rt, [], []
 
-    def graph(self, fn: Callable[..., Any], reads: Any = (), **options: Any) -> Any:
+    def graph(
+        self, fn: Callable[..., Any], reads: Callable[[], Any] = tuple, **options: Any
+    ) -> Any:
         f, warm = self.rt.graph(fn, **options), set()
         self.functions.append(f)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            look, before = looks((args, kwargs, reads)), f.stats()
+            look, before = looks((args, kwargs, reads())), f.stats()
             result, after = f(*args, **kwargs), f.stats()
             played = after.recordings + after.replays
             asked = played > before.recordings + before.replays
@@ -151,7 +155,9 @@ class Answered(World):
         super().__init__(place)
         self._answers, self._monkeypatch = iter(answers), monkeypatch
 
-    def graph(self, fn: Callable[..., Any], reads: Any = (), **_: Any) -> Any:
+    def graph(
+        self, fn: Callable[..., Any], reads: Callable[[], Any] = tuple, **_: Any
+    ) -> Any:
         del reads
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -171,18 +177,27 @@ class Stopped(Exception):
     """A watched function came to what no replay could repeat."""
 
 
+class Likeness(NamedTuple):
+    """What a call has in common with the one before."""
+
+    look: bool
+    key: bool
+    result: bool
+
+
 @dataclass
 class Seen:
-    """What a function's calls were seen to be: keys, and whether results told alike."""
+    """What a function's calls were seen to be, each held against the one before."""
 
-    keys: list[Any] = field(default_factory=list)
-    alike: list[bool] = field(default_factory=list)
-    _told: Told = ()
+    calls: list[Likeness] = field(default_factory=list)
+    _last: tuple[Any, Any, Told] = None, None, ()
 
-    def tell(self, now: Told) -> None:
-        """Hold what a result tells against the one before, while both are there."""
-        self.alike.append(agree(now, self._told))
-        self._told = now
+    def add(self, look: str, key: object, now: Told) -> None:
+        """Note one more call, while what it reads is there."""
+        look_before, key_before, before = self._last
+        alike = look == look_before, key == key_before, agree(now, before)
+        self.calls.append(Likeness(*alike))
+        self._last = look, key, now
 
 
 class Watched(World):
@@ -194,14 +209,16 @@ class Watched(World):
         self.refused: CaptureError | None = None
         self.late = ""
 
-    def graph(self, fn: Callable[..., Any], reads: Any = (), **_: Any) -> Any:
-        del reads
+    def graph(
+        self, fn: Callable[..., Any], reads: Callable[[], Any] = tuple, **_: Any
+    ) -> Any:
         parameters, seen = Parameters(fn, "f"), Seen()
         surveyor = Surveyor(lambda: fn, self.adapter)
         self.seen.append(seen)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
+                look = looks((args, kwargs, reads()))
                 given = parameters.describe(args, kwargs, self.adapter)
                 before = surveyor.survey(parameters.bind(args, kwargs))
                 key = before.key_with(given.given.arrays, given.nests)
@@ -210,12 +227,11 @@ class Watched(World):
             result = self._watched(before, fn, args, kwargs)
             now = surveyor.survey(parameters.bind(args, kwargs))
             change = plain_changes(now.changes_since(before))
-            if change is not None and seen.keys:
+            if change is not None and seen.calls:
                 raise self._stopped(change)
             if change is not None:
                 self.late = str(change)
-            seen.keys.append((looks((args, kwargs)), key))
-            seen.tell(told(result, self.adapter.is_array))
+            seen.add(look, key, told(result, self.adapter.is_array))
             return result
 
         call.__wrapped__ = fn
