@@ -9,7 +9,7 @@ import numpy as np
 
 from sapwood.integrations.numpy import layout as layouts
 from sapwood.integrations.numpy.faced import A, Faced
-from sapwood.integrations.numpy.host import enters, upload
+from sapwood.integrations.numpy.host import host_data, is_constant, upload
 from sapwood.integrations.numpy.launch import empty, made, mutate, needless
 
 __all__ = ["assign", "converted", "raveled", "reshaped", "source"]
@@ -24,7 +24,8 @@ def source(target: A, value: Any, what: str) -> Any:
     """
     if isinstance(value, Faced):
         found: Any = value
-    elif isinstance(value, np.ndarray) and value.ndim and not enters(value, what):
+    elif isinstance(value, np.ndarray) and value.ndim and not is_constant(value):
+        host_data(what)
         found = upload(type(target), target.device, value)
     elif isinstance(value, (np.ndarray, np.generic, list, tuple)):
         found = np.asarray(value)

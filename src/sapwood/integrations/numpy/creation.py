@@ -10,7 +10,7 @@ import numpy as np
 from sapwood.integrations.numpy import layout as layouts
 from sapwood.integrations.numpy.copies import assign, converted, reshaped
 from sapwood.integrations.numpy.faced import A, Faced
-from sapwood.integrations.numpy.host import enters, upload
+from sapwood.integrations.numpy.host import host_data, is_constant, upload
 from sapwood.integrations.numpy.launch import empty, made, mutate
 from sapwood.memory.device import Device
 
@@ -26,10 +26,10 @@ def from_host(kind: type[A], device: Device, host: Any, of: Any = None) -> A:
     """Return a device array with the values, dtype and memory order of ``host``.
 
     It was made ``of`` something else, if that is given. In a session this is a copy of
-    a constant, or refused: see `enters`.
+    a constant, or refused: see `is_constant`.
     """
-    given = host if of is None else of
-    if not enters(given, "rt.array or numpy.asarray(..., like=x)"):
+    if not is_constant(host if of is None else of):
+        host_data("rt.array or numpy.asarray(..., like=x)")
         return upload(kind, device, host)
     data = np.array(host, order="K")
     new = empty(kind, device, layouts.layout_of(data))

@@ -17,7 +17,14 @@ from sapwood.tree import session
 from sapwood.tree.ambient.standard import BYTES
 from sapwood.units import Size
 
-__all__ = ["constant", "download", "enters", "is_host_array", "upload"]
+__all__ = [
+    "constant",
+    "download",
+    "host_data",
+    "is_constant",
+    "is_host_array",
+    "upload",
+]
 
 _READ: Final = (
     "Return the array, or compute it outside the graphed function, or in a function "
@@ -53,24 +60,30 @@ def constant(value: Any, name: str) -> Any:
     )
 
 
-def enters(value: Any, what: str) -> bool:
+def is_constant(value: Any) -> bool:
     """Return whether host data is a constant of the session's next op.
 
     It is if it is made of plain numbers, as right as these are, or if it views an array
-    whose contents are guarded. Otherwise the session is told that host data enters the
-    device, by doing ``what``.
+    whose contents are guarded. Outside of sessions nothing is.
     """
     watching = session.current()
     if watching is None:
         return False
-    if _is_plain(value) or _is_guarded(value, watching):
-        return True
-    watching.refuse(
-        f"host data enters the device ({what}), and replays would see the old data",
-        remedy="Make the array outside the graphed function and pass it in, or "
-        "make it in a function marked with @sw.eager",
-    )
-    return False
+    return _is_plain(value) or _is_guarded(value, watching)
+
+
+def host_data(what: str) -> None:
+    """Tell the session that host data enters the device, by doing ``what``.
+
+    Raises `CaptureError` where the session refuses it.
+    """
+    watching = session.current()
+    if watching is not None:
+        watching.refuse(
+            f"host data enters the device ({what}), and replays would see the old data",
+            remedy="Make the array outside the graphed function and pass it in, or "
+            "make it in a function marked with @sw.eager",
+        )
 
 
 def _is_plain(value: Any) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sapwood.integrations.numpy.copies import assign, source
 from sapwood.integrations.numpy.faced import A, Faced
-from sapwood.integrations.numpy.host import download, enters
+from sapwood.integrations.numpy.host import download, host_data, is_constant
 from sapwood.integrations.numpy.launch import made, mutate
 
 __all__ = ["element", "index_items", "write_element"]
@@ -40,8 +40,8 @@ def _item(item: Any) -> Any:
     if isinstance(item, (bool, np.bool_)):
         return np.asarray(item)
     if isinstance(item, (list, np.ndarray)) and np.ndim(item):
-        if isinstance(item, np.ndarray):
-            enters(item, "a host array as an index")
+        if isinstance(item, np.ndarray) and not is_constant(item):
+            host_data("a host array as an index")
         array = np.asarray(item)
         array = array.astype(np.intp) if array.size == 0 else array
         if array.dtype.kind in "biu":
