@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -193,25 +193,22 @@ class Outputs:
 
     def plain(self) -> list[Constant]:
         """Return all plain values in the result, in its order."""
-        leaves = (
-            self.leaves[leaf.output] if isinstance(leaf, Same) else leaf
-            for leaf in self.leaves
-        )
-        return [leaf for leaf in leaves if isinstance(leaf, Constant)]
+        return [leaf for leaf in self._resolved() if isinstance(leaf, Constant)]
 
     def told(self) -> Told:
         """Return the keys of all plain values in the result."""
-        leaves = (
-            self.leaves[leaf.output] if isinstance(leaf, Same) else leaf
-            for leaf in self.leaves
-        )
         return tell(
             self.structure,
             (
                 constant_key(leaf.value) if isinstance(leaf, Constant) else ARRAY
-                for leaf in leaves
+                for leaf in self._resolved()
             ),
         )
+
+    def _resolved(self) -> Iterator[Output]:
+        """Yield the leaves, each `Same` one as the output that it is."""
+        for leaf in self.leaves:
+            yield self.leaves[leaf.output] if isinstance(leaf, Same) else leaf
 
 
 def each_anew(
