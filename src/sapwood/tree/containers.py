@@ -19,7 +19,7 @@ from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 from sapwood.errors import MisuseError
-from sapwood.tree.kinds import APART, Apart, Container, frozen, kind_of
+from sapwood.tree.kinds import UNPACKED, Container, Unpacked, frozen, kind_of
 from sapwood.tree.weakly import weakly
 
 __all__ = [
@@ -302,7 +302,7 @@ _BUILT_IN: dict[type, Container] = {
         ),
         lambda rest, count: _subscripts(rest[1], count),
     ),
-    Apart: APART,
+    Unpacked: UNPACKED,
 }
 _registered: dict[type, Container] = {}
 _firm: dict[type, Container | None] = dict(_BUILT_IN)

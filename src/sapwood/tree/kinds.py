@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sapwood.errors import InternalError, MisuseError
 
-__all__ = ["APART", "Apart", "Container", "Of", "frozen", "kind_of", "slots_of"]
+__all__ = ["UNPACKED", "Container", "Of", "Unpacked", "frozen", "kind_of", "slots_of"]
 
 _HEAP: Final = 1 << 9
 """Of the flags of a class: it was made by a class statement, or could have been."""
@@ -40,7 +40,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Of:
-    """What an object was taken apart of: its class and the names of its attributes.
+    """What an object was unpacked of: its class and the names of its attributes.
 
     ``identity`` stands for the object itself, and is not compared.
     """
@@ -61,7 +61,7 @@ class Of:
         return value
 
 
-class Apart:
+class Unpacked:
     """Stands in a result for an object that every replay makes anew."""
 
     __slots__ = ("children", "of")
@@ -70,7 +70,7 @@ class Apart:
         self.of, self.children = of, children
 
 
-APART: Final = Container(
+UNPACKED: Final = Container(
     lambda value: (value.children, value.of),
     lambda of, children: of.made(children),
     lambda of, _: [f".{name}" for name in of.names],

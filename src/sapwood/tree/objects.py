@@ -24,17 +24,17 @@ from sapwood.tree.containers import (
     flatten,
     unflatten,
 )
-from sapwood.tree.kinds import Apart, Of, slots_of
+from sapwood.tree.kinds import Of, Unpacked, slots_of
 
 __all__ = [
     "ARRAY",
     "Told",
     "agree",
-    "apart",
     "first_other",
     "fresh",
     "tell",
     "told",
+    "unpacked",
 ]
 
 Told: TypeAlias = tuple[Hashable, ...]
@@ -57,11 +57,11 @@ _OWN: Final = (
 
 _DEEP: Final = 64
 _MANY: Final = 4096
-"""So deep, and so many, objects and containers are taken apart in one result."""
+"""So deep, and so many, objects and containers are unpacked in one result."""
 
 
-def apart(result: Any, is_array: Callable[[Any], bool]) -> Any:
-    """Return a result with all objects in it taken apart that can be."""
+def unpacked(result: Any, is_array: Callable[[Any], bool]) -> Any:
+    """Return a result with all objects in it unpacked that can be."""
     try:
         return _Taking(is_array, _is_unknown, Identity).taken(result)
     except (MisuseError, _Endless):
@@ -71,7 +71,7 @@ def apart(result: Any, is_array: Callable[[Any], bool]) -> Any:
 def fresh(result: Any, is_array: Callable[[Any], bool], before: Told) -> Any:
     """Return a result in containers of its own.
 
-    Those objects in it are taken apart that were others in the call ``before``, and
+    Those objects in it are unpacked that were others in the call ``before``, and
     held the same plain values.
     """
     new = {*_new(told(result, is_array), before)}
@@ -85,7 +85,7 @@ def fresh(result: Any, is_array: Callable[[Any], bool], before: Told) -> Any:
 
 def told(result: Any, is_array: Callable[[Any], bool]) -> Told:
     """Return the keys of the plain values in a result, and in the objects in it."""
-    leaves, structure = flatten(apart(result, is_array), is_array)
+    leaves, structure = flatten(unpacked(result, is_array), is_array)
     return tell(structure, (ARRAY if is_array(x) else constant_key(x) for x in leaves))
 
 
@@ -105,7 +105,7 @@ def _told(structure: Any, keys: Iterator[Hashable]) -> Iterator[Hashable]:
     elif type(structure) is not int:
         cls, rest, folded = structure
         inner = [key for part in folded for key in _told(part, keys)]
-        if cls is Apart:
+        if cls is Unpacked:
             yield (rest, *inner)
         else:
             yield from inner
@@ -114,7 +114,7 @@ def _told(structure: Any, keys: Iterator[Hashable]) -> Iterator[Hashable]:
 def agree(now: Told, before: Told) -> bool:
     """Return whether a result says the same as the one before it.
 
-    ``before`` all objects are taken apart, ``now`` those that were made anew.
+    ``before`` all objects are unpacked, ``now`` those that were made anew.
     """
     return len(now) == len(before) and all(map(_agrees, now, before))
 
@@ -191,7 +191,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 class _Taking:
-    """Takes apart the objects in one result that are ``wanted``.
+    """Unpacks the objects in one result that are ``wanted``.
 
     Containers are kept where nothing in them is other than it was, unless all are to be
     ``fresh``.
@@ -210,7 +210,7 @@ class _Taking:
         self._known: dict[int, tuple[Any, Any]] = {}
 
     def taken(self, value: Any, depth: int = 0) -> Any:
-        """Return a nest with its objects apart. Raises `_Endless`, or `MisuseError`."""
+        """Return a nest of unpacked objects. Raises `_Endless`, or `MisuseError`."""
         known = self._known.get(id(value))
         if known is not None:
             if known[1] is _BEGUN:
@@ -236,10 +236,11 @@ class _Taking:
         self._known[id(value)] = value, made
         return made
 
-    def _object(self, value: Any, depth: int) -> Apart:
+    def _object(self, value: Any, depth: int) -> Unpacked:
         attributes = _attributes(value)
         of = Of(type(value), tuple(attributes), self._identity(value))
-        return Apart(of, [self.taken(each, depth + 1) for each in attributes.values()])
+        inner = [self.taken(each, depth + 1) for each in attributes.values()]
+        return Unpacked(of, inner)
 
 
 _BEGUN: Final = object()

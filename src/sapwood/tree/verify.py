@@ -13,7 +13,7 @@ from sapwood.tree.containers import constant_key, flatten
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group
 from sapwood.tree.node import Node
-from sapwood.tree.objects import apart
+from sapwood.tree.objects import unpacked
 from sapwood.tree.preserve import Preserved
 from sapwood.tree.signature import Call
 
@@ -71,7 +71,7 @@ def verified(
 
 
 def _bits(result: Any, adapter: Adapter) -> dict[str, Hashable]:
-    leaves, _ = flatten(apart(result, adapter.is_array), adapter.is_array)
+    leaves, _ = flatten(unpacked(result, adapter.is_array), adapter.is_array)
     return {f"output {i}": _key(leaf, adapter) for i, leaf in enumerate(leaves)}
 
 
