@@ -36,21 +36,6 @@ def storages():
     return lambda: alive() - before
 
 
-@pytest.fixture
-def hidden(tmp_path):
-    """Return a value that no guard can see, for functions made wrong on purpose."""
-    path = tmp_path / "value"
-
-    def hidden(value=None):
-        if value is not None:
-            path.write_text(str(value))
-        with open(path) as file:  # noqa: PTH123 - a C function: no code is reached
-            return float(file.read())
-
-    hidden(0)
-    return hidden
-
-
 LOG = []
 
 

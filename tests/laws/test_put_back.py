@@ -22,22 +22,6 @@ class Owner:
     count = 0
 
 
-@pytest.fixture
-def hidden(tmp_path):
-    """Return a number that no guard can see."""
-    path = os.fspath(tmp_path / "hidden")
-
-    def hidden(value=None):
-        if value is not None:
-            with open(path, "w") as file:  # noqa: PTH123 - a C function
-                file.write(str(value))
-        with open(path) as file:  # noqa: PTH123
-            return int(file.read())
-
-    hidden(0)
-    return hidden
-
-
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch):
     """Leave the state of the process as it was."""
@@ -145,6 +129,7 @@ def _environment(_):
 
 
 CHANGES = {
+    "nothing else": lambda _: None,
     "a global": _count,
     "a class": _count_by_class,
     "attributes": _attributes,

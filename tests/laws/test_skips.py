@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections import deque
 
@@ -12,27 +11,6 @@ import pytest
 import sapwood as sw
 
 SKIP = "ignore::sapwood.GraphSkipWarning"
-
-
-class Hidden:
-    """What no guard sees: a variable of the process, changed past Python."""
-
-    def __init__(self, name):
-        self.name = name
-        self(0)
-
-    def __call__(self, value=None):
-        if value is None:
-            with open(self.name) as file:  # noqa: PTH123 - a plain file
-                return int(file.read())
-        with open(self.name, "w") as file:  # noqa: PTH123
-            file.write(str(value))
-        return value
-
-
-@pytest.fixture
-def hidden(tmp_path):
-    return Hidden(os.fspath(tmp_path / "hidden"))
 
 
 def _told(f, *args):
@@ -302,50 +280,6 @@ def _write_list(state):
 def _write_dict(state):
     state.table["k"] += 1
     state.table["new"] = state.count
-
-
-def _write_attribute(state):
-    state.count += 1
-
-
-def _write_none(state):
-    del state
-
-
-WRITES = (_write_none, _write_list, _write_dict, _write_attribute)
-
-
-def _refused(state, x, w, hidden, write, at):
-    """Write, then read on the host in front of op ``at``, if something hidden says."""
-    for i in range(4):
-        if i == at and hidden():
-            write(state)
-            if float(x[0]) > 5:
-                w *= 2
-        w += x * i
-        if i == 2:
-            state.held = w * 2
-    return w + state.held
-
-
-def _refusals(call, make, hidden, write, at, first):
-    state, x, w, found = State(make), make(np.arange(3.0)), make(np.ones(3)), []
-    f = call(lambda x, w: _refused(state, x, w, hidden, write, at))
-    for i in range(5):
-        hidden(int(i == first))
-        found.append((np.asarray(f(x, w)).tolist(), _shown(state, x, w)))
-    return found
-
-
-@pytest.mark.filterwarnings(SKIP)
-@pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("at", range(4))
-def test_an_attempt_that_fails_leaves_nothing(rt, hidden, write, at):
-    """Refused in a warm-up, or in the capture alone, at every op: as eager, always."""
-    for first in range(3):
-        expected = _refusals(lambda fn: fn, np.array, hidden, write, at, first)
-        found = _refusals(rt.graph, rt.array, hidden, write, at, first)
-        assert found == expected, first
 
 
 @pytest.mark.filterwarnings(SKIP)

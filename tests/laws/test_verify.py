@@ -36,28 +36,10 @@ def runs():
 
 
 @pytest.fixture
-def hidden(tmp_path):
+def factor(hidden):
     """Return a factor that no guard can see, for a function made wrong on purpose."""
-    path = tmp_path / "factor"
-
-    class Hidden:
-        @staticmethod
-        def set(value):
-            path.write_text(str(value))
-
-    Hidden.path = str(path)
-    Hidden.set(1)
-    return Hidden
-
-
-def _reads(hidden):
-    place = hidden.path
-
-    def factor():
-        with open(place) as file:  # noqa: PTH123 - a C function: no code is reached
-            return float(file.read())
-
-    return factor
+    hidden(1)
+    return hidden
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
@@ -144,16 +126,16 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_function_is_reported(rt, hidden, what):
+def test_a_wrong_function_is_reported(rt, factor, what):
     """Result or memory that differ are an `InternalError` that says which."""
     wrong, told = WRONG[what]
-    box, factor = Box(rt.array(np.arange(3.0) + 1)), _reads(hidden)
+    box = Box(rt.array(np.arange(3.0) + 1))
     f = rt.graph(lambda x: wrong(box, x, factor()), verify=2, name="wrong_one")
     other, x = rt.graph(lambda x: x + 1), rt.array(np.arange(3.0) + 1)
     for _ in range(4):
         f(x)
     assert f.stats().replays == 2
-    hidden.set(3)
+    factor(3)
     f(x)
     with pytest.raises(sw.InternalError, match="wrong_one") as caught:
         f(x)
@@ -165,14 +147,13 @@ def test_a_wrong_function_is_reported(rt, hidden, what):
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_what_was_wrong_is_not_replayed_again(rt, hidden, n):
+def test_what_was_wrong_is_not_replayed_again(rt, factor, n):
     """Its recordings go; the calls to come warm up, record, and are right."""
-    factor = _reads(hidden)
     f, x = rt.graph(lambda x: x * factor(), verify=n), rt.array(np.arange(3.0))
     for _ in range(4):
         f(x)
     for value in (3, 5):
-        hidden.set(value)
+        factor(value)
         with pytest.raises(sw.InternalError, match="no guard sees"):
             for _ in range(n):
                 f(x)
@@ -183,9 +164,9 @@ def test_what_was_wrong_is_not_replayed_again(rt, hidden, n):
     assert all("was not as an eager run" in reason for reason in evicted)
 
 
-def test_a_slot_that_is_bound_to_something_else_is_reported(rt, hidden):
+def test_a_slot_that_is_bound_to_something_else_is_reported(rt, factor):
     """What a replay binds is held against what the eager run bound."""
-    box, factor = Box(rt.array(np.zeros(3))), _reads(hidden)
+    box = Box(rt.array(np.zeros(3)))
 
     def fn(x):
         box.h = x * factor()
@@ -193,24 +174,22 @@ def test_a_slot_that_is_bound_to_something_else_is_reported(rt, hidden):
     f, x = rt.graph(fn, verify=1), rt.array(np.arange(3.0))
     for _ in range(4):
         f(x)
-    hidden.set(3)
+    factor(3)
     with pytest.raises(sw.InternalError, match=r"box\.h"):
         f(x)
 
 
-def test_what_cannot_be_seen_is_not_reported_unasked(rt, hidden):
+def test_what_cannot_be_seen_is_not_reported_unasked(rt, factor):
     """The same function without ``verify`` replays what it recorded: documented."""
-    factor = _reads(hidden)
     f, x = rt.graph(lambda x: x * factor()), rt.array(np.arange(3.0))
     for _ in range(3):
         f(x)
-    hidden.set(3)
+    factor(3)
     assert np.asarray(f(x)).tolist() == [0, 1, 2]
 
 
-def test_a_function_that_raises_when_verified(rt, hidden):
+def test_a_function_that_raises_when_verified(rt, factor):
     """An exception of the eager run is the caller's; the next call is right."""
-    factor = _reads(hidden)
 
     def fn(x):
         x += 1
@@ -222,12 +201,12 @@ def test_a_function_that_raises_when_verified(rt, hidden):
     for i in range(4):
         assert np.asarray(f(x)).tolist() == [2.0 * (i + 1)] * 3
     before = np.asarray(x).tolist()
-    hidden.set(9)
+    factor(9)
     with pytest.raises(KeyError, match="mine"):
         f(x)
     eager = [before[0] + 1] * 3
     assert np.asarray(x).tolist() in (before, eager)
-    hidden.set(1)
+    factor(1)
     expected = (np.asarray(x) + 1) * 2
     assert np.asarray(f(x)).tolist() == expected.tolist()
 
@@ -274,9 +253,8 @@ def test_what_is_donated_may_be_left_as_it_is(rt, donated):
     assert f.stats().replays >= 4
 
 
-def test_what_is_not_donated_is_still_compared(rt, hidden):
+def test_what_is_not_donated_is_still_compared(rt, factor):
     """Beside an argument that is."""
-    factor = _reads(hidden)
 
     @rt.graph(donate="x", verify=1)
     def f(x, z):
@@ -287,6 +265,6 @@ def test_what_is_not_donated_is_still_compared(rt, hidden):
     z = rt.array(np.zeros(4))
     for _ in range(3):
         f(rt.array(np.ones(4)), z)
-    hidden.set(3)
+    factor(3)
     with pytest.raises(sw.InternalError, match=r"\(32 bytes that it wrote differ"):
         f(rt.array(np.ones(4)), z)
