@@ -25,13 +25,9 @@ from sapwood.memory.caching.serving import Serving
 from sapwood.memory.caching.silo import Silo
 from sapwood.memory.caching.state import State
 from sapwood.memory.caching.waits import Waits
-from sapwood.testing.tree_mutants import Mutant, miswritten
+from sapwood.testing.tree_mutants import Mutant, miswritten, mutant
 
 __all__ = ["CACHING_MUTANTS"]
-
-
-def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> Mutant:
-    return Mutant(name, partial(miswritten, function, right, wrong))
 
 
 def _both(name: str, *faults: tuple[Callable[..., Any], str, str]) -> Mutant:
@@ -60,68 +56,68 @@ def _unlimited() -> Iterator[None]:
 
 
 CACHING_MUTANTS: Final = (
-    _mutant(
+    mutant(
         "no coalescing",
         Silo.join,
         "if after.state is FREE:",
         "if False:",
     ),
-    _mutant(
+    mutant(
         "no coalescing the long way",
         expand.join_free,
         "if block.prev.state is FREE:",
         "if False:",
     ),
-    _mutant(
+    mutant(
         "too small a block",
         Silo.cut,
         "if more < 0:",
         "if (more := max(more, 0)) < 0:",
     ),
-    _mutant(
+    mutant(
         "stream ignored",
         Pool.silo,
         "silo = silos.get(stream)",
         "silo = next(iter(silos.values()), None)",
     ),
-    _mutant(
+    mutant(
         "event ignored",
         Polling.perform,
         "if not driver.query_event(mark.event):",
         "if False:",
     ),
-    _mutant(
+    mutant(
         "one event for many",
         Pending.unmarked_uses,
         "if s >= 0]",
         "if s >= 0][:1]",
     ),
-    _mutant("use forgotten", streams.use, "block.users = ", "users = "),
-    _mutant(
+    mutant("use forgotten", streams.use, "block.users = ", "users = "),
+    mutant(
         "view unprotected",
         Allocator.record_stream,
         "if address:",
         "if address in self._blocks:",
     ),
-    _mutant(
+    mutant(
         "crossing without wait",
         events.order,
         "driver.wait_event(later, event)",
         "pass",
     ),
-    _mutant(
+    mutant(
         "lent block taken for one's own",
         State.take,
         "if silo.stream != demand.stream:",
         "if False:",
     ),
-    _mutant(
+    mutant(
         "partial unmap",
         expand.extents_in,
         "first, key=_end)",
         "first, key=_start)",
     ),
-    _mutant(
+    mutant(
         "half withdrawn",
         Segments.unmap,
         "release(self.driver.unmap, address, size)",
@@ -137,44 +133,44 @@ CACHING_MUTANTS: Final = (
         (Serving._moved, "if last or silo.stream in over]", "]"),  # noqa: SLF001
         (Removal._remove, "if not driver.query_stream(stream):", "if False:"),  # noqa: SLF001
     ),
-    _mutant(
+    mutant(
         "undo forgotten",
         Segments.map,
         "undo(self.driver.unmap, address, size)",
         "pass",
     ),
-    _mutant(
+    mutant(
         "errands under the lock",
         Gate._see_through,  # noqa: SLF001
         "release(errand.perform, self._state.driver)",
         "self._lock.acquire(), release(errand.perform, self._state.driver)",
     ),
-    _mutant(
+    mutant(
         "asked under the lock",
         Controls._asked,  # noqa: SLF001
         "return ",
         "return self._lock.acquire() and ",
     ),
     Mutant("fraction ignored", _unlimited),
-    _mutant(
+    mutant(
         "double free accepted",
         streams.held,
         "if block is not None and block.state is ALLOCATED:",
         "if block is not None:",
     ),
-    _mutant(
+    mutant(
         "heir forgotten",
         streams.bequeath,
         "if block.users and not block.users.isdisjoint({stream, heir}):",
         "if False:",
     ),
-    _mutant(
+    mutant(
         "pool ignored",
         Pools.routed,
         "return route.pool",
         "return None",
     ),
-    _mutant(
+    mutant(
         "trim says nothing",
         Rounds._give_back,  # noqa: SLF001
         "return going.freed",
@@ -185,13 +181,13 @@ CACHING_MUTANTS: Final = (
         (retry.given_up, "relief.cached(state, relief.freeable(state))", "{}"),
         (grow.donors, "return donating(state, demand)", "return []"),
     ),
-    _mutant(
+    mutant(
         "bytes not uncounted",
         State.retire,
         "0, -block.requested, -block.size",
         "0, 0, -block.size",
     ),
-    _mutant(
+    mutant(
         "counted on the wrong stream",
         Ledger._scopes,  # noqa: SLF001
         "self._streams[silo.stream],",

@@ -1,17 +1,15 @@
 """Faulty variants of what reads recordings, which quick checks must catch.
 
-Each is one line of the library written wrongly; `Mutant` says how it is put there.
+Each is one line of the library written wrongly; `mutant` says how it is put there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from sapwood.graphs import sections
 from sapwood.graphs.relocate import resolve
-from sapwood.testing.tree_mutants import Mutant, miswritten
+from sapwood.testing.tree_mutants import mutant
 from sapwood.tree.archive import codec, naming, restore
 from sapwood.tree.archive.bonds import Finder
 from sapwood.tree.archive.parcel import Parcel
@@ -19,78 +17,74 @@ from sapwood.tree.archive.parcel import Parcel
 __all__ = ["FILE_MUTANTS"]
 
 
-def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> Mutant:
-    return Mutant(name, partial(miswritten, function, right, wrong))
-
-
 FILE_MUTANTS: Final = (
-    _mutant(
+    mutant(
         "relocation missed: addend",
         resolve,
         "addresses[relocation.symbol] + relocation.addend",
         "addresses[relocation.symbol]",
     ),
-    _mutant(
+    mutant(
         "relocation missed: symbol",
         resolve,
         "addresses[relocation.symbol] + relocation.addend",
         "addresses[0] + relocation.addend",
     ),
-    _mutant(
+    mutant(
         "touches not checked",
         restore._check_bounds,  # noqa: SLF001 - a fault lies inside
         "stray = strays(recording, bounds)",
         "stray = []",
     ),
-    _mutant(
+    mutant(
         "kernels not checked",
         restore._check_ops,  # noqa: SLF001
         "adapter.check_op(op.name, op.params)",
         "pass",
     ),
-    _mutant(
+    mutant(
         "digest unchecked",
         sections._section,  # noqa: SLF001
         "if _digest(text, body) != digest:",
         "if False:",
     ),
-    _mutant(
+    mutant(
         "output outside its storage",
         codec._output,  # noqa: SLF001
         'expect(inside, "an output outside its storage")',
         "pass",
     ),
-    _mutant(
+    mutant(
         "key component dropped: signature",
         naming.key_of,
         '("signature", signature),',
         "",
     ),
-    _mutant(
+    mutant(
         "key component dropped: what is read",
         naming.key_of,
         '*((f"reads {label}", value) for label, value in parts),',
         "",
     ),
-    _mutant(
+    mutant(
         "what is not proved taken up",
         naming.key_of,
         "if unproved:",
         "if False:",
     ),
-    _mutant(
+    mutant(
         "sharing not compared",
         restore.restore,
         "if everything.sharing != archive.sharing:",
         "if False:",
     ),
-    _mutant(
+    mutant(
         "ambient path not compared",
         Finder.ambient,
         "if [(slot.start, slot.steps) for slot in ambient.arrays] != ways:",
         "if False:",
     ),
-    _mutant(
+    mutant(
         "contents of another array",
         Parcel.arrays,
         "storage = made[kept.storage]",

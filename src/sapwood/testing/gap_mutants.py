@@ -8,10 +8,8 @@ compiled anew when its text changes, and what in it is right and wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Final
 
 from sapwood.driver.emulated.programs import Program
 from sapwood.driver.emulated.schedules import Item
@@ -31,7 +29,7 @@ from sapwood.store import evict
 from sapwood.store.disk import DiskStore
 from sapwood.store.entries import Entries
 from sapwood.store.tiered import Tiered
-from sapwood.testing.tree_mutants import Mutant, miswritten
+from sapwood.testing.tree_mutants import Mutant, mutant
 from sapwood.tree import objects, signature
 from sapwood.tree.admit import rejects
 from sapwood.tree.ambient import checks, guards, restoring
@@ -46,23 +44,19 @@ from sapwood.tree.replay import order
 __all__ = ["C_MUTANTS", "GAP_MUTANTS", "TORCH_MUTANTS", "TRIED_MUTANTS"]
 
 
-def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> Mutant:
-    return Mutant(name, partial(miswritten, function, right, wrong))
-
-
 def _torch_mutants() -> tuple[Mutant, ...]:
     if not find_spec("torch"):
         return ()
     from sapwood.integrations.torch.adapter import TorchAdapter, _finished
 
     return (
-        _mutant(
+        mutant(
             "negative views made plain",
             _finished,
             "if flags & NEGATIVE:",
             "if flags & 0:",
         ),
-        _mutant(
+        mutant(
             "item size of a stale address forgotten",
             TorchAdapter.address,
             "array.storage_offset() * array.element_size()",
@@ -72,130 +66,128 @@ def _torch_mutants() -> tuple[Mutant, ...]:
 
 
 GAP_MUTANTS: Final = (
-    _mutant(
+    mutant(
         "pages from the start of an extent",
         Range.mask_of,
         "<< extent.first + start - index",
         "<< extent.first",
     ),
-    _mutant(
+    mutant(
         "closed ranges let go with the last lease of all",
         Pages.drop,
         "self.live != before",
         "not self.live",
     ),
-    _mutant("outermost route ended", Pools.end, "[-1]", "[0]"),
-    _mutant(
+    mutant("outermost route ended", Pools.end, "[-1]", "[0]"),
+    mutant(
         "manifest older than its blobs",
         Entries._load,  # noqa: SLF001
         "self.store.get(name)  # used",
         "# used",
     ),
-    _mutant(
+    mutant(
         "view before its array",
         restore._check_view,  # noqa: SLF001
         "at + lo < storage.address or",
         "",
     ),
-    _mutant(
+    mutant(
         "keys in any order",
         checks.KeysTest.holds,
         "tuple(map(constant_key, space)) == self.frozen",
         "{*map(constant_key, space)} == {*self.frozen}",
     ),
-    _mutant(
+    mutant(
         "class of a second object not asked",
         guards._check,  # noqa: SLF001
         "type(walk.nodes[inside.node].value), {}",
         "None, {}",
     ),
-    _mutant(
+    mutant(
         "written beside a reader",
         order,
         "storage.writer is stream and not (written and storage.readers)",
         "storage.writer is stream",
     ),
-    _mutant(
-        "wait lost in a capture", Range.allocate, "storage.writer = stream", "pass"
-    ),
-    _mutant(
+    mutant("wait lost in a capture", Range.allocate, "storage.writer = stream", "pass"),
+    mutant(
         "output that was said to die",
         stretches,
         "mask = lasts if not output or lasts & end else 2 * end - 1",
         "mask = lasts",
     ),
-    _mutant(
+    mutant(
         "users forgotten with a failed wait",
         Heap.allocate,
         "self.give(address, end, tuple(users))",
         "self.give(address, end, ())",
     ),
-    _mutant(
+    mutant(
         "work of ended streams over",
         Everybody.query_stream,
         "not user.ended and user.query()",
         "user.ended or user.query()",
     ),
-    _mutant(
+    mutant(
         "kept blocks used by a stream that ended",
         Stock.forget,
         "for block in (*self.live, *self._kept):",
         "for block in self.live:",
     ),
-    _mutant(
+    mutant(
         "gone is none",
         checks._are,  # noqa: SLF001
         "and all(\n        map(is_not, values, _NONE)\n    )",
         "",
     ),
-    _mutant(
+    mutant(
         "view from its storage",
         _Known.find,
         "adapter.address(self._arrays[owner])",
         "storage.address",
     ),
-    _mutant(
+    mutant(
         "another op not verified", Program.replaced, "step.verify(self.memory)", "pass"
     ),
-    _mutant("trouble nearby untold", Tiered.get, "trouble or further", "further"),
-    _mutant(
+    mutant("trouble nearby untold", Tiered.get, "trouble or further", "further"),
+    mutant(
         "copied back after the last op alone",
         _build,
         "tuple(n for i, n in enumerate(nodes) if i not in followed)",
         "tuple(nodes[-1:])",
     ),
-    _mutant(
+    mutant(
         "assigned to itself by another layout",
         _is_same,
         "and target.layout == value.layout",
         "",
     ),
-    _mutant("replays by C uncounted", Runtime.stats, "self._forest.settle()", "pass"),
-    _mutant(
+    mutant("replays by C uncounted", Runtime.stats, "self._forest.settle()", "pass"),
+    mutant(
         "readers alone are no change",
         Storage._used,  # noqa: SLF001
         "any(other is not stream for other in self._ordered())",
         "self.writer is not None and self.writer is not stream",
     ),
-    _mutant(
+    mutant(
         "failures end when they are done",
         Item.__init__,
         "each.error or not each.done",
         "not each.done",
     ),
-    _mutant(
+    mutant(
         "blob left by its manifest",
         evict.victims,
         "max(used, now - YOUNG)",
         "used",
     ),
-    _mutant(
+    mutant(
         "contents of another name kept",
         Entries._parts,  # noqa: SLF001
         "self._forget(part.blob)",
         "pass",
     ),
-    _mutant(
+    mutant(
         "reversed single elements copied",
         raveled,
         "if face.flags.c_contiguous:",
@@ -204,68 +196,68 @@ GAP_MUTANTS: Final = (
 )
 
 TRIED_MUTANTS: Final = (
-    _mutant("regrouped arrays admitted", rejects, "if regrouped or (", "if ("),
-    _mutant(
+    mutant("regrouped arrays admitted", rejects, "if regrouped or (", "if ("),
+    mutant(
         "crossing counts stay",
         Leases.crossed,
         "self.crossing = +self.crossing",
         "pass",
     ),
-    _mutant(
+    mutant(
         "hole behind a block not counted",
         Silo.add,
         "reach += block.next.size",
         "reach += 0",
     ),
-    _mutant(
+    mutant(
         "evicted though used meanwhile",
         DiskStore._removed,  # noqa: SLF001
         "!= item.used",
         "is None",
     ),
-    _mutant(
+    mutant(
         "first reader unknown",
         Storage.order_read,
         "(*readers, stream)",
         "(*readers, stream) if writer else ()",
     ),
-    _mutant(
+    mutant(
         "moved argument of another layout",
         Memo._moved,  # noqa: SLF001
         "if seen is None or seen[0] != layouts[k]:",
         "if seen is None:",
     ),
-    _mutant(
+    mutant(
         "offsets in a shared storage forgotten",
         signature._grouped,  # noqa: SLF001
         "[low - first for low in places]",
         "[0 for low in places]",
     ),
-    _mutant(
+    mutant(
         "evicted at the first miss",
         next_step,
         "missed_since(victim.last_used) < 2",
         "missed_since(victim.last_used) < 1",
     ),
-    _mutant(
+    mutant(
         "an object that was there made anew",
         objects._is_unknown,  # noqa: SLF001
         "not weakref.getweakrefcount(value)",
         "True",
     ),
-    _mutant(
+    mutant(
         "large host arrays as constants",
         host._is_guarded,  # noqa: SLF001
         "value.nbytes <= BYTES",
         "value.nbytes > 0",
     ),
-    _mutant(
+    mutant(
         "context variables not put back",
         restoring._kept_variables,  # noqa: SLF001
         "variable.set(old)",
         "pass",
     ),
-    _mutant(
+    mutant(
         "a replay without memory is an error",
         Making.replay_or_skip,
         "if self.options.fullgraph:",

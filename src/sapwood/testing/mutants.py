@@ -1,13 +1,11 @@
 """Faulty variants of the memory room, which `Allocations` or `folded` must catch.
 
-Each is one line of the library written wrongly; `Mutant` says how it is put there.
+Each is one line of the library written wrongly; `mutant` says how it is put there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from sapwood.memory import fold
 from sapwood.memory.backing import folded
@@ -18,70 +16,66 @@ from sapwood.memory.pages import Pages
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.memory.uses import Uses
-from sapwood.testing.tree_mutants import Mutant, miswritten
+from sapwood.testing.tree_mutants import mutant
 from sapwood.tree.leases import Leases
 
 __all__ = ["FOLD_MUTANTS", "MEMORY_MUTANTS"]
 
 
-def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> Mutant:
-    return Mutant(name, partial(miswritten, function, right, wrong))
-
-
 MEMORY_MUTANTS: Final = (
-    _mutant(
+    mutant(
         "scratch shared with outputs",
         Range.place,
         "(inside & outputs, False)",
         "(inside & outputs, True)",
     ),
-    _mutant("unmap without wait", Pages.settle, "release(finish, stream)", "pass"),
-    _mutant(
+    mutant("unmap without wait", Pages.settle, "release(finish, stream)", "pass"),
+    mutant(
         "trim without wait",
         Everybody.synchronize_stream,
         "release(finish, user)",
         "pass",
     ),
-    _mutant(
+    mutant(
         "lease released twice",
         Leases.end,
         "self.pages.drop(lease.mask)",
         "self.pages.drop(lease.mask), self.pages.drop(lease.mask)",
     ),
-    _mutant("holds not counted", Pages.drop, "if holds > 1:", "if False:"),
-    _mutant("coalescing skipped", Silo.join, "if after.state is FREE:", "if False:"),
-    _mutant("wait lost in a split", Uses.take, "(end, hi, behind)", "(hi, hi, behind)"),
-    _mutant(
+    mutant("holds not counted", Pages.drop, "if holds > 1:", "if False:"),
+    mutant("coalescing skipped", Silo.join, "if after.state is FREE:", "if False:"),
+    mutant("wait lost in a split", Uses.take, "(end, hi, behind)", "(hi, hi, behind)"),
+    mutant(
         "wait lost in a merge",
         Uses.take,
         "for *_, streams in touched",
         "for *_, streams in touched[-1:]",
     ),
-    _mutant(
+    mutant(
         "read hazard dropped",
         Storage.order_write,
         "for other in readers if writer is None else (writer, *readers):",
         "for other in () if writer is None else (writer,):",
     ),
-    _mutant("reuse without wait", Heap.allocate, "stream.wait(other)", "pass"),
-    _mutant("wait forgotten", Heap.allocate, "storage.writer = stream", "pass"),
-    _mutant("clobber without wait", Pages.claim, "stream.wait(other)", "pass"),
-    _mutant(
+    mutant("reuse without wait", Heap.allocate, "stream.wait(other)", "pass"),
+    mutant("wait forgotten", Heap.allocate, "storage.writer = stream", "pass"),
+    mutant("clobber without wait", Pages.claim, "stream.wait(other)", "pass"),
+    mutant(
         "live pages unmapped", Range.close, "if not e.mask & live", "if not e.mask & 0"
     ),
-    _mutant(
+    mutant(
         "closed range forgotten",
         Range.close,
         "self.pages.lingering[self] = None",
         "pass",
     ),
-    _mutant(
+    mutant(
         "extent mapped twice",
         Loan.spare,
         "and e not in taken",
         "",
     ),
-    _mutant(
+    mutant(
         "page number used twice",
         Pages._free_numbers,  # noqa: SLF001
         "(self._numbers >> first) & want",
@@ -90,67 +84,67 @@ MEMORY_MUTANTS: Final = (
 )
 
 FOLD_MUTANTS: Final = (
-    _mutant(
+    mutant(
         "life ends early",
         fold._moments,  # noqa: SLF001
         "bisect_left(births, died)",
         "max(bisect_left(births, died) - 1, 0)",
     ),
-    _mutant(
+    mutant(
         "life begins late",
         fold._moments,  # noqa: SLF001
         "after - bits[born]",
         "after - min(after, 2 * bits[born])",
     ),
-    _mutant(
+    mutant(
         "shared while alive",
         fold._Room._fitting,  # noqa: SLF001
         "not slot.alive & alive and",
         "",
     ),
-    _mutant(
+    mutant(
         "only the last is alive",
         fold._Room._using,  # noqa: SLF001
         "slot.alive |= stretch.alive",
         "slot.alive = stretch.alive",
     ),
-    _mutant(
+    mutant(
         "joined over a gap",
         fold.joined,
         "last.first + last.pages != each.first",
         "not more",
     ),
-    _mutant(
+    mutant(
         "joined with an output",
         fold.joined,
         "last.output or each.output",
         "last.output",
     ),
-    _mutant(
+    mutant(
         "joined, but alive as the first",
         fold.joined,
         "last.alive | each.alive",
         "last.alive",
     ),
-    _mutant("never joined", fold.best_fold, "fold(joined(found)", "fold((found)"),
-    _mutant(
+    mutant("never joined", fold.best_fold, "fold(joined(found)", "fold((found)"),
+    mutant(
         "joined whatever is new",
         fold.best_fold,
         "all(output for _, output in coarse.made)",
         "True",
     ),
-    _mutant(
+    mutant(
         "joined whatever is mapped", fold.best_fold, "len(coarse.pieces) < least", "1"
     ),
-    _mutant("joined whatever it costs", fold.best_fold, "all(map(", "any(map("),
-    _mutant(
+    mutant("joined whatever it costs", fold.best_fold, "all(map(", "any(map("),
+    mutant(
         "opened piece by piece",
         Range._open,  # noqa: SLF001
         "touching(mapped)",
         "mapped",
     ),
-    _mutant("outputs on scratch", folded, "scratch=not output", "scratch=True"),
-    _mutant(
+    mutant("outputs on scratch", folded, "scratch=not output", "scratch=True"),
+    mutant(
         "extent counted by the mapping",
         Range._map_extent,  # noqa: SLF001
         "if not self.mask & extent.mask:",

@@ -2,66 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from sapwood.memory.pinned.cache import Cache
 from sapwood.memory.pinned.intake import Intake
 from sapwood.memory.pinned.live import Live
 from sapwood.memory.pinned.pending import Pending
 from sapwood.memory.pinned.stock import Stock
-from sapwood.testing.tree_mutants import Mutant, miswritten
+from sapwood.testing.tree_mutants import mutant
 
 __all__ = ["PINNED_MUTANTS"]
 
 
-def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> Mutant:
-    return Mutant(name, partial(miswritten, function, right, wrong))
-
-
 PINNED_MUTANTS: Final = (
-    _mutant(
+    mutant(
         "copies ignored", Intake.let_go, "if not block.users or block.captured", "if 1"
     ),
-    _mutant(
+    mutant(
         "one copy of several waited for",
         Pending._finish,  # noqa: SLF001 - a fault lies inside
         "if not wait.freed.waits:",
         "if True:",
     ),
-    _mutant(
+    mutant(
         "events not asked",
         Pending._is_done,  # noqa: SLF001
         "self._driver.query_event(wait.event)",
         "True",
     ),
-    _mutant("captures ignored", Stock.put, "if block.captured:", "if False:"),
-    _mutant(
+    mutant("captures ignored", Stock.put, "if block.captured:", "if False:"),
+    mutant(
         "replays of a released pool ignored",
         Stock.release,
         "block.users.update(after)",
         "pass",
     ),
-    _mutant(
+    mutant(
         "blocks kept for ever",
         Stock.release,
         "self._kept.difference_update(loose)",
         "loose.clear()",
     ),
-    _mutant(
+    mutant(
         "coalescing skipped",
         Cache.put,
         "(block.before, block.behind)",
         "(block.before, None)",
     ),
-    _mutant(
+    mutant(
         "split without an end",
         Cache._split,  # noqa: SLF001
         "block.size, block.behind = request.block, tail",
         "block.behind = tail",
     ),
-    _mutant(
+    mutant(
         "a block too far",
         Live.containing,
         "bisect_right(self._starts, address) - 1",

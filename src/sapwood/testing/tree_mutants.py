@@ -34,6 +34,7 @@ __all__ = [
     "WHICH_MUTANTS",
     "Mutant",
     "miswritten",
+    "mutant",
 ]
 
 
@@ -69,39 +70,40 @@ def miswritten(function: Callable[..., Any], right: str, wrong: str) -> Iterator
         function.__code__ = right_code
 
 
-def _mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> Mutant:
+def mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> Mutant:
+    """Return a mutant that `miswritten` puts there: ``wrong`` for ``right``."""
     return Mutant(name, partial(miswritten, function, right, wrong))
 
 
 TREE_MUTANTS: Final = (
-    _mutant("mask ignored", rejects, "node.clobbers & live", "node.clobbers & 0"),
-    _mutant("escape skipped", copy_out, "if size and", "if False and"),
-    _mutant(
+    mutant("mask ignored", rejects, "node.clobbers & live", "node.clobbers & 0"),
+    mutant("escape skipped", copy_out, "if size and", "if False and"),
+    mutant(
         "read hazard dropped",
         Leases.end,
         "self.pages.used(streams, lease.mask)",
         "self.pages.used((), lease.mask)",
     ),
-    _mutant(
+    mutant(
         "ambient guard dropped",
         Ambient._tested,  # noqa: SLF001 - where the tests are asked
         "if not test.holds(space, things, found):",
         "if not (test.holds(space, things, found) or True):",
     ),
-    _mutant(
+    mutant(
         "eviction of a live node",
         Range.close,
         "if not e.mask & live",
         "if not e.mask & 0",
     ),
-    _mutant(
+    mutant(
         "scratch shared with outputs",
         build,
         "range_.page_indices([*lasting, *held])",
         "set()",
     ),
-    _mutant("lease released twice", Leases.end, "del self._held[lease]", "pass"),
-    _mutant(
+    mutant("lease released twice", Leases.end, "del self._held[lease]", "pass"),
+    mutant(
         "unmap without wait",
         Range.close,
         "release(self.pages.settle, self.mask)",
@@ -110,31 +112,31 @@ TREE_MUTANTS: Final = (
 )
 
 ENCORE_MUTANTS: Final = (
-    _mutant(
+    mutant(
         "kept outputs taken from their holders",
         Kept.is_idle,
         "return uses == self.uses",
         "return True",
     ),
-    _mutant(
+    mutant(
         "encore beside another stream",
         Encore.play,
         "stream is not self._stream()",
         "False",
     ),
-    _mutant(
+    mutant(
         "encore over live pages",
         Encore._is_free,  # noqa: SLF001
         "return not live\n",
         "return True\n",
     ),
-    _mutant(
+    mutant(
         "changes of order unseen",
         Encore.play,
         "CHANGES.latest == self._changes",
         "self._changes >= 0",
     ),
-    _mutant(
+    mutant(
         "arrays that others bound trusted",
         Encore._is_there,  # noqa: SLF001
         "marks is not None and glance",
@@ -143,25 +145,25 @@ ENCORE_MUTANTS: Final = (
 )
 
 TRAIL_MUTANTS: Final = (
-    _mutant(
+    mutant(
         "arrays taken to look as they did",
         Trail._look_alike,  # noqa: SLF001 - where it is decided
         "!= self.outline.layouts",
         "is None",
     ),
-    _mutant(
+    mutant(
         "values of the walk before",
         Reading.is_of,
         "bool(same()(values, self.values))",
         "True",
     ),
-    _mutant(
+    mutant(
         "what may change within trusted",
         Trail._agree,  # noqa: SLF001
         "for value, doubt in reading.doubts",
         "for value, doubt in ()",
     ),
-    _mutant(
+    mutant(
         "openings not asked again",
         Trail._agree,  # noqa: SLF001
         "for each in self.outline.asked",
@@ -170,19 +172,19 @@ TRAIL_MUTANTS: Final = (
 )
 
 WHICH_MUTANTS: Final = (
-    _mutant("asked of no recording", Ambient.are_those, "not (which or nests)", "True"),
-    _mutant(
+    mutant("asked of no recording", Ambient.are_those, "not (which or nests)", "True"),
+    mutant(
         "asked of no encore",
         Encore._are_those,  # noqa: SLF001
         "not which",
         "True",
     ),
-    _mutant(
+    mutant(
         "keys left out",
         Survey._array_keys,  # noqa: SLF001
         "[] if walk is None",
         "[] if True",
     ),
-    _mutant("slots left out", Survey.which, "*self.arrays(), *", "*(), *"),
-    _mutant("asked for never", Survey.which, "not reach.compares", "True"),
+    mutant("slots left out", Survey.which, "*self.arrays(), *", "*(), *"),
+    mutant("asked for never", Survey.which, "not reach.compares", "True"),
 )
