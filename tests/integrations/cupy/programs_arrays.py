@@ -279,12 +279,12 @@ def adam_of_attributes(xp, rng):
 
 @program()
 def a_plain_number_per_call(xp, rng):
-    """A number that takes two values in turn: each has recordings of its own."""
+    """A number that changes once: each of its values has recordings of its own."""
 
     def scaled(x, power):
         return x * 2**power + xp.full(x.shape, power, x.dtype)
 
-    return scaled, lambda i: (normal(xp, rng, 31), 0 if i < 5 else 3)
+    return scaled, lambda i: (normal(xp, rng, 31), 0 if i < 1 else 3)
 
 
 @program()

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.integrations.cupy.programs_base import always, normal, program, whole
 
-HOST = "needed on the host"
+HOST = "on the host"
 SOLVER = "cuSOLVER"
 
 

@@ -122,20 +122,27 @@ def _called(fn, args):
 
 
 def _pictures(found, args, state):
-    # A view of an array that begins where a buffer does is that buffer's, too.
+    """Return what came back, and what the call may have written."""
     given = [each for each in _arrays(args) if each.ndim]
     return _picture(found, given), _picture([args, state])
 
 
-def _told(one, other):
-    """Return the first leaf that differs, less the bits."""
-    pairs = zip(one, other, strict=False)
-    return next((pair for pair in pairs if pair[0] != pair[1]), (len(one), len(other)))
-
-
 def _check(found, expected, what):
-    for name, one, other in zip(("result", "written"), found, expected, strict=True):
-        assert one == other, f"{what}, {name}: {_told(one, other)}"
+    """Fail with the first leaf that differs; bits are no reading for anybody."""
+    if found == expected:
+        return
+    pairs = zip(found, expected, strict=False)
+    one, other = next((p for p in pairs if p[0] != p[1]), (len(found), len(expected)))
+    if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
+        bits = f"{_of_bits(one)}, expected {_of_bits(other)}"
+        one, other = (each[:-1] for each in (one, other))
+        pytest.fail(f"{what}: {one}, expected {other}; values {bits}")
+    pytest.fail(f"{what}: {one}, expected {other}")
+
+
+def _of_bits(leaf):
+    """Return the first values that a leaf's bits are, if it is an array's."""
+    return np.frombuffer(leaf[-1], leaf[1])[:8] if len(leaf) == 6 else leaf[-1]
 
 
 @pytest.mark.gpu
@@ -153,10 +160,11 @@ def test_it_is_what_it_is_without_a_graph(rt, cp, name):
             args, plain_args = arguments(i), plain_arguments(i)
             found, expected = _called(f, args), _called(plain, plain_args)
             pictures = _pictures(expected, plain_args, plain_state)
-            _check(_pictures(found, args, state), pictures, f"call {i}")
+            for one, other in zip(_pictures(found, args, state), pictures, strict=True):
+                _check(one, other, f"call {i}\n{f.explain()}")
             kept.append((found, expected))
     for i, (found, expected) in enumerate(kept):
-        assert _picture(found) == _picture(expected), f"result {i} at the end"
+        _check(_picture(found), _picture(expected), f"result {i} at the end")
     recorded = f.stats().replays >= REPLAYS
     if program.skips is None or (program.either and recorded):
         assert recorded, f.explain()
@@ -173,7 +181,7 @@ def test_it_runs_on_the_host_alike_every_time(name):
         fn, arguments, state = _made(ON_THE_HOST[name], np)
         calls = [_called(fn, arguments(i)) for i in range(2)]
         shown.append(_picture([calls, state]))
-    assert shown[0] == shown[1]
+    _check(shown[1], shown[0], "the second time")
     arrays = _arrays(calls, state)
     assert any(each.any() for each in arrays), "all of it is nothing"
     assert all(np.isfinite(each).all() for each in arrays), "a NaN hides what differs"
