@@ -20,7 +20,7 @@ def test_a_function_that_calls_itself_without_end(rt, graphed):
     while frame is not None:
         frame, limit = frame.f_back, limit + 1
     usual = sys.getrecursionlimit()
-    _deep(x, 250)  # the heap has room: growing is not proof against that
+    f(x, 250)  # the heap has room: growing is not proof against that
     for more in range(150, 250, 4):
         sys.setrecursionlimit(limit + more)
         try:

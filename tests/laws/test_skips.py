@@ -25,7 +25,9 @@ def test_one_warning_for_each_function_and_reason(rt):
     """At the call after the one that found out, with the line and a remedy."""
 
     def fn(x, flag):
-        return x * (float(x[1]) if flag else int(x[2]))
+        if flag:
+            return x * float(x[1])
+        return x * int(x[2])
 
     f, told = rt.graph(fn), []
     for size in (3, 4, 3, 3):

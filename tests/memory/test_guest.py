@@ -38,6 +38,9 @@ class Guest(GuestFramework):
         raw = stream.driver.raw_stream(stream.handle)
         return raw, self._current(raw)
 
+    def prime(self):
+        pass
+
     def adopt_current(self, raw, driver, dropped):
         return self.adopt(raw, f"theirs {raw}", driver, dropped)
 

@@ -69,6 +69,9 @@ class Framework(Protocol):
         """
         ...
 
+    def prime(self) -> None:
+        """Make what this thread needs once, and cannot make in a capture."""
+
     def chance(self) -> Callable[[], object]:
         """Return what puts random numbers back to where they are now.
 
@@ -156,6 +159,9 @@ class Plain:
     def captured(self) -> bool:
         """Return False: whoever captures does so by this library."""
         return False
+
+    def prime(self) -> None:
+        """Make nothing: captures do not differ."""
 
     def chance(self) -> Callable[[], object]:
         """Return what does nothing: the state of generators is an array."""

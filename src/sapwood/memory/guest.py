@@ -85,6 +85,10 @@ class GuestFramework(ABC):
         del driver, dropped
         return None
 
+    @abstractmethod
+    def prime(self) -> None:
+        """Make what this thread needs once, and cannot make in a capture."""
+
     def chance(self) -> Callable[[], object]:
         """Return what does nothing, for frameworks that draw from arrays."""
         return int

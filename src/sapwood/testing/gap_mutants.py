@@ -14,7 +14,6 @@ from typing import Final
 from sapwood.driver.emulated.programs import Program
 from sapwood.driver.emulated.schedules import Item
 from sapwood.graphs.exec import _build
-from sapwood.integrations.numpy import host
 from sapwood.integrations.numpy.copies import _is_same, raveled
 from sapwood.memory.caching.pools import Pools
 from sapwood.memory.caching.silo import Silo
@@ -30,7 +29,7 @@ from sapwood.store.disk import DiskStore
 from sapwood.store.entries import Entries
 from sapwood.store.tiered import Tiered
 from sapwood.testing.tree_mutants import Mutant, mutant
-from sapwood.tree import objects, signature
+from sapwood.tree import host_data, objects, signature
 from sapwood.tree.admit import rejects
 from sapwood.tree.ambient import checks, guards, restoring
 from sapwood.tree.archive import restore
@@ -247,7 +246,7 @@ TRIED_MUTANTS: Final = (
     ),
     mutant(
         "large host arrays as constants",
-        host._is_guarded,  # noqa: SLF001
+        host_data._is_guarded,  # noqa: SLF001
         "value.nbytes <= BYTES",
         "value.nbytes > 0",
     ),

@@ -30,6 +30,12 @@ def outcome_of(
     That is an error where it is not, and where only another capture can show it, what
     to hold that one against.
     """
+    if warm is not None and warm.asks and not (warm.ops or session.ops):
+        return CaptureError(
+            "it asks whether a capture is on, and nobody tells what it does else",
+            remedy="Decide that outside the graphed function, or in one marked with "
+            "@sw.eager",
+        )
     error, code = _differs(warm, session, outputs), code_of(session)
     if warm is None or not warm.asks or (error is None and warm.code == code):
         return error

@@ -347,6 +347,7 @@ class Capture:
         self.fork.again()
 
     def _begin(self) -> None:
+        self.device.framework.prime()
         self.device.driver.begin_capture(self.stream.handle)
         self._open = True
 

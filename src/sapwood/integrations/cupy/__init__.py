@@ -1,8 +1,8 @@
 """CuPy's arrays on a GPU.
 
 Functions of ``cupy.ndarray`` are recorded through CuPy's own allocator hook and
-stream; `Array`, what ``rt.array`` makes, adds matrix products that can be captured
-and NumPy's way to the host.
+stream; `Array`, what ``rt.array`` makes, adds NumPy's way to the host. What CuPy cannot
+do in a capture is done otherwise there, with the same bits.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from sapwood.driver.api import Driver
 from sapwood.driver.cuda import declare_unread
 from sapwood.errors import InternalError
+from sapwood.integrations.cupy import openings
 from sapwood.integrations.cupy.adapter import CupyAdapter
 from sapwood.integrations.cupy.array import Array, from_host
 from sapwood.integrations.cupy.indexers import unread
@@ -26,6 +27,7 @@ __all__ = [
     "array_from_host",
     "framework",
     "make_generator",
+    "openings",
 ]
 
 declare_unread(unread)

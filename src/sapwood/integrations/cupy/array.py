@@ -1,4 +1,4 @@
-"""`Array`: CuPy's array, with matrix products that can be captured, and host reads.
+"""`Array`: CuPy's array, with host reads.
 
 What is computed from an `Array` is one again, so that ``numpy.asarray(y)`` works on
 it. Everything else is CuPy's.
@@ -13,25 +13,23 @@ from typing import Any, Final
 import cupy
 import numpy as np
 
+from sapwood.integrations.cupy.constants import brought
 from sapwood.integrations.cupy.memory import Memory, Place, pointer, reach
-from sapwood.integrations.cupy.products import product
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree import session
+from sapwood.tree.host_data import host_data, is_constant
 from sapwood.units import Size
 
 __all__ = ["Array", "from_host"]
 
-_HOST_DATA: Final = (
-    "Make the array outside the graphed function and pass it in, or make "
-    "it in a function marked with @sw.eager"
-)
 _HOST_READ: Final = (
     "Return the array, or compute it outside the graphed function, or "
     "in a function marked with @sw.eager"
 )
 _METHODS: Final = (
     "__getitem__",
+    "__matmul__",
     "all",
     "any",
     "argmax",
@@ -48,6 +46,7 @@ _METHODS: Final = (
     "cumprod",
     "cumsum",
     "diagonal",
+    "dot",
     "flatten",
     "max",
     "mean",
@@ -129,33 +128,23 @@ class Array(cupy.ndarray):  # type: ignore[misc]
         return self.address + low, self.address + high
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if isinstance(value, np.ndarray) and value.ndim:
-            _host_data(f"x[...] = an array of {value.shape}")
-            value = cupy.asarray(value)
+        if isinstance(value, np.ndarray) and value.ndim and not is_constant(value):
+            host_data(f"x[...] = an array of {value.shape}")
         super().__setitem__(index, value)
 
-    def __matmul__(self, other: Any) -> Any:
-        return product(self, other, super().__matmul__)
-
     def __rmatmul__(self, other: Any) -> Any:
-        return product(other, self, lambda _: super(Array, self).__rmatmul__(other))
-
-    def dot(self, other: Any, out: Any = None) -> Any:
-        """Return the matrix product with ``other``, into ``out`` if given."""
-        return _dot(self, other, out)
+        if isinstance(other, cupy.ndarray):
+            return _ours(cupy.ndarray.__matmul__(other, self))
+        return super().__rmatmul__(other)
 
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, **options: Any
     ) -> Any:
-        if ufunc is np.matmul and method == "__call__" and not options:
-            return inputs[0] @ inputs[1]
         return _ours(super().__array_ufunc__(ufunc, method, *inputs, **options))
 
     def __array_function__(
         self, function: Any, types: Any, args: Any, options: Any
     ) -> Any:
-        if function is np.dot:
-            return _dot(*args, **options)
         # CuPy wants to see no types but its own.
         kinds = tuple(cupy.ndarray if t is Array else t for t in types)
         return _ours(super().__array_function__(function, kinds, args, options))
@@ -170,33 +159,18 @@ def _ours(found: Any) -> Any:
     return found
 
 
-def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(method)
+def _wrapped(name: str) -> Callable[..., Any]:
+    @wraps(getattr(cupy.ndarray, name))
     def call(self: Array, *args: Any, **options: Any) -> Any:
-        return _ours(method(self, *args, **options))
+        # Looked up by each call: in captures, some of CuPy's are others.
+        return _ours(getattr(cupy.ndarray, name)(self, *args, **options))
 
     return call
 
 
 for _name in _METHODS:
     if hasattr(cupy.ndarray, _name):
-        setattr(Array, _name, _wrapped(getattr(cupy.ndarray, _name)))
-
-
-def _dot(a: Any, b: Any, out: Any = None) -> Any:
-    plain = max(getattr(a, "ndim", 0), getattr(b, "ndim", 0)) > 2
-    if out is None and not plain and min(np.ndim(a), np.ndim(b)):
-        return a @ b
-    return _ours(cupy.dot(a, b, out))
-
-
-def _host_data(what: str) -> None:
-    watching = session.current()
-    if watching is not None:
-        watching.refuse(
-            f"host data enters the device ({what}), and replays would see the old data",
-            _HOST_DATA,
-        )
+        setattr(Array, _name, _wrapped(_name))
 
 
 def from_host(device: Device, place: Place, host: Any) -> Array:
@@ -207,7 +181,10 @@ def from_host(device: Device, place: Place, host: Any) -> Array:
     """
     if hasattr(host, "__cuda_array_interface__"):
         return _copied(device, place, cupy.asarray(host))
-    _host_data("rt.array(...)")
+    if is_constant(host):
+        made: Array = brought(np.array(host, order="K")).view(Array)
+        return made
+    host_data("rt.array(...)")
     data = np.array(host, order="K")
     storage, array = _room(device, place, data)
     if data.size:

@@ -1,28 +1,32 @@
-"""Matrix products by cuBLAS, in a way that can be captured.
+"""Matrix products by cuBLAS as CuPy has them, in captures, where CuPy refuses to.
 
-CuPy refuses to call cuBLAS while a stream captures, as cuBLAS would then allocate. Here
-its workspace is an allocation like any other, so a recording counts it, and shares it
-with whatever else is temporary.
+The routines, their settings and the order of operands are CuPy's (see ``dot``,
+``matmul`` and ``tensordot_core`` of its ``_core/_routines_linalg.pyx``), so that bits
+are those of an eager call. The workspace is an allocation like any other, so a
+recording counts it, and shares it with whatever else is temporary.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
 import cupy
 import numpy as np
+from cupy._core import _routines_linalg
 
 from sapwood.errors import DriverError
 
-__all__ = ["product"]
+__all__ = ["dot", "load_blas", "matmul", "tensordot"]
 
-_WORKSPACE: Final = 32 << 20
-_TRANSPOSED, _PLAIN = 1, 0
-_DEFAULT_ALGORITHM: Final = -1
+_HOPPER: Final = 90
+_WORKSPACE: Final = 32 << 20, 4 << 20
+"""What cuBLAS takes by itself from Hopper on, and before: it chooses by it."""
+
+_TENSOR_OP, _BY_DEFAULT = 99, -1
+_AMPERE: Final = 80
 _KINDS: Final[Mapping[str, tuple[int, int, Any]]] = {
     "e": (2, 68, ctypes.c_float * 1),
     "f": (0, 68, ctypes.c_float * 1),
@@ -32,151 +36,233 @@ _KINDS: Final[Mapping[str, tuple[int, int, Any]]] = {
 }
 """By dtype: cudaDataType, cublasComputeType, and the type of alpha and beta."""
 
+_TF32: Final = 77
+_BATCHED: Final = {kind: f"cublas{kind.upper()}gemmBatched" for kind in "sdcz"}
+_LETTERS: Final = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
-class _Blas:
-    """cuBLAS on one GPU; its handle's stream and workspace are set for every call."""
+theirs: Final[Any] = _routines_linalg
+_to_blas: Final = theirs._mat_to_cublas_contiguous  # noqa: SLF001 - what decides bits
+_addresses: Final = theirs._mat_ptrs  # noqa: SLF001
 
-    def __init__(self) -> None:
-        # CuPy has loaded it: this finds it by its name.
-        version = cupy.cuda.runtime.runtimeGetVersion() // 1000
-        self.library = ctypes.CDLL(f"libcublas.so.{version}")
-        self.handle = ctypes.c_void_p()
-        self.lock = threading.Lock()
-        self.call("cublasCreate_v2", ctypes.byref(self.handle))
-
-    def call(self, name: str, *args: Any) -> None:
-        """Call a function of cuBLAS; raises `DriverError`."""
-        status = getattr(self.library, name)(*args)
-        if status:
-            raise DriverError(
-                name, status, f"CUBLAS_STATUS_{status}", "see cuBLAS's list of statuses"
-            )
-
-    def gemm(self, dtype: Any, a: Any, b: Any, out: Any) -> None:
-        """Write ``a @ b`` to ``out``: row-major, of three dimensions, last ones dense.
-
-        To cuBLAS, which is column-major, that is the product of the transposes.
-        """
-        _, compute, scalar = _KINDS[dtype.char]
-        n, m, k = out.shape[2], out.shape[1], a.shape[2]
-        one, zero = scalar(1), scalar(0)
-        operands = [_operand(b, dtype), _operand(a, dtype)]
-        transposes = [ctypes.c_int(operand[0]) for operand in operands]
-        room = cupy.cuda.alloc(_WORKSPACE)
-        where = ctypes.c_void_p(room.ptr), ctypes.c_size_t(_WORKSPACE)
-        stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
-        described = [value for operand in operands for value in operand[1:]]
-        with self.lock:
-            # The stream first: setting it takes the workspace away.
-            self.call("cublasSetStream_v2", self.handle, stream)
-            self.call("cublasSetWorkspace_v2", self.handle, *where)
-            self.call(
-                "cublasGemmStridedBatchedEx",
-                self.handle,
-                *transposes,
-                *map(ctypes.c_int, (n, m, k)),
-                ctypes.byref(one),
-                *described[:4],
-                *described[4:],
-                ctypes.byref(zero),
-                *_operand(out, dtype)[1:],
-                ctypes.c_int(out.shape[0]),
-                ctypes.c_int(compute),
-                ctypes.c_int(_DEFAULT_ALGORITHM),
-            )
-
-
-def _operand(array: Any, dtype: Any) -> tuple[int, Any, Any, Any, Any]:
-    """Return whether it is transposed, pointer, type, leading dimension, stride."""
-    batch, row, column = (step // dtype.itemsize for step in array.strides)
-    transposed = column != 1 and array.shape[2] > 1
-    leading = column if transposed else row
-    least = array.shape[1] if transposed else array.shape[2]
-    return (
-        _TRANSPOSED if transposed else _PLAIN,
-        ctypes.c_void_p(array.data.ptr),
-        ctypes.c_int(_KINDS[dtype.char][0]),
-        ctypes.c_int(max(leading, least, 1)),
-        ctypes.c_longlong(batch if array.shape[0] > 1 else 0),
-    )
+Original = Callable[..., Any]
 
 
 @cache
-def _blas(ordinal: int) -> _Blas:
-    with cupy.cuda.Device(ordinal):
-        return _Blas()
+def _library() -> Any:
+    # CuPy has loaded it: this finds it by its name.
+    version = cupy.cuda.runtime.runtimeGetVersion() // 1000
+    return ctypes.CDLL(f"libcublas.so.{version}")
 
 
-def product(a: Any, b: Any, otherwise: Callable[[Any], Any]) -> Any:
-    """Return ``a @ b``; by ``otherwise(b)`` where cuBLAS has no part in it.
+def load_blas() -> None:
+    """Have CuPy make its handle of cuBLAS for this thread."""
+    cupy.cuda.device.get_cublas_handle()
 
-    Raises `ValueError` for shapes that do not fit, as NumPy does.
-    """
-    if not isinstance(a, cupy.ndarray) or not isinstance(b, cupy.ndarray):
-        return otherwise(b)
-    dtype = np.result_type(a.dtype, b.dtype)
-    if dtype.char not in _KINDS or not a.ndim or not b.ndim:
-        return _alike(otherwise(b), a, b)
-    left, right = _matrix(a, 0), _matrix(b, 1)
-    if left.shape[-1] != right.shape[-2]:
-        raise ValueError(
-            f"matmul: the last dimension of {a.shape} and the one before last of "
-            f"{b.shape} differ"
+
+def _call(name: str, *args: Any) -> None:
+    status = getattr(_library(), name)(*args)
+    if status:
+        raise DriverError(
+            name, status, f"CUBLAS_STATUS_{status}", "see cuBLAS's list of statuses"
         )
-    batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    inner = left.shape[-2], right.shape[-1]
-    out = cupy.empty((*batch, *inner), dtype)
-    if not out.size or not left.shape[-1]:
-        out.fill(0)
-    else:
-        count = int(np.prod(batch, dtype=int))
-        left, right = (_dense(x, dtype, batch, count) for x in (left, right))
-        _blas(out.data.mem.device_id).gemm(
-            dtype, left, right, out.reshape(count, *inner)
-        )
-    shape = (
-        *batch,
-        *(inner[:1] if a.ndim > 1 else ()),
-        *(inner[1:] if b.ndim > 1 else ()),
+
+
+def _product(name: str, sizes: tuple[int, ...], *args: Any) -> None:
+    """Call a routine of cuBLAS on CuPy's stream, with a workspace of this call."""
+    handle = ctypes.c_void_p(cupy.cuda.device.get_cublas_handle())
+    stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
+    size = _WORKSPACE[_capability() < _HOPPER]
+    room = cupy.cuda.alloc(size)
+    # The stream first: setting it takes the workspace away, as CuPy's next call does.
+    _call("cublasSetStream_v2", handle, stream)
+    where = ctypes.c_void_p(room.ptr), ctypes.c_size_t(size)
+    _call("cublasSetWorkspace_v2", handle, *where)
+    _call(name, handle, *map(ctypes.c_int, sizes), *args)
+
+
+@cache
+def _capability_of(ordinal: int) -> int:
+    return int(cupy.cuda.Device(ordinal).compute_capability)
+
+
+def _capability() -> int:
+    return _capability_of(cupy.cuda.runtime.getDevice())
+
+
+def _is_blas(a: Any, b: Any) -> bool:
+    """Return whether cuBLAS has a part in the product of two arrays."""
+    return bool(a.size and b.size) and np.promote_types(a.dtype, b.dtype).char in _KINDS
+
+
+def dot(original: Original, a: Any, b: Any, out: Any = None) -> Any:
+    """Return ``a.dot(b)``; raises what CuPy raises, by its own function."""
+    fits = a.ndim and b.ndim and a.shape[-1] == b.shape[max(b.ndim - 2, 0)]
+    if not fits or not _is_blas(a, b):
+        return original(a, b, out)
+    left = a if a.ndim > 1 else a.reshape(1, -1)
+    right = b if b.ndim > 1 else b.reshape(-1, 1)
+    k = left.shape[-1]
+    n, m = left.size // k, right.size // k
+    dtype = np.promote_types(a.dtype, b.dtype)
+    shape = (*a.shape[:-1], *(b.shape[:-2] + b.shape[-1:] if b.ndim > 1 else ()))
+    if m == n == 1 or (out is not None and not _may_hold(out, n * m, dtype)):
+        return original(a, b, out)
+    left, right = cupy.rollaxis(left, left.ndim - 1, 0), _row_first(right)
+    return tensordot(original, left, right, out, n, m, k, shape)
+
+
+def _row_first(b: Any) -> Any:
+    return cupy.rollaxis(b, b.ndim - 2, 0) if b.ndim > 2 else b
+
+
+def _may_hold(out: Any, size: int, dtype: Any) -> bool:
+    return bool(out.dtype == dtype and out.flags.c_contiguous and out.size == size)
+
+
+def tensordot(
+    original: Original,
+    a: Any,
+    b: Any,
+    out: Any,
+    n: int,
+    m: int,
+    k: int,
+    shape: tuple[int, ...],
+) -> Any:
+    """Return the sum over the first axis of both, ``k`` long: of ``n * m`` elements."""
+    if m == n == 1 or not _is_blas(a, b):
+        return original(a, b, out, n, m, k, shape)
+    dtype = np.promote_types(a.dtype, b.dtype)
+    left = a.astype(dtype, order="K", copy=False).reshape(k, n)
+    right = b.astype(dtype, order="K", copy=False).reshape(k, m)
+    # Of what is row-major, cuBLAS sees the transpose: so b comes first.
+    left, left_turned, left_step = _to_blas(left, 0)
+    right, right_turned, right_step = _to_blas(right, 1)
+    shares = out is not None and any(map(_shares(out), (left, right)))
+    found = cupy.empty(shape, dtype) if out is None or shares else out
+    kind, compute, scalar = _KINDS[dtype.char]
+    compute = _compute(dtype, compute)
+    of = ctypes.c_int(kind)
+    _product(
+        "cublasGemmEx",
+        (right_turned, left_turned, m, n, k),
+        ctypes.byref(scalar(1)),
+        *(ctypes.c_void_p(right.data.ptr), of, ctypes.c_int(right_step)),
+        *(ctypes.c_void_p(left.data.ptr), of, ctypes.c_int(left_step)),
+        ctypes.byref(scalar(0)),
+        *(ctypes.c_void_p(found.data.ptr), of, ctypes.c_int(m)),
+        ctypes.c_int(compute),
+        ctypes.c_int(_algorithm(dtype)),
     )
-    return _alike(out.reshape(shape), a, b)
+    if not shares:
+        return found
+    out[...] = found
+    return out
 
 
-def _alike(out: Any, a: Any, b: Any) -> Any:
-    kind = type(a) if type(a) is not cupy.ndarray else type(b)
-    return out.view(kind) if isinstance(out, cupy.ndarray) else out
+def _shares(out: Any) -> Callable[[Any], bool]:
+    return lambda operand: bool(cupy.may_share_memory(out, operand))
 
 
-def _matrix(x: Any, axis: int) -> Any:
-    x = x.view(cupy.ndarray)
-    return x if x.ndim > 1 else cupy.expand_dims(x, axis)
+def _compute(dtype: Any, usual: int) -> int:
+    chosen = theirs.get_compute_type(dtype)
+    if chosen == theirs.COMPUTE_TYPE_PEDANTIC:
+        return usual + 1
+    if chosen == theirs.COMPUTE_TYPE_TF32 and dtype.char in "fF":
+        return _TF32
+    return usual
 
 
-def _dense(x: Any, dtype: Any, batch: tuple[int, ...], count: int) -> Any:
-    """Return an operand with one batch dimension, of which one matrix step is 1."""
-    x = x.astype(dtype, copy=False)
-    if x.ndim == 2:
-        x = x[None]
-        if count > 1:
-            x = cupy.broadcast_to(x, (count, *x.shape[1:]))
+def _algorithm(dtype: Any) -> int:
+    capable = _capability() >= (_AMPERE if dtype.char != "e" else 70)
+    return _TENSOR_OP if capable else _BY_DEFAULT
+
+
+def matmul(original: Original, a: Any, b: Any, out: Any = None) -> Any:
+    """Return ``a @ b``; raises what CuPy raises, by its own function."""
+    if max(a.ndim, b.ndim) > 2:
+        return _stacked(original, a, b, out)
+    dtype = np.promote_types(a.dtype, b.dtype)
+    if out is None or (out.flags.c_contiguous and out.dtype == dtype):
+        return dot(original, a, b, out)
+    found = cupy.empty(out.shape, dtype)
+    dot(original, a, b, found)
+    out[...] = found
+    return out
+
+
+def _stacked(original: Original, a: Any, b: Any, out: Any) -> Any:
+    """Return the products of two stacks of matrices."""
+    left = a if a.ndim > 1 else a.reshape(1, -1)
+    right = b if b.ndim > 1 else b.reshape(-1, 1)
+    try:
+        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    except ValueError:
+        return original(a, b, out)
+    result = np.promote_types(a.dtype, b.dtype)
+    inner = left.shape[-2], right.shape[-1]
+    shape = (*batch, *inner[: a.ndim > 1], *inner[1 : 1 + (b.ndim > 1)])
+    fits = left.shape[-1] == right.shape[-2] and (out is None or out.shape == shape)
+    if not fits or not _is_blas(a, b):
+        return original(a, b, out)
+    dtype = np.dtype("f") if result.char == "e" else result
+    left, right = (cupy.ascontiguousarray(x, dtype) for x in (left, right))
+    found = cupy.empty((*batch, *inner), dtype)
+    if all(x.shape[:-2] == batch for x in (left, right)):
+        _strided(left, right, found)
     else:
-        whole = (*batch, *x.shape[-2:])
-        x = cupy.ascontiguousarray(cupy.broadcast_to(x, whole))
-        x = x.reshape(count, *x.shape[-2:])
-    return x if _is_dense(x) else _copied(x, count)
+        _by_pointers(_repeated(left, batch), _repeated(right, batch), found)
+    found = found.reshape(shape)
+    if out is None:
+        return found if dtype == result else found.astype(result)
+    out[...] = found
+    return out
 
 
-def _copied(x: Any, count: int) -> Any:
-    if count > 1 and x.strides[0] == 0:
-        return cupy.broadcast_to(cupy.ascontiguousarray(x[:1]), x.shape)
-    return cupy.ascontiguousarray(x)
+def _repeated(x: Any, batch: tuple[int, ...]) -> Any:
+    return cupy.broadcast_to(x, batch + x.shape[-2:])
 
 
-def _is_dense(x: Any) -> bool:
-    size = x.dtype.itemsize
-    _, rows, columns = x.shape
-    _, row, column = x.strides
-    by_rows = (column == size or columns == 1) and (row >= columns * size or rows == 1)
-    by_columns = (row == size or rows == 1) and (column >= rows * size or columns == 1)
-    aligned = x.data.ptr % size == 0 and row % size == 0 and column % size == 0
-    return bool(aligned and (by_rows or by_columns))
+def _strided(left: Any, right: Any, found: Any) -> None:
+    kind, compute, scalar = _KINDS[found.dtype.char]
+    (m, n), k = found.shape[-2:], left.shape[-1]
+
+    def operand(x: Any) -> tuple[Any, ...]:
+        rows, columns = x.shape[-2:]
+        step = ctypes.c_longlong(rows * columns)
+        at = ctypes.c_void_p(x.data.ptr)
+        return at, ctypes.c_int(kind), ctypes.c_int(columns), step
+
+    _product(
+        "cublasGemmStridedBatchedEx",
+        (0, 0, n, m, k),
+        ctypes.byref(scalar(1)),
+        *operand(right),
+        *operand(left),
+        ctypes.byref(scalar(0)),
+        *operand(found),
+        ctypes.c_int(found.size // (m * n)),
+        ctypes.c_int(compute),
+        ctypes.c_int(_BY_DEFAULT),
+    )
+
+
+def _by_pointers(left: Any, right: Any, found: Any) -> None:
+    """Multiply stacks of which one is repeated: by the address of each matrix."""
+    _, _, scalar = _KINDS[found.dtype.char]
+    (m, n), k = found.shape[-2:], left.shape[-1]
+    tables = [_addresses(x) for x in (right, left, found)]
+
+    def operand(table: Any, columns: int) -> tuple[Any, ...]:
+        return ctypes.c_void_p(table.data.ptr), ctypes.c_int(columns)
+
+    _product(
+        _BATCHED[_LETTERS[found.dtype.char]],
+        (0, 0, n, m, k),
+        ctypes.byref(scalar(1)),
+        *operand(tables[0], n),
+        *operand(tables[1], k),
+        ctypes.byref(scalar(0)),
+        *operand(tables[2], n),
+        ctypes.c_int(found.size // (m * n)),
+    )

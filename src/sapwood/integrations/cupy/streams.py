@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from typing import Any, Final
 
 import cupy
 from cupy._core import syncdetect
+from cupy.cuda.stream import _BaseStream
 
 from sapwood.driver.api import Driver
 from sapwood.driver.streams import Queue, Stream
+from sapwood.integrations.cupy.capturing import replaced
+from sapwood.integrations.cupy.constants import load_kernels
 from sapwood.integrations.cupy.memory import allocator
+from sapwood.integrations.cupy.products import load_blas
 from sapwood.memory.framework import Allocate
 from sapwood.memory.guest import GuestFramework, GuestStream
 from sapwood.tree import session
@@ -34,6 +39,23 @@ _HOST = (
 )
 
 
+_is_capturing: Final[Callable[[Any], bool]] = _BaseStream.is_capturing
+
+
+def notice_askers() -> None:
+    """Have sessions told of everybody who asks a stream of CuPy's, from now on."""
+
+    @wraps(_is_capturing)
+    def is_capturing(stream: Any) -> bool:
+        watching = session.current()
+        if watching is None:
+            return _is_capturing(stream)
+        watching.asked()
+        return watching.as_captured or _is_capturing(stream)
+
+    _BaseStream.is_capturing = is_capturing
+
+
 class _Raw:
     """A stream as other libraries take it."""
 
@@ -51,8 +73,9 @@ class CupyFramework(GuestFramework):
         super().__init__()
         self.ordinal = ordinal
         self._theirs: list[Any] = []
+        notice_askers()
         self._null: int = cupy.cuda.Stream.null.ptr
-        self._outside = threading.local()
+        self._outside, self._primed = threading.local(), threading.local()
 
     def default(self, driver: Driver, dropped: Queue) -> Stream:
         """Return CuPy's default stream."""
@@ -82,7 +105,7 @@ class CupyFramework(GuestFramework):
 
     def trim(self) -> Size:
         """Have CuPy's pool give back what it keeps; not while this thread captures."""
-        if cupy.cuda.get_current_stream().is_capturing():
+        if self.captured():
             return Size(0)
         pool = cupy.get_default_memory_pool()
         before = pool.total_bytes()
@@ -91,8 +114,14 @@ class CupyFramework(GuestFramework):
 
     def captured(self) -> bool:
         """Return whether CuPy's current stream is being captured."""
-        found: bool = cupy.cuda.get_current_stream().is_capturing()
-        return found
+        return _is_capturing(cupy.cuda.get_current_stream())
+
+    def prime(self) -> None:
+        """Have CuPy make this thread's handle of cuBLAS, and compile a kernel."""
+        if not getattr(self._primed, "done", False):
+            load_blas()
+            load_kernels()
+            self._primed.done = True
 
     def close(self) -> None:
         """Let go of all streams."""
@@ -104,7 +133,10 @@ class CupyFramework(GuestFramework):
         """Allocate from ``allocate``, and refuse what waits on the host."""
         watching = session.current()
         strict = watching is not None and not watching.tolerant
-        with cupy.cuda.using_allocator(allocator(allocate, self)):
+        with (
+            cupy.cuda.using_allocator(allocator(allocate, self)),
+            replaced() if strict else nullcontext(),
+        ):
             before = self._outside.allowed = _may_wait()
             _let_wait(before and not strict)
             try:

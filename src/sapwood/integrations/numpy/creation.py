@@ -10,9 +10,10 @@ import numpy as np
 from sapwood.integrations.numpy import layout as layouts
 from sapwood.integrations.numpy.copies import assign, converted, reshaped
 from sapwood.integrations.numpy.faced import A, Faced
-from sapwood.integrations.numpy.host import host_data, is_constant, upload
+from sapwood.integrations.numpy.host import upload
 from sapwood.integrations.numpy.launch import empty, made, mutate
 from sapwood.memory.device import Device
+from sapwood.tree.host_data import host_data, is_constant
 
 __all__ = ["CREATORS", "LIKES", "array", "blank", "filled_like", "from_host"]
 

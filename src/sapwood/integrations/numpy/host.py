@@ -14,14 +14,11 @@ from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.launch import empty
 from sapwood.memory.device import Device
 from sapwood.tree import session
-from sapwood.tree.ambient.standard import BYTES
 from sapwood.units import Size
 
 __all__ = [
     "constant",
     "download",
-    "host_data",
-    "is_constant",
     "is_host_array",
     "upload",
 ]
@@ -58,47 +55,6 @@ def constant(value: Any, name: str) -> Any:
         f"numpy.{name} of a sapwood array does not take {kind}; bring host data to "
         "the device with rt.array(...) first"
     )
-
-
-def is_constant(value: Any) -> bool:
-    """Return whether host data is a constant of the session's next op.
-
-    It is if it is made of plain numbers, as right as these are, or if it views an array
-    whose contents are guarded. Outside of sessions nothing is.
-    """
-    watching = session.current()
-    if watching is None:
-        return False
-    return _is_plain(value) or _is_guarded(value, watching)
-
-
-def host_data(what: str) -> None:
-    """Tell the session that host data enters the device, by doing ``what``.
-
-    Raises `CaptureError` where the session refuses it.
-    """
-    watching = session.current()
-    if watching is not None:
-        watching.refuse(
-            f"host data enters the device ({what}), and replays would see the old data",
-            remedy="Make the array outside the graphed function and pass it in, or "
-            "make it in a function marked with @sw.eager",
-        )
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    return isinstance(value, (bool, int, float, complex, np.generic))
-
-
-def _is_guarded(value: Any, watching: session.Session) -> bool:
-    """Return whether an array is one that guards compare, or the part of such a one."""
-    while isinstance(value, np.ndarray):
-        if watching.holds(value):
-            return value.nbytes <= BYTES and not value.dtype.hasobject
-        value = value.base
-    return False
 
 
 def upload(kind: type[A], device: Device, host: Any) -> A:

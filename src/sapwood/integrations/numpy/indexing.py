@@ -9,8 +9,9 @@ import numpy as np
 
 from sapwood.integrations.numpy.copies import assign, source
 from sapwood.integrations.numpy.faced import A, Faced
-from sapwood.integrations.numpy.host import download, host_data, is_constant
+from sapwood.integrations.numpy.host import download
 from sapwood.integrations.numpy.launch import made, mutate
+from sapwood.tree.host_data import host_data, is_constant
 
 __all__ = ["element", "index_items", "write_element"]
 

@@ -1,0 +1,215 @@
+"""What CuPy's own functions do in a capture, where their own way cannot be captured.
+
+They are replaced for as long as anybody captures; calls of other threads, and those of
+live parts, go on to CuPy's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial, reduce, wraps
+from typing import Any, Final
+
+import cupy
+import numpy as np
+from cupy import _core
+
+from sapwood.integrations.cupy.constants import brought
+from sapwood.integrations.cupy.products import dot, matmul, tensordot
+from sapwood.tree import session
+from sapwood.tree.host_data import host_data, is_constant
+
+__all__ = ["replaced"]
+
+Original = Callable[..., Any]
+Replacement = Callable[..., Any]
+
+_MANY: Final = 8
+"""CuPy joins more arrays than these by a table of their addresses, from the host."""
+
+
+def _is_host(value: Any) -> bool:
+    """Return whether a value is host data of more than one number."""
+    return isinstance(value, (list, tuple)) or (
+        isinstance(value, np.ndarray) and value.ndim > 0
+    )
+
+
+def _is_nested(value: Any) -> bool:
+    """Return whether arrays are in a list, which CuPy joins."""
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_nested, value))
+    return isinstance(value, np.ndarray) or hasattr(value, "__cuda_array_interface__")
+
+
+def _constant(value: Any, what: str, **options: Any) -> Any:
+    """Return host data on the device; raises `CaptureError` for other than constants.
+
+    ``options`` are those of ``numpy.array``.
+    """
+    if not is_constant(value):
+        host_data(what)
+    return brought(np.array(value, **options))
+
+
+def _array(
+    original: Original,
+    obj: Any,
+    dtype: Any = None,
+    copy: Any = True,
+    order: Any = "K",
+    subok: bool = False,
+    ndmin: int = 0,
+    blocking: bool = False,
+) -> Any:
+    """Return ``cupy.array(...)``, of host data as a constant."""
+    nested = not isinstance(obj, np.ndarray) and _is_nested(obj)
+    if subok or nested or not _is_host(obj):
+        return original(obj, dtype, copy, order, subok, ndmin, blocking)
+    kept = "F" if isinstance(obj, np.ndarray) and obj.flags.fnc else "C"
+    order = kept if order in (None, "K", "k", "A", "a") else order
+    return _constant(obj, "cupy.array", dtype=dtype, order=order, ndmin=ndmin)
+
+
+def _index(item: Any) -> Any:
+    """Return one part of an index, host data in it brought to the device."""
+    if not _is_host(item) or (isinstance(item, (list, tuple)) and _is_nested(item)):
+        return item
+    kind = np.int32 if isinstance(item, (list, tuple)) and not np.size(item) else None
+    return _constant(item, "an index", dtype=kind)
+
+
+def _indices(items: Any) -> Any:
+    return tuple(map(_index, items)) if isinstance(items, tuple) else _index(items)
+
+
+def _getitem(original: Original, array: Any, items: Any) -> Any:
+    return original(array, _indices(items))
+
+
+def _setitem(original: Original, array: Any, items: Any, value: Any) -> None:
+    if _is_host(value) and not (isinstance(value, (list, tuple)) and _is_nested(value)):
+        # CuPy converts on the host what it then copies.
+        what = f"x[...] = an array of {np.shape(value)}"
+        value = _constant(value, what, dtype=array.dtype)
+    original(array, _indices(items), value)
+
+
+def _take(original: Original, array: Any, indices: Any, *rest: Any, **by: Any) -> Any:
+    return original(array, _index(indices), *rest, **by)
+
+
+def _put(
+    original: Original, array: Any, indices: Any, values: Any, *rest: Any, **by: Any
+) -> Any:
+    if _is_host(values):
+        values = _constant(values, "x.put", dtype=array.dtype)
+    return original(array, _index(indices), values, *rest, **by)
+
+
+def _concatenate(
+    original: Original,
+    arrays: Any,
+    axis: int,
+    out: Any = None,
+    dtype: Any = None,
+    casting: str = "same_kind",
+) -> Any:
+    """Return arrays joined, a few at a time."""
+    parts = list(arrays)
+    if len(parts) <= _MANY:
+        return original(parts, axis, out, dtype, casting)
+    if out is None and dtype is None:
+        dtype = reduce(np.promote_types, {each.dtype for each in parts})
+    kind = dtype if out is None else out.dtype
+    while len(parts) > _MANY:
+        few = [parts[i : i + _MANY] for i in range(0, len(parts), _MANY)]
+        parts = [original(some, axis, None, kind, casting) for some in few]
+    return original(parts, axis, out, dtype, casting)
+
+
+def _are_arrays(*values: Any) -> bool:
+    return all(isinstance(each, cupy.ndarray) for each in values)
+
+
+def _product(original: Original, a: Any, b: Any) -> Any:
+    if not _are_arrays(a, b):
+        return original(a, b)
+    return matmul(lambda *_: original(a, b), a, b)
+
+
+def _matmul(original: Original, a: Any, b: Any, out: Any = None) -> Any:
+    if not _are_arrays(a, b):
+        return original(a, b, out)
+    return matmul(original, a, b, out)
+
+
+def _dot(original: Original, a: Any, b: Any, out: Any = None) -> Any:
+    if not _are_arrays(a, b):
+        return original(a, b, out)
+    return dot(original, a, b, out)
+
+
+_KERNELS: Final[Any] = cupy.matmul._ops_register  # noqa: SLF001 - where it has its own
+_REPLACED: Final[tuple[tuple[Any, str, Replacement], ...]] = (
+    (cupy.ndarray, "__matmul__", _product),
+    (cupy.ndarray, "dot", _dot),
+    (cupy.ndarray, "__getitem__", _getitem),
+    (cupy.ndarray, "__setitem__", _setitem),
+    (cupy.ndarray, "take", _take),
+    (cupy.ndarray, "put", _put),
+    (_KERNELS, "_default_func", _matmul),
+    (_core, "matmul", _matmul),
+    (_core, "dot", _dot),
+    (_core, "tensordot_core", tensordot),
+    (_core, "array", _array),
+    (_core, "concatenate_method", _concatenate),
+)
+
+_lock: Final = threading.Lock()
+_now: list[ExitStack] = []
+_count = 0
+
+
+@contextmanager
+def replaced() -> Iterator[None]:
+    """Have CuPy's functions do in this thread's capture what can be captured."""
+    global _count  # noqa: PLW0603 - as CuPy's functions are
+    with _lock:
+        _count += 1
+        if _count == 1:
+            _now.append(_replace())
+    try:
+        yield
+    finally:
+        with _lock:
+            _count -= 1
+            if not _count:
+                _now.pop().close()
+
+
+def _replace() -> ExitStack:
+    stack = ExitStack()
+    for owner, name, replacement in _REPLACED:
+        original = getattr(owner, name)
+        if name in vars(owner):
+            stack.callback(setattr, owner, name, original)
+        else:
+            stack.callback(delattr, owner, name)
+        setattr(owner, name, _captured_by(replacement, original))
+    return stack
+
+
+def _captured_by(replacement: Replacement, original: Original) -> Original:
+    ours = partial(replacement, original)
+
+    @wraps(original, assigned=("__name__", "__doc__"), updated=())
+    def call(*args: Any, **options: Any) -> Any:
+        watching = session.current()
+        if watching is None or watching.tolerant:
+            return original(*args, **options)
+        return ours(*args, **options)
+
+    return call
