@@ -7,6 +7,7 @@ import gc
 import itertools
 import threading
 
+import numpy as np
 import pytest
 
 import sapwood as sw
@@ -440,24 +441,21 @@ def test_host_reads_are_refused_by_line(rt, same):
 
 
 def test_host_data_is_refused_by_line(rt):
-    """A tensor made of host values inside would be the same for ever."""
-    x, host = randn(16), torch.ones(16)
+    """What a function draws on the host would be the same for ever."""
+    x = randn(16)
     for fn in (
-        lambda x: x + torch.tensor([1.0] * 16, device="cuda"),
-        lambda x: x + host.cuda(),
-        lambda x: x + host[0],
+        lambda x: x + torch.rand(16).cuda(),
+        lambda x: x + torch.from_numpy(np.random.default_rng().random(16)).cuda(),
     ):
-        fails(rt, fn, x, match=r"test_gpu\.py:\d+", calls=1)
+        fails(rt, fn, x, match="random|host data")
 
 
 def test_other_refusals(rt, same):
-    """CPU tensors, autograd's results and lazy optimizers are refused with a remedy."""
+    """CPU tensors and autograd's results are refused with a remedy."""
     x, w = randn(16), randn(16, requires_grad=True)
     fails(rt, lambda x: x + 1, x.cpu(), match="Move it")
     fails(rt, lambda x: x * w, x, match="requires grad")
     fails(rt, lambda x: x + 1, x * w, match="detach")
-    _, _, step = training(torch.optim.AdamW, lr=1e-2, foreach=True)
-    fails(rt, step, *batch(), match="capturable")
     fails(rt, lambda w: (w * 2).sum().backward(), w, match="an argument")
     with torch.no_grad():
         f = rt.graph(lambda x: x * w)
@@ -507,18 +505,19 @@ def test_exceptions_are_the_users(rt, same):
         same(x, y)
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_memory_runs_out_in_a_capture(rt, agree):
-    """An allocation that no memory is there for is torch's own error."""
+    """An allocation that only the capture has no memory for makes the call eager."""
 
     def greedy(x):
         if torch.cuda.is_current_stream_capturing():
             torch.empty(1 << 45, device="cuda")
         return x + 1
 
-    f = rt.graph(greedy)
-    f(randn(4))
-    with pytest.raises(torch.OutOfMemoryError):
-        f(randn(4))
+    f, x = rt.graph(greedy), randn(4)
+    for _ in range(4):
+        assert torch.equal(f(x), x + 1)
+    assert f.stats().replays == 0
     gc.collect()
     agree(lambda x: x * 3, lambda: (randn(16),))
 

@@ -26,6 +26,10 @@ class Trial:
         self.rt, self.bits = rt, bits
         self.errors = []
 
+    def graph(self, fn, **options):
+        """Graph a function of which nothing is skipped."""
+        return self.rt.graph(fn, fullgraph=True, **options)
+
     def call(self, f, plain, tensors):
         """Call ``f``; if it works, it did what ``plain`` does to the state left.
 
@@ -56,14 +60,14 @@ def arguments():
 
 def lasting(trial):
     """Warm-up, recording and replays with arguments that stay."""
-    f, (w, x) = trial.rt.graph(train), arguments()
+    f, (w, x) = trial.graph(train), arguments()
     for _ in range(5):
         trial.call(f, train, (w, x))
 
 
 def moving(trial):
     """Copied leaves, copied back where they are written."""
-    f, x = trial.rt.graph(train), arguments()[1]
+    f, x = trial.graph(train), arguments()[1]
     held = [arguments()[0] for _ in range(5)]
     for w in held:
         trial.call(f, train, (w, x))
@@ -71,7 +75,7 @@ def moving(trial):
 
 def kept(trial):
     """Variants, and escapes."""
-    f, (w, x) = trial.rt.graph(train, max_variants=2), arguments()
+    f, (w, x) = trial.graph(train, max_variants=2), arguments()
     held = []
     for _ in range(6):
         out = trial.call(f, train, (w, x))
@@ -87,7 +91,7 @@ def double(h):
 
 def evicting(trial):
     """Two shapes for one place; a parent that is evicted under its child."""
-    f, g = trial.rt.graph(double, max_recordings=1), trial.rt.graph(double)
+    f, g = trial.graph(double, max_recordings=1), trial.graph(double)
     x = torch.ones(1 << 20, device="cuda")
     for part in (x[:8], x):
         for _ in range(3):
@@ -106,7 +110,7 @@ def slots(trial):
         holder["h"] = holder["h"] * 0.5 + x
         return (holder["h"] + 0.0,)
 
-    f = trial.rt.graph(fn)
+    f = trial.graph(fn)
     for _ in range(4):
         before = holder["h"].clone()
         out = trial.call(f, lambda x, before=before: (before * 0.5 + x + 0.0,), (x,))
@@ -123,7 +127,7 @@ def gradients(trial):
         module(x).sum().backward()
         return (module.weight.detach() + 0.0,)
 
-    f, x = trial.rt.graph(fn), torch.ones(2, 4, device="cuda")
+    f, x = trial.graph(fn), torch.ones(2, 4, device="cuda")
     for _ in range(4):
         out = trial.call(f, lambda _: (module.weight.detach() + 0.0,), (x,))
         if out is not None:

@@ -136,8 +136,9 @@ def test_a_failed_capture_leaves_the_generator_unmoved(rt, same):
     same(found, [draws(x) for _ in range(4)])
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_memory_that_runs_out_in_a_capture_leaves_the_generator_unmoved(rt):
-    """The same where torch's allocator finds no memory."""
+    """The same where torch's allocator finds no memory: the call is eager then."""
     x = seeded()
 
     def greedy(x):
@@ -149,15 +150,13 @@ def test_memory_that_runs_out_in_a_capture_leaves_the_generator_unmoved(rt):
     f = rt.graph(greedy)
     f(x)
     before = drawn()
-    with pytest.raises(torch.OutOfMemoryError):
-        f(x)
+    f(x)
     after = drawn()
-    # What came before the error has run, once, as it would have eagerly.
     torch.manual_seed(5)
     draws(x)
     assert drawn() == before
     draws(x)
-    assert after in (before, drawn())
+    assert after == drawn()
 
 
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")

@@ -66,7 +66,7 @@ def test_a_passed_tensor(rt, same, way, program, after):
         if calls[0] > after:
             way(tensor)
 
-    f = rt.graph(program(live))
+    f = rt.graph(program(live), fullgraph=True)
     plain = program(lambda _: None)
     for _ in range(after):
         x = torch.randn(3, 4, device="cuda")

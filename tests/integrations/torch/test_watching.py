@@ -73,6 +73,28 @@ def test_backward_is_seen(watch, x):
     assert adapter.storage(weight) in back.used
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_operations_made_of_others_are_told_as_those(watch, x, mode):
+    """In inference mode, too, where torch gives them to modes as they are."""
+    host = torch.arange(4)
+
+    def fn():
+        x.type_as(torch.zeros(1, dtype=torch.float64, device="meta"))
+        host.to(x)
+        torch.nn.functional.linear(x, x)
+        return (x @ x).reshape(2, 8)
+
+    def made():
+        with mode():
+            return fn()
+
+    session, _, _ = watch(made, tolerant=True)
+    told = [name for name, _ in session.ops]
+    assert told == ["aten._to_copy.default"] * 2 + [
+        *("aten.t.default", "aten.mm.default", "aten.mm.default", "aten.view.default")
+    ]
+
+
 def test_recording_a_stream_is_no_operation(watch, x):
     """It neither uses nor writes a tensor, whatever its schema says."""
     stream = torch.Stream(stream_id=7, device_index=0, device_type=1)

@@ -6,6 +6,7 @@ optimizer's groups and its state. Gradients are slots: replays bind them again.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -303,15 +304,29 @@ def _alike(_: object) -> tuple[View, ...]:
     return ()
 
 
+def _generator(_: Any, __: Reach) -> Openings:
+    yield Opening(_SET)
+
+
+_turns: Final = itertools.count()
+_SET: Final = View(
+    "set",
+    # A capture sees nothing of a generator that is set to where it was: whatever a
+    # function does with one of a device counts as a change.
+    lambda generator: () if generator.device.type == "cpu" else (next(_turns),),
+    lambda path, _, __: f"the state of {path}, a generator of the device,",
+    guarded=False,
+)
+
 for _plain in (
     torch.Tensor,
-    torch.Generator,
     torch.dtype,
     torch.device,
     torch.layout,
     torch.memory_format,
 ):
     declare_opening(_plain, _nothing, _alike)
+declare_opening(torch.Generator, _generator, _alike)
 declare_front("_torchdynamo_orig_callable")
 declare_opening(torch.nn.Module, _module, _deciders)
 declare_opening(torch.optim.Optimizer, _optimizer, _alike)

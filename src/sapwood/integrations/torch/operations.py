@@ -75,7 +75,8 @@ class Operation:
     gives what comes from the host; if it ``copies``, that may be between devices; if it
     ``moves``, that is what it does with tensors on the host; if it ``draws``, it gives
     random numbers; if it is ``hosted``, what it gives on the host comes of what it is
-    given there; if it ``may_wait``, its arguments decide.
+    given there; if it ``may_wait``, its arguments decide. A ``composite`` one is others
+    one after the other, as which torch gives it to a mode but in inference mode.
     """
 
     text: str
@@ -88,6 +89,7 @@ class Operation:
     hosted: bool
     always_waits: bool
     may_wait: bool
+    composite: bool
 
     def tensors(
         self, args: tuple[Any, ...], given: Mapping[str, Any]
@@ -144,7 +146,13 @@ def _described(func: Any) -> Operation:
         packet in _HOSTED,
         packet in _WAITS,
         packet in _INDEXES or packet is _aten.repeat_interleave,
+        _has(func, "CompositeImplicitAutograd") and not _has(func, "CUDA"),
     )
+
+
+def _has(func: Any, key: str) -> bool:
+    found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    return found
 
 
 def flat(value: Any) -> Iterator[Any]:

@@ -125,6 +125,15 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
                 raise
 
     @contextmanager
+    def _again(self) -> Iterator[None]:
+        """Be told of what one operation is made of."""
+        super().__enter__()
+        try:
+            yield
+        finally:
+            super().__exit__(None, None, None)
+
+    @contextmanager
     def resting(self) -> Iterator[None]:
         """Be told nothing meanwhile; what is captured then has ended.
 
@@ -239,6 +248,9 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             # What is made of other tensors says by operations on those what it does.
             return NotImplemented
         op = operation_of(func)
+        if op.composite:
+            with self._again():
+                return func.decompose(*args, **given)
         if op.packet is _aten.record_stream:
             # It computes nothing, and tells whose memory it is to those who ask.
             return func(*args, **given)
