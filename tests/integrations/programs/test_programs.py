@@ -7,9 +7,16 @@ import re
 import pytest
 
 import sapwood as sw
-from tests.integrations.programs import attention, inference, training
+from tests.integrations.programs import (
+    attention,
+    functional,
+    gradients,
+    inference,
+    training,
+)
 
-TRIALS = [*attention.TRIALS, *inference.TRIALS, *training.TRIALS]
+KINDS = attention, functional, gradients, inference, training
+TRIALS = [trial for kind in KINDS for trial in kind.TRIALS]
 
 
 @pytest.mark.gpu
