@@ -12,10 +12,11 @@ from tests.integrations.programs import (
     functional,
     gradients,
     inference,
+    science,
     training,
 )
 
-KINDS = attention, functional, gradients, inference, training
+KINDS = attention, functional, gradients, inference, science, training
 TRIALS = [trial for kind in KINDS for trial in kind.TRIALS]
 
 
