@@ -11,12 +11,13 @@ from tests.integrations.programs import (
     attention,
     functional,
     gradients,
+    hosted,
     inference,
     science,
     training,
 )
 
-KINDS = attention, functional, gradients, inference, science, training
+KINDS = attention, functional, gradients, hosted, inference, science, training
 TRIALS = [trial for kind in KINDS for trial in kind.TRIALS]
 
 
