@@ -301,7 +301,7 @@ def batches_moved_inside(w):
 # Tensors that stay there.
 
 
-@trial(TRIALS, skips="CPU tensor|'step'|capturable")
+@trial(TRIALS, skips="CPU tensor")
 def steps_counted_on_the_host(w):
     """An optimizer that has no other way."""
     model = w.model(layers, train=True)

@@ -14,10 +14,11 @@ from tests.integrations.programs import (
     hosted,
     inference,
     science,
+    state,
     training,
 )
 
-KINDS = attention, functional, gradients, hosted, inference, science, training
+KINDS = attention, functional, gradients, hosted, inference, science, state, training
 TRIALS = [trial for kind in KINDS for trial in kind.TRIALS]
 
 
