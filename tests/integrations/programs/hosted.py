@@ -249,11 +249,11 @@ def sentences_of_many_lengths(w):
         padded, sizes = nn.utils.rnn.pad_packed_sequence(out, batch_first=True)
         return padded, torch.cat([h[-2], h[-1]], -1), sizes.tolist()
 
-    f, kept = w.graph(fn), []
+    f = w.graph(fn)
     for i in range(CALLS):
         with torch.no_grad():
-            kept.append(f(w.values(3, 5, 6), [3, 5, 2] if i < 5 else [4, 1, 5]))
-        yield kept[-3:]
+            found = f(w.values(3, 5, 6), [3, 5, 2] if i < 5 else [4, 1, 5])
+        yield found
 
 
 @trial(TRIALS, skips="host")
@@ -399,10 +399,10 @@ def temperature_on_the_host(w):
     def fn(x):
         return (model(x) / model.temperature).softmax(-1)
 
-    f, kept = w.graph(fn), []
+    f = w.graph(fn)
     for i in range(CALLS):
         if i == 5:
             model.temperature.mul_(2)
         with torch.no_grad():
-            kept.append(f(w.values(4, 8)))
-        yield kept
+            found = f(w.values(4, 8))
+        yield found

@@ -78,7 +78,7 @@ def cells_of_lstm_fed_back(w):
     for _ in range(CALLS):
         with torch.no_grad():
             y, states = f(w.values(3, 8), states)
-        kept.append(y)
+        kept = [*kept[-2:], y]
         yield kept, states
 
 
@@ -105,8 +105,8 @@ def lora(w):
     for i in range(CALLS):
         model[0].enabled = i not in (4, 7)
         with torch.no_grad():
-            kept.append(f(w.values(4, 8)))
-        yield kept[-3:]
+            kept = [*kept[-2:], f(w.values(4, 8))]
+        yield kept
 
 
 @trial(TRIALS)

@@ -358,13 +358,12 @@ def results_in_classes(w):
         boxes = Boxes(logits.relu(), "box", more.get("scale", 1.0) * logits.sum())
         return Answer(out=out, boxes=boxes, none=None)
 
-    f, kept = w.graph(fn), []
+    f = w.graph(fn)
     for i in range(CALLS):
         given = {"labels": w.ids(4) % 4, "scale": 2.0} if i < 5 else {}
         with torch.no_grad():
             answer = f(w.values(4, 8), **given)
-        kept = [*kept[-1:], (answer.out, kinds(answer.boxes), type(answer).__name__)]
-        yield kept
+        yield answer.out, kinds(answer.boxes), type(answer).__name__
 
 
 @trial(TRIALS)
@@ -412,3 +411,4 @@ def states_in_a_named_tuple(w):
         with torch.no_grad():
             before, carry = carry, f(w.values(2, 4), carry)
         yield kinds(before), kinds(carry)
+        del before
