@@ -28,10 +28,10 @@ def outcome_of(
     """Say whether a capture is what comes again, as far as that is known.
 
     That is an error where it is not, and where only another capture can show it, what
-    to hold that one against.
+    to hold that one against. Raises `CaptureError` where nobody can know.
     """
     if warm is not None and warm.asks and not (warm.ops or session.ops):
-        return CaptureError(
+        raise CaptureError(
             "it asks whether a capture is on, and nobody tells what it does else",
             remedy="Decide that outside the graphed function, or in one marked with "
             "@sw.eager",

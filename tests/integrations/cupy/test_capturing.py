@@ -202,9 +202,9 @@ def test_constants_are_written(recorded):
 
     def fn(x):
         x[:, [0, 2]] = 1.5
-        x[[1]] = [[4, 3, 2, 1]]
+        x[[1]] = np.float32(4)
         x.put([0, 5], [9, 8])
-        x[2, 1:3] = (7, 6)
+        x[2, 1:3] = cp.array([7, 6])
         return x * 2
 
     recorded(fn, lambda: values((3, 4)))

@@ -150,10 +150,13 @@ def _of_bits(leaf):
 def test_it_is_what_it_is_without_a_graph(rt, cp, name):
     """Ten calls give and write what plain calls do, and later ones change no result."""
     program, kept = PROGRAMS[name], []
-    fn, arguments, state = _made(program, cp)
-    plain, plain_arguments, plain_state = _made(program, cp)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of cupyx.jit
+        fn, arguments, state = _made(program, cp)
+        plain, plain_arguments, plain_state = _made(program, cp)
     f = rt.graph(fn)
     with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of cupyx.jit
         if program.skips:
             warnings.simplefilter("ignore", sw.GraphSkipWarning)
         for i in range(CALLS):

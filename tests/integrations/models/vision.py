@@ -239,7 +239,7 @@ GRAPHS = [
             convolved,
             kind,
             needs="torch_geometric",
-            skips=FAR,
+            skips=f"{FAR}|{SEEN}",
         )
         for kind in ("SAGEConv", "GCNConv", "GATConv")
     ),

@@ -90,7 +90,7 @@ def _getitem(original: Original, array: Any, items: Any) -> Any:
 
 
 def _setitem(original: Original, array: Any, items: Any, value: Any) -> None:
-    if _is_host(value) and not (isinstance(value, (list, tuple)) and _is_nested(value)):
+    if isinstance(value, np.ndarray) and value.ndim:
         # CuPy converts on the host what it then copies.
         what = f"x[...] = an array of {np.shape(value)}"
         value = _constant(value, what, dtype=array.dtype)
@@ -107,6 +107,15 @@ def _put(
     if _is_host(values):
         values = _constant(values, "x.put", dtype=array.dtype)
     return original(array, _index(indices), values, *rest, **by)
+
+
+def _by_columns(original: Original, array: Any, dtype: Any = None) -> Any:
+    """Return ``cupy.asfortranarray(...)``, copied by a kernel and not by cuBLAS."""
+    if array.flags.f_contiguous:
+        return original(array, dtype)
+    found = cupy.empty(array.shape, dtype or array.dtype, order="F")
+    found[...] = array
+    return found
 
 
 def _concatenate(
@@ -165,6 +174,7 @@ _REPLACED: Final[tuple[tuple[Any, str, Replacement], ...]] = (
     (_core, "dot", _dot),
     (_core, "tensordot_core", tensordot),
     (_core, "array", _array),
+    (_core, "asfortranarray", _by_columns),
     (_core, "concatenate_method", _concatenate),
 )
 

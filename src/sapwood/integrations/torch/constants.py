@@ -91,7 +91,8 @@ def brought(
             source = bring(source.to(first.dtype).contiguous())
         return func(first, source, *more, **given)
     wanted = given.get("device")
-    if first.device.type != "cpu" or wanted is None or wanted.type != kind:
+    there = not isinstance(first, torch.Tensor) or first.device.type != "cpu"
+    if there or wanted is None or wanted.type != kind:
         return func(*args, **given)
     # Torch converts what it copies to a device before, on the host.
     return bring(func(*args, **{**given, "device": torch.device("cpu")}))

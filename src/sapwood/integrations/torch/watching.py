@@ -341,6 +341,8 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             target, source = args[0].device.type, given_tensor.device.type
         else:
             given_tensor = args[0]
+            if not isinstance(given_tensor, torch.Tensor):
+                return
             source = given_tensor.device.type
             wanted = given.get("device")
             target = source if wanted is None else torch.device(wanted).type
