@@ -72,13 +72,17 @@ class CaptureStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class KernelOp:
-    """Run a kernel: packed parameter bytes, addresses among them, and a grid."""
+    """Run a kernel: packed parameter bytes, addresses among them, and a grid.
+
+    So many blocks as are in a ``cluster`` run at a time, and see each other's memory.
+    """
 
     function: FunctionHandle
     params: bytes
     grid: tuple[int, int, int] = (1, 1, 1)
     block: tuple[int, int, int] = (1, 1, 1)
     shared: int = 0
+    cluster: tuple[int, int, int] = (1, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ def _plain(
     driver: Driver, op: Op, kernel: Callable[[FunctionHandle], tuple[bytes, str]]
 ) -> tuple[RecordedOp, tuple[Pointer, ...]]:
     match op:
-        case KernelOp(function, params, grid, block, shared):
+        case KernelOp(function, params):
             image, name = kernel(function)
             pointers = driver.pointers(function, params)
             if pointers is None:
@@ -132,8 +132,8 @@ def _plain(
                     f"the device does not know the addresses among {name}'s parameters",
                     remedy="Record it through an integration that knows them",
                 )
-            plain = RecordedOp(Kind.KERNEL, params, image, name, grid, block, shared)
-            return plain, pointers
+            shape = op.grid, op.block, op.shared, op.cluster
+            return RecordedOp(Kind.KERNEL, params, image, name, *shape), pointers
         case CopyOp(dst, src, size) if dst < src + size and src < dst + size:
             raise CaptureError(
                 f"{size_text(size)} were copied onto bytes that overlap them, and what "

@@ -34,7 +34,7 @@ def encode_recording(recording: Recording) -> dict[str, bytes]:
             len(op.params),
             images.index(op.image) if op.image else None,
             op.name,
-            [*op.grid, *op.block, op.shared],
+            [*op.grid, *op.block, op.shared, *_cluster_of(op)],
         ]
         for op in recording.ops
     ]
@@ -100,6 +100,11 @@ def _images_of(ops: Iterable[RecordedOp]) -> list[bytes]:
     return list(dict.fromkeys(op.image for op in ops if op.image))
 
 
+def _cluster_of(op: RecordedOp) -> tuple[int, ...]:
+    """Return what a file says of clusters: nothing, mostly."""
+    return op.cluster if max(op.cluster) > 1 else ()
+
+
 def _rows(table: Json, width: int) -> list[list[Any]]:
     expect(type(table) is list, "a table")
     for row in table:
@@ -117,8 +122,9 @@ def _number(value: Any, least: int, end: int) -> int:
 def _op(row: list[Any], params: bytes, images: list[bytes]) -> RecordedOp:
     kind, size, image, name, geometry = row
     size = _number(size, 0, len(params) + 1)
-    expect(type(geometry) is list and len(geometry) == 7, "the grid of an op")
-    numbers = [_number(each, 1, 1 << 31) for each in geometry[:6]]
+    expect(type(geometry) is list and len(geometry) in (7, 10), "the grid of an op")
+    cluster = geometry[7:] or [1, 1, 1]
+    numbers = [_number(each, 1, 1 << 31) for each in (*geometry[:6], *cluster)]
     shared = _number(geometry[6], 0, 1 << 31)
     if kind == Kind.KERNEL:
         expect(type(name) is str and name != "", "the name of a kernel")
@@ -128,8 +134,9 @@ def _op(row: list[Any], params: bytes, images: list[bytes]) -> RecordedOp:
         expect(known and size == 8 * _WORDS[kind], "the kind of an op")
         expect(image is None and name == "", "the name of an op")
         found = b""
-    grid, block = tuple(numbers[:3]), tuple(numbers[3:])
-    return RecordedOp(kind, params[:size], found, name, grid, block, shared)  # type: ignore[arg-type]
+    grid, block, cluster = (tuple(numbers[i : i + 3]) for i in (0, 3, 6))
+    shape: Any = grid, block, shared, cluster
+    return RecordedOp(kind, params[:size], found, name, *shape)
 
 
 def _edge(row: list[Any], count: int) -> tuple[int, int]:

@@ -32,7 +32,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class RecordedOp:
-    """One op: its kind, the kernel by module image and name, parameter bytes, grid."""
+    """One op: its kind, the kernel by module image and name, parameters, grid."""
 
     kind: str
     params: bytes
@@ -41,6 +41,7 @@ class RecordedOp:
     grid: tuple[int, int, int] = (1, 1, 1)
     block: tuple[int, int, int] = (1, 1, 1)
     shared: int = 0
+    cluster: tuple[int, int, int] = (1, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)

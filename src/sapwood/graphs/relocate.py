@@ -34,7 +34,8 @@ def resolve(
     match op.kind:
         case Kind.KERNEL:
             handle = function(op.image, op.name)
-            return KernelOp(handle, bytes(params), op.grid, op.block, op.shared)
+            shape = op.grid, op.block, op.shared, op.cluster
+            return KernelOp(handle, bytes(params), *shape)
         case Kind.COPY:
             dst, src, size = (word for (word,) in WORD.iter_unpack(params))
             return CopyOp(Addr(dst), Addr(src), Size(size))

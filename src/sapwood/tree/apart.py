@@ -14,12 +14,25 @@ from sapwood.tree.opaque import made_anew
 from sapwood.tree.outputs import Outputs
 from sapwood.tree.session import Session
 
-__all__ = ["code_of", "outcome_of"]
+__all__ = ["check_told", "code_of", "outcome_of"]
 
 
 def code_of(session: Session) -> frozenset[str]:
     """Return what tells apart the compiled code that a function has run."""
     return frozenset(name for name, _ in session.code)
+
+
+def check_told(warm: Warm | None) -> None:
+    """Raise `CaptureError` where nobody could tell if a capture did other work.
+
+    That is where somebody asks whether one is on, and nobody says what is launched.
+    """
+    if warm is not None and warm.asks and not warm.ops:
+        raise CaptureError(
+            "it asks whether a capture is on, and nobody tells what it does else",
+            remedy="Decide that outside the graphed function, or in one marked with "
+            "@sw.eager",
+        )
 
 
 def outcome_of(
@@ -28,14 +41,8 @@ def outcome_of(
     """Say whether a capture is what comes again, as far as that is known.
 
     That is an error where it is not, and where only another capture can show it, what
-    to hold that one against. Raises `CaptureError` where nobody can know.
+    to hold that one against.
     """
-    if warm is not None and warm.asks and not (warm.ops or session.ops):
-        raise CaptureError(
-            "it asks whether a capture is on, and nobody tells what it does else",
-            remedy="Decide that outside the graphed function, or in one marked with "
-            "@sw.eager",
-        )
     error, code = _differs(warm, session, outputs), code_of(session)
     if warm is None or not warm.asks or (error is None and warm.code == code):
         return error

@@ -8,6 +8,7 @@ from typing import Any, Final
 from sapwood.driver.results import Result
 from sapwood.errors import CaptureError, DriverError, OutOfMemory
 from sapwood.tree.ambient import Survey, Surveyor
+from sapwood.tree.apart import check_told
 from sapwood.tree.archive.recall import Recall
 from sapwood.tree.archive.restore import restore
 from sapwood.tree.archive.saving import origins_of
@@ -258,6 +259,7 @@ class Making:
         return result
 
     def _order(self, call: Call, group: Group, step: Step, before: Survey) -> Order:
+        check_told(group.warm)
         return place_order(
             call,
             group,

@@ -291,7 +291,7 @@ def test_the_first_program():
 
         x, w = cp.ones((64, 64), cp.float32), cp.eye(64, dtype=cp.float32)
         y = x
-        for _ in range(5):
+        for _ in range(12):
             x, y = step(x, w), cp.tanh(y @ w) + y
-        assert cp.asnumpy(x).tobytes() == cp.asnumpy(y).tobytes()
-        assert step.stats().replays >= 1
+            assert cp.asnumpy(x).tobytes() == cp.asnumpy(y).tobytes()
+        assert step.stats().replays >= 3

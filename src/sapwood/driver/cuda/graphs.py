@@ -34,6 +34,7 @@ from sapwood.driver.cuda.ops import (
     copy_of,
     kernel_of,
     kernel_params,
+    set_cluster,
     set_of,
     set_params,
 )
@@ -250,7 +251,10 @@ class Graphs:
             case KernelOp():
                 function, packed = self._kernels.prepared(op)
                 params = kernel_params(cu, op, function, packed)
-                return library(cu.cuGraphAddKernelNode, graph, before, number, params)
+                add = cu.cuGraphAddKernelNode
+                node = library(add, graph, before, number, params)
+                set_cluster(library, node, op)
+                return node
             case CopiesOp():
                 return self.node(graph, self._copies.kernel(op), before)
             case CopyOp(size=size) if size:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sapwood.driver.api import FunctionHandle, KernelOp, ModuleHandle, Pointer
-from sapwood.driver.cuda.bindings import Answer, Library
+from sapwood.driver.cuda.bindings import Answer, Library, unsupported
 from sapwood.driver.handles import Table
 from sapwood.driver.results import Refusal, Result
 from sapwood.units import Addr
@@ -218,6 +218,8 @@ class Kernels:
 
     def launch(self, op: KernelOp, stream: Any) -> None:
         """Give a stream a kernel to run."""
+        if max(op.cluster) > 1:
+            raise unsupported("a kernel is launched in clusters: only graphs do that")
         function, packed = self.prepared(op)
         self._library(
             self._library.cu.cuLaunchKernel,

@@ -63,4 +63,4 @@ def shape_of(op: KernelOp | CopyOp | CopiesOp) -> tuple[Any, ...]:
         case CopyOp():
             return (op.size,)
         case KernelOp():
-            return op.function, op.grid, op.block, op.shared
+            return op.function, op.grid, op.block, op.shared, op.cluster

@@ -19,6 +19,7 @@ __all__ = [
     "kernel_of",
     "kernel_params",
     "kernel_words",
+    "set_cluster",
     "set_of",
     "set_params",
 ]
@@ -38,6 +39,17 @@ def kernel_params(cu: Any, op: KernelOp, function: Function, packed: Packed) -> 
     return params
 
 
+def set_cluster(library: Library, node: Any, op: KernelOp) -> None:
+    """Have a kernel node run in clusters of blocks, if its op says so."""
+    if max(op.cluster) == 1:
+        return
+    cu = library.cu
+    value = cu.CUlaunchAttributeValue()
+    value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = op.cluster
+    which = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    library(cu.cuGraphKernelNodeSetAttribute, node, which, value)
+
+
 def set_params(cu: Any, op: SetOp) -> Any:
     """Return node parameters of a set."""
     params = cu.CUDA_MEMSET_NODE_PARAMS()
@@ -52,12 +64,16 @@ def kernel_of(library: Library, kernels: Kernels, node: Any) -> KernelOp:
     params = library(cu.cuGraphKernelNodeGetParams, node)
     function = kernels.foreign(params.func)
     _refuse_attributes(library, node, function)
+    # The struct is a view of the value, which must not go before.
+    value = _attribute(library, node, "CLUSTER_DIMENSION")
+    cluster = value.clusterDim
     return KernelOp(
         FunctionHandle(int(params.func)),
         _parameter_bytes(params, function),
         (params.gridDimX, params.gridDimY, params.gridDimZ),
         (params.blockDimX, params.blockDimY, params.blockDimZ),
         params.sharedMemBytes,
+        (max(cluster.x, 1), max(cluster.y, 1), max(cluster.z, 1)),
     )
 
 
@@ -126,13 +142,14 @@ def _word(address: int) -> int:
     return ctypes.c_void_p.from_address(address).value or 0
 
 
+def _attribute(library: Library, node: Any, name: str) -> Any:
+    which = getattr(library.cu.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
+    return library(library.cu.cuGraphKernelNodeGetAttribute, node, which)
+
+
 def _refuse_attributes(library: Library, node: Any, function: Function) -> None:
-    cu = library.cu
-    ask, of = cu.cuGraphKernelNodeGetAttribute, cu.CUlaunchAttributeID
-    cluster = library(ask, node, of.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION).clusterDim
-    cooperative = library(ask, node, of.CU_LAUNCH_ATTRIBUTE_COOPERATIVE).cooperative
-    if cooperative or max(cluster.x, cluster.y, cluster.z) > 1:
+    if _attribute(library, node, "COOPERATIVE").cooperative:
         raise unsupported(
-            f"kernel {function.name} was captured as a cooperative launch, or with a "
-            f"cluster of {(cluster.x, cluster.y, cluster.z)} blocks: launch it without"
+            f"kernel {function.name} was captured as a cooperative launch: launch it "
+            "without"
         )

@@ -30,8 +30,8 @@ _REMEDIES = {
     "H2D": "Make the array outside the graphed function and pass it in, or make "
     "it in a function marked with @sw.eager",
     "cuRAND": "Draw from cupy.random.default_rng(seed), made outside the function",
-    "cu": "CuPy captures no calls of cuSOLVER, cuSPARSE and such: call them outside the "
-    "graphed function, or in a function marked with @sw.eager",
+    "cu": "CuPy captures no calls of cuSOLVER, cuSPARSE and such: call them outside "
+    "the graphed function, or in a function marked with @sw.eager",
 }
 _HOST = (
     "Return the array, or compute it outside the graphed function, or "
