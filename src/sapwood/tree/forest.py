@@ -92,6 +92,12 @@ class Forest:
         _forests.add(self)
         device.pages.holders = self._holders
 
+    @property
+    def tells(self) -> bool:
+        """Whether sessions are told of all that is launched."""
+        exact = self.device.driver.abilities.exact_addresses
+        return exact or self.captor is not None
+
     def capture_stream(self) -> Stream:
         """Return the stream that all captures are made on."""
         if self._capture_stream is None:

@@ -234,7 +234,7 @@ def bits_of_floats(xp, rng):
     return inverse_root, lambda _: (uniform(xp, rng, 300) + 0.5,)
 
 
-@program()
+@program(skips="on the host", either=True)
 def masks_and_logic(xp, rng):
     """Votes of boolean arrays; where none is for it, a value is written by a mask."""
 

@@ -176,6 +176,9 @@ CONSTANTS = {
     "rows": lambda x: x[[1, 0]],
     "pairs": lambda x: x[[0, 1, 2], [1, 2, 3]],
     "nothing": lambda x: x[[]],
+    "a mask": lambda x: x[[True, False, True]],
+    "a mask of all": lambda x: x[np.eye(3, 4, dtype=bool).tolist()],
+    "masks and slices": lambda x: x[1:, None, [True, False, False, True]],
     "take": lambda x: x.take([1, 2], axis=1),
     "a tuple": lambda x: cp.take(x, (0, 2), axis=0),
     "column-major": lambda x: (
@@ -283,7 +286,7 @@ def test_cupy_is_as_it_was(rt):
 
 def test_the_first_program():
     """As README has it."""
-    with sw.Runtime() as rt:
+    with sw.Runtime(arrays="cupy") as rt:
 
         @rt.graph
         def step(x, w):

@@ -252,16 +252,18 @@ class Scheduler:
 
 def unet_denoising(w):
     """Images from noise, each step on what the one before gave."""
-    model, scheduler = w.model(Unet), Scheduler(w.place)
+    # Every second time is aligned as the first is: so there are two kinds of calls.
+    model, steps = w.model(Unet), 3 * CALLS
+    scheduler = Scheduler(w.place, steps)
 
     def step(x, t, before):
         noise = model(x, t.expand(x.shape[0]))
         return scheduler.step(noise, t, before, x)
 
     f, x, times = w.graph(step), w.values(2, 3, 8, 8), scheduler.timesteps
-    for i in range(CALLS):
+    for i in range(steps):
         with torch.no_grad():
-            x = f(x, times[i : i + 1], times[min(i + 1, CALLS - 1) :][:1])
+            x = f(x, times[i : i + 1], times[min(i + 1, steps - 1) :][:1])
         yield x
 
 

@@ -236,7 +236,7 @@ def weights_of_classes(w):
     yield from stepped(w, step, make, model.state_dict)
 
 
-@trial(TRIALS, reads=True)
+@trial(TRIALS, reads=True, skips="on the host")
 def sentences_of_many_lengths(w):
     """Packed by a list of lengths, of which there are two."""
     model = w.model(lambda: nn.LSTM(6, 5, batch_first=True, bidirectional=True))

@@ -94,6 +94,19 @@ def test_operations_made_of_others_are_told_as_those(watch, x, mode):
     assert told == [f"aten.{each}.default" for each in parts]
 
 
+def test_zeros_that_autograd_makes_are_no_memory(watch):
+    """Derivatives of derivatives have such: they lie nowhere."""
+    x, found = torch.ones(4), []
+
+    def fn():
+        found.append(torch.func.hessian(lambda x: (x[1:] * x[:-1] ** 2).sum())(x))
+
+    session, _, adapter = watch(fn, kind="cpu")
+    fn()
+    assert torch.equal(*found)
+    assert adapter.storage(x) in session.used
+
+
 def test_recording_a_stream_is_no_operation(watch, x):
     """It neither uses nor writes a tensor, whatever its schema says."""
     stream = torch.Stream(stream_id=7, device_index=0, device_type=1)

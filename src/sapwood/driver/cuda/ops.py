@@ -44,7 +44,7 @@ def set_cluster(library: Library, node: Any, op: KernelOp) -> None:
     if max(op.cluster) == 1:
         return
     cu = library.cu
-    value = cu.CUlaunchAttributeValue()
+    value = cu.CUkernelNodeAttrValue()
     value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = op.cluster
     which = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
     library(cu.cuGraphKernelNodeSetAttribute, node, which, value)

@@ -128,8 +128,10 @@ class Array(cupy.ndarray):  # type: ignore[misc]
         return self.address + low, self.address + high
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if isinstance(value, np.ndarray) and value.ndim and not is_constant(value):
-            host_data(f"x[...] = an array of {value.shape}")
+        if isinstance(value, np.ndarray) and value.ndim:
+            if not is_constant(value):
+                host_data(f"x[...] = an array of {value.shape}")
+            value = cupy.asarray(value)
         super().__setitem__(index, value)
 
     def __rmatmul__(self, other: Any) -> Any:

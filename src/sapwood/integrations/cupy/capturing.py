@@ -81,12 +81,46 @@ def _index(item: Any) -> Any:
     return _constant(item, "an index", dtype=kind)
 
 
-def _indices(items: Any) -> Any:
-    return tuple(map(_index, items)) if isinstance(items, tuple) else _index(items)
+def _mask(item: Any) -> Any:
+    """Return host data that says of each element whether it is meant; None: it is not.
+
+    CuPy would count on the device how many are, and read that.
+    """
+    if not _is_host(item) or _is_nested(item) != isinstance(item, np.ndarray):
+        return None
+    found = np.asarray(item)
+    return found if found.dtype == np.bool_ and found.size else None
+
+
+def _indices(array: Any, items: Any) -> Any:
+    """Return an index, host data in it brought to the device, masks as numbers."""
+    found: list[Any] = []
+    axis: int | None = 0
+    for item in items if isinstance(items, tuple) else (items,):
+        mask = _mask(item)
+        if mask is None or axis is None:
+            found.append(_index(item))
+            axis = None if axis is None or item is Ellipsis else axis + _axes(item)
+        elif array.shape[axis : axis + mask.ndim] != mask.shape:
+            return items  # CuPy says what is wrong
+        else:
+            if not is_constant(item):
+                host_data("an index")
+            found += map(brought, mask.nonzero())
+            axis += mask.ndim
+    return tuple(found) if isinstance(items, tuple) or len(found) > 1 else found[0]
+
+
+def _axes(item: Any) -> int:
+    """Return how many axes a part of an index is for."""
+    if item is None:
+        return 0
+    is_mask = isinstance(item, cupy.ndarray) and item.dtype == np.bool_
+    return item.ndim if is_mask else 1
 
 
 def _getitem(original: Original, array: Any, items: Any) -> Any:
-    return original(array, _indices(items))
+    return original(array, _indices(array, items))
 
 
 def _setitem(original: Original, array: Any, items: Any, value: Any) -> None:
@@ -94,7 +128,7 @@ def _setitem(original: Original, array: Any, items: Any, value: Any) -> None:
         # CuPy converts on the host what it then copies.
         what = f"x[...] = an array of {np.shape(value)}"
         value = _constant(value, what, dtype=array.dtype)
-    original(array, _indices(items), value)
+    original(array, _indices(array, items), value)
 
 
 def _take(original: Original, array: Any, indices: Any, *rest: Any, **by: Any) -> Any:

@@ -102,6 +102,12 @@ def refusal_of(value: object, kind: str) -> str | None:
                 "a NumPy array is an argument of a graphed function. Bring it to the "
                 "device with rt.array(...) first"
             )
+        if hasattr(cls, "__cuda_array_interface__"):
+            return (
+                f"an array of {cls.__module__} is an argument of a graphed function "
+                "whose runtime has torch's tensors. Pass torch.from_dlpack(x), or make "
+                'the runtime with arrays="cupy"'
+            )
         return None
     what = f"a tensor {text(value)}" if value.layout is torch.strided else "a tensor"
     if type(value) not in KINDS:

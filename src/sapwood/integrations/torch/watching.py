@@ -265,7 +265,11 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             hosts = self._hosts(tensors)
             self.session.op(op.text, constants_of(args, given, hosts=hosts))
         storage_of = self._storages.of
-        uses = [(storage_of(tensor), writes) for tensor, writes in here]
+        uses = [
+            (storage_of(tensor), writes)
+            for tensor, writes in here
+            if not tensor._is_zerotensor()
+        ]
         self._find_untold()
         self._note_uses(uses)
         result = self._run(func, op, args, given, here=bool(here))
@@ -306,7 +310,9 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
     def _made_now(self, result: Any) -> None:
         """Note what an operation gives that nobody has come with before."""
         for tensor in flat(result):
-            if tensor.device.type == self._kind and torch._C._has_storage(tensor):
+            if tensor.device.type != self._kind or tensor._is_zerotensor():
+                continue  # of zeros that autograd makes, there is no memory
+            if torch._C._has_storage(tensor):
                 storage = self._storages.of(tensor)
                 if storage not in self.session.used:
                     self.session.made.add(storage)

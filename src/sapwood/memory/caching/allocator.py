@@ -7,7 +7,6 @@ counter. Everything else goes the long way.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Final
 
 from sapwood.driver.api import Driver, StreamHandle, check_driver
@@ -92,7 +91,11 @@ class Allocator(Serving):
                 finally:
                     self._mode = self._calm
         except BaseException:
-            self._let_go()
+            # No function of Python's may be called: there may be no room on the stack.
+            try:  # noqa: SIM105
+                self._release()
+            except RuntimeError:  # the wait for it is what was interrupted
+                pass
             check_size(size)
             check_stream(stream)
             raise
@@ -122,17 +125,15 @@ class Allocator(Serving):
                 finally:
                     self._mode = self._calm
         except BaseException:
-            self._let_go()
+            try:  # noqa: SIM105
+                self._release()
+            except RuntimeError:
+                pass
             check_address(address)
             raise
         self._release()
         if not size:
             self._free(address)
-
-    def _let_go(self) -> None:
-        """Release the lock, unless the wait for it is what was interrupted."""
-        with suppress(RuntimeError):
-            self._release()
 
     # The long way.
 
