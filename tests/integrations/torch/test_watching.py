@@ -94,6 +94,7 @@ def test_operations_made_of_others_are_told_as_those(watch, x, mode):
     assert told == [f"aten.{each}.default" for each in parts]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_zeros_that_autograd_makes_are_no_memory(watch):
     """Derivatives of derivatives have such: they lie nowhere."""
     x, found = torch.ones(4), []

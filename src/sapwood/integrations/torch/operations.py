@@ -16,7 +16,15 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-__all__ = ["Operation", "constants_of", "flat", "operation_of"]
+__all__ = [
+    "Operation",
+    "constants_of",
+    "flat",
+    "has_bytes",
+    "is_dense",
+    "makes",
+    "operation_of",
+]
 
 _aten: Final[Any] = torch.ops.aten
 
@@ -209,3 +217,20 @@ def _text(value: Any) -> str:
     # What others say of themselves may be where they lie, or what is in them: to say
     # that, a storage asks the device.
     return repr(value) if isinstance(value, _TOLD) else cls.__qualname__
+
+
+def is_dense(use: tuple[Any, bool]) -> bool:
+    """Return whether a tensor's elements lie in a storage of its own."""
+    tensor, _ = use
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def makes(given: Mapping[str, Any], kind: str) -> bool:
+    """Return whether an operation is to give tensors on a ``kind`` of device."""
+    device = given.get("device")
+    return device is not None and torch.device(device).type == kind
+
+
+def has_bytes(tensor: Any) -> bool:
+    """Return whether a tensor's elements can be read where they lie."""
+    return is_dense((tensor, False)) and bool(torch._C._has_storage(tensor))

@@ -31,6 +31,9 @@ from sapwood.integrations.torch.operations import (
     Operation,
     constants_of,
     flat,
+    has_bytes,
+    is_dense,
+    makes,
     operation_of,
 )
 from sapwood.integrations.torch.storages import Storages
@@ -60,7 +63,6 @@ _GENERATOR: Final = (
     "Draw from torch's default generator of the device",
 )
 _aten: Final[Any] = torch.ops.aten
-_STRIDED: Final = torch.strided
 _NOT_ITSELF: Final = torch.Tensor.__torch_dispatch__
 """What classes have whose tensors leave it to torch what operations on them do."""
 
@@ -254,14 +256,20 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         if op.packet is _aten.record_stream:
             # It computes nothing, and tells whose memory it is to those who ask.
             return func(*args, **given)
+        return self._done(func, op, args, given)
+
+    def _done(
+        self, func: Any, op: Operation, args: tuple[Any, ...], given: Mapping[str, Any]
+    ) -> Any:
+        """Note an operation on plain tensors, and run it."""
         tensors, is_here = op.tensors(args, given), self._is_here
         here = [each for each in tensors if is_here(each[0])]
-        if not all(map(_is_dense, here)):
+        if not all(map(is_dense, here)):
             self._refused("a sparse or nested tensor is used", _DENSE)
             return func(*args, **given)
         self._refuse(op, args, given, tensors, here)
         self._note_backward()
-        if not self._regions and (here or _makes(given, self._kind)):
+        if not self._regions and (here or makes(given, self._kind)):
             hosts = self._hosts(tensors)
             self.session.op(op.text, constants_of(args, given, hosts=hosts))
         storage_of = self._storages.of
@@ -290,7 +298,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         return [
             tensor
             for tensor, writes in tensors
-            if tensor.device.type == "cpu" and not writes and _has_bytes(tensor)
+            if tensor.device.type == "cpu" and not writes and has_bytes(tensor)
         ]
 
     def _run(
@@ -435,19 +443,3 @@ def _session() -> Session | None:
 
 
 helped.append(_session)
-
-
-def _is_dense(use: tuple[Any, bool]) -> bool:
-    """Return whether a tensor's elements lie in a storage of its own."""
-    tensor, _ = use
-    return tensor.layout is _STRIDED and not tensor.is_nested
-
-
-def _makes(given: Mapping[str, Any], kind: str) -> bool:
-    device = given.get("device")
-    return device is not None and torch.device(device).type == kind
-
-
-def _has_bytes(tensor: Any) -> bool:
-    """Return whether a tensor's elements can be read where they lie."""
-    return _is_dense((tensor, False)) and bool(torch._C._has_storage(tensor))
