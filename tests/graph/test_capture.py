@@ -119,7 +119,7 @@ def test_foreign_addresses_are_found(bench, x, y, reach):
     bench.driver.destroy_graph(graph)
     assert isinstance(found, Foreign)
     assert (found.op, found.pointer.lo, found.pointer.writes) == (0, at, False)
-    assert describe_foreign(found) == f"op 0 reads 32 B at {at:#_x}"
+    assert describe_foreign(found) == f"op 0 (mix) reads 32 B at {at:#_x}"
 
 
 def test_a_foreign_write_says_so(bench, x, y):

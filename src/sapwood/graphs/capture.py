@@ -49,6 +49,7 @@ class Foreign:
 
     op: int
     pointer: Pointer
+    name: str = ""
 
 
 def read_graph(
@@ -78,7 +79,7 @@ def read_graph(
             if region is None and not pointer.exact:
                 region = table.ending(pointer.lo)
             if region is None:
-                return Foreign(i, pointer)
+                return Foreign(i, pointer, op.name)
             (address,) = WORD.unpack_from(op.params, pointer.offset)
             relocations.append(
                 Relocation(i, pointer.offset, region.symbol, address - region.at)
@@ -171,10 +172,9 @@ def _unrecordable(op: HostOp | CopiesOp) -> CaptureError:
 def describe_foreign(foreign: Foreign) -> str:
     """Return what a foreign address is, as text."""
     pointer = foreign.pointer
+    op = f"op {foreign.op}" + (f" ({foreign.name})" if foreign.name else "")
     if not pointer.exact:
-        return f"op {foreign.op} uses memory at {hex_address(pointer.lo)}"
+        return f"{op} uses memory at {hex_address(pointer.lo)}"
     verb = "writes" if pointer.writes else "reads"
-    return (
-        f"op {foreign.op} {verb} {size_text(pointer.hi - pointer.lo)} at "
-        f"{hex_address(pointer.lo)}"
-    )
+    size = size_text(pointer.hi - pointer.lo)
+    return f"{op} {verb} {size} at {hex_address(pointer.lo)}"

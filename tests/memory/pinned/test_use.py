@@ -233,11 +233,11 @@ def test_an_ended_stream_is_succeeded_for_what_a_capture_keeps(lazy):
         lazy.driver.begin_capture(stream)
         lazy.upload(allocator, device, address, 8, stream)
         lazy.driver.destroy_graph(lazy.driver.end_capture(stream))
+    with lazy.held_up(gone):
         lazy.upload(allocator, device, address, 8, gone)
         allocator.free(address)
-    event = lazy.driver.create_event()
-    lazy.driver.record_event(event, gone)
-    with lazy.held_up(gone):
+        event = lazy.driver.create_event()
+        lazy.driver.record_event(event, gone)
         lazy.driver.wait_event(heir, event)
         lazy.driver.destroy_event(event)
         lazy.driver.destroy_stream(gone)

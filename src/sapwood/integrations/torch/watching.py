@@ -360,7 +360,8 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             source = given_tensor.device.type
             wanted = given.get("device")
             target = source if wanted is None else torch.device(wanted).type
-        if source == target or self._kind not in (source, target):
+        # Shapes alone are copied to no memory at all.
+        if source == target or {source, target} != {self._kind, "cpu"}:
             return
         if target == self._kind:
             if self._is_made(given_tensor):
