@@ -178,6 +178,49 @@ def test_replays_by_c_are_counted(rig):
     assert rig.runtime.snapshot()["recordings"][0]["hits"] == stats.replays
 
 
+def test_what_is_kept_is_copied_out_by_c(rig):
+    """All outputs stay what they were; C plays on, and copies nothing that is free."""
+    f, x = rig.runtime.graph(lambda x: (x * 2.0, x.sum())), rig.runtime.array([1.0] * 6)
+    kept = []
+    for turn in range(120):
+        kept.append(f(x))
+        x += 1.0
+        if turn == 60:
+            before = rig.lending.launches
+    for turn, (double, total) in enumerate(kept):
+        assert np.asarray(double).tolist() == [2.0 * (turn + 1)] * 6
+        assert float(total) == 6.0 * (turn + 1)
+    assert rig.lending.launches > before + 50
+    escaped = f.stats().escaped
+    assert escaped > 200
+    del double, total
+    kept.clear()
+    for _ in range(20):
+        f(x)
+    assert f.stats().escaped == escaped, "nobody holds outputs: no copies"
+
+
+def test_one_of_several_is_kept_by_c(rig):
+    """A loss that is kept is copied alone."""
+    f, x = rig.runtime.graph(lambda x: (x * 2.0, x.sum())), rig.runtime.array([1.0] * 6)
+    losses = [f(x)[1] for _ in range(100)]
+    assert [float(each) for each in losses] == [6.0] * 100
+    before = f.stats().escaped
+    losses += [f(x)[1] for _ in range(100)]
+    assert f.stats().escaped == before + 100
+
+
+def test_a_step_ends_what_c_would_copy(rig):
+    """Copies are this library's once there are steps: these end them."""
+    f, x = rig.runtime.graph(lambda x: x * 2.0), rig.runtime.array([1.0] * 6)
+    kept = [f(x) for _ in range(60)]
+    with rig.runtime.step():
+        kept += [f(x) for _ in range(20)]
+    with rig.runtime.step(), pytest.raises(sw.StaleOutput):
+        np.asarray(kept[-1])
+    del kept
+
+
 @pytest.mark.parametrize("call", ["launch_graph", "set_op"])
 def test_a_driver_that_refuses_is_told_of(rig, call):
     """The error is the driver's, nothing has run, and the next call is right."""

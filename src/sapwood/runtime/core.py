@@ -240,7 +240,7 @@ class Runtime:
             )
         kept: set[Storage] = set(map(adapter.storage, arrays))
         with self._device.lock:
-            self._forest.stepped = True
+            self._forest.begin_steps()
             self._device.returns.drain()
             if self._device.framework.traps:
                 self._forest.leases.revoke("a later step() began", kept)

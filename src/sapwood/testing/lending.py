@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
+
+import numpy as np
 
 from sapwood.driver.api import CopiesOp, Driver, ExecHandle, NodeHandle, StreamHandle
 from sapwood.driver.cuda.native import Native, NativeCopies
 from sapwood.driver.layers import Layer
+from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError
-from sapwood.integrations.numpy.adapter import NumpyAdapter
+from sapwood.integrations.numpy.adapter import NumpyAdapter, Shape
 from sapwood.integrations.numpy.array import Array
+from sapwood.memory.storage import Storage
 from sapwood.runtime import Runtime
 from sapwood.tree.adapter import Exchange, Marks
-from sapwood.units import Addr
+from sapwood.units import Addr, Size
 
 __all__ = ["Lending", "lend", "relook"]
 
@@ -148,6 +153,13 @@ def _context_of(context: Any) -> int:
     return 0
 
 
+class _Nobodys:
+    """The token of bytes that a recording has: nobody gives them back."""
+
+    def ended(self, streams: tuple[Stream, ...]) -> None:
+        del streams
+
+
 class _Looked(NumpyAdapter):
     """The adapter, with arrays that C looks at; where they lie is what marks them.
 
@@ -165,6 +177,18 @@ class _Looked(NumpyAdapter):
         self._tells = [kind(tell) for kind, tell in pairs]
         table = (0, 0, 0, 0, 0, *map(_address, self._functions))
         self._table = (ctypes.c_uint64 * len(table))(*table)
+
+    def copier(  # type: ignore[override]
+        self, template: Shape, address: Addr, size: Size
+    ) -> Callable[[], Any] | None:
+        """Return what copies dense arrays, as torch does: nobody holds what is read."""
+        shape, strides, kind, _, writeable = template.layout
+        packed = np.empty(shape, kind).strides, np.empty(shape, kind, "F").strides
+        whole = self.extent(template) == (0, size) and size and strides in packed
+        if not (whole and writeable):
+            return None
+        storage = Storage(address, size, _Nobodys(), self._device_of.returns)
+        return partial(self.make(template, storage, address).copy, "K")
 
     def exchange(self) -> Exchange:  # type: ignore[override]
         """Return the table; no flags are needed."""

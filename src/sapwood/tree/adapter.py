@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sapwood.memory.storage import Storage
 from sapwood.tree.kept import Kept, Made
-from sapwood.units import Addr
+from sapwood.units import Addr, Size
 
 __all__ = ["Adapter", "Array", "Exchange", "Marks", "Template"]
 
@@ -133,6 +133,15 @@ class Adapter(Protocol):
 
     def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
         """Return new storages kept, to make these arrays over them again and again."""
+        ...
+
+    def copier(
+        self, template: Template, address: Addr, size: Size
+    ) -> Callable[[], Any] | None:
+        """Return what copies an array that is all of some bytes, by the framework.
+
+        None where it would be none like it, or where the framework has no memory.
+        """
         ...
 
     def exchange(self) -> Exchange | None:

@@ -121,6 +121,7 @@ static void discard_again(struct again *a) {
     free(a->known[k].seen.shape);
   Py_DecRef(a->live);
   Py_DecRef(a->claimed);
+  Py_DecRef(a->rivalled);
   free(a->arguments), free(a->known), free(a->lows), free(a->copies), free(a->makers);
   free(a->uses), free(a);
 }
@@ -280,6 +281,7 @@ static struct again *new_again(Object *spec) {
   a->makers = calloc((size_t)a->made + 1, sizeof *a->makers);
   a->uses = calloc((size_t)a->kept + 1, sizeof *a->uses);
   a->live = given(&_Py_NoneStruct), a->claimed = given(&_Py_NoneStruct);
+  a->rivalled = given(&_Py_NoneStruct);
   if (a->arguments && a->known && a->copies && a->lows && a->makers && a->uses)
     return a;
   discard_again(a);

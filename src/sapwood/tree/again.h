@@ -38,6 +38,7 @@ enum place {
   FLAGS,    /* (attribute, is called) of all that tells tensors apart besides */
   WHICH,    /* references to what is reached, as they are and were; of each argument, the
                place of one that refers to it, or -1; or () */
+  RIVALS,   /* of each recording that copies less out, the pages that it overwrites */
   PLACES
 };
 
@@ -126,7 +127,7 @@ struct again {
   struct maker *makers;
   struct use *uses;
   uint64_t *lows, *starts, *ends, *marks;
-  Object *live, *claimed; /* owned: masks that were found to fit */
+  Object *live, *claimed, *rivalled; /* owned: masks that were found to fit */
   struct asked *asked; /* or NULL */
   const struct exchange *exchange;
   struct quick quick;

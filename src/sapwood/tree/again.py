@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import operator
 import sys
 from collections.abc import Callable, Sequence
@@ -58,9 +59,13 @@ class Pattern(NamedTuple):
 
 
 class Owner(Protocol):
-    """An encore, as C knows it: in another ``era`` it keeps something else."""
+    """An encore, as C knows it: in another ``era`` it keeps something else.
+
+    ``rivals`` are recordings for the same calls, among which those before it copy less.
+    """
 
     era: int
+    rivals: Sequence[Node]
 
 
 class Parts(NamedTuple):
@@ -123,7 +128,7 @@ def in_c(parts: Parts) -> Again | None:
     if None in slots:
         return None
     conditions = _conditions(parts, words)
-    last = numbers, _WANTS, exchange.flags, _which(parts)
+    last = numbers, _WANTS, exchange.flags, _which(parts), _rivals(parts)
     spec = (MISS, slots, *conditions, *_deeds(parts), *last)
     made = make(spec, (*parts.arrays, *parts.found))
     return None if made is None else Again(*made)
@@ -175,7 +180,9 @@ def _conditions(
     """Return what must be as it was, as `enum place` in C has it from `ENCORE` on."""
     node, forest, kept = parts.node, parts.forest, parts.kept
     device, (addresses, wants) = forest.device, parts.marks or ((), ())
-    own = functools.reduce(operator.or_, node.output_masks, 0)
+    copied = node.copied()
+    stay = [mask for k, mask in enumerate(node.output_masks) if k not in copied]
+    own = functools.reduce(operator.or_, stay, 0)
     held, uses = (kept.held, kept.uses) if kept else ((), ())
     count: Callable[[int], int] = int
     numbers: tuple[int, ...] = ()
@@ -246,6 +253,14 @@ def _which(parts: Parts) -> tuple[Any, ...]:
     first = dict(zip(reversed(which[count:]), reversed(numbers), strict=True))
     seen = *latest, *keys
     return latest, seen, tuple(first.get(k, -1) for k in which[:count])
+
+
+def _rivals(parts: Parts) -> tuple[int, ...]:
+    """Return the pages that recordings overwrite which copy less out, one by one."""
+    if not parts.node.ferries:
+        return ()
+    before = itertools.takewhile(lambda n: n is not parts.node, parts.encore.rivals)
+    return tuple(rival.clobbers for rival in before)
 
 
 def _deeds(parts: Parts) -> tuple[Any, ...]:

@@ -173,10 +173,28 @@ static int is_unheld(const struct again *a) {
   return 1;
 }
 
+/* Whether no recording fits that copies less out: all of them have outputs alive. */
+static int is_cheapest(struct again *a) {
+  Object *rivals = at(a, RIVALS), *live = slot(a, PAGES, LIVE), *old = a->rivalled;
+  if (live == old)
+    return 1;
+  for (Size k = 0; k < PyTuple_Size(rivals); k++) {
+    Object *both = live ? PyNumber_And(live, item(rivals, k)) : NULL;
+    int held = both && PyObject_IsTrue(both) == 1;
+    Py_DecRef(both);
+    if (!held)
+      return 0;
+  }
+  a->rivalled = given(live);
+  Py_DecRef(old);
+  return 1;
+}
+
 static int is_free(struct again *a) {
   Object *counted = at(a, COUNTED), *masks = at(a, MASKS);
   Object *uses = slot(a, PAGES, USES), *stream = target_of(at(a, STREAM));
-  if (!is_unheld(a) || !is_mask(slot(a, PAGES, LIVE), item(masks, 0), &a->live, 0))
+  if (!is_unheld(a) || !is_mask(slot(a, PAGES, LIVE), item(masks, 0), &a->live, 0) ||
+      !is_cheapest(a))
     return 0;
   for (Size k = 0; k < PyTuple_Size(item(counted, 1)); k++) {
     Object *count = PyObject_CallOneArg(item(counted, 0), item(item(counted, 1), k));

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import Any, Final
 from weakref import ref
 
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import CHANGES, Storage
-from sapwood.tree.again import Again, Parts, Pattern, in_c
+from sapwood.tree.again import Again, Parts, in_c
 from sapwood.tree.binding import Bindings
-from sapwood.tree.containers import Structure, unflatten
 from sapwood.tree.forest import Forest
-from sapwood.tree.kept import Kept, Made
+from sapwood.tree.kept import Kept
 from sapwood.tree.memo import Memo
 from sapwood.tree.node import Node
 from sapwood.tree.outputs import Alias, Constant, Copied, Fresh, Same
+from sapwood.tree.program import Program
 from sapwood.tree.replay import (
     copy_out,
     escapes,
@@ -57,6 +56,7 @@ class Encore:
         "_aims",
         "_ambient_lows",
         "_changes",
+        "_copiers",
         "_forest",
         "_kept",
         "_marks",
@@ -97,7 +97,8 @@ class Encore:
         self._missed, self.patience = 0, _PATIENCE
         self._kept: Kept | None = None
         self._own = node.passing()
-        self._program = _Program.of(node)
+        self._program = Program.of(node)
+        self._copiers = self._program.copiers(node, forest.adapter)
         self._spans = Spans.of(node, given, ambient, forest.adapter)
         self.bindings = Bindings(node)
         self.again: Again | None = None
@@ -160,7 +161,8 @@ class Encore:
         if stream is not self._stream() or not self._is_free() or self._is_costly():
             return None
         # Any code may run while it is looked: a finaliser's, which may replay, too.
-        era, escaped = self.era, escapes(forest, node, stream)
+        copies = self._copies()
+        era, escaped = self.era, {} if copies else escapes(forest, node, stream)
         found = node.ambient.glance.look()
         if found is None or not self._is_there(found) or not self._are_those(arrays):
             return None
@@ -174,7 +176,8 @@ class Encore:
         self._aim(lows, same=same)
         node.exec.launch(stream.handle)
         kept = self._kept or self._keep(stream)
-        makers = [*kept.makers, *self._flown(escaped, stream)]
+        flown = [] if copies else self._flown(escaped, stream)
+        makers = [*kept.makers, *flown]
         self._missed, self.patience = 0, _PATIENCE
         node.hits += 1
         node.last_used = forest.tick()
@@ -188,7 +191,7 @@ class Encore:
         done ever more seldom.
         """
         self._rest -= 1
-        if self._rest or self.node.ferries:
+        if self._rest or (self.node.ferries and not self._copies()):
             return False
         longer = min(2 * self._pause, _PAUSE_AT_MOST)
         self._pause = 1 if self._played >= _MANY else longer
@@ -316,15 +319,25 @@ class Encore:
             exec_.aim(i + 1, places[i])
         self._aims = exec_.aims if same else -1
 
+    def _copies(self) -> Sequence[Callable[[], Any]]:
+        """Return what copies outputs out by the framework itself, if it can be so.
+
+        A step could not end such copies.
+        """
+        return () if self._forest.stepped else self._copiers
+
     def _keep(self, stream: Stream) -> Kept:
         forest, node = self._forest, self.node
         storages = lease_outputs(forest, node, node.copied())
         for storage in storages:
             storage.writer = stream
-        kept = forest.adapter.keep(storages, self._program.made)
-        if storages:
-            forest.kept[self], self._kept = None, kept
+        kept, copies = forest.adapter.keep(storages, self._program.made), self._copies()
+        kept.makers = (*kept.makers, *copies)
+        if storages or copies:
+            self._kept = kept
             self.era += 1
+        if storages:
+            forest.kept[self] = None
         return kept
 
     def _flown(
@@ -346,83 +359,3 @@ class Encore:
             )
             for k, template, address in self._program.flown
         ]
-
-
-class _Program:
-    """How the result is put together of what a replay makes and what it was given.
-
-    ``made`` are the arrays over new storages that stay where they are, ``flown`` those
-    over storages that are copied out. Result and values to bind are picked from
-    these, the plain values, and the arrays of the call and of the slots.
-    """
-
-    __slots__ = ("flown", "made", "pattern")
-
-    def __init__(
-        self, made: tuple[Made, ...], flown: tuple[Made, ...], pattern: Pattern
-    ) -> None:
-        self.made, self.flown, self.pattern = made, flown, pattern
-
-    @classmethod
-    def of(cls, node: Node) -> _Program:
-        """Return the program of a node's outputs."""
-        made: list[Made] = []
-        flown: list[Made] = []
-        copied = node.copied()
-        rest = [k for k in range(len(node.outputs.storages)) if k not in copied]
-        number = {k: i for i, k in enumerate(rest)}
-        constants: list[Any] = []
-        marks: list[tuple[int, int]] = []
-        for output in (*node.outputs.leaves, *node.outputs.bound):
-            match output:
-                case Fresh(k, template, address) if k in copied:
-                    marks.append((1, len(flown)))
-                    flown.append((k, template, address))
-                case Fresh(k, template, address):
-                    marks.append((0, len(made)))
-                    made.append((number[k], template, address))
-                case Constant(value):
-                    marks.append((2, len(constants)))
-                    constants.append(value)
-                case Alias(k):
-                    marks.append((3, k))
-                case Same(k):
-                    marks.append(marks[k])
-        starts = [*accumulate(map(len, (made, flown, constants)), initial=0)]
-        picks = [starts[kind] + k for kind, k in marks]
-        all_made = picks == [*range(len(made) + len(flown))]
-        pattern = Pattern(
-            len(made),
-            tuple(constants),
-            None if all_made else picks,
-            len(node.outputs.bound),
-            _shape(node.outputs.structure),
-        )
-        return cls(tuple(made), tuple(flown), pattern)
-
-    def run(
-        self,
-        makers: Sequence[Callable[[], Any]],
-        arrays: Sequence[Any],
-        found: Sequence[Any],
-    ) -> tuple[Any, Sequence[Any]]:
-        """Return a fresh result, and the values to bind."""
-        pattern, values = self.pattern, [make() for make in makers]
-        if pattern.picks is not None:
-            pool = [*values, *pattern.constants, *arrays, *found]
-            values = [pool[k] for k in pattern.picks]
-        bound: Sequence[Any] = ()
-        if pattern.bound:
-            values, bound = values[: -pattern.bound], values[-pattern.bound :]
-        return values[0] if pattern.shape is None else pattern.shape(values), bound
-
-
-def _shape(structure: Structure) -> Callable[[list[Any]], Any] | None:
-    """Return what puts leaves together to a fresh nest; None for one leaf alone."""
-    if structure is None:
-        return None
-    parts: Any = structure
-    cls, _, folded = parts
-    if cls in (list, tuple) and not any(folded):
-        return cls  # type: ignore[no-any-return]
-    return partial(unflatten, structure)

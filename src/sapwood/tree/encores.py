@@ -83,6 +83,11 @@ class Encores:
                 self._list()
             return (result,)
 
+    def let_go(self) -> None:
+        """Have C play nothing before it is asked anew what outputs become."""
+        for encore in self._ready:
+            encore.let_go()
+
     def tell(self) -> None:
         """Have all replays counted that C has made since the last time."""
         forest, diary = self._forest, self._diary
@@ -93,6 +98,8 @@ class Encores:
                     node.hits += len(began)
                     node.last_used = forest.tick(len(began))
                     diary.tally["copied_bytes"] += node.copied_bytes * len(began)
+                    for _ in began:
+                        diary.escaped(node)
                     diary.played(began, took, node)
 
     def _list(self) -> None:

@@ -42,6 +42,7 @@ class Quiet(Protocol):
     """Who replays without telling."""
 
     def tell(self) -> None: ...
+    def let_go(self) -> None: ...
 
 
 class Forest:
@@ -198,6 +199,13 @@ class Forest:
             storages = enumerate(node.outputs.storages)
             found[node] = frozenset(k for k, each in storages if each.address in held)
         return found
+
+    def begin_steps(self) -> None:
+        """Have steps end outputs from now on: copies, too, which are to be ours."""
+        if not self.stepped:
+            self.stepped = True
+            for each in list(self.quiet):
+                each.let_go()
 
     def settle(self) -> None:
         """Have all replays counted."""

@@ -18,7 +18,7 @@ from sapwood.tree.adapter import foreign_tensor, host_array
 from sapwood.tree.ambient.tensors import is_tensor
 from sapwood.tree.containers import register_container
 from sapwood.tree.kept import Kept, Made, keep
-from sapwood.units import Addr
+from sapwood.units import Addr, Size
 
 __all__ = ["NumpyAdapter"]
 
@@ -146,6 +146,10 @@ class NumpyAdapter:
     def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
         """Return storages kept: arrays have them for as long as they live."""
         return keep(self, storages, arrays)
+
+    def copier(self, template: Any, address: Addr, size: Size) -> None:
+        """Return None: copies are made by this library."""
+        del template, address, size
 
     def exchange(self) -> None:
         """Return None: C does not know these arrays."""

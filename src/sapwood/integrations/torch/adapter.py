@@ -7,6 +7,7 @@ and those that replays return, which lie over this library's storages.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
@@ -33,10 +34,11 @@ from sapwood.integrations.torch.modes import MODES
 from sapwood.integrations.torch.storages import Storages, tensor_over
 from sapwood.integrations.torch.witness import Witness, steady_of, witness_of
 from sapwood.memory.device import Device
+from sapwood.memory.pages import Pages
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Exchange, Marks
 from sapwood.tree.kept import Kept, Made
-from sapwood.units import Addr
+from sapwood.units import Addr, Size
 
 __all__ = ["TorchAdapter"]
 
@@ -49,6 +51,7 @@ _FLAGS = (
     ("is_inference", True),
 )
 _grad_enabled = torch.is_grad_enabled
+_clone: Any = torch.clone
 _tensor_like: Any = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
 """Makes a tensor over the storage of another that has nothing else to do with it."""
 _users_of = torch._C._storage_Use_Count
@@ -175,6 +178,26 @@ class TorchAdapter:
         offset = address - storage.address
         return self._over(template, self.storages_of.made(storage), offset)
 
+    def copier(
+        self, template: Template, address: Addr, size: Size
+    ) -> Callable[[], Any] | None:
+        """Return what makes clones of a plain, dense tensor that is all of its bytes.
+
+        They are torch's own, in memory of its pool.
+        """
+        look, flags, kind = template
+        count = functools.reduce(operator.mul, look["size"], 1)
+        whole = count * look["dtype"].itemsize == size > 0
+        if not (self._on_cuda and whole):
+            return None
+        if not _is_plain(flags, kind) or not _is_dense(look):
+            return None
+        theirs = torch._C._construct_storage_from_data_pointer(
+            address, self.place, size
+        )
+        look["storage_offset"] = 0
+        return partial(_cloned, tensor_over(look, theirs), self.device.pages)
+
     def _over(self, template: Template, theirs: Any, offset: int) -> Any:
         """Return a tensor over a storage of torch's, so many bytes on."""
         look, flags, kind = template
@@ -259,6 +282,22 @@ def _references_of_tensors() -> int:
     together = getrefcount(storage)
     del tensor
     return together - alone
+
+
+def _is_dense(look: dict[str, Any]) -> bool:
+    """Return whether a clone has the strides that a tensor has."""
+    like = torch.empty_strided(look["size"], look["stride"], device="meta")
+    return bool(torch.empty_like(like).stride() == look["stride"])
+
+
+def _cloned(tensor: Any, pages: Pages) -> Any:
+    """Return a clone; where there is no memory, recordings go."""
+    while True:
+        try:
+            return _clone(tensor)
+        except torch.OutOfMemoryError:
+            if not pages.evict():
+                raise
 
 
 def _is_plain(flags: int, kind: int) -> bool:
