@@ -176,13 +176,17 @@ class Encore:
         self._aim(lows, same=same)
         node.exec.launch(stream.handle)
         kept = self._kept or self._keep(stream)
-        flown = [] if copies else self._flown(escaped, stream)
-        makers = [*kept.makers, *flown]
+        flown = () if copies else self._flown(escaped, stream)
+        self._count()
+        made = self._program.run((*kept.makers, *flown), arrays, found)
+        return *made, found, arrays
+
+    def _count(self) -> None:
+        forest, node = self._forest, self.node
         self._missed, self.patience = 0, _PATIENCE
         node.hits += 1
         node.last_used = forest.tick()
         forest.last = node
-        return *self._program.run(makers, arrays, found), found, arrays
 
     def put_to_c(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
         """Have replays like this one, of these arrays, played in C; say if that is new.
