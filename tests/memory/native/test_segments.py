@@ -220,6 +220,39 @@ def test_there_are_1024_ranges_and_no_more():
         segments.close()
 
 
+def test_any_number_of_ranges_shares_functions():
+    """Requests go to the range whose turn it is; what comes back, to where it is of."""
+    bases = [BASE + (k << 30) for k in range(3000)]
+    ranges = [open_segments(base, 2 * PAGE, log=0, shares=True) for base in bases]
+    serve = SERVE(ranges[0].serve)
+    take_back = TAKE_BACK(ranges[0].take_back)
+    assert {each.serve for each in ranges} == {ranges[0].serve}
+    assert serve(PAGE, 0, 5) is None, "it is nobody's turn"
+    for k in (7, 2999, 0):
+        ranges[k].begin(0)
+        assert serve(PAGE, 0, 5) == bases[k]
+        assert serve(PAGE, 1, 5) is None, "it is nobody's turn there"
+    ranges[0].rest(0)
+    assert serve(PAGE, 0, 5) is None
+    for k in (2999, 7, 0):
+        with pytest.raises(MisuseError, match="1 segments"):
+            ranges[k].close()
+        take_back(bases[k], PAGE, 0, 5)
+        assert ranges[k].counters().held == 0
+    ranges[7].begin(0)
+    for each in ranges:
+        each.close()
+    assert serve(PAGE, 0, 5) is None, "a range that is closed has no turn"
+
+
+def test_a_range_with_functions_of_its_own_has_no_turn():
+    """Its functions are its alone."""
+    own = open_segments(BASE, PAGE)
+    with pytest.raises(MisuseError, match="shares=True"):
+        own.begin(0)
+    own.close()
+
+
 def test_its_functions_have_names(opened):
     """A library that wants a file and two symbols is served by the same range."""
     for caller in (opened(2), opened(2, base=BASE + (1 << 38))):

@@ -22,7 +22,9 @@ class Pool:
     """Torch's pool ``id`` over ``segments`` of ours, and a ``graph``."""
 
     def __init__(self, base: Addr, size: Size, place: torch.device, page: Size) -> None:
-        self.segments = open_segments(base, size, device=place.index, page=page)
+        self.segments = open_segments(
+            base, size, device=place.index, page=page, shares=True
+        )
         # Torch's class for these would load the library anew every time.
         self._functions: Any = _C._cuda_customAllocator(
             self.segments.serve, self.segments.take_back

@@ -48,6 +48,18 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct range *ranges[SLOTS];
 static size_t next_slot;
 
+/* Ranges without functions of their own, in slots from SLOTS on: of those, one at a time
+ * is served from on each device. */
+static struct range **shared;
+static size_t shared_room;
+#define DEVICES 64
+static struct range *turns[DEVICES];
+
+/* Under the lock. */
+static struct range *at(int slot) {
+  return slot < SLOTS ? ranges[slot] : shared[slot - SLOTS];
+}
+
 static void note(struct range *r, uint64_t action, uintptr_t address, size_t size,
                  uintptr_t stream) {
   if (r->now.logged < r->log_size)
@@ -139,7 +151,40 @@ APART void take_back(size_t slot, void *address, size_t size, void *stream) {
   pthread_mutex_unlock(&lock);
 }
 
-/* Two functions for each slot, found by name, as sapwood_serve_0x00F, and by number. */
+/* The same for all ranges without functions of their own. */
+EXPORT void *sapwood_serve_shared(size_t size, int device, void *stream) {
+  void *address = NULL;
+  pthread_mutex_lock(&lock);
+  if (device >= 0 && device < DEVICES && turns[device])
+    address = serve_in(turns[device], size, device, (uintptr_t)stream);
+  pthread_mutex_unlock(&lock);
+  return address;
+}
+
+EXPORT void sapwood_take_back_shared(void *address, size_t size, int device,
+                                     void *stream) {
+  (void)device;
+  pthread_mutex_lock(&lock);
+  for (size_t k = 0; k < shared_room; k++) {
+    struct range *r = shared[k];
+    if (r && ((uintptr_t)address - r->base) / r->page < r->pages) {
+      take_back_in(r, (uintptr_t)address, size, (uintptr_t)stream);
+      break;
+    }
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+/* Serve a device's requests from a shared range from now on, or from none: -1. */
+EXPORT void sapwood_turn(int device, int slot) {
+  if (device < 0 || device >= DEVICES)
+    return;
+  pthread_mutex_lock(&lock);
+  turns[device] = slot < 0 ? NULL : at(slot);
+  pthread_mutex_unlock(&lock);
+}
+
+/* Two functions for each slot below SLOTS, found by name, as sapwood_serve_0x00F, and by number. */
 #define EACH(X, n)                                                                     \
   X(n##0) X(n##1) X(n##2) X(n##3) X(n##4) X(n##5) X(n##6) X(n##7)                      \
   X(n##8) X(n##9) X(n##A) X(n##B) X(n##C) X(n##D) X(n##E) X(n##F)
@@ -195,32 +240,56 @@ static struct range *make(uintptr_t base, size_t page, size_t pages, int device,
   return NULL;
 }
 
-/* The slot of a new range; -1 where all are taken, -2 where the host has no memory.
- * Slots are taken in turn, so that one that was closed rests for as long as can be. */
-EXPORT int sapwood_open(uintptr_t base, size_t page, size_t pages, int device,
-                        int reuse, size_t log_size) {
-  struct range *r = make(base, page, pages, device, reuse, log_size);
-  int slot = r ? -1 : -2;
-  pthread_mutex_lock(&lock);
-  for (size_t turn = 0; r && turn < SLOTS; turn++) {
+/* A free slot for a range with functions of its own, or -1. They are taken in turn, so
+ * that one that was closed rests for as long as can be. */
+static int own_slot(struct range *r) {
+  for (size_t turn = 0; turn < SLOTS; turn++) {
     size_t candidate = (next_slot + turn) % SLOTS;
     if (!ranges[candidate]) {
       ranges[candidate] = r;
       next_slot = candidate + 1;
-      slot = (int)candidate;
-      break;
+      return (int)candidate;
     }
   }
+  return -1;
+}
+
+/* A free slot for any other, or -2 where the host has no memory. */
+static int shared_slot(struct range *r) {
+  size_t k = 0, room = shared_room ? 2 * shared_room : 64;
+  struct range **more;
+  while (k < shared_room && shared[k])
+    k++;
+  if (k == shared_room) {
+    if (!(more = realloc(shared, room * sizeof *more)))
+      return -2;
+    memset(more + shared_room, 0, (room - shared_room) * sizeof *more);
+    shared = more, shared_room = room;
+  }
+  shared[k] = r;
+  return SLOTS + (int)k;
+}
+
+/* The slot of a new range; -1 where all are taken, -2 where the host has no memory. */
+EXPORT int sapwood_open(uintptr_t base, size_t page, size_t pages, int device,
+                        int reuse, size_t log_size, int shares) {
+  struct range *r = make(base, page, pages, device, reuse, log_size);
+  int slot = -2;
+  pthread_mutex_lock(&lock);
+  if (r)
+    slot = shares ? shared_slot(r) : own_slot(r);
   pthread_mutex_unlock(&lock);
   if (slot < 0)
     discard(r);
   return slot;
 }
 
-EXPORT uintptr_t sapwood_serve_function(int slot) { return (uintptr_t)serves[slot]; }
+EXPORT uintptr_t sapwood_serve_function(int slot) {
+  return (uintptr_t)(slot < SLOTS ? serves[slot] : sapwood_serve_shared);
+}
 
 EXPORT uintptr_t sapwood_take_back_function(int slot) {
-  return (uintptr_t)take_backs[slot];
+  return (uintptr_t)(slot < SLOTS ? take_backs[slot] : sapwood_take_back_shared);
 }
 
 /* End a range, unless segments of it are out; returns how many are. */
@@ -228,10 +297,12 @@ EXPORT uint64_t sapwood_close(int slot) {
   struct range *r;
   uint64_t held;
   pthread_mutex_lock(&lock);
-  r = ranges[slot];
+  r = at(slot);
   held = r->now.held;
+  if (!held && r->device >= 0 && r->device < DEVICES && turns[r->device] == r)
+    turns[r->device] = NULL;
   if (!held)
-    ranges[slot] = NULL;
+    *(slot < SLOTS ? &ranges[slot] : &shared[slot - SLOTS]) = NULL;
   pthread_mutex_unlock(&lock);
   if (!held)
     discard(r);
@@ -242,7 +313,7 @@ EXPORT uint64_t sapwood_close(int slot) {
 EXPORT void sapwood_settle(int slot) {
   struct range *r;
   pthread_mutex_lock(&lock);
-  r = ranges[slot];
+  r = at(slot);
   memset(r->users, NOBODY, r->pages);
   for (size_t page = 0; page < r->pages; page++)
     if (r->span[page])
@@ -255,7 +326,7 @@ EXPORT uint64_t sapwood_reset(int slot) {
   struct range *r;
   uint64_t held;
   pthread_mutex_lock(&lock);
-  r = ranges[slot];
+  r = at(slot);
   held = r->now.held;
   if (!held) {
     memset(r->users, NOBODY, r->pages);
@@ -268,7 +339,7 @@ EXPORT uint64_t sapwood_reset(int slot) {
 
 EXPORT void sapwood_count(int slot, struct counters *now) {
   pthread_mutex_lock(&lock);
-  *now = ranges[slot]->now;
+  *now = at(slot)->now;
   pthread_mutex_unlock(&lock);
 }
 
@@ -278,7 +349,7 @@ EXPORT size_t sapwood_read_log(int slot, size_t from, size_t count,
   struct range *r;
   size_t kept, found = 0;
   pthread_mutex_lock(&lock);
-  r = ranges[slot];
+  r = at(slot);
   kept = r->now.logged < r->log_size ? r->now.logged : r->log_size;
   if (from < kept) {
     found = kept - from < count ? kept - from : count;

@@ -18,6 +18,8 @@ from sapwood.units import Addr, Size, hex_address, size_text
 __all__ = ["Request", "SegmentCounters", "Segments", "open_segments"]
 
 PAGE: Final = Size(2 << 20)
+OWN: Final = 1024
+"""As many ranges have functions of their own, which go by their number."""
 
 What = Literal["served", "refused", "returned", "stray"]
 _WHAT: Final[dict[int, What]] = {
@@ -98,12 +100,30 @@ class Segments:
         self.base, self.size = base, size
         self.serve: int = library.sapwood_serve_function(slot)
         self.take_back: int = library.sapwood_take_back_function(slot)
+        number = f"0x{slot:03X}" if slot < OWN else "shared"
         self.symbols = (
             str(native_path()),
-            f"sapwood_serve_0x{slot:03X}",
-            f"sapwood_take_back_0x{slot:03X}",
+            f"sapwood_serve_{number}",
+            f"sapwood_take_back_{number}",
         )
         self.closed = False
+
+    def begin(self, device: int) -> None:
+        """Have the shared functions serve a device from here: till `rest`, or another.
+
+        Raises `MisuseError` for a range that has functions of its own.
+        """
+        self._check_open()
+        if self._slot < OWN:
+            raise MisuseError(
+                f"the range at {hex_address(self.base)} has functions of its own. Open "
+                "one with shares=True"
+            )
+        self._library.sapwood_turn(device, self._slot)
+
+    def rest(self, device: int) -> None:
+        """Have the shared functions serve that device no more."""
+        self._library.sapwood_turn(device, -1)
 
     def counters(self) -> SegmentCounters:
         """Return what was served so far, and what is out now."""
@@ -172,14 +192,17 @@ def open_segments(
     page: Size = PAGE,
     reuse: bool = True,
     log: int = 4096,
+    shares: bool = False,
 ) -> Segments:
     """Return ``[base, base + size)`` as a range that C functions serve segments of.
 
     Segments are whole pages at multiples of ``page``; requests for another ``device``
     are refused. With ``reuse``, what was given back goes to requests of its stream,
     and to others after `Segments.settle`; without, every segment has addresses of its
-    own. The first ``log`` requests are kept. Raises `MisuseError` for a range that is
-    not whole pages, where the library cannot be compiled, and where 1024 ranges are
+    own. The first ``log`` requests are kept. One that ``shares`` its functions with all
+    others that do is served from between `Segments.begin` and `Segments.rest`; of those
+    there may be any number. Raises `MisuseError` for a range that is not whole pages,
+    where the library cannot be compiled, and where 1024 ranges of the other kind are
     open.
     """
     whole = page > 0 < base and not base % page and not size % page
@@ -189,7 +212,8 @@ def open_segments(
             f"pages of {size_text(page)}. Align both ends"
         )
     library = _declared(native_library())
-    slot = library.sapwood_open(base, page, size // page, device, reuse, log)
+    pages = size // page
+    slot = library.sapwood_open(base, page, pages, device, reuse, log, shares)
     if slot == -1:
         raise MisuseError("1024 ranges of segments are open. Close some of them")
     if slot < 0:
@@ -204,7 +228,8 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     """Return the library, told what its functions take and return."""
     number, size, address = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
     for name, result, arguments in (
-        ("open", number, (_WORD, size, size, number, number, size)),
+        ("open", number, (_WORD, size, size, number, number, size, number)),
+        ("turn", None, (number, number)),
         ("serve_function", _WORD, (number,)),
         ("take_back_function", _WORD, (number,)),
         ("count", None, (number, address)),
