@@ -200,6 +200,31 @@ def test_what_is_kept_is_copied_out_by_c(rig):
     assert f.stats().escaped == escaped, "nobody holds outputs: no copies"
 
 
+def test_room_for_copies_is_made_beside_the_recording(rig, monkeypatch):
+    """Where a framework has no memory for one, all others go, and this one stays."""
+    copier, gone = lending._Looked.copier, []
+
+    def greedy(self, template, address, size, room):
+        copy = copier(self, template, address, size, room)
+
+        def copied():
+            while room():
+                gone.append(size)
+            return copy()
+
+        return copied
+
+    monkeypatch.setattr(lending._Looked, "copier", greedy)
+    f, x = rig.runtime.graph(lambda x: x * 2.0), rig.runtime.array([1.0] * 6)
+    other = rig.runtime.graph(lambda x: x - 1.0)
+    for _ in range(10):
+        other(x)
+    kept = [f(x) for _ in range(80)]
+    assert gone
+    assert all(np.asarray(each).tolist() == [2.0] * 6 for each in kept)
+    assert np.asarray(other(x)).tolist() == [0.0] * 6
+
+
 def test_one_of_several_is_kept_by_c(rig):
     """A loss that is kept is copied alone."""
     f, x = rig.runtime.graph(lambda x: (x * 2.0, x.sum())), rig.runtime.array([1.0] * 6)

@@ -179,9 +179,10 @@ class _Looked(NumpyAdapter):
         self._table = (ctypes.c_uint64 * len(table))(*table)
 
     def copier(  # type: ignore[override]
-        self, template: Shape, address: Addr, size: Size
+        self, template: Shape, address: Addr, size: Size, room: Callable[[], bool]
     ) -> Callable[[], Any] | None:
         """Return what copies dense arrays, as torch does: nobody holds what is read."""
+        del room  # its memory is the heap's, which makes room by itself
         shape, strides, kind, _, writeable = template.layout
         packed = np.empty(shape, kind).strides, np.empty(shape, kind, "F").strides
         whole = self.extent(template) == (0, size) and size and strides in packed

@@ -136,9 +136,11 @@ class Adapter(Protocol):
         ...
 
     def copier(
-        self, template: Template, address: Addr, size: Size
+        self, template: Template, address: Addr, size: Size, room: Callable[[], bool]
     ) -> Callable[[], Any] | None:
         """Return what copies an array that is all of some bytes, by the framework.
+
+        Where the framework has no memory for it, ``room`` makes some, if it can.
 
         None where it would be none like it, or where the framework has no memory.
         """

@@ -98,7 +98,7 @@ class Encore:
         self._kept: Kept | None = None
         self._own = node.passing()
         self._program = Program.of(node)
-        self._copiers = self._program.copiers(node, forest.adapter)
+        self._copiers = self._program.copiers(node, forest)
         self._spans = Spans.of(node, given, ambient, forest.adapter)
         self.bindings = Bindings(node)
         self.again: Again | None = None

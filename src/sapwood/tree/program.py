@@ -7,9 +7,9 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from sapwood.tree.adapter import Adapter
 from sapwood.tree.again import Pattern
 from sapwood.tree.containers import Structure, unflatten
+from sapwood.tree.forest import Forest
 from sapwood.tree.kept import Made
 from sapwood.tree.node import Node
 from sapwood.tree.outputs import Alias, Constant, Fresh, Same
@@ -69,8 +69,9 @@ class Program:
         )
         return cls(tuple(made), tuple(flown), pattern)
 
-    def copiers(self, node: Node, adapter: Adapter) -> Sequence[Callable[[], Any]]:
+    def copiers(self, node: Node, forest: Forest) -> Sequence[Callable[[], Any]]:
         """Return what copies each output out by the framework; empty: one cannot be."""
+        adapter, room = forest.adapter, partial(_room_beside, node, forest)
         numbers = [k for k, *_ in self.flown]
         if len({*numbers}) < len(numbers):
             return ()  # arrays that share their bytes do so in copies, too
@@ -78,7 +79,7 @@ class Program:
         for k, template, address in self.flown:
             if address != storages[k].address:
                 return ()
-            copier = adapter.copier(template, address, storages[k].size)
+            copier = adapter.copier(template, address, storages[k].size, room)
             if copier is None:
                 return ()
             found.append(copier)
@@ -99,6 +100,15 @@ class Program:
         if pattern.bound:
             values, bound = values[: -pattern.bound], values[-pattern.bound :]
         return values[0] if pattern.shape is None else pattern.shape(values), bound
+
+
+def _room_beside(node: Node, forest: Forest) -> bool:
+    """Have another recording go, whose memory is wanted; return whether one did."""
+    forest.busy.add(node)
+    try:
+        return forest.device.pages.evict()
+    finally:
+        forest.busy.discard(node)
 
 
 def _shape(structure: Structure) -> Callable[[list[Any]], Any] | None:

@@ -147,9 +147,9 @@ class NumpyAdapter:
         """Return storages kept: arrays have them for as long as they live."""
         return keep(self, storages, arrays)
 
-    def copier(self, template: Any, address: Addr, size: Size) -> None:
+    def copier(self, template: Any, address: Addr, size: Size, room: Any) -> None:
         """Return None: copies are made by this library."""
-        del template, address, size
+        del template, address, size, room
 
     def exchange(self) -> None:
         """Return None: C does not know these arrays."""

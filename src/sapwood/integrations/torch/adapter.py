@@ -34,7 +34,6 @@ from sapwood.integrations.torch.modes import MODES
 from sapwood.integrations.torch.storages import Storages, tensor_over
 from sapwood.integrations.torch.witness import Witness, steady_of, witness_of
 from sapwood.memory.device import Device
-from sapwood.memory.pages import Pages
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Exchange, Marks
 from sapwood.tree.kept import Kept, Made
@@ -179,7 +178,7 @@ class TorchAdapter:
         return self._over(template, self.storages_of.made(storage), offset)
 
     def copier(
-        self, template: Template, address: Addr, size: Size
+        self, template: Template, address: Addr, size: Size, room: Callable[[], bool]
     ) -> Callable[[], Any] | None:
         """Return what makes clones of a plain, dense tensor that is all of its bytes.
 
@@ -196,7 +195,7 @@ class TorchAdapter:
             address, self.place, size
         )
         look["storage_offset"] = 0
-        return partial(_cloned, tensor_over(look, theirs), self.device.pages)
+        return partial(_cloned, tensor_over(look, theirs), room)
 
     def _over(self, template: Template, theirs: Any, offset: int) -> Any:
         """Return a tensor over a storage of torch's, so many bytes on."""
@@ -290,13 +289,13 @@ def _is_dense(look: dict[str, Any]) -> bool:
     return bool(torch.empty_like(like).stride() == look["stride"])
 
 
-def _cloned(tensor: Any, pages: Pages) -> Any:
-    """Return a clone; where there is no memory, recordings go."""
+def _cloned(tensor: Any, room: Callable[[], bool]) -> Any:
+    """Return a clone; where there is no memory, some is made."""
     while True:
         try:
             return _clone(tensor)
         except torch.OutOfMemoryError:
-            if not pages.evict():
+            if not room():
                 raise
 
 
