@@ -285,6 +285,18 @@ C_MUTANTS: Final = (
         "if (0)",
     ),
     CMutant(
+        "copied out though another is free",
+        "tree/again_fits.h",
+        "    if (!held)\n      return 0;\n  }\n  a->rivalled",
+        "    if (!held)\n      return 1;\n  }\n  a->rivalled",
+    ),
+    CMutant(
+        "another's turn",
+        "memory/native/segments.c",
+        "turns[device] = slot < 0 ? NULL : at(slot);",
+        "turns[device] = slot < 0 || turns[device] ? turns[device] : at(slot);",
+    ),
+    CMutant(
         "settled while in use",
         "memory/native/segments.c",
         "memset(r->users + page, ITS_STREAM, r->span[page]);",

@@ -29,7 +29,7 @@ from sapwood.store.disk import DiskStore
 from sapwood.store.entries import Entries
 from sapwood.store.tiered import Tiered
 from sapwood.testing.tree_mutants import Mutant, mutant
-from sapwood.tree import host_data, objects, signature
+from sapwood.tree import host_data, objects, program, signature
 from sapwood.tree.admit import rejects
 from sapwood.tree.ambient import checks, guards, restoring
 from sapwood.tree.archive import restore
@@ -243,6 +243,12 @@ TRIED_MUTANTS: Final = (
         objects._is_unknown,  # noqa: SLF001
         "not weakref.getweakrefcount(value)",
         "True",
+    ),
+    mutant(
+        "the recording that is played gives way",
+        program._room_beside,  # noqa: SLF001
+        "forest.busy.add(node)",
+        "pass",
     ),
     mutant(
         "large host arrays as constants",
