@@ -9,6 +9,7 @@ recording counts it, and shares it with whatever else is temporary.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
@@ -54,9 +55,15 @@ def _library() -> Any:
     return ctypes.CDLL(f"libcublas.so.{version}")
 
 
-def load_blas() -> None:
-    """Have CuPy make its handle of cuBLAS for this thread."""
-    cupy.cuda.device.get_cublas_handle()
+def load_blas() -> bool:
+    """Have CuPy make its handle of cuBLAS for this thread, where any thread used it.
+
+    Return whether it has one now.
+    """
+    used = "cupy_backends.cuda.libs.cublas" in sys.modules  # CuPy waits for the first
+    if used:
+        cupy.cuda.device.get_cublas_handle()
+    return used
 
 
 def _call(name: str, *args: Any) -> None:

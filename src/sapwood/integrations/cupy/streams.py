@@ -119,9 +119,8 @@ class CupyFramework(GuestFramework):
     def prime(self) -> None:
         """Have CuPy make this thread's handle of cuBLAS, and compile a kernel."""
         if not getattr(self._primed, "done", False):
-            load_blas()
             load_kernels()
-            self._primed.done = True
+            self._primed.done = load_blas()
 
     def close(self) -> None:
         """Let go of all streams."""
