@@ -235,14 +235,23 @@ def test_one_of_several_is_kept_by_c(rig):
     assert f.stats().escaped == before + 100
 
 
-def test_a_step_ends_what_c_would_copy(rig):
-    """Copies are this library's once there are steps: these end them."""
-    f, x = rig.runtime.graph(lambda x: x * 2.0), rig.runtime.array([1.0] * 6)
-    kept = [f(x) for _ in range(60)]
-    with rig.runtime.step():
-        kept += [f(x) for _ in range(20)]
+@pytest.mark.parametrize("pack", [lambda x: x, lambda x: [x]], ids=["C", "Python"])
+def test_a_step_ends_what_would_be_copied(rig, pack):
+    """Copies are this library's once there are steps, which end them."""
+
+    def fn(x):
+        x = x[0] if isinstance(x, list) else x
+        return x * 2.0, x + 1.0
+
+    f, x = rig.runtime.graph(fn), rig.runtime.array([1.0] * 6)
+    kept = [f(pack(x)) for _ in range(60)]
+    with rig.runtime.step(keep=kept):
+        kept += [f(pack(x)) for _ in range(20)]
+    for double, more in kept:
+        assert np.asarray(double).tolist() == np.asarray(more).tolist() == [2.0] * 6
+    del double, more
     with rig.runtime.step(), pytest.raises(sw.StaleOutput):
-        np.asarray(kept[-1])
+        np.asarray(kept[-1][0])
     del kept
 
 

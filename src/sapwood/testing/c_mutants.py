@@ -293,8 +293,8 @@ C_MUTANTS: Final = (
     CMutant(
         "another's turn",
         "memory/native/segments.c",
-        "turns[device] = slot < 0 ? NULL : at(slot);",
-        "turns[device] = slot < 0 || turns[device] ? turns[device] : at(slot);",
+        "else if (*turn == at(slot))",
+        "else",
     ),
     CMutant(
         "settled while in use",

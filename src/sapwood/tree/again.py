@@ -73,7 +73,8 @@ class Parts(NamedTuple):
 
     ``slots`` are which of the read arrays get which attribute, from which of the values
     that are bound; None where others are bound, too. What is ``kept`` stays the
-    encore's alone. The arrays that the call ``found`` are those that were read.
+    encore's alone, and ``copies`` make the other new arrays. The arrays that the call
+    ``found`` are those that were read.
     """
 
     encore: Owner
@@ -84,6 +85,7 @@ class Parts(NamedTuple):
     pattern: Pattern
     stream: Callable[[], Stream | None]
     kept: Kept | None
+    copies: Sequence[Callable[[], Any]]
     marks: Marks | None
     slots: Sequence[tuple[int, str, int]] | None
     arrays: Sequence[Any]
@@ -267,7 +269,7 @@ def _deeds(parts: Parts) -> tuple[Any, ...]:
     """Return what makes the result, and what is bound."""
     pattern, kept = parts.pattern, parts.kept
     glance, first = parts.node.ambient.glance, _total(pattern) - pattern.bound
-    makers = [_maker(each) for each in kept.makers] if kept else []
+    makers = [_maker(each) for each in (*(kept.makers if kept else ()), *parts.copies)]
     picks: tuple[Any, ...] = ()
     if pattern.picks is not None:
         picks = pattern.constants, tuple(pattern.picks)

@@ -173,7 +173,7 @@ static int is_unheld(const struct again *a) {
   return 1;
 }
 
-/* Whether no recording fits that copies less out: all of them have outputs alive. */
+/* Whether none of the recordings that copied less out fits: all have outputs alive. */
 static int is_cheapest(struct again *a) {
   Object *rivals = at(a, RIVALS), *live = slot(a, PAGES, LIVE), *old = a->rivalled;
   if (live == old)

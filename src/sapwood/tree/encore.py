@@ -149,7 +149,8 @@ class Encore:
         Those are first the arrays that it read, and then the call's.
 
         None where it is no encore. Raises what a replay raises, and then nothing of it
-        counts as done.
+        counts as done; where the framework has no memory for a copy, though all
+        recordings that can went, the replay has run.
         """
         memo, node, forest = self.memo, self.node, self._forest
         arrays = memo.arguments(args, kwargs)
@@ -176,9 +177,9 @@ class Encore:
         self._aim(lows, same=same)
         node.exec.launch(stream.handle)
         kept = self._kept or self._keep(stream)
-        flown = () if copies else self._flown(escaped, stream)
-        self._count()
+        flown = copies or self._flown(escaped, stream)
         made = self._program.run((*kept.makers, *flown), arrays, found)
+        self._count()
         return *made, found, arrays
 
     def _count(self) -> None:
@@ -211,6 +212,7 @@ class Encore:
                 pattern=self._program.pattern,
                 stream=self._stream,
                 kept=self._kept,
+                copies=self._copies(),
                 marks=self._marks,
                 slots=self.bindings.plan(),
                 arrays=arrays,
@@ -335,9 +337,8 @@ class Encore:
         storages = lease_outputs(forest, node, node.copied())
         for storage in storages:
             storage.writer = stream
-        kept, copies = forest.adapter.keep(storages, self._program.made), self._copies()
-        kept.makers = (*kept.makers, *copies)
-        if storages or copies:
+        kept = forest.adapter.keep(storages, self._program.made)
+        if storages or self._copies():
             self._kept = kept
             self.era += 1
         if storages:

@@ -103,10 +103,10 @@ class Program:
 
 
 def _room_beside(node: Node, forest: Forest) -> bool:
-    """Have another recording go, whose memory is wanted; return whether one did."""
+    """Have idle memory go, or another recording; return whether any did."""
     forest.busy.add(node)
     try:
-        return forest.device.pages.evict()
+        return bool(forest.device.heap.trim()) or forest.device.pages.evict()
     finally:
         forest.busy.discard(node)
 

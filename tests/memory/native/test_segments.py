@@ -229,27 +229,33 @@ def test_any_number_of_ranges_shares_functions():
     assert {each.serve for each in ranges} == {ranges[0].serve}
     assert serve(PAGE, 0, 5) is None, "it is nobody's turn"
     for k in (7, 2999, 0):
-        ranges[k].begin(0)
+        ranges[k].begin()
         assert serve(PAGE, 0, 5) == bases[k]
         assert serve(PAGE, 1, 5) is None, "it is nobody's turn there"
-    ranges[0].rest(0)
+    ranges[0].rest()
     assert serve(PAGE, 0, 5) is None
     for k in (2999, 7, 0):
         with pytest.raises(MisuseError, match="1 segments"):
             ranges[k].close()
         take_back(bases[k], PAGE, 0, 5)
         assert ranges[k].counters().held == 0
-    ranges[7].begin(0)
+    ranges[7].begin()
     for each in ranges:
         each.close()
     assert serve(PAGE, 0, 5) is None, "a range that is closed has no turn"
+
+
+def test_turns_are_for_so_many_gpus():
+    """What could not be served is refused where it is opened."""
+    with pytest.raises(MisuseError, match="shares=True"):
+        open_segments(BASE, PAGE, device=64, shares=True)
 
 
 def test_a_range_with_functions_of_its_own_has_no_turn():
     """Its functions are its alone."""
     own = open_segments(BASE, PAGE)
     with pytest.raises(MisuseError, match="shares=True"):
-        own.begin(0)
+        own.begin()
     own.close()
 
 

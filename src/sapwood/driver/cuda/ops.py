@@ -63,7 +63,7 @@ def kernel_of(library: Library, kernels: Kernels, node: Any) -> KernelOp:
     cu = library.cu
     params = library(cu.cuGraphKernelNodeGetParams, node)
     function = kernels.foreign(params.func)
-    _refuse_attributes(library, node, function)
+    _refuse_cooperative(library, node, function)
     # The struct is a view of the value, which must not go before.
     value = _attribute(library, node, "CLUSTER_DIMENSION")
     cluster = value.clusterDim
@@ -147,7 +147,7 @@ def _attribute(library: Library, node: Any, name: str) -> Any:
     return library(library.cu.cuGraphKernelNodeGetAttribute, node, which)
 
 
-def _refuse_attributes(library: Library, node: Any, function: Function) -> None:
+def _refuse_cooperative(library: Library, node: Any, function: Function) -> None:
     if _attribute(library, node, "COOPERATIVE").cooperative:
         raise unsupported(
             f"kernel {function.name} was captured as a cooperative launch: launch it "

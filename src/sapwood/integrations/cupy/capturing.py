@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial, reduce, wraps
+from functools import partial, wraps
 from typing import Any, Final
 
 import cupy
@@ -26,8 +26,8 @@ __all__ = ["replaced"]
 Original = Callable[..., Any]
 Replacement = Callable[..., Any]
 
-_MANY: Final = 8
-"""CuPy joins more arrays than these by a table of their addresses, from the host."""
+_MANY, _SMALL = 8, 2 << 20
+"""CuPy joins more arrays than these, of fewer bytes each, by a table from the host."""
 
 
 def _is_host(value: Any) -> bool:
@@ -37,10 +37,14 @@ def _is_host(value: Any) -> bool:
     )
 
 
-def _is_nested(value: Any) -> bool:
-    """Return whether arrays are in a list, which CuPy joins."""
+def _holds_arrays(value: Any) -> bool:
+    """Return whether a list has arrays in it, which CuPy joins."""
     if isinstance(value, (list, tuple)):
-        return any(map(_is_nested, value))
+        return any(map(_holds_arrays, value)) or any(map(_is_array, value))
+    return False
+
+
+def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or hasattr(value, "__cuda_array_interface__")
 
 
@@ -65,8 +69,7 @@ def _array(
     blocking: bool = False,
 ) -> Any:
     """Return ``cupy.array(...)``, of host data as a constant."""
-    nested = not isinstance(obj, np.ndarray) and _is_nested(obj)
-    if subok or nested or not _is_host(obj):
+    if subok or _holds_arrays(obj) or not _is_host(obj):
         return original(obj, dtype, copy, order, subok, ndmin, blocking)
     kept = "F" if isinstance(obj, np.ndarray) and obj.flags.fnc else "C"
     order = kept if order in (None, "K", "k", "A", "a") else order
@@ -75,7 +78,7 @@ def _array(
 
 def _index(item: Any) -> Any:
     """Return one part of an index, host data in it brought to the device."""
-    if not _is_host(item) or (isinstance(item, (list, tuple)) and _is_nested(item)):
+    if not _is_host(item) or _holds_arrays(item):
         return item
     kind = np.int32 if isinstance(item, (list, tuple)) and not np.size(item) else None
     return _constant(item, "an index", dtype=kind)
@@ -86,7 +89,7 @@ def _mask(item: Any) -> Any:
 
     CuPy would count on the device how many are, and read that.
     """
-    if not _is_host(item) or _is_nested(item) != isinstance(item, np.ndarray):
+    if not _is_host(item) or _holds_arrays(item):
         return None
     found = np.asarray(item)
     return found if found.dtype == np.bool_ and found.size else None
@@ -119,13 +122,19 @@ def _axes(item: Any) -> int:
     return item.ndim if is_mask else 1
 
 
+def _is_advanced(items: Any) -> bool:
+    """Return whether an index picks elements, and not a view."""
+    parts = items if isinstance(items, tuple) else (items,)
+    return any(_is_host(each) or isinstance(each, cupy.ndarray) for each in parts)
+
+
 def _getitem(original: Original, array: Any, items: Any) -> Any:
     return original(array, _indices(array, items))
 
 
 def _setitem(original: Original, array: Any, items: Any, value: Any) -> None:
-    if isinstance(value, np.ndarray) and value.ndim:
-        # CuPy converts on the host what it then copies.
+    if isinstance(value, np.ndarray) and value.ndim and _is_advanced(items):
+        # CuPy takes host arrays for elements only, and converts them on the host.
         what = f"x[...] = an array of {np.shape(value)}"
         value = _constant(value, what, dtype=array.dtype)
     original(array, _indices(array, items), value)
@@ -152,6 +161,15 @@ def _by_columns(original: Original, array: Any, dtype: Any = None) -> Any:
     return found
 
 
+def _needs_table(parts: list[Any], dtype: Any) -> bool:
+    """Return whether CuPy would join arrays by a table of their addresses."""
+    if len(parts) <= _MANY or not _are_arrays(*parts):
+        return False
+    kinds, size = {each.dtype for each in parts}, sum(each.nbytes for each in parts)
+    alike = len(kinds) == 1 and dtype in {None, *kinds}
+    return alike and size < _SMALL * len(parts)
+
+
 def _concatenate(
     original: Original,
     arrays: Any,
@@ -162,11 +180,9 @@ def _concatenate(
 ) -> Any:
     """Return arrays joined, a few at a time."""
     parts = list(arrays)
-    if len(parts) <= _MANY:
+    if not _needs_table(parts, dtype if out is None else out.dtype):
         return original(parts, axis, out, dtype, casting)
-    if out is None and dtype is None:
-        dtype = reduce(np.promote_types, {each.dtype for each in parts})
-    kind = dtype if out is None else out.dtype
+    kind = parts[0].dtype
     while len(parts) > _MANY:
         few = [parts[i : i + _MANY] for i in range(0, len(parts), _MANY)]
         parts = [original(some, axis, None, kind, casting) for some in few]
@@ -195,7 +211,7 @@ def _dot(original: Original, a: Any, b: Any, out: Any = None) -> Any:
     return dot(original, a, b, out)
 
 
-_KERNELS: Final[Any] = cupy.matmul._ops_register  # noqa: SLF001 - where it has its own
+_MATMUL: Final[Any] = cupy.matmul._ops_register  # noqa: SLF001 - what it calls
 _REPLACED: Final[tuple[tuple[Any, str, Replacement], ...]] = (
     (cupy.ndarray, "__matmul__", _product),
     (cupy.ndarray, "dot", _dot),
@@ -203,7 +219,7 @@ _REPLACED: Final[tuple[tuple[Any, str, Replacement], ...]] = (
     (cupy.ndarray, "__setitem__", _setitem),
     (cupy.ndarray, "take", _take),
     (cupy.ndarray, "put", _put),
-    (_KERNELS, "_default_func", _matmul),
+    (_MATMUL, "_default_func", _matmul),
     (_core, "matmul", _matmul),
     (_core, "dot", _dot),
     (_core, "tensordot_core", tensordot),

@@ -9,6 +9,7 @@ recording counts it, and shares it with whatever else is temporary.
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -23,8 +24,8 @@ from sapwood.errors import DriverError
 __all__ = ["dot", "load_blas", "matmul", "tensordot"]
 
 _HOPPER: Final = 90
-_WORKSPACE: Final = 32 << 20, 4 << 20
-"""What cuBLAS takes by itself from Hopper on, and before: it chooses by it."""
+_WORKSPACE, _WORKSPACE_BEFORE_HOPPER = 32 << 20, 4 << 20
+"""What cuBLAS takes by itself: it chooses by it."""
 
 _TENSOR_OP, _BY_DEFAULT = 99, -1
 _AMPERE: Final = 80
@@ -38,12 +39,14 @@ _KINDS: Final[Mapping[str, tuple[int, int, Any]]] = {
 """By dtype: cudaDataType, cublasComputeType, and the type of alpha and beta."""
 
 _TF32: Final = 77
-_BATCHED: Final = {kind: f"cublas{kind.upper()}gemmBatched" for kind in "sdcz"}
-_LETTERS: Final = {"f": "s", "d": "d", "F": "c", "D": "z"}
+_BATCHED: Final = {
+    char: f"cublas{letter}gemmBatched"
+    for char, letter in {"f": "S", "d": "D", "F": "C", "D": "Z"}.items()
+}
 
-theirs: Final[Any] = _routines_linalg
-_to_blas: Final = theirs._mat_to_cublas_contiguous  # noqa: SLF001 - what decides bits
-_addresses: Final = theirs._mat_ptrs  # noqa: SLF001
+_theirs: Final[Any] = _routines_linalg
+_to_blas: Final = _theirs._mat_to_cublas_contiguous  # noqa: SLF001 - what decides bits
+_addresses: Final = _theirs._mat_ptrs  # noqa: SLF001
 
 Original = Callable[..., Any]
 
@@ -74,11 +77,12 @@ def _call(name: str, *args: Any) -> None:
         )
 
 
-def _product(name: str, sizes: tuple[int, ...], *args: Any) -> None:
+def _run(name: str, sizes: tuple[int, ...], *args: Any) -> None:
     """Call a routine of cuBLAS on CuPy's stream, with a workspace of this call."""
     handle = ctypes.c_void_p(cupy.cuda.device.get_cublas_handle())
     stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
-    size = _WORKSPACE[_capability() < _HOPPER]
+    is_older = _capability() < _HOPPER
+    size = _WORKSPACE_BEFORE_HOPPER if is_older else _WORKSPACE
     room = cupy.cuda.alloc(size)
     # The stream first: setting it takes the workspace away, as CuPy's next call does.
     _call("cublasSetStream_v2", handle, stream)
@@ -150,7 +154,7 @@ def tensordot(
     kind, compute, scalar = _KINDS[dtype.char]
     compute = _compute(dtype, compute)
     of = ctypes.c_int(kind)
-    _product(
+    _run(
         "cublasGemmEx",
         (right_turned, left_turned, m, n, k),
         ctypes.byref(scalar(1)),
@@ -172,10 +176,10 @@ def _shares(out: Any) -> Callable[[Any], bool]:
 
 
 def _compute(dtype: Any, usual: int) -> int:
-    chosen = theirs.get_compute_type(dtype)
-    if chosen == theirs.COMPUTE_TYPE_PEDANTIC:
+    chosen = _theirs.get_compute_type(dtype)
+    if chosen == _theirs.COMPUTE_TYPE_PEDANTIC:
         return usual + 1
-    if chosen == theirs.COMPUTE_TYPE_TF32 and dtype.char in "fF":
+    if chosen == _theirs.COMPUTE_TYPE_TF32 and dtype.char in "fF":
         return _TF32
     return usual
 
@@ -200,6 +204,8 @@ def matmul(original: Original, a: Any, b: Any, out: Any = None) -> Any:
 
 def _stacked(original: Original, a: Any, b: Any, out: Any) -> Any:
     """Return the products of two stacks of matrices."""
+    if not (a.ndim and b.ndim):
+        return original(a, b, out)
     left = a if a.ndim > 1 else a.reshape(1, -1)
     right = b if b.ndim > 1 else b.reshape(-1, 1)
     try:
@@ -214,8 +220,9 @@ def _stacked(original: Original, a: Any, b: Any, out: Any) -> Any:
         return original(a, b, out)
     dtype = np.dtype("f") if result.char == "e" else result
     left, right = (cupy.ascontiguousarray(x, dtype) for x in (left, right))
-    found = cupy.empty((*batch, *inner), dtype)
-    if all(x.shape[:-2] == batch for x in (left, right)):
+    found, count = cupy.empty((*batch, *inner), dtype), math.prod(batch)
+    # CuPy takes the other routine only where a matrix is repeated.
+    if all(math.prod(x.shape[:-2]) == count for x in (left, right)):
         _strided(left, right, found)
     else:
         _by_pointers(_repeated(left, batch), _repeated(right, batch), found)
@@ -240,7 +247,7 @@ def _strided(left: Any, right: Any, found: Any) -> None:
         at = ctypes.c_void_p(x.data.ptr)
         return at, ctypes.c_int(kind), ctypes.c_int(columns), step
 
-    _product(
+    _run(
         "cublasGemmStridedBatchedEx",
         (0, 0, n, m, k),
         ctypes.byref(scalar(1)),
@@ -263,8 +270,8 @@ def _by_pointers(left: Any, right: Any, found: Any) -> None:
     def operand(table: Any, columns: int) -> tuple[Any, ...]:
         return ctypes.c_void_p(table.data.ptr), ctypes.c_int(columns)
 
-    _product(
-        _BATCHED[_LETTERS[found.dtype.char]],
+    _run(
+        _BATCHED[found.dtype.char],
         (0, 0, n, m, k),
         ctypes.byref(scalar(1)),
         *operand(tables[0], n),

@@ -40,20 +40,31 @@ _HOST = (
 
 
 _is_capturing: Final[Callable[[Any], bool]] = _BaseStream.is_capturing
+_launch_host_func: Final[Callable[..., None]] = _BaseStream.launch_host_func
+_asking: Final = threading.local()
 
 
 def notice_askers() -> None:
-    """Have sessions told of everybody who asks a stream of CuPy's, from now on."""
+    """Have sessions told of everybody else who asks a stream of CuPy's, from now on."""
 
     @wraps(_is_capturing)
     def is_capturing(stream: Any) -> bool:
         watching = session.current()
-        if watching is None:
+        if watching is None or getattr(_asking, "is_cupy", False):
             return _is_capturing(stream)
         watching.asked()
         return watching.as_captured or _is_capturing(stream)
 
+    @wraps(_launch_host_func)
+    def launch_host_func(stream: Any, *args: Any) -> None:
+        _asking.is_cupy = True
+        try:
+            _launch_host_func(stream, *args)
+        finally:
+            _asking.is_cupy = False
+
     _BaseStream.is_capturing = is_capturing
+    _BaseStream.launch_host_func = launch_host_func
 
 
 class _Raw:

@@ -156,8 +156,8 @@ class TorchOwner:
             if self._shares:
                 self._moments.begin()
                 self._history.begin()
-            failed.callback(self._pool.segments.rest, self._place.index)
-            self._pool.segments.begin(self._place.index)
+            self._pool.begin()
+            failed.callback(self._pool.rest)
             with self._on_stream():
                 self._pool.graph.capture_begin(
                     pool=self._pool.id, capture_error_mode="thread_local"
@@ -188,7 +188,7 @@ class TorchOwner:
         """Leave the capture, however it ends, and everything as it was before."""
         with ExitStack() as last:
             last.callback(self._framework.turn.release)
-            last.callback(self._pool.segments.rest, self._place.index)
+            last.callback(self._pool.rest)
             last.callback(_C._cuda_clearCublasWorkspaces)
             last.callback(self._history.end, self._pool.id)
             last.callback(self._moments.end)

@@ -6,7 +6,6 @@ optimizer's groups and its state. Gradients are slots: replays bind them again.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -308,14 +307,15 @@ def _generator(_: Any, __: Reach) -> Openings:
     yield Opening(_SET)
 
 
-_turns: Final = itertools.count()
+def _drawn(generator: Any) -> tuple[object, ...]:
+    """Return where a device's generator is; those of the host are not followed."""
+    if generator.device.type == "cpu":
+        return ()
+    return generator.initial_seed(), generator.get_offset()
+
+
 _SET: Final = View(
-    "set",
-    # A capture sees nothing of a generator that is set to where it was: whatever a
-    # function does with one of a device counts as a change.
-    lambda generator: () if generator.device.type == "cpu" else (next(_turns),),
-    lambda path, _, __: f"the state of {path}, a generator of the device,",
-    guarded=False,
+    "set", _drawn, lambda path, _, __: f"the state of {path}", guarded=False
 )
 
 for _plain in (

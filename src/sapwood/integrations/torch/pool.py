@@ -6,6 +6,7 @@ last, when torch has given all segments back.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ class Pool:
         self.segments = open_segments(
             base, size, device=place.index, page=page, shares=True
         )
+        self._turn = _turns.setdefault(place.index, threading.RLock())
         # Torch's class for these would load the library anew every time.
         self._functions: Any = _C._cuda_customAllocator(
             self.segments.serve, self.segments.take_back
@@ -34,6 +36,23 @@ class Pool:
             self._pool: Any = torch.cuda.MemPool(self._functions)
         self.id: tuple[int, int] = self._pool.id
         self.graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
+
+    def begin(self) -> None:
+        """Serve what torch allocates in captures on this GPU from here, until `rest`.
+
+        Waits while another thread captures on it, for whatever runtime.
+        """
+        self._turn.acquire()
+        try:
+            self.segments.begin()
+        except BaseException:
+            self._turn.release()
+            raise
+
+    def rest(self) -> None:
+        """Let others capture; on the thread that began."""
+        self.segments.rest()
+        self._turn.release()
 
     def end(self) -> None:
         """Let go of graph and pool; what serves them goes when torch is done with it.
@@ -47,6 +66,9 @@ class Pool:
         for each in [each for each in _ended if not each[0].counters().held]:
             _close(each)
 
+
+_turns: dict[int, Any] = {}
+"""Of each GPU, whose captures torch allocates for: one at a time in a process."""
 
 _ended: list[tuple[Segments, Any]] = []
 

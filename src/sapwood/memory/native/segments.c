@@ -151,7 +151,8 @@ APART void take_back(size_t slot, void *address, size_t size, void *stream) {
   pthread_mutex_unlock(&lock);
 }
 
-/* The same for all ranges without functions of their own. */
+/* The same for all ranges without functions of their own. What comes back and is of none
+ * of them belongs to nobody here. */
 EXPORT void *sapwood_serve_shared(size_t size, int device, void *stream) {
   void *address = NULL;
   pthread_mutex_lock(&lock);
@@ -175,14 +176,21 @@ EXPORT void sapwood_take_back_shared(void *address, size_t size, int device,
   pthread_mutex_unlock(&lock);
 }
 
-/* Serve a device's requests from a shared range from now on, or from none: -1. */
-EXPORT void sapwood_turn(int device, int slot) {
-  if (device < 0 || device >= DEVICES)
-    return;
+/* Begin or end to serve a device's requests from a shared range. */
+EXPORT void sapwood_turn(int device, int slot, int begins) {
+  struct range **turn;
   pthread_mutex_lock(&lock);
-  turns[device] = slot < 0 ? NULL : at(slot);
+  turn = &turns[device];
+  if (begins)
+    *turn = at(slot);
+  else if (*turn == at(slot))
+    *turn = NULL;
   pthread_mutex_unlock(&lock);
 }
+
+EXPORT int sapwood_slots(void) { return SLOTS; }
+
+EXPORT int sapwood_devices(void) { return DEVICES; }
 
 /* Two functions for each slot below SLOTS, found by name, as sapwood_serve_0x00F, and by number. */
 #define EACH(X, n)                                                                     \

@@ -18,8 +18,6 @@ from sapwood.units import Addr, Size, hex_address, size_text
 __all__ = ["Request", "SegmentCounters", "Segments", "open_segments"]
 
 PAGE: Final = Size(2 << 20)
-OWN: Final = 1024
-"""As many ranges have functions of their own, which go by their number."""
 
 What = Literal["served", "refused", "returned", "stray"]
 _WHAT: Final[dict[int, What]] = {
@@ -95,12 +93,15 @@ class Segments:
     thread, under any lock. ``symbols`` are the file that they are in, and their names.
     """
 
-    def __init__(self, library: ctypes.CDLL, slot: int, base: Addr, size: Size) -> None:
-        self._library, self._slot = library, slot
+    def __init__(
+        self, library: ctypes.CDLL, slot: int, device: int, base: Addr, size: Size
+    ) -> None:
+        self._library, self._slot, self._device = library, slot, device
+        self._owns: bool = slot < library.sapwood_slots()
         self.base, self.size = base, size
         self.serve: int = library.sapwood_serve_function(slot)
         self.take_back: int = library.sapwood_take_back_function(slot)
-        number = f"0x{slot:03X}" if slot < OWN else "shared"
+        number = f"0x{slot:03X}" if self._owns else "shared"
         self.symbols = (
             str(native_path()),
             f"sapwood_serve_{number}",
@@ -108,22 +109,23 @@ class Segments:
         )
         self.closed = False
 
-    def begin(self, device: int) -> None:
-        """Have the shared functions serve a device from here: till `rest`, or another.
+    def begin(self) -> None:
+        """Have the shared functions serve the range's device from here, until `rest`.
 
-        Raises `MisuseError` for a range that has functions of its own.
+        One range at a time: whoever calls sees to that. Raises `MisuseError` for a
+        range that has functions of its own.
         """
         self._check_open()
-        if self._slot < OWN:
+        if self._owns:
             raise MisuseError(
                 f"the range at {hex_address(self.base)} has functions of its own. Open "
                 "one with shares=True"
             )
-        self._library.sapwood_turn(device, self._slot)
+        self._library.sapwood_turn(self._device, self._slot, True)
 
-    def rest(self, device: int) -> None:
-        """Have the shared functions serve that device no more."""
-        self._library.sapwood_turn(device, -1)
+    def rest(self) -> None:
+        """Have the shared functions serve from here no more."""
+        self._library.sapwood_turn(self._device, self._slot, False)
 
     def counters(self) -> SegmentCounters:
         """Return what was served so far, and what is out now."""
@@ -205,23 +207,34 @@ def open_segments(
     where the library cannot be compiled, and where 1024 ranges of the other kind are
     open.
     """
+    _check_pages(base, size, page)
+    library = _declared(native_library())
+    if shares and not 0 <= device < library.sapwood_devices():
+        raise MisuseError(
+            f"GPU {device} has no turns: there are {library.sapwood_devices()} GPUs at "
+            "most whose ranges share functions. Leave shares=True out"
+        )
+    pages = size // page
+    slot = library.sapwood_open(base, page, pages, device, reuse, log, shares)
+    if slot == -1:
+        raise MisuseError(
+            f"{library.sapwood_slots()} ranges of segments are open. Close some of them"
+        )
+    if slot < 0:
+        raise MemoryError(
+            f"the host has no memory for the tables of {size // page} pages and "
+            f"{log} requests. Open a smaller range, or keep fewer requests"
+        )
+    return Segments(library, slot, device, base, size)
+
+
+def _check_pages(base: Addr, size: Size, page: Size) -> None:
     whole = page > 0 < base and not base % page and not size % page
     if not whole or not 0 < size // page < 1 << 32:
         raise MisuseError(
             f"[{hex_address(base)}, {hex_address(base + size)}) is not some whole "
             f"pages of {size_text(page)}. Align both ends"
         )
-    library = _declared(native_library())
-    pages = size // page
-    slot = library.sapwood_open(base, page, pages, device, reuse, log, shares)
-    if slot == -1:
-        raise MisuseError("1024 ranges of segments are open. Close some of them")
-    if slot < 0:
-        raise MemoryError(
-            f"the host has no memory for the tables of {size // page} pages and "
-            f"{log} requests. Open a smaller range, or keep fewer requests"
-        )
-    return Segments(library, slot, base, size)
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
@@ -229,7 +242,9 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     number, size, address = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
     for name, result, arguments in (
         ("open", number, (_WORD, size, size, number, number, size, number)),
-        ("turn", None, (number, number)),
+        ("turn", None, (number, number, number)),
+        ("slots", number, ()),
+        ("devices", number, ()),
         ("serve_function", _WORD, (number,)),
         ("take_back_function", _WORD, (number,)),
         ("count", None, (number, address)),
