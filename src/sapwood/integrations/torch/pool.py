@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from sapwood.errors import MisuseError
 from sapwood.memory.native import Segments, open_segments
 from sapwood.units import Addr, Size
 
@@ -23,9 +24,7 @@ class Pool:
     """Torch's pool ``id`` over ``segments`` of ours, and a ``graph``."""
 
     def __init__(self, base: Addr, size: Size, place: torch.device, page: Size) -> None:
-        self.segments = open_segments(
-            base, size, device=place.index, page=page, shares=True
-        )
+        self.segments = _opened(base, size, place.index, page)
         self._turn = _turns.setdefault(place.index, threading.RLock())
         # Torch's class for these would load the library anew every time.
         self._functions: Any = _C._cuda_customAllocator(
@@ -38,10 +37,12 @@ class Pool:
         self.graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
 
     def begin(self) -> None:
-        """Serve what torch allocates in captures on this GPU from here, until `rest`.
+        """Serve what torch allocates in a capture from here, until `rest`.
 
-        Waits while another thread captures on it, for whatever runtime.
+        A pool that shares its functions waits for others of its kind on this GPU.
         """
+        if not self.segments.shares:
+            return
         self._turn.acquire()
         try:
             self.segments.begin()
@@ -51,8 +52,9 @@ class Pool:
 
     def rest(self) -> None:
         """Let others capture; on the thread that began."""
-        self.segments.rest()
-        self._turn.release()
+        if self.segments.shares:
+            self.segments.rest()
+            self._turn.release()
 
     def end(self) -> None:
         """Let go of graph and pool; what serves them goes when torch is done with it.
@@ -67,8 +69,16 @@ class Pool:
             _close(each)
 
 
+def _opened(base: Addr, size: Size, device: int, page: Size) -> Segments:
+    """Return a range with functions of its own, while there are any left."""
+    try:
+        return open_segments(base, size, device=device, page=page)
+    except MisuseError:
+        return open_segments(base, size, device=device, page=page, shares=True)
+
+
 _turns: dict[int, Any] = {}
-"""Of each GPU, whose captures torch allocates for: one at a time in a process."""
+"""Of each GPU, the turns of pools that share their functions: one in a process."""
 
 _ended: list[tuple[Segments, Any]] = []
 

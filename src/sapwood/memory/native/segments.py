@@ -91,17 +91,18 @@ class Segments:
     *stream)`` that returns NULL where nothing fits, ``take_back`` that of a
     ``void (void *, size_t, int device, void *stream)``. Both may be called on any
     thread, under any lock. ``symbols`` are the file that they are in, and their names.
+    If it ``shares`` them, they serve whose turn it is.
     """
 
     def __init__(
         self, library: ctypes.CDLL, slot: int, device: int, base: Addr, size: Size
     ) -> None:
         self._library, self._slot, self._device = library, slot, device
-        self._owns: bool = slot < library.sapwood_slots()
+        self.shares: bool = slot >= library.sapwood_slots()
         self.base, self.size = base, size
         self.serve: int = library.sapwood_serve_function(slot)
         self.take_back: int = library.sapwood_take_back_function(slot)
-        number = f"0x{slot:03X}" if self._owns else "shared"
+        number = "shared" if self.shares else f"0x{slot:03X}"
         self.symbols = (
             str(native_path()),
             f"sapwood_serve_{number}",
@@ -116,7 +117,7 @@ class Segments:
         range that has functions of its own.
         """
         self._check_open()
-        if self._owns:
+        if not self.shares:
             raise MisuseError(
                 f"the range at {hex_address(self.base)} has functions of its own. Open "
                 "one with shares=True"
