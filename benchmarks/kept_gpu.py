@@ -1,0 +1,100 @@
+"""What keeping a result costs: ``keep.append(f(x))`` beside ``f(x)``, on a GPU.
+
+Columns and units are those of `torch_gpu.py`; *by hand* clones what a raw graph has
+written. Run it by path for a table; ``--out`` keeps the figures as kept.json, by
+default in $OUT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch_gpu import about, timed
+from torch_limit import Figures
+
+import sapwood as sw
+
+WARM: Final = 100
+"""So many results are kept before it is timed."""
+
+
+def keeping(call: Callable[[], Any]) -> Callable[[], None]:
+    """Return what keeps all results of a call."""
+    kept: list[Any] = []
+    return lambda: kept.append(call())
+
+
+def side_by_side(fn: Callable[..., Any], args: tuple[Any, ...], count: int) -> Figures:
+    """Return the costs of a call: eager, dropped, and kept."""
+    with sw.Runtime(device="cuda:0", arrays="torch") as rt:
+        graphed = rt.graph(fn)
+        keep = keeping(lambda: graphed(*args))
+        found = {
+            "eager": timed(lambda: fn(*args), count // 5),
+            "dropped": timed(lambda: graphed(*args), count),
+        }
+        for _ in range(WARM):
+            keep()
+        return {**found, "kept": timed(keep, count)}
+
+
+def forward() -> Figures:
+    """Time a chain of products; and a raw graph of it, cloned."""
+    weights = [torch.randn(256, 256, device="cuda") * 0.1 for _ in range(8)]
+    x = torch.randn(64, 256, device="cuda")
+
+    def fn(x: Any) -> Any:
+        for weight in weights:
+            x = torch.relu(x @ weight)
+        return x
+
+    found, graph = side_by_side(fn, (x,), 300), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = fn(x)
+    raw = keeping(lambda: (graph.replay(), result.clone())[1])
+    return {**found, "by hand, kept": timed(raw, 300)}
+
+
+def training() -> Figures:
+    """Time a step of AdamW's, of which the loss is kept."""
+    model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(4)]).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, capturable=True)
+    batch = torch.randn(64, 256, device="cuda"), torch.randn(64, 256, device="cuda")
+
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad(set_to_none=True)
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return side_by_side(step, batch, 100)
+
+
+def main() -> None:
+    """Measure, print a table, and keep the figures."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--out", default=os.environ.get("OUT", ""))
+    options = arguments.parse_args()
+    kept: Figures = {"about": about(), "rows": {}}
+    with torch.no_grad():
+        kept["rows"]["keep.append(f(x))"] = forward()
+    kept["rows"]["losses.append(step(x, y))"] = training()
+    for name, columns in kept["rows"].items():
+        told = [f"{way} {each['host']:.1f}" for way, each in columns.items()]
+        print(f"{name:28}", ", ".join(told), "us of the host")
+        for each in columns.values():
+            each.pop("samples", None)
+    if options.out:
+        (Path(options.out) / "kept.json").write_text(json.dumps(kept, indent=1))
+
+
+if __name__ == "__main__":
+    main()
