@@ -117,6 +117,27 @@ def test_first_calls(call, start):
         gc.collect()
 
 
+@pytest.mark.parametrize("call", [1, 2])
+@pytest.mark.parametrize(
+    "within", ["driver/streams.py", "tree/session.py", "memory/device.py"]
+)
+def test_nothing_stays_set(within, call):
+    """At every place where streams, sessions and routes are entered or left."""
+    for at in itertools.count(1):
+        with sw.Runtime(device="emulated") as rt:
+            scene = Scene(rt)
+            for _ in range(call - 1):
+                scene.replay()
+            with contextlib.suppress(sw.DriverError):
+                over = interrupted(scene.replay, at, within) is None
+        # Whatever were still set would be of a runtime that is closed.
+        with sw.Runtime(device="emulated") as other:
+            Scene(other).check()
+        if over:
+            break
+    assert at > 1
+
+
 @pytest.mark.parametrize("fn", [fn, broken])
 def test_where_collecting_is_halted(fn):
     """At every place where a capture, or a live part in it, begins or ends."""

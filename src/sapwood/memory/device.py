@@ -21,6 +21,7 @@ from sapwood.memory.heap import Heap
 from sapwood.memory.pages import Pages
 from sapwood.memory.returns import Returns
 from sapwood.memory.storage import Storage
+from sapwood.surroundings import follow
 from sapwood.units import Mask, Size
 
 __all__ = ["FOREIGN", "Device", "Route", "routed"]
@@ -38,6 +39,7 @@ class Route(Protocol):
 
 
 _route: ContextVar[Route | None] = ContextVar("sapwood_route", default=None)
+follow(_route)
 
 
 class routed:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from sapwood.tree import session
 from sapwood.tree.ambient.standard import BYTES
 
@@ -41,13 +39,21 @@ def host_data(what: str) -> None:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
-    return isinstance(value, (bool, int, float, complex, np.generic))
+    return isinstance(value, (bool, int, float, complex)) or _is_of(value, "generic")
 
 
 def _is_guarded(value: Any, watching: session.Session) -> bool:
     """Return whether an array is one that guards compare, or the part of such a one."""
-    while isinstance(value, np.ndarray):
+    while _is_of(value, "ndarray"):
         if watching.holds(value):
-            return value.nbytes <= BYTES and not value.dtype.hasobject
+            return bool(value.nbytes <= BYTES and not value.dtype.hasobject)
         value = value.base
     return False
+
+
+def _is_of(value: object, name: str) -> bool:
+    """Return whether a value is of a class of NumPy's, which nobody imports here."""
+    return any(
+        cls.__module__ == "numpy" and cls.__name__ == name
+        for cls in type(value).__mro__
+    )

@@ -16,6 +16,7 @@ from sapwood.errors import (
     OutOfMemory,
     StaleOutput,
 )
+from sapwood.surroundings import Surroundings
 from sapwood.tree.ambient import AmbientKey, Survey, Surveyor, put_back
 from sapwood.tree.archive.library import Source
 from sapwood.tree.archive.recall import Recall
@@ -151,6 +152,16 @@ class Runner:
         return self.eagerly.skip(skip, call, args, kwargs, lasts=True)
 
     def _described(
+        self, began: int, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        surroundings = Surroundings()
+        try:
+            return self._decided(began, call, args, kwargs)
+        except BaseException:
+            surroundings.restore()
+            raise
+
+    def _decided(
         self, began: int, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         with self.forest.device.lock:

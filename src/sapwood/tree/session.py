@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from sapwood.errors import CaptureError
 from sapwood.memory.storage import Storage
+from sapwood.surroundings import follow
 from sapwood.units import Addr, Size
 
 __all__ = [
@@ -43,6 +44,7 @@ _CONTEXTS = contextlib.__file__
 _COMPILED = tuple(f"{name}/" for name in _PACKAGES)
 _ROOM = f"{Path(__file__).parent.parent}/"
 _session: ContextVar[Session | None] = ContextVar("sapwood_session", default=None)
+follow(_session)
 
 
 class LivePart(Protocol):

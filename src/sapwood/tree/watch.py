@@ -289,6 +289,7 @@ class Capture:
                 graph = self._ended(session)
         except BaseException as failed:
             self.failed = None
+            self.fork.leave()  # as what enters it may have been interrupted
             self._abandon(failed)
             raise
         made = tuple(self.route.made)
