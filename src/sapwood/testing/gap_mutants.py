@@ -39,6 +39,7 @@ from sapwood.tree.making import Making
 from sapwood.tree.memo import Memo
 from sapwood.tree.outputs import _Known
 from sapwood.tree.replay import order
+from sapwood.tree.runner import Runner
 
 __all__ = ["C_MUTANTS", "GAP_MUTANTS", "TORCH_MUTANTS", "TRIED_MUTANTS"]
 
@@ -243,6 +244,12 @@ TRIED_MUTANTS: Final = (
         objects._is_unknown,  # noqa: SLF001
         "not weakref.getweakrefcount(value)",
         "True",
+    ),
+    mutant(
+        "what is set stays where a call is broken off",
+        Runner._described,  # noqa: SLF001
+        "surroundings.restore()",
+        "pass",
     ),
     mutant(
         "the recording that is played gives way",
