@@ -8,6 +8,7 @@ makes another program, and launches already made keep theirs.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from sapwood.driver.results import Refusal, Result
 __all__ = ["Program", "Step", "bind_kernel", "bind_plain"]
 
 _UNVERIFIED = -1
+_ROOM = 50  # frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,16 @@ class Program:
 
     def __call__(self) -> None:
         if self.verified != self.memory.version:
-            self._verify()
+            try:
+                self._verify()
+            except RecursionError:
+                # A device has no stack of Python's, which a caller may have filled.
+                limit = sys.getrecursionlimit()
+                sys.setrecursionlimit(limit + _ROOM)
+                try:
+                    self._verify()
+                finally:
+                    sys.setrecursionlimit(limit)
         for call in self.calls:
             call()
 
