@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import re
 import struct
 import warnings
 from collections import deque
@@ -159,6 +160,38 @@ def agrees(show, monkeypatch):
 
 
 @pytest.fixture
+def replays(rt, agrees, quietly):
+    """Return what runs a trial replayed, and checks that it is recorded as it says."""
+
+    def replays(trial, *, least, keeps):
+        quietly(trial, skips=bool(trial.skips or trial.late or trial.moves))
+        world = agrees(rt, trial.program, "cuda", keeps=keeps)
+        if trial.skips:
+            assert world.count("replays") == 0
+            assert re.search(trial.skips, "\n".join(world.reasons()))
+        elif not trial.moves:
+            assert world.count("replays") >= least
+            assert world.count("passed_through") <= bool(trial.late)
+            assert all(re.search(trial.late or "$^", why) for why in world.reasons())
+
+    return replays
+
+
+@pytest.fixture
+def passes_on_the_host(agrees, quietly, capturable):
+    """Return what runs a trial where nothing can be recorded."""
+
+    def passes(trial, *, keeps):
+        quietly(trial, skips=True)
+        with sw.Runtime("emulated") as rt:
+            world = agrees(rt, trial.program, "cpu", keeps=keeps)
+        assert world.functions
+        assert world.count("replays") == 0
+
+    return passes
+
+
+@pytest.fixture
 def capturable(torch, monkeypatch):
     """Have torch's optimizers take parameters anywhere for capturable ones."""
     made = torch.optim.Adam, torch.optim.RMSprop, torch.optim.Optimizer
@@ -197,3 +230,23 @@ def watched(adapter_of, torch, monkeypatch):
         return world
 
     return run
+
+
+@pytest.fixture
+def surveyed(watched, quietly, capturable):
+    """Return what watches a trial, and gives the functions whose calls are to be alike.
+
+    None is given of a trial that is refused, or of which no two calls are alike.
+    """
+
+    def surveyed(trial):
+        quietly(trial)
+        found = watched(trial.program)
+        if trial.skips:
+            assert re.search(trial.skips, str(found.refused))
+            return ()
+        assert found.refused is None
+        assert re.search(trial.late or "^$", found.late)
+        return () if trial.moves else found.seen
+
+    return surveyed

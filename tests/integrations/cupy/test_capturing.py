@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.testing import CUDA, Rig
 
 cp = pytest.importorskip("cupy")
 
@@ -62,14 +61,6 @@ JOINED = {
         ((3, 4), (4, 5)),
     ),
 }
-
-
-@pytest.fixture
-def rt():
-    """Return a runtime on the GPU, leak-checked at the end."""
-    rig = Rig(CUDA)
-    yield rig.runtime
-    rig.finish()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.testing import CUDA, Rig
 
 pytestmark = pytest.mark.gpu
 
@@ -39,20 +38,6 @@ extern "C" __global__ void twice(const float* a, float* out, int n) {
   if (i < n) out[i] = 2 * a[i];
 }
 """
-
-
-@pytest.fixture
-def cp():
-    """Return CuPy."""
-    return pytest.importorskip("cupy")
-
-
-@pytest.fixture
-def rt():
-    """Return a runtime on the GPU, leak-checked at the end."""
-    rig = Rig(CUDA)
-    yield rig.runtime
-    rig.finish()
 
 
 def _same(found, expected):

@@ -7,7 +7,6 @@ write is compared bit for bit, as it comes, and once more when all calls are ove
 from __future__ import annotations
 
 import dataclasses
-import gc
 import re
 import struct
 import warnings
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.testing import CUDA, Rig
 from tests.integrations.cupy import (
     programs_arrays,
     programs_kernels,
@@ -36,26 +34,6 @@ KINDS = (
 CALLS, SEED = 10, 5
 REPLAYS = 3
 ON_THE_HOST = {name: each for name, each in PROGRAMS.items() if not each.gpu_only}
-
-
-@pytest.fixture
-def cp():
-    """Return CuPy."""
-    return pytest.importorskip("cupy")
-
-
-@pytest.fixture
-def rt():
-    """Return a runtime on the GPU, leak-checked at the end."""
-    rig = Rig(CUDA)
-    yield rig.runtime
-    # What is caught in a call that cannot be recorded holds arrays, and plans hold
-    # what they work in.
-    gc.collect()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # it may change, says CuPy
-        pytest.importorskip("cupy").fft.config.clear_plan_cache()
-    rig.finish()
 
 
 def _leaves(value):

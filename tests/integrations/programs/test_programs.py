@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-import sapwood as sw
 from tests.integrations.programs import (
     attention,
     functional,
@@ -24,42 +21,21 @@ TRIALS = [trial for kind in KINDS for trial in kind.TRIALS]
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("trial", TRIALS, ids=str)
-def test_replayed(rt, trial, agrees, quietly):
+def test_replayed(trial, replays):
     """All ten calls agree, old results kept; what can be replayed is."""
-    quietly(trial, skips=bool(trial.skips or trial.late or trial.moves))
-    world = agrees(rt, trial.program, "cuda", keeps=False)
-    if trial.skips:
-        assert world.count("replays") == 0
-        assert re.search(trial.skips, "\n".join(world.reasons()))
-    elif not trial.moves:
-        assert world.count("replays") >= 3
-        assert world.count("passed_through") <= bool(trial.late)
-        assert all(re.search(trial.late or "$^", why) for why in world.reasons())
+    replays(trial, least=3, keeps=False)
 
 
 @pytest.mark.deep
-@pytest.mark.usefixtures("capturable")
 @pytest.mark.parametrize("trial", TRIALS, ids=str)
-def test_on_the_host(trial, agrees, quietly):
+def test_on_the_host(trial, passes_on_the_host):
     """Where nothing can be recorded, two runs of a program do the same."""
-    quietly(trial, skips=True)
-    with sw.Runtime("emulated") as rt:
-        world = agrees(rt, trial.program, "cpu", keeps=False)
-    assert world.functions
-    assert world.count("replays") == 0
+    passes_on_the_host(trial, keeps=False)
 
 
 @pytest.mark.deep
-@pytest.mark.usefixtures("capturable")
 @pytest.mark.parametrize("trial", [each for each in TRIALS if not each.reads], ids=str)
-def test_watched(trial, watched, quietly):
+def test_watched(trial, surveyed):
     """Without a GPU: what is to be recorded is, and what is not is refused by name."""
-    quietly(trial)
-    found = watched(trial.program)
-    if trial.skips:
-        assert re.search(trial.skips, str(found.refused))
-        return
-    assert found.refused is None
-    assert re.search(trial.late or "^$", found.late)
-    for seen in found.seen if not trial.moves else ():
+    for seen in surveyed(trial):
         assert sum(each.key and each.result for each in seen.calls) >= 3
