@@ -125,7 +125,7 @@ class Allocator(Serving):
                 finally:
                     self._mode = self._calm
         except BaseException:
-            try:  # noqa: SIM105
+            try:  # noqa: SIM105 - as in `malloc`
                 self._release()
             except RuntimeError:
                 pass
