@@ -183,6 +183,7 @@ def passes_on_the_host(agrees, quietly, capturable):
 
     def passes(trial, *, keeps):
         quietly(trial, skips=True)
+        capturable()
         with sw.Runtime("emulated") as rt:
             world = agrees(rt, trial.program, "cpu", keeps=keeps)
         assert world.functions
@@ -193,15 +194,19 @@ def passes_on_the_host(agrees, quietly, capturable):
 
 @pytest.fixture
 def capturable(torch, monkeypatch):
-    """Have torch's optimizers take parameters anywhere for capturable ones."""
+    """Return what has torch's optimizers take parameters anywhere for capturable."""
     made = torch.optim.Adam, torch.optim.RMSprop, torch.optim.Optimizer
     modules = [import_module(each.__module__) for each in made]
     names = [
         f"_get_{what}_supported_devices" for what in ("capturable", "fused_kernels")
     ]
-    for module, name in product(modules, names):
-        if hasattr(module, name):
-            monkeypatch.setattr(module, name, lambda *_, **__: ["cpu", "meta"])
+
+    def anywhere():
+        for module, name in product(modules, names):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, lambda *_, **__: ["cpu", "meta"])
+
+    return anywhere
 
 
 @pytest.fixture
@@ -241,6 +246,7 @@ def surveyed(watched, quietly, capturable):
 
     def surveyed(trial):
         quietly(trial)
+        capturable()
         found = watched(trial.program)
         if trial.skips:
             assert re.search(trial.skips, str(found.refused))
