@@ -242,7 +242,7 @@ def test_an_ended_stream_is_succeeded_for_what_a_capture_keeps(lazy):
         lazy.driver.destroy_event(event)
         lazy.driver.destroy_stream(gone)
         allocator.forget_stream(gone, heir)
-        # Without `after` it would wait for the device, and so for the stream that is held.
+        # Without `after` it would wait for the device: for the stream that is held.
         allocator.release_pool(POOL, after=[stream])
         assert allocator.malloc(SIZE) != address
     lazy.driver.synchronize_stream(heir)
