@@ -23,6 +23,8 @@ def answers(monkeypatch):
     if hasattr(torch.cuda.Stream, "is_capturing"):
         ask = lambda _: answers[-1]  # noqa: E731
         monkeypatch.setattr(torch.cuda.Stream, "is_capturing", ask)
+    generators = (torch.default_generator,)
+    monkeypatch.setattr(torch.cuda, "default_generators", generators)
     states = torch.cuda.random
     monkeypatch.setattr(states, "_lazy_call", lambda *_, **__: answers.append("set"))
     monkeypatch.setattr(asking, "_noticed", [])
@@ -130,3 +132,30 @@ def test_whoever_sets_a_state_is_refused(answers, way):
     assert answers == [False]
     SETS[way]()
     assert answers == [False, "set"]
+
+
+COMES_BY = {
+    "item": lambda: torch.cuda.default_generators[0].manual_seed(7),
+    "loop": lambda: [each.manual_seed(7) for each in torch.cuda.default_generators],
+}
+
+
+@pytest.mark.usefixtures("answers")
+@pytest.mark.parametrize("way", COMES_BY)
+def test_a_capture_does_not_come_by_default_generators(way):
+    """Their methods set the seed that is set without a word; others come by them."""
+    from sapwood.integrations.torch.asking import generator_of, notice_askers
+
+    notice_askers()
+    with (
+        entered(Session(tolerant=False)),
+        pytest.raises(CaptureError, match="generator is set inside"),
+    ):
+        COMES_BY[way]()
+    with entered(Session(tolerant=True, rehearses=True)):
+        COMES_BY[way]()
+    COMES_BY[way]()
+    with entered(Session(tolerant=False)):
+        found = generator_of(torch.device("cuda", 0))
+    assert found is torch.default_generator
+    assert len(torch.cuda.default_generators) == 1

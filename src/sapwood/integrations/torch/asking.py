@@ -7,14 +7,14 @@ for the device, for example. And random generators are set, which no replay woul
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
 
 from sapwood.tree.session import served
 
-__all__ = ["SEEDED", "capturing", "notice_askers"]
+__all__ = ["SEEDED", "capturing", "generator_of", "notice_askers"]
 
 SEEDED: Final = (
     "a random generator is set inside (manual_seed), which no replay would repeat",
@@ -45,7 +45,13 @@ def notice_askers() -> None:
         if hasattr(stream, "is_capturing"):
             stream.is_capturing = _noticing_of(stream.is_capturing)
         torch.cuda.random._lazy_call = _refusing(torch.cuda.random._lazy_call)
+        torch.cuda.default_generators = _Generators(torch.cuda.default_generators)
         _noticed.append(asked)
+
+
+def generator_of(place: torch.device) -> torch.Generator:
+    """Return the default generator of a GPU; nobody is told."""
+    return tuple.__getitem__(torch.cuda.default_generators, place.index)
 
 
 def _noticing_of(ask: Callable[..., bool]) -> Callable[..., bool]:
@@ -63,11 +69,34 @@ def _refusing(call: Callable[..., None]) -> Callable[..., None]:
     """Return what torch has all states of its generators set by."""
 
     def called(*args: Any, **kwargs: Any) -> None:
-        session = served()
-        # A compiler sets states back in a warm-up; whether the function does it each
-        # time, the capture shows.
-        if session is not None and not session.rehearses:
-            session.refuse(*SEEDED)
+        _refuse_seeds()
         call(*args, **kwargs)
 
     return called
+
+
+class _Generators(tuple[torch.Generator, ...]):
+    """The GPUs' default generators, which captures are not to come by.
+
+    Their methods cannot be replaced. While a capture is on, torch lets `manual_seed`
+    pass that sets the seed which is set, and does nothing: a replay would draw other
+    numbers.
+    """
+
+    __slots__ = ()
+
+    def __getitem__(self, key: Any) -> Any:
+        _refuse_seeds()
+        return super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[torch.Generator]:
+        _refuse_seeds()
+        return super().__iter__()
+
+
+def _refuse_seeds() -> None:
+    session = served()
+    # A compiler sets states back in a warm-up; whether the function does it each time,
+    # the capture shows.
+    if session is not None and not session.rehearses:
+        session.refuse(*SEEDED)

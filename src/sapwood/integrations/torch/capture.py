@@ -17,6 +17,7 @@ import torch
 
 from sapwood.driver.streams import Stream
 from sapwood.errors import CaptureError, DriverError, MisuseError
+from sapwood.integrations.torch.asking import generator_of
 from sapwood.integrations.torch.history import History, lives_of
 from sapwood.integrations.torch.layout import text
 from sapwood.integrations.torch.moments import Moments
@@ -92,7 +93,7 @@ class TorchOwner:
         # Where a collection finds both, it would end their parts in any order.
         self._end = weakref.finalize(self, self._pool.end)
         self._end.atexit = False
-        self._generator = torch.cuda.default_generators[place.index]
+        self._generator = generator_of(place)
         self._history = History(place.index)
         self._moments = self._moments_of(())
         self._known = self._closed = False

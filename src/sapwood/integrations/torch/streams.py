@@ -13,7 +13,7 @@ import torch
 from sapwood.driver.api import CaptureStatus, Driver
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import MisuseError
-from sapwood.integrations.torch.asking import SEEDED, capturing
+from sapwood.integrations.torch.asking import SEEDED, capturing, generator_of
 from sapwood.integrations.torch.modes import Prevailing
 from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.storages import TRAPS, Storages
@@ -184,7 +184,7 @@ class TorchFramework(GuestFramework):
 
     def chance(self) -> Callable[[], object]:
         """Return what sets the device's default generator to where it is now."""
-        generator = torch.cuda.default_generators[self.place.index]
+        generator = generator_of(self.place)
         return partial(generator.set_state, generator.get_state())
 
     def close(self) -> None:
@@ -334,7 +334,7 @@ class TorchFramework(GuestFramework):
 
     def _drawn(self) -> tuple[int, int]:
         """Return the seed of the device's default generator, and how far on it is."""
-        generator = torch.cuda.default_generators[self.place.index]
+        generator = generator_of(self.place)
         return generator.initial_seed(), generator.get_offset()
 
     def _check_drawn(self, watching: Session, before: tuple[int, int]) -> None:
