@@ -646,6 +646,11 @@ def seeds_the_device(x):
     return torch.rand_like(x) + x
 
 
+def seeds_a_generator(x):
+    torch.cuda.default_generators[x.device.index].manual_seed(3)
+    return torch.rand_like(x) + x
+
+
 def forks(x):
     with torch.random.fork_rng():
         torch.manual_seed(5)
@@ -666,7 +671,7 @@ def of_its_own(x):
 
 
 SEEDS = [
-    *(seeds, seeds_the_device, forks, sets_a_state, of_its_own),
+    *(seeds, seeds_the_device, seeds_a_generator, forks, sets_a_state, of_its_own),
 ]
 
 
