@@ -62,10 +62,11 @@ class Framework(Protocol):
         """Give back memory that the framework keeps for later; return how much."""
         ...
 
-    def captured(self) -> bool:
-        """Return whether somebody captures what this thread's current stream is given.
+    def included(self) -> bool:
+        """Return whether what this thread does becomes a part of something of others.
 
-        Asked where this library itself does not.
+        They capture its current stream, or are told of each operation. Asked where this
+        library itself does neither.
         """
         ...
 
@@ -156,7 +157,7 @@ class Plain:
         """Return 0: all memory is the device's."""
         return Size(0)
 
-    def captured(self) -> bool:
+    def included(self) -> bool:
         """Return False: whoever captures does so by this library."""
         return False
 

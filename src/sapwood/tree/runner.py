@@ -109,7 +109,7 @@ class Runner:
         skips = self.skips
         if skips.is_known() and not self.families.nodes and skips.passes(args, kwargs):
             return self.eagerly.plainly(args, kwargs)
-        if self.forest.device.framework.captured():  # it becomes a part of that
+        if self.forest.device.framework.included():  # it becomes a part of that
             return self.target()(*args, **kwargs)
         began = perf_counter_ns()
         try:

@@ -10,12 +10,16 @@ from tests.integrations.programs import (
     gradients,
     hosted,
     inference,
+    latecomers,
     science,
     state,
     training,
 )
 
-KINDS = attention, functional, gradients, hosted, inference, science, state, training
+KINDS = (
+    *(attention, functional, gradients, hosted, inference, latecomers, science),
+    *(state, training),
+)
 TRIALS = [trial for kind in KINDS for trial in kind.TRIALS]
 
 

@@ -154,6 +154,11 @@ CHANGES = {
         torch.use_deterministic_algorithms,
         True,
     ),
+    "is_deterministic_algorithms_warn_only_enabled()": lambda: _set(
+        torch.is_deterministic_algorithms_warn_only_enabled,
+        lambda to: torch.use_deterministic_algorithms(mode=False, warn_only=to),
+        True,
+    ),
 }
 
 

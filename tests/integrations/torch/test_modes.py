@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
+from functools import partial
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 SET = {
     "no_grad": torch.no_grad,
@@ -16,6 +23,163 @@ STRANGE = {
     'is_autocast_enabled("cpu")': lambda: torch.autocast("cpu"),
     "torch's function modes": lambda: torch.device("cpu"),
 }
+
+
+SWITCHES = {
+    "cudnn_sdp_enabled": lambda: _switched(
+        torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp
+    ),
+    "fp16_bf16_reduction": lambda: _switched(
+        torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed,
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp,
+    ),
+    "allow_fp16_accumulation": lambda: _switched(
+        lambda: torch.backends.cuda.matmul.allow_fp16_accumulation,
+        partial(setattr, torch.backends.cuda.matmul, "allow_fp16_accumulation"),
+    ),
+    "fill_uninitialized_memory": lambda: _switched(
+        lambda: torch.utils.deterministic.fill_uninitialized_memory,
+        partial(setattr, torch.utils.deterministic, "fill_uninitialized_memory"),
+    ),
+    "sdp_priority_order": lambda: sdpa_kernel(
+        [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True
+    ),
+    "preferred_blas_library()": lambda: _preferred(
+        torch.backends.cuda.preferred_blas_library, "cublaslt"
+    ),
+    "modes": lambda: torch.device("cpu"),
+}
+
+
+@contextmanager
+def _switched(getter, setter):
+    before = getter()
+    setter(not before)
+    try:
+        yield
+    finally:
+        setter(before)
+
+
+@contextmanager
+def _preferred(prefer, name):
+    if not torch.backends.cuda.is_built():
+        pytest.skip("this torch has no library to prefer")
+    before = prefer()
+    prefer(name)
+    try:
+        yield
+    finally:
+        prefer(before)
+
+
+@pytest.fixture
+def now():
+    """Return what gives the modes of the moment, for keys and as guards ask."""
+    from sapwood.integrations.torch import modes
+
+    modes.notice_settings()
+    return modes.MODES.now, lambda: [get() for get in modes._GETTERS.values()]
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_what_decides_between_kernels_is_guarded(now, switch):
+    """It is another value for keys and guards within, and the very one behind it."""
+    named, asked = now
+    before, guarded = named(), asked()
+    for _ in range(2):
+        with SWITCHES[switch]():
+            within = named()
+            again = asked()
+            assert all(one is other for one, other in zip(again, asked(), strict=True))
+        differs = [each for each in before if within[each] != before[each]]
+        assert any(switch in each for each in differs)
+        assert any(one is not other for one, other in zip(again, guarded, strict=True))
+        assert named() == before
+        assert all(one is other for one, other in zip(guarded, asked(), strict=True))
+
+
+class Counting(TorchDispatchMode):
+    """Counts operations, and passes them on."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        del types
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+class CountingFunctions(TorchFunctionMode):
+    """Counts functions, and passes them on."""
+
+    count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        del types
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+TOOLS = {
+    "operations": Counting,
+    "functions": CountingFunctions,
+    "flops": lambda: FlopCounterMode(display=False),
+}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_tool_that_is_told_of_operations_is_known(now, tool):
+    """Guards fail each time under it, also within a default device, and after it."""
+    from sapwood.integrations.torch.modes import is_told_of_operations
+
+    _, asked = now
+    seen = set()
+    for around in nullcontext(), torch.device("cpu"):
+        with around:
+            assert not is_told_of_operations()
+            with TOOLS[tool]():
+                assert is_told_of_operations()
+                seen |= {asked()[0], asked()[0]}
+            assert not is_told_of_operations()
+    assert len(seen) == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tool", TOOLS)
+def test_tools_are_told_of_every_call(rt, tool):
+    """They count what they count of the plain function; other calls are replays."""
+    weight = torch.randn(8, 8, device="cuda")
+
+    def fn(x):
+        return (x @ weight).relu() + 1
+
+    f, counts = rt.graph(fn), []
+    for ours in (fn, f):
+        for number in range(6):
+            tools = TOOLS[tool]()
+            with tools if number in {1, 3, 5} else nullcontext():
+                y = ours(torch.full((4, 8), float(number), device="cuda"))
+            count = getattr(tools, "count", None)
+            counts.append((count or tools.get_total_flops(), y.tolist()))
+    assert counts[:6] == counts[6:]
+    assert f.stats().replays >= 1
+
+
+@pytest.mark.gpu
+def test_a_default_device_is_guarded(rt):
+    """What is made without naming a device is made on the one that is set."""
+
+    def fn(x):
+        return x + 1, torch.ones(3)
+
+    f, x = rt.graph(fn), torch.ones(3, device="cuda")
+    for _ in range(3):
+        for device in ("cpu", "cuda"):
+            with torch.device(device):
+                for _ in range(3):
+                    assert f(x)[1].device.type == device
+        assert f(x)[1].device.type == "cpu"
 
 
 @pytest.fixture

@@ -116,14 +116,14 @@ class CupyFramework(GuestFramework):
 
     def trim(self) -> Size:
         """Have CuPy's pool give back what it keeps; not while this thread captures."""
-        if self.captured():
+        if self.included():
             return Size(0)
         pool = cupy.get_default_memory_pool()
         before = pool.total_bytes()
         pool.free_all_blocks()
         return Size(before - pool.total_bytes())
 
-    def captured(self) -> bool:
+    def included(self) -> bool:
         """Return whether CuPy's current stream is being captured."""
         return _is_capturing(cupy.cuda.get_current_stream())
 

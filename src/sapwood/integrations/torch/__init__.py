@@ -18,6 +18,7 @@ from sapwood.integrations.torch.asking import notice_askers
 from sapwood.integrations.torch.borrowing import notice_borrowers
 from sapwood.integrations.torch.capture import TorchCaptor
 from sapwood.integrations.torch.constants import Bringing
+from sapwood.integrations.torch.modes import notice_settings
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.device import Device
 from sapwood.tree import session
@@ -37,6 +38,7 @@ def framework(driver: Driver) -> TorchFramework:
     torch.cuda.init()
     notice_borrowers()
     notice_askers()
+    notice_settings()
     return TorchFramework(torch.device("cuda", driver.abilities.ordinal))
 
 

@@ -6,14 +6,19 @@ their values are put together without much ado, and named only where one differs
 
 from __future__ import annotations
 
+import itertools
 import json
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from functools import partial, wraps
 from operator import call
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
+from torch.utils._device import DeviceContext
 from torch.utils.hooks import RemovableHandle
 
 from sapwood.memory.framework import Manner
@@ -21,7 +26,7 @@ from sapwood.tree.ambient.frameworks import declare_opening
 from sapwood.tree.ambient.scope import Opening, Openings, Reach
 from sapwood.tree.ambient.views import View, Way, Witness
 
-__all__ = ["MODES", "Modes", "Prevailing"]
+__all__ = ["MODES", "Modes", "Prevailing", "is_told_of_operations", "notice_settings"]
 
 _C: Final[Any] = torch._C
 
@@ -36,7 +41,100 @@ def _same(getter: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: _interned.setdefault(value := getter(), value)
 
 
+_function_modes, _dispatch_modes = (
+    _C._len_torch_function_stack,
+    _C._len_torch_dispatch_stack,
+)
+_traced: Final[Callable[[], Any]] = _C._get_tracing_state
+_strange: Final = itertools.count()
+
+
+def _contexts() -> tuple[str, ...]:
+    """Return the default devices that are set, as by `torch.device` as a context.
+
+    Under any other mode, and where a call is traced, it is another value each time.
+    """
+    if not (_function_modes() or _dispatch_modes() or _traced()):
+        return ()
+    if is_told_of_operations():
+        return (f"strange {next(_strange)}",)
+    each = map(_C._get_function_stack_at, range(_function_modes()))
+    value = tuple(str(mode.device) for mode in each)
+    found: tuple[str, ...] = _interned.setdefault(value, value)
+    return found
+
+
+def is_told_of_operations() -> bool:
+    """Return whether code of the user's, or of a tool, is told of each operation.
+
+    Such a mode counts them, say, or does something else in their place: a replay would
+    pass it by.
+    """
+    modes = map(_C._get_function_stack_at, range(_function_modes()))
+    return bool(
+        _dispatch_modes()
+        or _traced()
+        or any(type(mode) is not DeviceContext for mode in modes)
+    )
+
+
+_SETTINGS: Final = {
+    "backends.cuda.sdp_priority_order": "sdp_priority_order",
+    "backends.cuda.preferred_blas_library()": "blas_preferred_backend",
+    "backends.cuda.preferred_linalg_library()": "linalg_preferred_backend",
+    "backends.cudnn.depthwise_kernel": "cudnn_depthwise_kernel",
+}
+"""What takes so long to get that it is noted when it is set, by the name of that."""
+
+_noted: Final = SimpleNamespace()
+_noting: Final = threading.Lock()
+
+
+def notice_settings() -> None:
+    """Note what `_SETTINGS` are, and from now on whenever torch's code sets them."""
+    with _noting:
+        for name in _SETTINGS.values():
+            setter = getattr(_C, f"_set_{name}", None)
+            if setter is not None and not hasattr(setter, "__wrapped__"):
+                setattr(_C, f"_set_{name}", _noticing(name, setter))
+                _note(name)
+
+
+def _noticing(name: str, setter: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(setter)
+    def noticing(*args: Any) -> Any:
+        try:
+            return setter(*args)
+        finally:
+            _note(name)
+
+    return noticing
+
+
+def _note(name: str) -> None:
+    setattr(_noted, name, sys.intern(str(getattr(_C, f"_get_{name}")())))
+
+
+_FLAGS: Final = {
+    "backends.cuda.cudnn_sdp_enabled()": "_get_cudnn_sdp_enabled",
+    "backends.cuda.fa3_sdp_enabled()": "_get_fa3_sdp_enabled",
+    "backends.cuda.fp16_bf16_reduction_math_sdp_allowed()": (
+        "_get_math_sdp_allow_fp16_bf16_reduction"
+    ),
+    "backends.cuda.matmul.allow_fp16_accumulation": (
+        "_get_cublas_allow_fp16_accumulation"
+    ),
+    "is_deterministic_algorithms_warn_only_enabled()": (
+        "_get_deterministic_algorithms_warn_only"
+    ),
+    "utils.deterministic.fill_uninitialized_memory": (
+        "_get_deterministic_fill_uninitialized_memory"
+    ),
+}
+"""Flags that not every torch has."""
+
 _GETTERS: Final[dict[str, Callable[[], Any]]] = {
+    "modes": _contexts,
     "is_grad_enabled()": _C.is_grad_enabled,
     "is_inference_mode_enabled()": _C.is_inference_mode_enabled,
     'is_autocast_enabled("cuda")': partial(_C.is_autocast_enabled, "cuda"),
@@ -60,6 +158,12 @@ _GETTERS: Final[dict[str, Callable[[], Any]]] = {
     "backends.cuda.math_sdp_enabled()": _C._get_math_sdp_enabled,
     "is_anomaly_enabled()": _C.is_anomaly_enabled,
     "hooks.registered": partial(getattr, RemovableHandle, "next_id"),
+    **{mode: getattr(_C, name) for mode, name in _FLAGS.items() if hasattr(_C, name)},
+    **{
+        mode: partial(getattr, _noted, name, "")
+        for mode, name in _SETTINGS.items()
+        if hasattr(_C, f"_set_{name}")
+    },
 }
 
 
@@ -174,6 +278,9 @@ _STATE: Final = {
         "backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
     ),
     "deterministic_algorithms": ("are_deterministic_algorithms_enabled()",),
+    "deterministic_algorithms_warn_only": (
+        "is_deterministic_algorithms_warn_only_enabled()",
+    ),
 }
 """What torch's own guard of its state holds, and which modes those are."""
 

@@ -14,7 +14,7 @@ from sapwood.driver.api import CaptureStatus, Driver
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import MisuseError
 from sapwood.integrations.torch.asking import SEEDED, capturing, generator_of
-from sapwood.integrations.torch.modes import Prevailing
+from sapwood.integrations.torch.modes import Prevailing, is_told_of_operations
 from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.storages import TRAPS, Storages
 from sapwood.integrations.torch.watching import Watcher
@@ -178,9 +178,9 @@ class TorchFramework(GuestFramework):
         torch.cuda.empty_cache()
         return Size(before - torch.cuda.memory_reserved(self.place))
 
-    def captured(self) -> bool:
-        """Return whether torch's current stream is being captured."""
-        return capturing()
+    def included(self) -> bool:
+        """Return whether others capture the current stream, or have modes of torch."""
+        return capturing() or is_told_of_operations()
 
     def chance(self) -> Callable[[], object]:
         """Return what sets the device's default generator to where it is now."""
