@@ -178,7 +178,7 @@ class Stopped(Exception):
 
 
 class Likeness(NamedTuple):
-    """What a call has in common with the one before."""
+    """What a call has in common with the last one that looked like it, if any."""
 
     look: bool
     key: bool
@@ -187,17 +187,17 @@ class Likeness(NamedTuple):
 
 @dataclass
 class Seen:
-    """What a function's calls were seen to be, each held against the one before."""
+    """What a function's calls were seen to be, each held against one before."""
 
     calls: list[Likeness] = field(default_factory=list)
-    _last: tuple[Any, Any, Told] = None, None, ()
+    _last: dict[str, tuple[object, Told]] = field(default_factory=dict)
 
     def add(self, look: str, key: object, now: Told) -> None:
         """Note one more call, while what it reads is there."""
-        look_before, key_before, before = self._last
-        alike = look == look_before, key == key_before, agree(now, before)
+        key_before, before = self._last.get(look, (None, ()))
+        alike = look in self._last, key == key_before, agree(now, before)
         self.calls.append(Likeness(*alike))
-        self._last = look, key, now
+        self._last[look] = key, now
 
 
 class Watched(World):

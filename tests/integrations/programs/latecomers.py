@@ -146,7 +146,7 @@ def attention_by_backends_in_turn(w):
     def fn(q, k, v):
         return F.scaled_dot_product_attention(q, k, v)
 
-    f, kept = w.graph(fn), []
+    f, kept = w.graph(fn, reads=torch.backends.cuda.flash_sdp_enabled), []
     for i in range(2 * CALLS):
         chosen = torch.nn.attention.sdpa_kernel(kinds.MATH) if i % 2 else nullcontext()
         with torch.no_grad(), chosen:
