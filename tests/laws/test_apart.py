@@ -178,3 +178,48 @@ def test_around_live_parts(rt):
     for _ in range(5):
         assert np.asarray(f(x)).tobytes() == apart.tobytes()
     assert f.stats().replays == 3
+
+
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("reads", ["ahead", "behind"])
+def test_a_read_that_only_a_capture_meets_around_a_live_part(rt, reads):
+    """It is met by another warm-up: no call ends in it, and live parts run once."""
+    x, seen = some(rt), []
+
+    @sw.eager
+    def note(y):
+        seen.append(float(y[0]))
+
+    def read(y):
+        return y * 2 if not capturing() else y * 2 + 0 * float(y.sum())
+
+    def f(x):
+        y = read(x) if reads == "ahead" else x * 2
+        note(y)
+        return read(y) if reads == "behind" else y * 2
+
+    g, expected = rt.graph(f), np.asarray(x) * 4
+    for _ in range(6):
+        assert np.asarray(g(x)).tobytes() == expected.tobytes()
+    assert len(seen) == 6
+    assert g.stats().replays == g.stats().recordings == 0
+    assert "host" in g.explain()
+
+
+def test_other_work_in_captures_around_a_live_part(rt):
+    """What counts is the work of captures, from the second warm-up on."""
+    x, seen = some(rt), []
+    note = sw.eager(lambda y: seen.append(y.size))
+
+    def f(x):
+        y = otherwise(x)
+        note(y)
+        return otherwise(y)
+
+    g, plain = rt.graph(f), np.asarray(otherwise(otherwise(x))).tobytes()
+    apart = np.asarray(captured(captured(x))).tobytes()
+    found = [np.asarray(g(x)).tobytes() for _ in range(6)]
+    assert found == [plain] + 5 * [apart]
+    assert len(seen) == 6
+    assert g.stats().replays == 3
+    assert g.explain().count("asks whether a capture is on") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import pytest
 
 import sapwood as sw
 from sapwood.memory.framework import Manner
-from sapwood.tree.session import current
 
 
 def replays(f):
@@ -558,7 +558,54 @@ def test_a_live_part_in_a_mode_that_no_replay_sets(rt, monkeypatch):
         assert np.asarray(g(x)).tolist() == [3, 3]
     assert replays(g) > 0
     # The function's own, as it were: nobody is watched before it begins.
-    monkeypatch.setattr(framework, "manner", lambda: _Strange(current() is not None))
-    f(x)
+    own = iter([False, True, True])
+    monkeypatch.setattr(framework, "manner", lambda: _Strange(next(own, True)))
     with pytest.raises(sw.CaptureError, match="has changed the mode"):
         f(x)
+
+
+STRAYS = {
+    "guarded": (lambda state, _: state.update(k=3.0), "was 2.0, is 3.0"),
+    "returns": (lambda _, x: x[1:], "returned"),
+    "raises": (lambda _, __: 1 / 0, "ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize("stray", STRAYS)
+def test_a_call_that_strays_is_the_last_that_is_replayed(rt, stray):
+    """By default that call alone ends by name; all others give what eager ones do."""
+    state, count, (strays, says) = {"k": 2.0}, [0], STRAYS[stray]
+
+    @sw.eager
+    def live(h):
+        count[0] += 1
+        return None if count[0] < 5 else strays(state, h)
+
+    def fn(x):
+        h = x * 2
+        try:
+            live(h)
+        except ZeroDivisionError:
+            return h
+        return h * state["k"]
+
+    f, ended = rt.graph(fn), []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for i in range(10):
+            try:
+                found = np.asarray(f(rt.array(np.full(3, float(i))))).tolist()
+            except sw.CaptureError as error:
+                ended.append((i, str(error)))
+                continue
+            failed = stray == "raises" and i > 4
+            factor = 2 * (1 if failed else state["k"])
+            assert found == [i * factor] * 3
+    ((when, text),) = ended
+    assert when == 4
+    assert says in text
+    assert "has run" in text
+    told = [str(each.message) for each in told]
+    assert len(told) == (stray != "guarded")  # then the value is another one
+    assert all(says in each and "has run" not in each for each in told)
+    assert count[0] == 10

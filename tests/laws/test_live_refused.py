@@ -389,7 +389,7 @@ def test_programs_that_may_be_refused(agree, seed):
     plan = draw(seed)
     plan.options["fullgraph"] = True
     world = agree(rehearse(plan, refused), first="replayed")
-    assert world.count("warmups") > 0
+    assert world.count("warmups") > 0 or refused
 
 
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")

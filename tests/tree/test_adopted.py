@@ -33,6 +33,8 @@ from sapwood.units import Addr, Size
 
 PAGE = Size(1 << 12)
 LENGTH = 2000
+LOST = 77
+"""The length of results that the framework could not let out of a replay."""
 """Of arrays of doubles: about four pages each."""
 
 
@@ -155,8 +157,8 @@ class Owner:
         self.world.device.returns.drain()
         return [(at, size) for at, (size, _) in self.alive.items()]
 
-    def refusal(self, *_):
-        return None
+    def refusal(self, result, _):
+        return self.world.refusal(result)
 
     def instantiate(self):
         return self.world.below.instantiate(self.graph)
@@ -192,6 +194,11 @@ class World:
 
     def rejoin(self):
         self.rejoined += 1
+
+    def refusal(self, result):
+        """As the framework does not let a result of this length go out."""
+        lost = getattr(result, "shape", None) == (LOST,)
+        return sw.CaptureError("it leads back", remedy="Return it") if lost else None
 
     def owner(self, range_, room, stream, *, warm):
         self.asked.append(room)
@@ -484,6 +491,27 @@ def test_who_captures_is_told_whether_the_thread_has_run_the_function(make_world
             assert told == [False] * len(told) != []
             assert f.stats().recordings == 2
         del f, x, y, thread
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+def test_a_result_that_cannot_be_replayed_around_a_live_part(make_world):
+    """It is found out by a warm-up: behind a live part the call could not go on."""
+    seen = []
+    note = sw.eager(lambda y: seen.append(y.size))
+
+    def fn(x):
+        y = x * 2.0
+        note(y)
+        return y + 1.0
+
+    with make_world() as world:
+        f, x = world.runtime.graph(fn), world.runtime.array(np.ones(LOST))
+        for _ in range(4):
+            _same(f(x), np.full(LOST, 3.0))
+        assert "leads back" in f.explain()
+        assert f.stats().recordings == 0
+        assert len(seen) == 4
+        del f, x
 
 
 def _past(x, y, held, noticed):

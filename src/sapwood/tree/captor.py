@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic, sleep
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from sapwood.driver.api import Driver, GraphHandle
 from sapwood.driver.streams import Stream, outside
@@ -43,6 +43,10 @@ class Captor(Protocol):
 
         What is captured has not; but the framework may have prepared something.
         """
+
+    def refusal(self, result: Any) -> CaptureError | None:
+        """Return what would be wrong with the result of what this thread ran last."""
+        ...
 
     def owner(self, range_: Range, room: Size, stream: Stream, *, warm: bool) -> Owner:
         """Return a capture on ``stream`` that allocates from ``room`` of a range.

@@ -59,27 +59,23 @@ class Eagerly:
     ) -> Any:
         """Run a call eagerly and watch what it does; ``before`` surveys it."""
         forest, strict = self.forest, self.options.fullgraph
-        watching = Session(tolerant=not strict, rehearses=True, holds=before.holds)
+        captured = group.warm is not None and group.warm.wants_another
+        watching = Session(
+            tolerant=not strict,
+            rehearses=not captured,
+            as_captured=captured,
+            holds=before.holds,
+        )
         live = Rehearsed(
             watching, forest.adapter, lambda: self._look(args, kwargs), before
         )
         watched = live.run(self.target(), args, kwargs, forest.device)
-        error = watching.unrecordable
-        if error is None and not watching.prepares:
-            error = plain_changes(live.changes)
+        error = self._found(watching, watched, live)
         with forest.device.lock:
             self._lease_loosely(watched, watching)
             group.warm = None
             if error is None and not watching.prepares:
-                group.warm = Warm(
-                    watching.digests(),
-                    watched.stays | live.crossing,
-                    told(watched.result, forest.adapter.is_array),
-                    tuple(watching.breaks),
-                    watching.room,
-                    frozenset(name for name, _ in watching.code),
-                    asks=watching.asks,
-                )
+                group.warm = self._shown(watching, watched, live)
             if error is None:
                 self.diary.warmed_up(call)
             bound = [x.new for x in live.changes if isinstance(x, BoundArray)]
@@ -88,6 +84,30 @@ class Eagerly:
             self.cannot(group, error)
             self.diary.passed_through(call, str(error))
         return watched.result
+
+    def _found(
+        self, watching: Session, watched: Watched, live: Rehearsed
+    ) -> CaptureError | None:
+        """Return what a warm-up found that no replay could repeat."""
+        error, captor = watching.unrecordable, self.forest.captor
+        if error is None and not watching.prepares:
+            error = plain_changes(live.changes)
+        if error is None and watching.breaks and captor is not None:
+            # Found out by a capture, it would be too late: live parts have run.
+            error = captor.refusal(watched.result)
+        return error
+
+    def _shown(self, watching: Session, watched: Watched, live: Rehearsed) -> Warm:
+        return Warm(
+            watching.digests(),
+            watched.stays | live.crossing,
+            told(watched.result, self.forest.adapter.is_array),
+            tuple(watching.breaks),
+            watching.room,
+            frozenset(name for name, _ in watching.code),
+            asks=watching.asks,
+            captured=watching.as_captured,
+        )
 
     def run(
         self,

@@ -44,6 +44,15 @@ class Warm:
         default_factory=lambda: ref(current_thread()), compare=False
     )
 
+    @property
+    def wants_another(self) -> bool:
+        """Whether a capture may meet what this one did not, behind a live part.
+
+        By then parts have run, so that the call can neither go on nor begin anew.
+        Another warm-up, which does the work of a capture, shows it before.
+        """
+        return self.asks and bool(self.breaks) and not self.captured
+
 
 _WASTED: Final = 16
 _TRIED: Final = 64

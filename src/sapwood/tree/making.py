@@ -21,6 +21,7 @@ from sapwood.tree.families import Families, Found
 from sapwood.tree.forest import Forest
 from sapwood.tree.group import Group, Warm
 from sapwood.tree.live.parts import Asked
+from sapwood.tree.live.passed import told_later
 from sapwood.tree.live.record import record_parts
 from sapwood.tree.miss import Why
 from sapwood.tree.node import Node
@@ -180,9 +181,11 @@ class Making:
             order = self._order(call, group, step, before)
             recorded = record_parts(Asked(order, args, kwargs, self.forest, tolerant))
         except CaptureError as error:
-            if not self._may_fail(error):
-                raise
-            return self._failed(error, group)
+            if self._may_fail(error):
+                return self._failed(error, group)
+            if isinstance(error, Midway):
+                self._leave_alone(group, error)
+            raise
         result, made, unfit = recorded
         unfit = unfit or ("" if made.error else self._no_room(group, made.node))
         if made.error is None and not unfit:
@@ -195,6 +198,23 @@ class Making:
         else:
             self.diary.passed_through(call, unfit)
         return (result,)
+
+    def strayed(self, node: Node, error: Midway) -> None:
+        """Remember that a call went another way behind a live part than its recording.
+
+        It ends in that error. Those to come run eagerly, rather than end like it.
+        """
+        if self.options.fullgraph:
+            return
+        with self.forest.device.lock:
+            if node in self.forest.nodes:
+                _, group = self.families.nodes[node]
+                self.forest.fell(node, error.what)
+                self._leave_alone(group, error)
+
+    def _leave_alone(self, group: Group, error: Midway) -> None:
+        if not self.options.fullgraph:
+            self.eagerly.cannot(group, told_later(error))
 
     def _no_room(self, group: Group, node: Node) -> str:
         """Say why there is no room for a node that other calls came before, if so."""

@@ -36,6 +36,7 @@ from sapwood.tree.node import Node
 from sapwood.tree.options import Options
 from sapwood.tree.parameters import Parameters
 from sapwood.tree.preserve import Preserved
+from sapwood.tree.session import Midway
 from sapwood.tree.signature import Call
 from sapwood.tree.skips import Skips, skip_of
 from sapwood.tree.stats import Stats
@@ -179,7 +180,11 @@ class Runner:
             result = self._missed(call, args, kwargs)
             self.diary.ended(began)
             return result
-        result = passage.finish()
+        try:
+            result = passage.finish()
+        except Midway as error:
+            self.making.strayed(found.node, error)
+            raise
         with self.forest.device.lock:
             self.diary.replayed(began, found.node)
             self.encores.learn(call, found)

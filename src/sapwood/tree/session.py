@@ -87,7 +87,7 @@ class Unready(CaptureError):
 
 
 class Midway(CaptureError):
-    """A recording failed when parts of the call had run: it cannot run once more."""
+    """A call cannot go on as recorded when parts of it have run, nor begin anew."""
 
     def anew(self) -> Midway:
         """Return the same error without a traceback."""

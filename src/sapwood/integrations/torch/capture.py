@@ -61,6 +61,21 @@ class TorchCaptor:
         """Have all work to come run after what captures have run on that stream."""
         self._framework.rejoin()
 
+    def refusal(self, result: Any) -> CaptureError | None:
+        """Return what is wrong with a result, of what this thread ran last."""
+        if self._framework.went_back:
+            return None
+        leaves, _ = flatten(result, torch.is_tensor)
+        for leaf in leaves:
+            if torch.is_tensor(leaf) and leaf.requires_grad and not leaf.is_leaf:
+                return CaptureError(
+                    f"the function returns a tensor {text(leaf)} that requires grad, "
+                    "and no replay could send a gradient back through it",
+                    remedy="Call it under torch.no_grad(), return x.detach(), or call "
+                    "backward() inside the graphed function",
+                )
+        return None
+
     def owner(
         self, range_: Range, room: Size, stream: Stream, *, warm: bool
     ) -> TorchOwner:
@@ -276,18 +291,7 @@ class TorchOwner:
                 remedy="Return what torch.autograd.grad(...) gives, or keep the "
                 "tensor in a module or optimizer that the function names",
             )
-        leaves, _ = flatten(result, torch.is_tensor)
-        if self._framework.went_back:
-            return None
-        for leaf in leaves:
-            if torch.is_tensor(leaf) and leaf.requires_grad and not leaf.is_leaf:
-                return CaptureError(
-                    f"the function returns a tensor {text(leaf)} that requires grad, "
-                    "and no replay could send a gradient back through it",
-                    remedy="Call it under torch.no_grad(), return x.detach(), or call "
-                    "backward() inside the graphed function",
-                )
-        return None
+        return TorchCaptor(self._framework).refusal(result)
 
     def _has_new_grad(self, tensor: Any) -> bool:
         return tensor.is_leaf and tensor.grad is not None and self._is_new(tensor.grad)

@@ -2,7 +2,7 @@
 
 All parts are admitted together, when the call begins, and their output pages are kept
 for it until it is over. What live parts may have changed is looked at again before
-each part; where that does not fit any more the call ends with a `CaptureError`.
+each part; where that does not fit any more the call ends with `Midway`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from operator import or_
 from typing import Any
 
 from sapwood.driver.release import Release
-from sapwood.errors import CaptureError
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Array
 from sapwood.tree.admit import explain, rejects, sharing
@@ -29,12 +28,13 @@ from sapwood.tree.live.crossing import (
     returned,
     which_are_one,
 )
-from sapwood.tree.live.passed import RAN, Passed, check_kept
+from sapwood.tree.live.passed import RAN, Passed, changed_by
 from sapwood.tree.miss import Why
 from sapwood.tree.node import Link, Live, Node
 from sapwood.tree.parameters import Parameters
 from sapwood.tree.replay import replay
 from sapwood.tree.roles import Role
+from sapwood.tree.session import Midway
 from sapwood.tree.signature import NONE, Arrays, Call
 from sapwood.units import Mask, Size
 
@@ -134,14 +134,15 @@ class Passage:
         passed = Passed(args, kwargs, adapter, flat=live.flat)
         asked = Passed(self.args, self.kwargs, adapter, flat=self.flat)
         result = _run(live, args, kwargs)
-        if not following.idle:
-            check_kept(asked, live.name)
+        changed = None if following.idle else changed_by(asked, live.name)
+        if changed is not None:
+            raise Midway(changed.what, remedy=changed.remedy)
         carried = carry(self.carried, self._new, [*passed.arrays(), *self._bound])
         got = returned(live.name, result, passed, carried, adapter)
         if got.refused:
-            raise CaptureError(got.refused, remedy=REMEDY)
+            raise Midway(got.refused, remedy=REMEDY)
         if got.key != live.key or got.shared != live.shared:
-            raise CaptureError(
+            raise Midway(
                 f"the live part {live.name} returned {got.text}, and {live.text} when "
                 f"it was recorded{'' if got.text != live.text else ', another array'}; "
                 f"{RAN}",
@@ -171,7 +172,7 @@ class Passage:
             if why is not None:
                 miss = explain(node, why, Mask(0), self.carried, ambient)
         if miss is not None or ambient is None:
-            raise CaptureError(
+            raise Midway(
                 f"after the live part {live.name}, {miss}: what follows was recorded "
                 f"under something else; {RAN}",
                 remedy=_KEPT,
@@ -200,7 +201,7 @@ def _run(live: Live, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Run a live part in the modes that the function would call it in."""
     function = live.held()
     if function is None:
-        raise CaptureError(
+        raise Midway(
             f"the live part {live.name}, or its object, is gone; {RAN}",
             remedy="Keep it alive while the function is in use",
         )
@@ -210,7 +211,7 @@ def _run(live: Live, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     except Exception as error:
         if live.caught is None:
             raise
-        raise CaptureError(
+        raise Midway(
             f"the live part {live.name} raised {error!r} inside a try of the "
             f"function, which no replay runs; {RAN}",
             where=live.caught,

@@ -8,21 +8,21 @@ for the parts to come.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import BuiltinFunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
 from sapwood.errors import CaptureError, MisuseError
 from sapwood.memory.device import Device, routed
-from sapwood.memory.framework import Manner
+from sapwood.memory.framework import Framework, Manner, Plain
 from sapwood.memory.storage import Storage
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.admit import sharing
 from sapwood.tree.ambient import Ambient, Change, Survey
 from sapwood.tree.ambient.sameness import twins
 from sapwood.tree.containers import Identity, constant_key, flatten
-from sapwood.tree.live.passed import RAN, Passed
+from sapwood.tree.live.passed import RAN, Passed, changed_by, told_later
+from sapwood.tree.live.tail import only_returns
 from sapwood.tree.node import Live, Shared
 from sapwood.tree.outputs import Alias, Constant, Held, Output, Outputs, Same, View
 from sapwood.tree.session import Broken, LivePart, Session, entered
@@ -36,11 +36,11 @@ __all__ = [
     "Rehearsed",
     "Returned",
     "carry",
-    "check_manner",
     "check_open",
     "hold_weakly",
     "made_inside",
     "receive",
+    "refuse_manner",
     "returned",
     "shown_places",
     "unlike",
@@ -185,14 +185,12 @@ def _groups(arrays: Arrays) -> Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
     return [((i,), (0,)) for i in range(len(arrays.arrays))]
 
 
-_CONTEXT: Final[Callable[[], AbstractContextManager[object]]] = nullcontext
-
-
 class Rehearsed:
     """Runs a warm-up and the live parts in it, whose writes are their own affair.
 
     ``changes`` are those that recorded parts made, ``crossing`` the allocations, by
-    their order, that were alive when a live part ran.
+    their order, that were alive when a live part ran. What a recording in parts would
+    meet behind a live part, when it is too late, is refused here.
     """
 
     def __init__(
@@ -204,7 +202,9 @@ class Rehearsed:
     ) -> None:
         self._session, self._adapter = session, adapter
         self._look, self._before = look, before
-        self._resting = self._outside = _CONTEXT
+        self._framework: Framework = Plain()
+        self._outside = self._framework.manner()
+        self._asked = Passed((), {}, adapter)
         self.allocations = Allocations()
         self.changes: list[Change] = []
         self.crossing: set[int] = set()
@@ -219,13 +219,15 @@ class Rehearsed:
         """Run a function as a warm-up; its exceptions pass."""
         session = self._session
         session.between = self._between
-        self._resting = device.framework.resting
+        self._framework = device.framework
         self._outside = device.framework.manner()
+        self._asked = Passed(args, kwargs, self._adapter)
         try:
             watched = warm_up(fn, args, kwargs, device, session, self.allocations)
         finally:
             # Else all that was read would live until garbage is collected.
             session.between = None
+            self._asked = Passed((), {}, self._adapter)
         self._settle()
         return watched
 
@@ -233,7 +235,10 @@ class Rehearsed:
         self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a live part."""
-        with self._resting():
+        session, framework = self._session, self._framework
+        refuse_manner(part.name, framework.manner(), self._outside, session)
+        returns = only_returns(warm_up.__code__)
+        with framework.resting():
             with self._outside():
                 self._settle()
             self.crossing |= self.allocations.alive().keys()
@@ -246,9 +251,17 @@ class Rehearsed:
                     self._before = self._look()
             got = returned(part.name, result, passed, NONE, self._adapter)
         if got.refused:
-            self._session.refuse(got.refused, REMEDY)
-        self._session.broken(part, passed.text(), got.kind)
+            self._refuse(CaptureError(got.refused, remedy=REMEDY))
+        changed = None if returns else changed_by(self._asked, part.name)
+        if changed is not None:
+            self._refuse(changed)
+        session.broken(part, passed.text(), got.kind)
         return result
+
+    def _refuse(self, error: CaptureError) -> None:
+        # Where the call goes on, nobody asks what is undone.
+        error = told_later(error) if self._session.tolerant else error
+        self._session.refuse(error.what, error.remedy)
 
     def _settle(self) -> None:
         """Note what was written since the last live part."""
@@ -285,12 +298,12 @@ class Break(NamedTuple):
         )
 
 
-def check_manner(met: Break, outer: Manner, session: Session) -> None:
+def refuse_manner(name: str, manner: Manner, outer: Manner, session: Session) -> None:
     """Refuse a live part under modes that no replay sets; ``outer``: the call's."""
-    strange = met.manner.strange(outer)
+    strange = manner.strange(outer)
     if strange is not None:
         session.refuse(
-            f"the live part {met.part.name} is called where the function has changed "
+            f"the live part {name} is called where the function has changed "
             f"{strange}, which no replay does",
             "Change that inside the live part, or around the function",
         )

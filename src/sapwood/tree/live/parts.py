@@ -35,10 +35,10 @@ from sapwood.tree.live.crossing import (
     Break,
     Returned,
     carry,
-    check_manner,
     hold_weakly,
     made_inside,
     receive,
+    refuse_manner,
     returned,
     shown_places,
     unlike,
@@ -46,7 +46,7 @@ from sapwood.tree.live.crossing import (
     which_are_one,
 )
 from sapwood.tree.live.handlers import caught_at
-from sapwood.tree.live.passed import Passed, check_kept
+from sapwood.tree.live.passed import Passed, changed_by
 from sapwood.tree.live.tail import only_returns
 from sapwood.tree.node import Link, Node
 from sapwood.tree.outputs import Bytes, Outputs, analyse, each_anew
@@ -352,7 +352,7 @@ class Parts:
         run = Capture.run.__code__
         told = Passed(args, kwargs, self.forest.adapter).text()
         met = Break(part, told, framework.manner(), caught_at(run), only_returns(run))
-        check_manner(met, self.outside, self.session)
+        refuse_manner(part.name, met.manner, self.outside, self.session)
         try:
             with framework.resting():
                 graph = capture.pause()
@@ -377,8 +377,9 @@ class Parts:
         passed = Passed(args, kwargs, adapter)
         asked = Passed(self.asked.args, self.asked.kwargs, adapter)
         result, raised = unlocked(self.device, met.part, args, kwargs)
-        if not met.returns:
-            check_kept(asked, met.part.name)
+        changed = None if met.returns else changed_by(asked, met.part.name)
+        if changed is not None:
+            raise changed
         self._carry(met, passed, result, raised)
         return result, raised
 

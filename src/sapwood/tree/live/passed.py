@@ -12,7 +12,7 @@ from sapwood.errors import CaptureError, StaleOutput
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.containers import constant_key, flatten
 
-__all__ = ["RAN", "Passed", "check_kept"]
+__all__ = ["RAN", "Passed", "changed_by", "told_later"]
 
 RAN: Final = "the first part has run, and is not undone"
 
@@ -87,21 +87,28 @@ def _seen(array: Array, adapter: Adapter) -> Hashable:
         return None  # whoever uses it is told so
 
 
-def check_kept(given: Passed, name: str) -> None:
-    """Raise where a live part changed a container that the call itself was passed.
+def changed_by(given: Passed, name: str) -> CaptureError | None:
+    """Return an error where a live part changed what the call itself was passed.
 
     What follows takes its leaves for those that the call began with, as they were.
     """
     if given.reshaped():
-        raise CaptureError(
+        return CaptureError(
             f"the live part {name} gave an array that the graphed function was passed "
             f"another shape or dtype in place, or other memory; {RAN}",
             remedy="Make a view of it, or do so before or after the call",
         )
     if given.changed():
-        raise CaptureError(
+        return CaptureError(
             f"the live part {name} changed a list, dict or dataclass that the graphed "
             f"function was passed, and that it may go on with; {RAN}",
             remedy="Write into the arrays in it, with x[...] = value, or change it "
             "before or after the call",
         )
+    return None
+
+
+def told_later(error: CaptureError) -> CaptureError:
+    """Return an error for calls of which nothing has run."""
+    what = error.what.removesuffix(f"; {RAN}")
+    return CaptureError(what, where=error.where, remedy=error.remedy)
