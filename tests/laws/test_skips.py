@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from sapwood.tree.ambient import Surveyor
 
 SKIP = "ignore::sapwood.GraphSkipWarning"
 
@@ -124,6 +125,71 @@ def test_what_may_be_recorded_later_is(rt):
     assert f.stats().replays > 0
     mode["host"] = True
     assert np.asarray(f(x)).tolist() == [9, 9]
+
+
+KINDS = {
+    "by value": lambda rt, i: (rt.array(np.arange(3.0) + i), i % 2),
+    "alike": lambda rt, i: (rt.array(np.arange(3.0) + i),),
+    "in a dict": lambda rt, i: ({"x": rt.array(np.arange(3.0) + i), "k": i % 2},),
+    "by dtype": lambda rt, i: (rt.array(np.arange(3, dtype="fi"[i % 2] + "4")),),
+}
+
+
+class Switched:
+    """Reads on the host where it is told to, or by what it is passed."""
+
+    def __init__(self):
+        self.reads = False
+
+    def __call__(self, x, reads=None):
+        if isinstance(x, dict):
+            x, reads = x["x"], x["k"]
+        if reads is None:
+            reads = self.reads or str(x.dtype) == "int32"
+        return x * float(x[1]) if reads else x * 2
+
+
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("kind", KINDS)
+def test_skips_and_replays_of_one_function(rt, kind):
+    """Each call that can be replayed is, whatever was skipped, and counted, between."""
+    plain, model = Switched(), Switched()
+    f, skipped = rt.graph(model), 0
+    for i in range(60):
+        if kind == "alike":
+            model.reads = plain.reads = i // 3 % 2 == 1
+        before = f.stats()
+        args = KINDS[kind](rt, i)
+        expected = np.asarray(plain(*args))
+        found, after = f(*args), f.stats()
+        assert np.asarray(found).tobytes() == expected.tobytes()
+        reads = model.reads if kind == "alike" else i % 2 == 1
+        skipped += reads
+        assert after.passed_through == skipped
+        if i > 20:
+            assert after.replays - before.replays == (not reads)
+        del args, found, expected
+
+
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("kind", ["by value", "alike"])
+def test_skips_beside_replays_look_at_nothing(rt, kind, monkeypatch):
+    """What the function reaches is not surveyed again for them."""
+    model = Switched()
+    f = rt.graph(model)
+
+    def call(i):
+        model.reads = kind == "alike" and i % 2 == 1
+        f(*KINDS[kind](rt, i))
+
+    for i in range(40):
+        call(i)
+    surveys = []
+    monkeypatch.setattr(Surveyor, "survey", lambda *_: surveys.append(1))
+    for i in range(41, 141, 2):
+        call(i)
+    assert f.stats().passed_through == 70
+    assert len(surveys) <= 2
 
 
 @pytest.mark.filterwarnings(SKIP)

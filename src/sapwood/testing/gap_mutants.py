@@ -40,6 +40,7 @@ from sapwood.tree.memo import Memo
 from sapwood.tree.outputs import _Known
 from sapwood.tree.replay import order
 from sapwood.tree.runner import Runner
+from sapwood.tree.skips import Skips
 
 __all__ = ["C_MUTANTS", "GAP_MUTANTS", "TORCH_MUTANTS", "TRIED_MUTANTS"]
 
@@ -274,6 +275,30 @@ TRIED_MUTANTS: Final = (
         Making.replay_or_skip,
         "if self.options.fullgraph:",
         "if not self.options.fullgraph:",
+    ),
+    mutant(
+        "recorded calls skipped with those that look like them",
+        Skips.passes,
+        "if beside and self._may_be_recorded(look):",
+        "if False:",
+    ),
+    mutant(
+        "a skip whatever the values",
+        Skips.holds,
+        "if ambient.holds():",
+        "if True:",
+    ),
+    mutant(
+        "a call that strays is replayed again",
+        Making.strayed,
+        "if node in self.forest.nodes:",
+        "if False:",
+    ),
+    mutant(
+        "asking around a live part is not rehearsed",
+        next_step,
+        "or group.warm.wants_another",
+        "or False",
     ),
 )
 """What the suite has caught from the beginning."""

@@ -128,6 +128,9 @@ class Eagerly:
             skips = group.unrecordable or group.failed
         if skips is not None:
             lasts = group.unrecordable is not None
+            if lasts and self.families.nodes and not self.options.donate:
+                guards = before.guards(lambda _: False)
+                self.skips.guard(call.key, args, kwargs, guards, str(skips))
             return self.skip(skips, call, args, kwargs, lasts=lasts)
         again = isinstance(failed, Unready) and not failed.moved
         if again or step.deed is Deed.WARM_UP:

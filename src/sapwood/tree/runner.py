@@ -107,8 +107,8 @@ class Runner:
         """Run one call, however it is best run."""
         if self.forest.device.is_mine():  # by a finaliser, in the middle of another
             return self.target()(*args, **kwargs)
-        skips = self.skips
-        if skips.is_known() and not self.families.nodes and skips.passes(args, kwargs):
+        skips, beside = self.skips, bool(self.families.nodes)
+        if skips.is_known() and skips.passes(args, kwargs, beside=beside):
             return self.eagerly.plainly(args, kwargs)
         if self.forest.device.framework.included():  # it becomes a part of that
             return self.target()(*args, **kwargs)
@@ -177,6 +177,8 @@ class Runner:
         if ran is not None:
             return self.eagerly.skip(ran, call, args, kwargs, lasts=False)
         if passage is None or found is None:
+            if self.skips.holds(call.key):
+                return self.eagerly.plainly(args, kwargs)
             result = self._missed(call, args, kwargs)
             self.diary.ended(began)
             return result
@@ -288,11 +290,13 @@ class Runner:
             if step.deed is Deed.RESTORE:
                 found = self.making.restored(call, group, step, before)
                 if found is not None:
+                    self.skips.recorded(args, kwargs)
                     return self.making.replay(found, call, args, kwargs)
                 step = self.making.decide(group, reasons)
             if step.deed is Deed.RECORD:
                 ran = self.making.record(call, args, kwargs, group, step, before)
         if isinstance(ran, tuple):
+            self.skips.recorded(args, kwargs)
             self.recall.flush()
             return ran[0]
         return self.eagerly.run(step, ran, call, args, kwargs, group, before)

@@ -21,6 +21,7 @@ from sapwood.errors import (
     MisuseError,
     OutOfMemory,
 )
+from sapwood.tree.ambient import Ambient
 from sapwood.tree.options import Options
 from sapwood.tree.session import is_users
 from sapwood.units import size_text
@@ -32,6 +33,9 @@ _ALIKE: Final = 3
 
 _KNOWN: Final = 64
 """How many reasons, and how many looks of calls, are remembered."""
+
+_GUARDED: Final = 4
+"""How many sets of values are remembered for calls with one signature."""
 
 _OTHERS: Final = "other reasons"
 _PLAIN: Final = frozenset({bool, bytes, float, int, str, type(None)})
@@ -81,7 +85,8 @@ class Skips:
 
     ``counts`` are the calls by reason, ``given_up`` why the function is not tried any
     more. ``looks`` are those of calls that were skipped: the reason, how many there
-    were, and at which of them the call is looked at again.
+    were, and at which of them the call is looked at again. Where recorded calls look
+    the same, only what is guarded tells them apart.
     """
 
     def __init__(self, options: Options, is_array: Callable[[object], bool]) -> None:
@@ -90,6 +95,8 @@ class Skips:
         self.given_up: str | None = None
         self._untold: CaptureError | None = None
         self.looks: dict[Hashable, list[Any]] = {}
+        self._recorded: set[Hashable] = set()
+        self._guarded: dict[Hashable, list[tuple[Ambient, str]]] = {}
         self._failed: Counter[str] = Counter()
 
     def failed(self, error: CaptureError, *, hopeless: bool) -> None:
@@ -138,27 +145,76 @@ class Skips:
             self.looks[look] = [reason, 1, 4]
         return known is None
 
+    def recorded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Remember what a call looks like that was recorded."""
+        if len(self._recorded) < _KNOWN:
+            self._recorded.add(self._look(args, kwargs))
+
+    def guard(
+        self,
+        key: Hashable,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        ambient: Ambient,
+        reason: str,
+    ) -> None:
+        """Remember under what calls with this signature cannot be recorded.
+
+        A recorded one may look the same.
+        """
+        plain = [*map(self._is_plain, (*args, *kwargs.values()))]
+        for each in (key, self._look(args, kwargs))[: 1 + all(plain)]:
+            if each in self._guarded or len(self._guarded) < _KNOWN:
+                known = self._guarded.setdefault(each, [])
+                known.insert(0, (ambient, reason))
+                del known[_GUARDED:]
+
+    def holds(self, key: Hashable) -> bool:
+        """Return whether a call with this signature cannot be, and count it then.
+
+        A look is as good as one where all there is in a call shows in it.
+        """
+        for ambient, reason in self._guarded.get(key, ()):
+            if ambient.holds():
+                self.count(reason)
+                return True
+        return False
+
+    def _is_plain(self, value: object) -> bool:
+        return type(value) in _PLAIN or self._is_array(value)
+
     def is_known(self) -> bool:
         """Return whether any call may run eagerly without more ado."""
         return self.given_up is not None or bool(self.looks)
 
-    def passes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Return whether a call runs eagerly without more ado, and count it then."""
-        if self.given_up is not None:
+    def passes(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, beside: bool
+    ) -> bool:
+        """Return whether a call runs eagerly without more ado, and count it then.
+
+        ``beside``: the function has recordings.
+        """
+        if self.given_up is not None and not beside:
             if self._untold is not None:
                 error, self._untold = self._untold, None
                 self.tell(error)
             self.counts[self.given_up] += 1
             return True
-        known = self.looks.get(self._look(args, kwargs))
+        look = self._look(args, kwargs)
+        known = self.looks.get(look)
         if known is None:
             return False
+        if beside and self._may_be_recorded(look):
+            return self.holds(look)
         known[1] += 1
         if known[1] >= known[2]:
             known[2] *= 2
             return False
         self.count(known[0])
         return True
+
+    def _may_be_recorded(self, look: Hashable) -> bool:
+        return look in self._recorded or len(self._recorded) >= _KNOWN
 
     def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
         """Return what a call looks like from afar; unlike calls may look alike."""
@@ -174,9 +230,12 @@ class Skips:
             return cls, len(value)
         try:
             # By number: a class is not kept.
-            return (id(cls), value.shape) if self._is_array(value) else id(cls)
+            if self._is_array(value):
+                array: Any = value
+                return id(cls), array.shape, array.dtype
         except RuntimeError:  # torch's nested tensors have no shape
-            return id(cls)
+            pass
+        return id(cls)
 
 
 def _calling_line() -> tuple[str, int]:
