@@ -25,6 +25,14 @@ STRANGE = {
 }
 
 
+@contextmanager
+def _einsum_left_to_right():
+    if not torch.backends.opt_einsum.is_available():
+        pytest.skip("there is no opt_einsum, and so nothing to choose")
+    with torch.backends.opt_einsum.flags(enabled=False):
+        yield
+
+
 SWITCHES = {
     "cudnn_sdp_enabled": lambda: _switched(
         torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp
@@ -47,6 +55,11 @@ SWITCHES = {
     "preferred_blas_library()": lambda: _preferred(
         torch.backends.cuda.preferred_blas_library, "cublaslt"
     ),
+    "mha.get_fastpath_enabled()": lambda: _switched(
+        torch.backends.mha.get_fastpath_enabled,
+        torch.backends.mha.set_fastpath_enabled,
+    ),
+    "opt_einsum.enabled": _einsum_left_to_right,
     "modes": lambda: torch.device("cpu"),
 }
 
@@ -243,3 +256,49 @@ def test_a_live_part_under_such_modes(rt, name):
         for _ in range(4):
             assert g(x).tolist() == 9
     assert g.stats().replays > 0
+
+
+HOOKS = {
+    "of all modules": lambda _: torch.nn.modules.module.register_module_forward_hook(
+        lambda _, __, y: y * 2
+    ),
+    "of all modules, before": lambda _: (
+        torch.nn.modules.module.register_module_forward_pre_hook(lambda _, __: None)
+    ),
+    "of a module": lambda m: m.register_forward_hook(lambda _, __, y: y * 2),
+    "of a parameter": lambda m: m.weight.register_hook(lambda grad: grad * 2),
+    "of a gradient": lambda m: m.weight.register_post_accumulate_grad_hook(
+        lambda p: p.grad.mul_(2)
+    ),
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_hook_that_goes_is_noticed_as_one_that_comes(adapter_of, hook):
+    """Whatever it is of: what was recorded with it, or without it, is not replayed."""
+    from sapwood.integrations.torch.modes import notice_settings
+    from sapwood.tree.ambient import Surveyor
+
+    notice_settings()
+    module = torch.nn.Linear(3, 3)
+
+    def step(x):
+        loss = module(x).sum()
+        loss.backward()
+        return loss.detach()
+
+    surveyor = Surveyor(lambda: step, adapter_of("cpu"))
+
+    def guards():
+        return surveyor.survey({"x": torch.ones(2, 3)}).guards(lambda _: True)
+
+    without = guards()
+    assert without.holds()
+    handle = HOOKS[hook](module)
+    with_it = guards()
+    assert not without.holds()
+    for _ in range(12):
+        assert with_it.holds()
+    handle.remove()
+    assert not with_it.holds()
+    assert guards().holds()

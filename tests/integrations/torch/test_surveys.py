@@ -217,6 +217,23 @@ def test_what_an_instance_says_instead_of_its_class_is_noticed(look, model):
         assert guards.match() is not None
 
 
+def test_a_step_that_an_optimizer_has_of_its_own_is_noticed(look, model):
+    """Schedulers bind such a one, which calls the class's; and it may be another."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step():
+        optimizer.step()
+
+    plain = look(step).guards(lambda _: True)
+    torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    assert not plain.holds()
+    scheduled = look(step).guards(lambda _: True)
+    for _ in range(12):
+        assert scheduled.holds()
+    optimizer.step = lambda: None
+    assert not scheduled.holds()
+
+
 def test_state_that_an_optimizer_comes_to_have_is_noticed(look, model):
     """State that was not there when an optimizer was looked at is a change."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

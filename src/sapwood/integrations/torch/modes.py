@@ -91,13 +91,29 @@ _noting: Final = threading.Lock()
 
 
 def notice_settings() -> None:
-    """Note what `_SETTINGS` are, and from now on whenever torch's code sets them."""
+    """Note what `_SETTINGS` are, and from now on whenever torch's code sets them.
+
+    Hooks that are removed are counted, too.
+    """
     with _noting:
         for name in _SETTINGS.values():
             setter = getattr(_C, f"_set_{name}", None)
             if setter is not None and not hasattr(setter, "__wrapped__"):
                 setattr(_C, f"_set_{name}", _noticing(name, setter))
                 _note(name)
+        if not hasattr(RemovableHandle.remove, "__wrapped__"):
+            RemovableHandle.remove = _counting(RemovableHandle.remove)
+
+
+def _counting(remove: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Have removals counted, as torch counts what is registered: by the next number."""
+
+    @wraps(remove)
+    def counting(self: Any) -> None:
+        remove(self)
+        RemovableHandle.next_id += 1
+
+    return counting
 
 
 def _noticing(name: str, setter: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,8 +149,18 @@ _FLAGS: Final = {
 }
 """Flags that not every torch has."""
 
+_einsum: Final[Any] = torch.backends.opt_einsum
+
 _GETTERS: Final[dict[str, Callable[[], Any]]] = {
     "modes": _contexts,
+    "backends.mha.get_fastpath_enabled()": partial(
+        getattr, torch.backends.mha, "_is_fastpath_enabled", True
+    ),
+    **{
+        f"backends.opt_einsum.{name}": partial(getattr, _einsum.m, name)
+        for name in ("enabled", "strategy")
+        if _einsum.is_available()
+    },
     "is_grad_enabled()": _C.is_grad_enabled,
     "is_inference_mode_enabled()": _C.is_inference_mode_enabled,
     'is_autocast_enabled("cuda")': partial(_C.is_autocast_enabled, "cuda"),

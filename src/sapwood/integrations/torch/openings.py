@@ -283,12 +283,19 @@ STEPPED: Final = View(
 )
 
 
+_OPENED: Final = {"param_groups", "state"}
+
+
 def _optimizer(value: Any, reach: Reach) -> Openings:
     if owner_of_class(type(value)) == "user":
         yield Opening(views.TYPE)
         wanted = reach.attributes()
         if wanted is not None:
-            yield Opening(views.ATTRIBUTES, wanted - {"param_groups", "state"})
+            yield Opening(views.ATTRIBUTES, wanted - _OPENED)
+    else:
+        # Schedulers bind another `step`, for example.
+        said = (name for name in reach.names if hasattr(type(value), name))
+        yield Opening(views.ATTRIBUTES, frozenset(said) - _OPENED)
     yield Opening(GROUPS)
     yield Opening(STATE)
     yield Opening(STEPPED)
