@@ -73,9 +73,9 @@ def transformers():
     return library
 
 
-def build(name, **options):
-    """Return what builds a model, values from torch's generator."""
-    model, config, sizes = MODELS[name]
+def build(which, **options):
+    """Return what builds a model of `MODELS`, or of a class, a config and sizes."""
+    model, config, sizes = MODELS[which] if isinstance(which, str) else which
 
     def made():
         library = transformers()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integrations.models import language, plain, vision
+from tests.integrations.models import families, language, plain, vision
 
-TRIALS = [*plain.TRIALS, *language.TRIALS, *vision.TRIALS]
+TRIALS = [
+    *(*plain.TRIALS, *language.TRIALS, *vision.TRIALS),
+    *families.TRIALS,
+]
 
 
 @pytest.mark.gpu
