@@ -217,6 +217,87 @@ def test_what_an_instance_says_instead_of_its_class_is_noticed(look, model):
         assert guards.match() is not None
 
 
+FACTOR = 2.0
+
+
+class Scaled(torch.autograd.Function):
+    """An operation whose ways there and back are the user's code."""
+
+    rate = 1.0
+
+    @staticmethod
+    def forward(_, x):
+        return x * FACTOR
+
+    @staticmethod
+    def backward(_, grad):
+        return grad * FACTOR * Scaled.rate
+
+
+class Halved(torch.nn.Module):
+    def forward(self, x):
+        return x * 0.5 * FACTOR
+
+
+def _hooked(module, hook):
+    module.weight.register_hook(hook)
+    return module
+
+
+CALLED = {
+    "a function of autograd's": lambda: lambda x: Scaled.apply(x),
+    "its bound method": lambda: Scaled.apply,
+    "a module made inside": lambda: (
+        lambda x: torch.func.functional_call(Halved(), {}, (x,))
+    ),
+    "a hook of a parameter": lambda: _hooked(
+        torch.nn.Linear(3, 3), lambda grad: grad * FACTOR
+    ),
+}
+
+
+@pytest.mark.parametrize("called", CALLED)
+def test_what_torch_calls_by_itself_is_read(look, monkeypatch, called):
+    """Values that the user's code reads there are guarded, though nobody names it."""
+    fn = CALLED[called]()
+    guards = look(fn).guards(lambda _: True)
+    for _ in range(12):
+        assert guards.holds()
+    monkeypatch.setattr(f"{__name__}.FACTOR", 3.0)
+    assert not guards.holds()
+
+
+@pytest.mark.parametrize("name", ["rate", "forward", "backward"])
+def test_members_of_a_function_of_autograds_are_guarded(look, monkeypatch, name):
+    """They may be bound anew, as those of any class."""
+    fn = CALLED["a function of autograd's"]()
+    guards = look(fn).guards(lambda _: True)
+    assert guards.holds()
+    monkeypatch.setattr(Scaled, name, staticmethod(lambda *_: None))
+    assert not guards.holds()
+
+
+PLACES = {
+    "behind decorators": ("rotary_emb", "attention_scaling", 2.0),
+    "by another function of its package": ("layers.0.self_attn", "is_causal", False),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_a_module_of_a_package_has_is_guarded(look, place):
+    """Its attributes are read by methods as they were written, and by functions."""
+    library = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "vocab_size": 9}
+    config = library.LlamaConfig(num_hidden_layers=1, num_attention_heads=2, **sizes)
+    model = library.LlamaModel(config)
+    guards = look(model).guards(lambda _: True)
+    for _ in range(12):
+        assert guards.holds()
+    path, name, value = PLACES[place]
+    setattr(model.get_submodule(path), name, value)
+    assert not guards.holds()
+
+
 def test_a_step_that_an_optimizer_has_of_its_own_is_noticed(look, model):
     """Schedulers bind such a one, which calls the class's; and it may be another."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -7,7 +7,9 @@ optimizer's groups and its state. Gradients are slots: replays bind them again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from types import FunctionType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -16,6 +18,7 @@ import torch
 from sapwood.tree.ambient import views
 from sapwood.tree.ambient.code import names_of
 from sapwood.tree.ambient.frameworks import (
+    declare_calls,
     declare_front,
     declare_opening,
     declare_opening_of,
@@ -37,6 +40,7 @@ _COMPILED: Final = ("torch._dynamo.eval_frame", "OptimizedModule")
 """The class of modules that were compiled, which is not imported before it is used."""
 
 _ROOTS: Final = (torch.nn.Module, object)
+_PLAIN: Final = {bool, float, int, str, type(None)}
 _HOOKS: Final = (
     "_forward_pre_hooks",
     "_forward_hooks",
@@ -75,7 +79,14 @@ def _store_gradient(module: Any, key: Any, value: Any) -> None:
 
 
 def _hooks(module: Any) -> Sequence[Any]:
-    return [hook for name in _HOOKS for hook in getattr(module, name, {}).values()]
+    """Return the hooks of a module, and those of its parameters' gradients."""
+    of_parameters = (
+        getattr(parameter, name, None)
+        for parameter in module._parameters.values()
+        for name in ("_backward_hooks", "_post_accumulate_grad_hooks")
+    )
+    own = (getattr(module, name, None) for name in _HOOKS)
+    return [hook for held in (*own, *of_parameters) for hook in (held or {}).values()]
 
 
 PARAMETERS: Final = View(
@@ -144,14 +155,31 @@ def _names_of_class(cls: type) -> frozenset[str]:
     if cls not in _named_by:
         _named_by[cls] = frozenset().union(
             *(
-                names_of(member.__code__).attributes
+                names_of(each.__code__).attributes
                 for base in cls.__mro__
                 if base not in _ROOTS
                 for name, member in vars(base).items()
-                if name not in _NOT_RUN and hasattr(member, "__code__")
+                if name not in _NOT_RUN
+                for each in _functions(member)
             )
         )
     return _named_by[cls]
+
+
+def _functions(member: Any) -> Iterator[FunctionType]:
+    """Yield a method as it was written, and all that was put around it."""
+    left, seen = [member], set()
+    while left:
+        each = left.pop()
+        each = getattr(each, "__func__", each)  # of a static or a class method
+        if not isinstance(each, FunctionType) or each in seen:
+            continue
+        seen.add(each)
+        yield each
+        left.append(vars(each).get("__wrapped__"))
+        for cell in each.__closure__ or ():
+            with suppress(ValueError):  # it is empty
+                left.append(cell.cell_contents)
 
 
 def _said_by(cls: type) -> frozenset[str]:
@@ -169,7 +197,7 @@ def _said_by(cls: type) -> frozenset[str]:
 def _module(value: Any, reach: Reach) -> Openings:
     cls, inside = type(value), vars(value)
     reach.names.add("forward")
-    if any(inside.get(name) for name in _HOOKS):
+    if _hooks(value):
         yield Opening(HOOKS)
     if (cls.__module__, cls.__qualname__) == _COMPILED:
         # What it was made of is in there; the rest is the compiler's own affair.
@@ -184,6 +212,8 @@ def _module(value: Any, reach: Reach) -> Openings:
         yield Opening(views.ATTRIBUTES, wanted - _BOOKS)
     else:
         names = _names_of_class(cls) | reach.names | {"forward"}
+        # Functions of its package read what is plain, and are not read themselves.
+        names |= {name for name, each in inside.items() if type(each) in _PLAIN}
         present = frozenset(names & inside.keys() - _BOOKS)
         yield Opening(views.ATTRIBUTES, present | _said_by(cls))
     if users or inside["_parameters"]:
@@ -334,6 +364,11 @@ for _plain in (
 ):
     declare_opening(_plain, _nothing, _alike)
 declare_opening(torch.Generator, _generator, _alike)
+declare_calls(torch.nn.Module, frozenset({"forward"}))
+declare_calls(
+    torch.autograd.Function,
+    frozenset({"backward", "forward", "jvp", "setup_context", "vjp", "vmap"}),
+)
 declare_front("_torchdynamo_orig_callable")
 declare_opening(torch.nn.Module, _module, _deciders)
 declare_opening(torch.optim.Optimizer, _optimizer, _alike)

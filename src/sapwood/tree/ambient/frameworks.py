@@ -14,6 +14,8 @@ __all__ = [
     "Deciders",
     "Declared",
     "behind",
+    "calls_of",
+    "declare_calls",
     "declare_front",
     "declare_opening",
     "declare_opening_of",
@@ -60,6 +62,24 @@ def declare_opening_of(
     """Say the same of a class that is not imported before somebody uses it."""
     _declared_by_name[module, name] = Declared(opened, deciders)
     _found.clear()
+
+
+_called: dict[type, frozenset[str]] = {}
+
+
+def declare_calls(base: type, names: frozenset[str]) -> None:
+    """Say which members of classes derived from one the framework calls by itself.
+
+    No code of the user's names them; what they read is read by whoever has the class.
+    """
+    _called[base] = names
+
+
+def calls_of(cls: type) -> frozenset[str]:
+    """Return the members of a class that a framework calls."""
+    if not _called:
+        return frozenset()
+    return frozenset().union(*(_called.get(base, ()) for base in cls.__mro__))
 
 
 _fronts: set[str] = set()

@@ -18,7 +18,7 @@ from weakref import ReferenceType
 
 from sapwood.tree.ambient import standard, views
 from sapwood.tree.ambient.code import names_of
-from sapwood.tree.ambient.frameworks import opening_of
+from sapwood.tree.ambient.frameworks import calls_of, opening_of
 from sapwood.tree.ambient.natives import (
     LATE,
     NATIVES,
@@ -173,6 +173,7 @@ def _class(value: type, reach: Reach) -> Openings:
         special |= {"__module__", "__doc__"}
     if issubclass(value, Enum):
         special |= _OF_ENUMS
+    special |= calls_of(value)
     yield Opening(views.VARIABLES, OPERATORS.union(special, reach.names))
     yield Opening(views.BASES)
     if owner_of_class(type(value)) == "user":
