@@ -277,6 +277,14 @@ def test_members_of_a_function_of_autograds_are_guarded(look, monkeypatch, name)
     assert not guards.holds()
 
 
+def test_a_module_that_is_compiled_in_place_is_noticed(look, model):
+    """What is called from then on is the compiler's, of other kernels."""
+    guards = look(model).guards(lambda _: True)
+    assert guards.holds()
+    model[0].compile(backend="eager")
+    assert not guards.holds()
+
+
 PLACES = {
     "behind decorators": ("rotary_emb", "attention_scaling", 2.0),
     "by another function of its package": ("layers.0.self_attn", "is_causal", False),

@@ -190,7 +190,7 @@ def _said_by(cls: type) -> frozenset[str]:
             for name in _names_of_class(cls) | {"forward"}
             if not name.startswith("__")
             and any(name in vars(base) for base in cls.__mro__ if base not in _ROOTS)
-        )
+        ).union({"_compiled_call_impl"})
     return _said[cls]
 
 
