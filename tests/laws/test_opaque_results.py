@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 
 import numpy as np
@@ -100,3 +101,31 @@ def test_a_value_that_differs_by_chance_is_still_told_so(rt):
     f = rt.graph(lambda x: (shared, take(), x + 1), fullgraph=True)
     said, _ = _called(f, rt.array(np.ones(3)))
     assert "the result holds" not in said
+
+
+HELD = {
+    "a map": (lambda x: map(np.negative, [x]), next),
+    "a map of what is made": (lambda x: map(np.negative, [x * 2]), next),
+    "a generator": (lambda x: (each * 2 for each in [x]), next),
+    "an iterator": (lambda x: iter([x]), next),
+    "a partial": (lambda x: functools.partial(np.negative, x), lambda made: made()),
+    "a bound method": (lambda x: x.sum, lambda made: made()),
+    "a function": (lambda x: lambda: x * 2, lambda made: made()),
+    "a Pair": (lambda x: Pair(x, 2), lambda made: made.left),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("what", HELD)
+def test_what_an_object_holds_can_be_used(rt, what):
+    """Of whichever call it is: also of the one that was tried to be recorded."""
+    fn, use = HELD[what]
+    f, kept = rt.graph(fn), []
+    for i in range(6):
+        x = np.arange(3.0) + i
+        kept.append((f(rt.array(x)), x))
+        if i % 2:
+            for made, given in kept:
+                found = np.asarray(use(made)).tolist()
+                assert found == np.asarray(use(fn(given))).tolist()
+            kept.clear()

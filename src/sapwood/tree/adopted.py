@@ -23,7 +23,7 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.accounts import outliving, stray
 from sapwood.tree.adapter import Adapter, Array
 from sapwood.tree.ambient import Ambient
-from sapwood.tree.apart import code_of, outcome_of
+from sapwood.tree.apart import code_of, concluded
 from sapwood.tree.build import Drawing, build
 from sapwood.tree.captor import Adopting, Captor, forgotten, lasting, told_of
 from sapwood.tree.containers import flatten
@@ -190,7 +190,7 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     if error is None:
         _check(owner.refusal(captured.result, scene.arrays), outputs, scene, taken)
     marks = adapter.marks(read_by.arrays)
-    outcome = error or outcome_of(order.group.warm, session, outputs)
+    outcome = concluded(error, order.group.warm, session, outputs)
     with unrepeated(outcome):
         node = build(drawing, scene.range, scene.forest.device)
     node.whereabouts.others = () if marks is None else marks[1]

@@ -7,14 +7,19 @@ against the warm-up, but launched once; the next one is held against it.
 
 from __future__ import annotations
 
+from typing import Final
+
 from sapwood.errors import CaptureError
 from sapwood.tree.group import Warm
 from sapwood.tree.objects import agree, first_other
 from sapwood.tree.opaque import made_anew
 from sapwood.tree.outputs import Outputs
 from sapwood.tree.session import Session
+from sapwood.tree.watch import Caught
 
-__all__ = ["check_told", "code_of", "outcome_of"]
+__all__ = ["check_told", "code_of", "concluded", "outcome_of"]
+
+_PLAIN: Final = {bool, bytes, complex, float, int, str, type(None)}
 
 
 def code_of(session: Session) -> frozenset[str]:
@@ -33,6 +38,26 @@ def check_told(warm: Warm | None) -> None:
             remedy="Decide that outside the graphed function, or in one marked with "
             "@sw.eager",
         )
+
+
+def concluded(
+    error: CaptureError | Caught | None,
+    warm: Warm | None,
+    session: Session,
+    outputs: Outputs,
+) -> CaptureError | Caught | Warm | None:
+    """Return an error there was, or else the outcome of a capture that is not run yet.
+
+    Raises it where the result may hold arrays that only the capture had: nobody can
+    take an object apart, and what stood in for an argument is refused from then on.
+    """
+    if error is not None:
+        return error
+    outcome = outcome_of(warm, session, outputs)
+    opaque = any(type(leaf.value) not in _PLAIN for leaf in outputs.plain())
+    if opaque and isinstance(outcome, CaptureError):
+        raise outcome
+    return outcome
 
 
 def outcome_of(

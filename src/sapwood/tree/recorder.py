@@ -19,7 +19,7 @@ from sapwood.tree.ambient import (
     Ambient,
     Slot,
 )
-from sapwood.tree.apart import outcome_of
+from sapwood.tree.apart import concluded
 from sapwood.tree.build import Drawing, build
 from sapwood.tree.confirm import Sketch, confirmed
 from sapwood.tree.containers import flatten
@@ -145,6 +145,7 @@ def _built(
         if captured.error is None:
             check_allocations(outputs, stages, range_, forest)
             recording = repacked(recording, captured, starts, range_, device)
+        outcome = concluded(error, order.group.warm, captured.session, outputs)
         drawing = Drawing(
             plan=order.plan,
             recording=recording,
@@ -157,7 +158,6 @@ def _built(
             ambient_arrays=read_by,
         )
         node = _sketched(order, sketch, build(drawing, range_, device), forest)
-    outcome = error or outcome_of(order.group.warm, captured.session, outputs)
     return Recorded(node, read_by, tuple(change.slot for change in bound), outcome)
 
 
