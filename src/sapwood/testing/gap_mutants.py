@@ -297,7 +297,7 @@ TRIED_MUTANTS: Final = (
     mutant(
         "asking around a live part is not rehearsed",
         next_step,
-        "or group.warm.wants_another",
+        "or group.wants_another",
         "or False",
     ),
 )

@@ -7,19 +7,15 @@ against the warm-up, but launched once; the next one is held against it.
 
 from __future__ import annotations
 
-from typing import Final
-
 from sapwood.errors import CaptureError
 from sapwood.tree.group import Warm
-from sapwood.tree.objects import agree, first_other
+from sapwood.tree.objects import agree, are_others, first_other
 from sapwood.tree.opaque import made_anew
 from sapwood.tree.outputs import Outputs
-from sapwood.tree.session import Session
+from sapwood.tree.session import Session, Unready
 from sapwood.tree.watch import Caught
 
 __all__ = ["check_told", "code_of", "concluded", "outcome_of"]
-
-_PLAIN: Final = {bool, bytes, complex, float, int, str, type(None)}
 
 
 def code_of(session: Session) -> frozenset[str]:
@@ -48,16 +44,18 @@ def concluded(
 ) -> CaptureError | Caught | Warm | None:
     """Return an error there was, or else the outcome of a capture that is not run yet.
 
-    Raises it where the result may hold arrays that only the capture had: nobody can
-    take an object apart, and what stood in for an argument is refused from then on.
+    Raises `CaptureError` where the result holds an object that it made: nobody can take
+    that apart, and if it holds what stood in for an argument, that is refused from then
+    on. `Unready`, where a warm-up that does the work of captures may tell more.
     """
     if error is not None:
         return error
     outcome = outcome_of(warm, session, outputs)
-    opaque = any(type(leaf.value) not in _PLAIN for leaf in outputs.plain())
-    if opaque and isinstance(outcome, CaptureError):
+    if outcome is None or warm is None or not are_others(outputs.told(), warm.told):
+        return outcome
+    if isinstance(outcome, CaptureError):
         raise outcome
-    return outcome
+    raise Unready("an object in the result holds something else in a capture")
 
 
 def outcome_of(

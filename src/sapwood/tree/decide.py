@@ -69,7 +69,7 @@ def next_step(
     skips = group.unrecordable or (None if is_due(group.missing) else group.failed)
     if skips is not None:
         return Step(Deed.PASS_THROUGH, reason=str(skips), skips=skips)
-    if group.archive is None and (group.warm is None or group.warm.wants_another):
+    if group.archive is None and (group.warm is None or group.wants_another):
         return Step(Deed.WARM_UP)
     if group.is_wasteful():
         return Step(Deed.PASS_THROUGH, reason=_WASTEFUL)

@@ -59,7 +59,7 @@ class Eagerly:
     ) -> Any:
         """Run a call eagerly and watch what it does; ``before`` surveys it."""
         forest, strict = self.forest, self.options.fullgraph
-        captured = group.warm is not None and group.warm.wants_another
+        captured = group.wants_another
         watching = Session(
             tolerant=not strict,
             rehearses=not captured,

@@ -44,15 +44,6 @@ class Warm:
         default_factory=lambda: ref(current_thread()), compare=False
     )
 
-    @property
-    def wants_another(self) -> bool:
-        """Whether a capture may meet what this one did not, behind a live part.
-
-        By then parts have run, so that the call can neither go on nor begin anew.
-        Another warm-up, which does the work of a capture, shows it before.
-        """
-        return self.asks and bool(self.breaks) and not self.captured
-
 
 _WASTED: Final = 16
 _TRIED: Final = 64
@@ -86,6 +77,19 @@ class Group:
         self.missing = self.wasted = 0
         self.sketch: Sketch | None = None
         self._in_vain = False
+
+    @property
+    def wants_another(self) -> bool:
+        """Whether another warm-up is to do the work of a capture.
+
+        Where code asks whether one is on, captures may meet what the first did not. If
+        that is behind a live part, or in what an object in the result holds, the call
+        could not go on: parts have run, or nobody can take the object apart.
+        """
+        warm = self.warm
+        if warm is None or not warm.asks or warm.captured:
+            return False
+        return bool(warm.breaks) or self.unready > 0
 
     def saw(
         self,

@@ -30,6 +30,7 @@ __all__ = [
     "ARRAY",
     "Told",
     "agree",
+    "are_others",
     "first_other",
     "fresh",
     "tell",
@@ -151,6 +152,20 @@ def first_other(now: Told, before: Told) -> object | None:
         if isinstance(one, Identity) and not _agrees(one, other):
             return one.target()
     return None
+
+
+def are_others(now: Told, before: Told) -> bool:
+    """Return whether an object is another one than before, or what is bound to one."""
+    return any(
+        _is_object(one) and not _agrees(one, other)
+        for one, other in zip(now, before, strict=False)
+    )
+
+
+def _is_object(key: object) -> bool:
+    return isinstance(key, Identity) or (
+        type(key) is tuple and any(map(_is_object, key))
+    )
 
 
 def _is_unknown(value: Any) -> bool:
