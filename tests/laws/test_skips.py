@@ -171,6 +171,25 @@ def test_skips_and_replays_of_one_function(rt, kind):
         del args, found, expected
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_errors_and_replays_of_one_function(rt, kind):
+    """With ``fullgraph=True`` each call that cannot be recorded raises, and always."""
+    plain, model = Switched(), Switched()
+    f = rt.graph(model, fullgraph=True)
+    for i in range(40):
+        if kind == "alike":
+            model.reads = plain.reads = i // 3 % 2 == 1
+        reads = model.reads if kind == "alike" else i % 2 == 1
+        args = KINDS[kind](rt, i)
+        if reads:
+            with pytest.raises(sw.CaptureError, match="on the host"):
+                f(*args)
+        else:
+            assert np.asarray(f(*args)).tobytes() == np.asarray(plain(*args)).tobytes()
+    assert f.stats().passed_through == 0
+    assert f.stats().replays >= 10
+
+
 @pytest.mark.filterwarnings(SKIP)
 @pytest.mark.parametrize("kind", ["by value", "alike"])
 def test_skips_beside_replays_look_at_nothing(rt, kind, monkeypatch):
