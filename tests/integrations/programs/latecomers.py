@@ -33,13 +33,8 @@ def old_style_weight_norm(w):
     yield from called(w, model, lambda: (w.values(4, 8),))
 
 
-@trial(TRIALS)
-def old_style_weight_norm_trained(w):
-    """What the hook has bound requires grad, and is of the call before."""
-    model = w.model(
-        lambda: nn.Sequential(normed(nn.Linear(8, 16)), nn.ReLU(), nn.Linear(16, 4))
-    )
-    optimizer = adamw(model.parameters())
+def learning(model, optimizer):
+    """Return a step of training."""
 
     def step(x, y):
         optimizer.zero_grad(set_to_none=True)
@@ -48,6 +43,16 @@ def old_style_weight_norm_trained(w):
         optimizer.step()
         return loss.detach()
 
+    return step
+
+
+@trial(TRIALS)
+def old_style_weight_norm_trained(w):
+    """What the hook has bound requires grad, and is of the call before."""
+    model = w.model(
+        lambda: nn.Sequential(normed(nn.Linear(8, 16)), nn.ReLU(), nn.Linear(16, 4))
+    )
+    step = learning(model, adamw(model.parameters()))
     batches = lambda: (w.values(4, 8), w.values(4, 4))  # noqa: E731
     yield from stepped(w, step, batches, lambda: list(model.parameters()))
 
@@ -163,14 +168,7 @@ def groups_with_other_rates(w):
         for layer in (model[0], model[2])
     ]
     optimizer = torch.optim.AdamW(groups, capturable=True)
-
-    def step(x, y):
-        optimizer.zero_grad(set_to_none=True)
-        loss = F.mse_loss(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
+    step = learning(model, optimizer)
     f, kept = w.graph(step, reads=lambda: list(model.parameters())), []
     for i in range(CALLS):
         for number, group in enumerate(optimizer.param_groups):
