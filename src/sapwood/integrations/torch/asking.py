@@ -17,8 +17,11 @@ from sapwood.tree.session import served
 __all__ = ["SEEDED", "capturing", "generator_of", "notice_askers"]
 
 SEEDED: Final = (
-    "a random generator is set inside (manual_seed), which no replay would repeat",
-    "Set it outside the graphed function",
+    (
+        "a random generator is set inside, or its state is read (manual_seed, "
+        "get_rng_state, checkpoint), which no replay would repeat"
+    ),
+    "Do so outside the graphed function; give checkpoint(…) preserve_rng_state=False",
 )
 
 _NAME: Final = "_cuda_isCurrentStreamCapturing"
