@@ -7,16 +7,14 @@ optimizer's groups and its state. Gradients are slots: replays bind them again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
-from types import FunctionType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import torch
 
 from sapwood.tree.ambient import views
-from sapwood.tree.ambient.code import names_of
+from sapwood.tree.ambient.code import functions_of, names_of
 from sapwood.tree.ambient.frameworks import (
     declare_calls,
     declare_front,
@@ -160,26 +158,10 @@ def _names_of_class(cls: type) -> frozenset[str]:
                 if base not in _ROOTS
                 for name, member in vars(base).items()
                 if name not in _NOT_RUN
-                for each in _functions(member)
+                for each in functions_of(member)
             )
         )
     return _named_by[cls]
-
-
-def _functions(member: Any) -> Iterator[FunctionType]:
-    """Yield a method as it was written, and all that was put around it."""
-    left, seen = [member], set()
-    while left:
-        each = left.pop()
-        each = getattr(each, "__func__", each)  # of a static or a class method
-        if not isinstance(each, FunctionType) or each in seen:
-            continue
-        seen.add(each)
-        yield each
-        left.append(vars(each).get("__wrapped__"))
-        for cell in each.__closure__ or ():
-            with suppress(ValueError):  # it is empty
-                left.append(cell.cell_contents)
 
 
 def _said_by(cls: type) -> frozenset[str]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from types import CodeType
+from functools import cached_property, lru_cache
+from types import CodeType, FunctionType
+from typing import Any
 
 from sapwood.tree.ambient import comparing
 from sapwood.tree.ambient.comparing import COMPARING
 
-__all__ = ["Names", "names_of"]
+__all__ = ["Names", "functions_of", "names_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,3 +205,29 @@ def _name_in_call(ops: Sequence[dis.Instruction]) -> str | None:
         and dis.stack_effect(ops[1].opcode, ops[1].arg) == 1
     )
     return name if plain and isinstance(name, str) else None
+
+
+def functions_of(member: object) -> Iterator[FunctionType]:
+    """Yield the functions that a member of a class runs, be it called or read.
+
+    Those are the method as it was written, and what decorators have put around it.
+    """
+    left, seen = [member], set[FunctionType]()
+    while left:
+        each = _plain(left.pop())
+        if not isinstance(each, FunctionType) or each in seen:
+            continue
+        seen.add(each)
+        yield each
+        left.append(vars(each).get("__wrapped__"))
+        for cell in each.__closure__ or ():
+            with suppress(ValueError):  # it is empty
+                left.append(cell.cell_contents)
+
+
+def _plain(member: Any) -> object:
+    if isinstance(member, staticmethod | classmethod):
+        return member.__func__
+    if isinstance(member, property):
+        return member.fget
+    return member.func if isinstance(member, cached_property) else member

@@ -34,7 +34,7 @@ from weakref import (
 )
 
 from sapwood.tree.ambient import standard, views
-from sapwood.tree.ambient.code import names_of
+from sapwood.tree.ambient.code import functions_of, names_of
 from sapwood.tree.ambient.comparing import is_comparing
 from sapwood.tree.ambient.owners import Owner, owner_of_class, owner_of_module
 from sapwood.tree.ambient.scope import ATOMS, Opening, Openings, Reach
@@ -104,7 +104,7 @@ def class_names(cls: type) -> frozenset[str]:
                 for base in cls.__mro__
                 if _is_of_a_package(base)
                 for member in vars(base).values()
-                for function in _functions(member)
+                for function in functions_of(member)
             )
         )
     return _named[cls]
@@ -113,15 +113,6 @@ def class_names(cls: type) -> frozenset[str]:
 def _is_of_a_package(cls: type) -> bool:
     owner = owner_of_class(cls)
     return owner == "installed" or (owner == "standard" and not is_machinery(cls))
-
-
-def _functions(member: object) -> list[FunctionType]:
-    inner: Any = member
-    if isinstance(member, staticmethod | classmethod):
-        inner = member.__func__
-    elif isinstance(member, property):
-        inner = member.fget
-    return [inner] if isinstance(inner, FunctionType) else []
 
 
 def module(value: ModuleType, reach: Reach, owner: Owner) -> Openings:
