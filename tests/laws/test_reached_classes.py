@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import importlib
 import pickle
+import sys
 from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
@@ -166,3 +168,66 @@ def test_a_class_that_is_only_asked_for(rt):
         held.calls += 1
         assert np.asarray(f(rt.array(np.full(3, float(i))))).tolist() == [i] * 3
     assert f.stats().recordings == 1
+
+
+PACKAGE = """
+import functools
+
+
+def wrapping(fn):
+    @functools.wraps(fn)
+    def call(*args):
+        return fn(*args)
+
+    return call
+
+
+def enclosing(fn):
+    return lambda *args: fn(*args)
+
+
+class Wrapped:
+    @wrapping
+    def scaled(self, x):
+        return x * self.factor
+
+
+class Enclosed:
+    @enclosing
+    def scaled(self, x):
+        return x * self.factor
+
+
+class Twice:
+    @wrapping
+    @enclosing
+    def scaled(self, x):
+        return x * self.factor
+
+
+class Read:
+    @property
+    @enclosing
+    def scaled(self):
+        return lambda x: x * self.factor
+"""
+
+
+@pytest.mark.parametrize("name", ["Wrapped", "Enclosed", "Twice", "Read"])
+def test_methods_of_packages_are_read_behind_decorators(
+    rt, tmp_path, monkeypatch, name
+):
+    """What they name is guarded in their objects, though only they name it."""
+    place = tmp_path / "site-packages"
+    place.mkdir()
+    (place / "decorated_package.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.delitem(sys.modules, "decorated_package", raising=False)
+    thing = getattr(importlib.import_module("decorated_package"), name)()
+    thing.factor = 2.0
+    f, x = rt.graph(lambda x: thing.scaled(x)), rt.array(np.arange(3.0))
+    for factor in (2.0, 3.0, 2.0):
+        thing.factor = factor
+        for _ in range(4):
+            assert np.asarray(f(x)).tolist() == (np.arange(3.0) * factor).tolist()
+    assert f.stats().replays >= 4
