@@ -462,3 +462,30 @@ def test_who_forgets_that_others_listen_does_not_forget_who_comes_after(adapter_
         with Watcher(session, storages):
             torch.compile(lambda x: x * 2, backend="eager")(torch.ones(3))
     assert session.prepares
+
+
+_STRICT = """
+import sys, warnings
+from collections import deque
+from types import SimpleNamespace
+import torch
+from sapwood.integrations.torch.adapter import TorchAdapter
+from sapwood.integrations.torch.watching import Watcher
+from sapwood.tree.session import Session
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import torch._inductor.output_code
+
+assert "torch._inductor.cudagraph_trees" not in sys.modules
+warnings.simplefilter("error")
+adapter = TorchAdapter(SimpleNamespace(returns=deque()), torch.device("cpu"))
+with Watcher(Session(tolerant=False), adapter.storages_of):
+    torch.ones(3) + 1
+print("done")
+"""
+
+
+@pytest.mark.deep
+def test_what_torch_warns_of_while_it_is_loaded_is_no_error_of_the_users(new_process):
+    """Where warnings are errors, a call that is watched does not end in torch's own."""
+    assert new_process(_STRICT) == "done\n"

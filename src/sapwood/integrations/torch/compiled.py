@@ -11,11 +11,13 @@ else of torch. Who compiles nothing is not to wait for that.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, lru_cache, wraps
 from importlib import import_module
 from sys import modules
+from types import ModuleType
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
@@ -108,10 +110,17 @@ def _begun(_: Any) -> None:
             each.listener.compiling()
 
 
+def _quietly(name: str) -> ModuleType:
+    """Import a module of torch's; what it warns of then is nothing of the caller's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_module(name)
+
+
 def _begin(ear: _Ear) -> None:
     with _lock:
         if not _replaced and _GRAPHS in modules:
-            graphs, trees = modules[_GRAPHS], import_module(_TREES)
+            graphs, trees = modules[_GRAPHS], modules.get(_TREES) or _quietly(_TREES)
             _replace(graphs.CompiledFxGraph, "__call__", _told)
             _replace(trees.CUDAGraphTreeManager, "_run", _without_graphs)
         _listening.append(ear)
