@@ -229,13 +229,12 @@ class Skips:
         if cls in _SIZED:
             return cls, len(value)
         try:
+            if not self._is_array(value):
+                return id(cls)
             # By number: a class is not kept.
-            if self._is_array(value):
-                array: Any = value
-                return id(cls), array.shape, array.dtype
+            return id(cls), value.shape, value.dtype
         except RuntimeError:  # torch's nested tensors have no shape
-            pass
-        return id(cls)
+            return id(cls)
 
 
 def _calling_line() -> tuple[str, int]:
