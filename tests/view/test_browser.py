@@ -175,6 +175,22 @@ def test_a_click_tells_about_a_recording(shown, snapshot):
         assert f"{argument['name']} {argument['role']}" in told
 
 
+def test_a_row_in_sight_keeps_its_element(shown, make_snapshot):
+    """Scrolling and new sizes do not lose a click that has begun on a row."""
+    page = shown(make_snapshot(200))
+    row = all_of(page, "#list .rows .row")[9]
+    body = one(page, "#list .rows")
+    for change in ("scrollTop = 60", "scrollTop = 0", "style.maxHeight = '300px'"):
+        page.execute_script(f"arguments[0].{change}", body)
+        settled(page)
+        assert row.is_displayed(), change
+    order = [int(r.get_attribute("aria-rowindex")) for r in all_of(body, ".row")]
+    assert order == sorted(order)
+    row.click()
+    assert row.get_attribute("aria-selected") == "true"
+    assert len(all_of(page, "#list [aria-selected='true']")) == 1
+
+
 def test_the_reason_of_a_miss_is_shown_on_click(shown, snapshot):
     """A click opens the calls that missed for a reason, another one call's reasons."""
     page = shown(snapshot)

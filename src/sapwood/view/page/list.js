@@ -3,7 +3,10 @@
 const ROW = 30;
 const STEP = 13;
 
-const list = { root: document.getElementById("list"), rows: [], body: null, sizer: null, heads: new Map() };
+const list = {
+  root: document.getElementById("list"), rows: [], body: null, sizer: null, heads: new Map(),
+  painted: new Map(), // index of a row: its element
+};
 
 function beginList() {
   const heads = COLUMNS.map((column) => {
@@ -28,6 +31,7 @@ function beginList() {
     if (changed.has("function")) relist();
     if (changed.has("recording")) {
       reveal();
+      markChosen();
       paintRows();
     }
   });
@@ -51,21 +55,41 @@ function relist() {
   const all = snapshot.recordings.length;
   const shown = view.words || state.function ? list.rows.length : all;
   fill("found", shown === all ? "" : `${count(shown)} of ${count(all)}`);
+  list.sizer.replaceChildren();
+  list.painted.clear();
+  if (!list.rows.length) {
+    list.sizer.append(make("p", { class: "none" }, all
+      ? "No recording matches. Clear the filter to see all." : "No recordings."));
+  }
   paintRows();
 }
 
+// Rows that stay in sight keep their elements: a click that has begun on one is not lost.
 function paintRows() {
-  const { body, sizer } = list;
+  const { body, sizer, painted } = list;
   const first = Math.max(0, Math.floor(body.scrollTop / ROW) - 6);
   const last = Math.min(list.rows.length, Math.ceil((body.scrollTop + body.clientHeight) / ROW) + 6);
-  sizer.replaceChildren(...list.rows.slice(first, last).map((row, offset) => rowElement(row, first + offset)));
-  if (!list.rows.length) {
-    sizer.replaceChildren(make("p", { class: "none" }, snapshot.recordings.length
-      ? "No recording matches. Clear the filter to see all." : "No recordings."));
+  for (const [index, element] of painted) {
+    if (index >= first && index < last) continue;
+    element.remove();
+    painted.delete(index);
+  }
+  for (let index = last - 1, below = null; index >= first; index -= 1) {
+    if (!painted.has(index)) {
+      painted.set(index, rowElement(list.rows[index], index));
+      sizer.insertBefore(painted.get(index), below);
+    }
+    below = painted.get(index);
   }
   const chosen = document.getElementById(`row-${state.recording}`);
   if (chosen) list.root.setAttribute("aria-activedescendant", chosen.id);
   else list.root.removeAttribute("aria-activedescendant");
+}
+
+function markChosen() {
+  for (const [index, element] of list.painted) {
+    element.setAttribute("aria-selected", String(list.rows[index].recording.id === state.recording));
+  }
 }
 
 function rowElement(row, index) {
