@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sapwood.testing import Rig
+from tests.support.rig import Rig
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sapwood.errors import StoreError
 from sapwood.graphs.codec import decode_recording, encode_recording, expect
 from sapwood.graphs.recording import Kind, RecordedOp, Recording, Relocation
-from sapwood.testing.spoil import places, replaced
+from tests.support.spoil import places, replaced
 
 SYMBOLS = 4
 

@@ -13,7 +13,7 @@ import pytest
 from sapwood.errors import DriverError
 from sapwood.graphs.capture import read_graph
 from sapwood.graphs.exec import Copies, Exec, Staged, link
-from sapwood.testing.tree_mutants import miswritten
+from tests.support.tree_mutants import miswritten
 
 SIZE = 32
 COUNT, PATCHED = 5, 4

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sapwood.errors import InternalError, MisuseError
-from sapwood.testing.faults import every_fault
-from sapwood.testing.tree_mutants import miswritten
 from sapwood.tree.miss import Miss, Why
+from tests.support.faults import every_fault
+from tests.support.tree_mutants import miswritten
 
 
 def test_every_mutant_can_be_made():

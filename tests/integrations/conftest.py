@@ -16,8 +16,8 @@ from types import SimpleNamespace
 import pytest
 
 import sapwood as sw
-from sapwood.testing import Rig
 from sapwood.tree.session import served
+from tests.support.rig import Rig
 
 
 @pytest.fixture

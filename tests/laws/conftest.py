@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.testing import CUDA, INEXACT, VARIANTS, Rig
+from tests.support.rig import CUDA, INEXACT, VARIANTS, Rig
 
 _OUTCOME = pytest.StashKey[bool]()
 

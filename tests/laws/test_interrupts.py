@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.testing.interrupts import interrupted
 from sapwood.uncollected import uncollecting
+from tests.support.interrupts import interrupted
 
 BEFORE = 8
 """Calls until those that come are replays of the quickest kind."""

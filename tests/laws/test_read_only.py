@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sapwood.testing import CUDA
+from tests.support.rig import CUDA
 
 _CALLS = 6
 

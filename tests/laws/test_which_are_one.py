@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.testing import Rig
-from sapwood.testing.tree_mutants import WHICH_MUTANTS
 from sapwood.tree.taking import Order
+from tests.support.rig import Rig
+from tests.support.tree_mutants import WHICH_MUTANTS
 
 
 class State:

@@ -9,10 +9,10 @@ import types
 import numpy as np
 import pytest
 
-from sapwood.testing.tree_mutants import miswritten
 from sapwood.tree.ambient import glance
 from sapwood.tree.ambient.guards import Ambient
 from sapwood.tree.ambient.sameness import Apart
+from tests.support.tree_mutants import miswritten
 
 
 @dataclasses.dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-from sapwood.testing.memory import Allocations
+from tests.support.memory import Allocations
 
 Allocations.TestCase.settings = settings(stateful_step_count=20)
 TestAllocations = Allocations.TestCase

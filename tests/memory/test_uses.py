@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.memory.uses import Uses
-from sapwood.testing.interrupts import interrupted
+from tests.support.interrupts import interrupted
 
 SIZE = 24
 STREAMS = "abc"  # anything that can be told apart

@@ -20,8 +20,8 @@ from reached import CHECKOUT, KEPT, reached
 
 import sapwood
 from sapwood.errors import MisuseError
-from sapwood.testing.c_mutants import CMutant
-from sapwood.testing.faults import every_fault
+from tests.support.c_mutants import CMutant
+from tests.support.faults import every_fault
 
 COLUMNS = ("name", "caught by", "tier", "CPU s", "wall s")
 TESTS = ("--tier", "fast")

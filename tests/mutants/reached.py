@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from touched import FOLDER, ROOT
 
-from sapwood.testing import CUDA, IN_C, INEXACT, VARIANTS
+from tests.support.rig import CUDA, IN_C, INEXACT, VARIANTS
 
 CHECKOUT = ROOT.parent
 KEPT = CHECKOUT / ".cache" / "touched.json"

@@ -24,10 +24,10 @@ def mutants(tmp_path):
     def run(*arguments):
         command = [sys.executable, str(Path(__file__).with_name("command.py"))]
         known = ["--known", str(tmp_path / "known.json"), "--jobs", "2"]
-        source = str(Path(sapwood.__file__).parents[1])
+        paths = [str(Path(sapwood.__file__).parents[1]), str(ROOT)]
         return subprocess.run(
             [*command, *known, *arguments],
-            env=os.environ | {"PYTHONPATH": source},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -10,20 +10,21 @@ from typing import NamedTuple
 
 import pytest
 
-from sapwood.testing import CUDA, VARIANTS, folded, repeats
-from sapwood.testing.caching import Caching, small_caching_device
-from sapwood.testing.caching_mutants import CACHING_MUTANTS
-from sapwood.testing.file_checks import checks_until_caught
-from sapwood.testing.file_mutants import FILE_MUTANTS
-from sapwood.testing.memory import Allocations, small_device
-from sapwood.testing.mutants import FOLD_MUTANTS, MEMORY_MUTANTS
-from sapwood.testing.pinned import PinnedBlocks
-from sapwood.testing.pinned_mutants import PINNED_MUTANTS
-from sapwood.testing.seeded import steps_under, steps_until_caught
-from sapwood.testing.store import Puts
-from sapwood.testing.store_mutants import STORE_MUTANTS
-from sapwood.testing.tree import Calls
-from sapwood.testing.tree_mutants import ENCORE_MUTANTS, TREE_MUTANTS, Mutant
+from tests.support import folded, repeats
+from tests.support.caching import Caching, small_caching_device
+from tests.support.caching_mutants import CACHING_MUTANTS
+from tests.support.file_checks import checks_until_caught
+from tests.support.file_mutants import FILE_MUTANTS
+from tests.support.memory import Allocations, small_device
+from tests.support.mutants import FOLD_MUTANTS, MEMORY_MUTANTS
+from tests.support.pinned import PinnedBlocks
+from tests.support.pinned_mutants import PINNED_MUTANTS
+from tests.support.rig import CUDA, VARIANTS
+from tests.support.seeded import steps_under, steps_until_caught
+from tests.support.store import Puts
+from tests.support.store_mutants import STORE_MUTANTS
+from tests.support.tree import Calls
+from tests.support.tree_mutants import ENCORE_MUTANTS, TREE_MUTANTS, Mutant
 
 pytestmark = pytest.mark.deep
 

@@ -18,8 +18,8 @@ import pytest
 import sapwood as sw
 from sapwood.runtime import graphed
 from sapwood.runtime.graphed import Graphed
-from sapwood.testing import IN_C, Rig
 from sapwood.tree.again import maker
+from tests.support.rig import IN_C, Rig
 
 WAYS = ("C", "Python")
 MANY = 40
@@ -330,11 +330,11 @@ TWICE = """
 import sys
 import numpy as np
 import sapwood as sw
-from sapwood.testing import IN_C, Rig
+from tests.support.rig import IN_C, Rig
 
 def made():
     import sapwood as sw
-    from sapwood.testing import IN_C, Rig
+    from tests.support.rig import IN_C, Rig
     rig = Rig(IN_C)
     f, x = rig.runtime.graph(lambda x: x + 1.0), rig.runtime.array(np.zeros(4))
     for _ in range(40):
@@ -343,7 +343,7 @@ def made():
 
 first = made()
 for name in [*sys.modules]:
-    if name.split(".")[0] == "sapwood":
+    if name.startswith(("sapwood", "tests.support")):
         del sys.modules[name]
 second = made()
 assert type(first[1]) is not type(second[1])
@@ -363,7 +363,8 @@ def test_a_module_that_is_imported_anew_has_a_class_of_its_own():
     """What functions of the one ask is not what those of the other do."""
     if maker() is None:
         pytest.skip("no C compiler here")
-    subprocess.run([sys.executable, "-c", TWICE], check=True, env=dict(os.environ))
+    found = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", TWICE], check=True, env=os.environ | found)
 
 
 def test_all_replays_are_counted(rig):

@@ -13,7 +13,7 @@ import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.events import StoreTrouble
 from sapwood.store import MemoryStore
-from sapwood.testing.inexact import Inexact
+from tests.support.inexact import Inexact
 
 
 def _warned(make):

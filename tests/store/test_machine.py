@@ -6,8 +6,8 @@ import pytest
 from hypothesis import settings
 
 from sapwood.store import DiskStore
-from sapwood.testing.lossy import Crashed, Lossy
-from sapwood.testing.store import Puts
+from tests.support.lossy import Crashed, Lossy
+from tests.support.store import Puts
 
 TestPuts = Puts.TestCase
 TestPuts.settings = settings(stateful_step_count=20)

@@ -25,11 +25,11 @@ from sapwood.memory.device import routed
 from sapwood.memory.fold import Life
 from sapwood.memory.storage import Storage
 from sapwood.memory.validate import validate
-from sapwood.testing import poison_idle
-from sapwood.testing.inexact import Inexact
 from sapwood.tree import adopted, attempts, session
 from sapwood.tree.attempts import record_adopted
 from sapwood.units import Addr, Size
+from tests.support.inexact import Inexact
+from tests.support.rig import poison_idle
 
 PAGE = Size(1 << 12)
 LENGTH = 2000

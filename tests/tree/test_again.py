@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.testing import IN_C, Rig, lending
-from sapwood.testing.c_mutants import AGAIN_MUTANTS
-from sapwood.testing.lending import relook
 from sapwood.tree import again, encore
 from sapwood.tree.again import maker
+from tests.support import lending
+from tests.support.c_mutants import AGAIN_MUTANTS
+from tests.support.lending import relook
+from tests.support.rig import IN_C, Rig
 
 SEEDS = range(4)
 TURNS = 300

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.testing import IN_C, Rig
 from sapwood.tree.again import maker
+from tests.support.rig import IN_C, Rig
 
 LONG = 40
 """Calls after which encores are played in C."""

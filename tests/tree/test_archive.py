@@ -12,9 +12,9 @@ import pytest
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import StoreError
-from sapwood.testing.spoil import places, replaced
 from sapwood.tree.archive.codec import decode, encode
 from sapwood.tree.outputs import Alias, Constant, Fresh, Same, View
+from tests.support.spoil import places, replaced
 
 STATE = SimpleNamespace(h=None)
 

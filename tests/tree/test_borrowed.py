@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from sapwood.memory.storage import Storage
-from sapwood.testing import IN_C, INEXACT, VARIANTS, Rig
 from sapwood.tree.again import maker
 from sapwood.tree.kept import Kept
+from tests.support.rig import IN_C, INEXACT, VARIANTS, Rig
 
 LENGTH = 64
 LATE = ("latest", "random:1", IN_C)

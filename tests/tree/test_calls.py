@@ -9,8 +9,8 @@ import pytest
 from hypothesis import settings
 
 from sapwood.runtime import Runtime
-from sapwood.testing.tree import Calls
 from sapwood.tree import runner
+from tests.support.tree import Calls
 
 Calls.TestCase.settings = settings(stateful_step_count=30)
 TestCalls = Calls.TestCase

@@ -14,9 +14,9 @@ import pytest
 
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
-from sapwood.testing.inexact import Inexact
 from sapwood.tree.roles import Role
 from sapwood.units import Size
+from tests.support.inexact import Inexact
 
 
 @pytest.fixture

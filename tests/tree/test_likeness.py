@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.testing import IN_C, Rig
-from sapwood.testing.lending import relook
 from sapwood.tree import again
 from sapwood.tree.likeness import Likeness
 from sapwood.tree.memo import Memo
 from sapwood.tree.signature import describe
+from tests.support.lending import relook
+from tests.support.rig import IN_C, Rig
 
 
 class Thing:

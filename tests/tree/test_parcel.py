@@ -11,8 +11,8 @@ import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import StoreError
 from sapwood.graphs.sections import split
-from sapwood.testing.spoil import places, replaced
 from sapwood.tree.archive.parcel import Packer, unpack
+from tests.support.spoil import places, replaced
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""Public tools for testing: laws for anyone's programs, drivers and runtimes."""
+"""Made-up lifetimes and traces, to test planners and allocators with."""
 
 from __future__ import annotations
 
-from sapwood.testing.fixtures import CUDA, IN_C, INEXACT, VARIANTS, Rig, poison_idle
+from sapwood.testing.lifetimes import KINDS, PERFECT, make_lifetimes
+from sapwood.testing.traces import FAMILIES, make_trace
 
-__all__ = ["CUDA", "INEXACT", "IN_C", "VARIANTS", "Rig", "poison_idle"]
+__all__ = ["FAMILIES", "KINDS", "PERFECT", "make_lifetimes", "make_trace"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 
-from sapwood.testing.spoil import places
+from tests.support.spoil import places
 
 JUNK = (
     None,

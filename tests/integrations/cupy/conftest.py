@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from sapwood.testing import CUDA, Rig
+from tests.support.rig import CUDA, Rig
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from sapwood import Runtime
-from sapwood.testing.fixtures import encores_at_once
+from tests.support.rig import encores_at_once
 
 
 @pytest.fixture

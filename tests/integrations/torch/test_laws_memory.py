@@ -9,7 +9,7 @@ import pytest
 
 import sapwood as sw
 from sapwood import events
-from sapwood.testing import Rig
+from tests.support.rig import Rig
 
 torch = pytest.importorskip("torch")
 

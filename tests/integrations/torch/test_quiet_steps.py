@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import sapwood  # noqa: E402
 from sapwood import Runtime  # noqa: E402
-from sapwood.testing.fixtures import encores_at_once  # noqa: E402
+from tests.support.rig import encores_at_once  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,11 +7,11 @@ import weakref
 
 import pytest
 
-from sapwood.testing.tree_mutants import miswritten
 from sapwood.tree.ambient import Surveyor, survey
 from sapwood.tree.ambient.reading import Reading
 from sapwood.tree.ambient.steps_in_c import maker
 from sapwood.tree.ambient.trail import Trail
+from tests.support.tree_mutants import miswritten
 
 torch = pytest.importorskip("torch")
 

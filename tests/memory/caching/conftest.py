@@ -50,7 +50,7 @@ class Busy:
 @contextmanager
 def opened(kind="latest", *, settings=DEFAULT, total=TOTAL, page=PAGE):
     """Open a rig on a device of its own; nothing of it may be left at the end."""
-    from sapwood.testing.caching_rig import CachingRig
+    from tests.support.caching_rig import CachingRig
 
     device = Cuda() if kind == "cuda" else Emulated(total, page, kind)
     rig = CachingRig(device, settings, total=total if kind == "cuda" else None)

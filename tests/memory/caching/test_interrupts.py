@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from sapwood.testing.interrupts import interrupted
+from tests.support.interrupts import interrupted
 
 SIZES = 512, 4096, 1024, 512, 9000, 1536
 """What is allocated and partly freed before, so that blocks are cut and merged."""

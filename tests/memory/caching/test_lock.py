@@ -18,8 +18,8 @@ from sapwood.errors import DriverError, InternalError, MisuseError, OutOfMemory
 from sapwood.memory.caching.marking import marking, polling
 from sapwood.memory.caching.settings import DEFAULT
 from sapwood.memory.caching.validate import validate
-from sapwood.testing.caching_rig import recount
-from sapwood.testing.witness import GROWTH
+from tests.support.caching_rig import recount
+from tests.support.witness import GROWTH
 
 MIB = 1 << 20
 CROSSING = DEFAULT.replace(cross_stream_reuse=True)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from sapwood.testing.caching import Caching
+from tests.support.caching import Caching
 
 TestCaching = Caching.TestCase

@@ -38,8 +38,8 @@ from sapwood.memory.caching.shortage.what_if import (
     room,
 )
 from sapwood.memory.caching.validate import validate
-from sapwood.testing.pictures import pictures
 from sapwood.units import Size
+from tests.support.pictures import pictures
 
 SLOW = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 

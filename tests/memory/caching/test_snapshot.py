@@ -14,8 +14,8 @@ from sapwood.memory.caching.export.snapshot import dumps, loads
 from sapwood.memory.caching.picture import DEFAULT_POOL, Picture, PoolPicture
 from sapwood.memory.caching.settings import Settings
 from sapwood.memory.caching.validate import validate
-from sapwood.testing.pictures import pictures
 from sapwood.units import Size
+from tests.support.pictures import pictures
 
 SLOW = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 

@@ -18,8 +18,8 @@ from sapwood.memory.caching.records.statistics import (
 )
 from sapwood.memory.caching.records.summary import summary
 from sapwood.memory.caching.shortage.what_if import reserved
-from sapwood.testing.pictures import pictures
 from sapwood.units import Size, size_text
+from tests.support.pictures import pictures
 
 SLOW = settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 

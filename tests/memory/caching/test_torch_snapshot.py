@@ -24,8 +24,8 @@ from sapwood.memory.caching.export.torch_snapshot import (
 from sapwood.memory.caching.picture import DEFAULT_POOL, Picture
 from sapwood.memory.caching.settings import Settings
 from sapwood.memory.caching.shortage.what_if import reserved
-from sapwood.testing.pictures import pictures
 from sapwood.units import Size
+from tests.support.pictures import pictures
 
 SLOW = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 

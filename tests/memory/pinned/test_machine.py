@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-from sapwood.testing.pinned import PinnedBlocks
+from tests.support.pinned import PinnedBlocks
 
 PinnedBlocks.TestCase.settings = settings(stateful_step_count=30)
 TestPinnedBlocks = PinnedBlocks.TestCase

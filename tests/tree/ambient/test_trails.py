@@ -20,10 +20,10 @@ import weakref
 import numpy as np
 import pytest
 
-from sapwood.testing.seeded import steps_under
-from sapwood.testing.tree_mutants import TRAIL_MUTANTS
 from sapwood.tree.ambient import Surveyor, survey
 from sapwood.tree.ambient.steps_in_c import maker
+from tests.support.seeded import steps_under
+from tests.support.tree_mutants import TRAIL_MUTANTS
 
 SEEDS = (1, 2, 3, 4)
 TURNS = 200

@@ -9,7 +9,7 @@ from sapwood.memory.pinned.intake import Intake
 from sapwood.memory.pinned.live import Live
 from sapwood.memory.pinned.pending import Pending
 from sapwood.memory.pinned.stock import Stock
-from sapwood.testing.tree_mutants import mutant
+from tests.support.tree_mutants import mutant
 
 __all__ = ["PINNED_MUTANTS"]
 
@@ -20,13 +20,13 @@ PINNED_MUTANTS: Final = (
     ),
     mutant(
         "one copy of several waited for",
-        Pending._finish,  # noqa: SLF001 - a fault lies inside
+        Pending._finish,
         "if not wait.freed.waits:",
         "if True:",
     ),
     mutant(
         "events not asked",
-        Pending._is_done,  # noqa: SLF001
+        Pending._is_done,
         "self._driver.query_event(wait.event)",
         "True",
     ),
@@ -51,7 +51,7 @@ PINNED_MUTANTS: Final = (
     ),
     mutant(
         "split without an end",
-        Cache._split,  # noqa: SLF001
+        Cache._split,
         "block.size, block.behind = request.block, tail",
         "block.behind = tail",
     ),

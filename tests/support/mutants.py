@@ -16,8 +16,8 @@ from sapwood.memory.pages import Pages
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.memory.uses import Uses
-from sapwood.testing.tree_mutants import mutant
 from sapwood.tree.leases import Leases
+from tests.support.tree_mutants import mutant
 
 __all__ = ["FOLD_MUTANTS", "MEMORY_MUTANTS"]
 
@@ -77,7 +77,7 @@ MEMORY_MUTANTS: Final = (
     ),
     mutant(
         "page number used twice",
-        Pages._free_numbers,  # noqa: SLF001
+        Pages._free_numbers,
         "(self._numbers >> first) & want",
         "0",
     ),
@@ -86,25 +86,25 @@ MEMORY_MUTANTS: Final = (
 FOLD_MUTANTS: Final = (
     mutant(
         "life ends early",
-        fold._moments,  # noqa: SLF001
+        fold._moments,
         "bisect_left(births, died)",
         "max(bisect_left(births, died) - 1, 0)",
     ),
     mutant(
         "life begins late",
-        fold._moments,  # noqa: SLF001
+        fold._moments,
         "after - bits[born]",
         "after - min(after, 2 * bits[born])",
     ),
     mutant(
         "shared while alive",
-        fold._Room._fitting,  # noqa: SLF001
+        fold._Room._fitting,
         "not slot.alive & alive and",
         "",
     ),
     mutant(
         "only the last is alive",
-        fold._Room._using,  # noqa: SLF001
+        fold._Room._using,
         "slot.alive |= stretch.alive",
         "slot.alive = stretch.alive",
     ),
@@ -139,14 +139,14 @@ FOLD_MUTANTS: Final = (
     mutant("joined whatever it costs", fold.best_fold, "all(map(", "any(map("),
     mutant(
         "opened piece by piece",
-        Range._open,  # noqa: SLF001
+        Range._open,
         "touching(mapped)",
         "mapped",
     ),
     mutant("outputs on scratch", folded, "scratch=not output", "scratch=True"),
     mutant(
         "extent counted by the mapping",
-        Range._map_extent,  # noqa: SLF001
+        Range._map_extent,
         "if not self.mask & extent.mask:",
         "if True:",
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from sapwood.store import disk, entries, evict, files, folder, frame, key
-from sapwood.testing.tree_mutants import mutant
+from tests.support.tree_mutants import mutant
 
 __all__ = ["STORE_MUTANTS"]
 
@@ -31,19 +31,19 @@ STORE_MUTANTS: Final = (
     ),
     mutant(
         "digest of a part unchecked",
-        entries.Entries._parts,  # noqa: SLF001 - a fault lies inside
+        entries.Entries._parts,
         "hashlib.sha256(value).digest() != part.digest or",
         "",
     ),
     mutant(
         "name unchecked",
-        frame._length,  # noqa: SLF001
+        frame._length,
         "if head[_HEADER:] != name.encode() or named",
         "if named",
     ),
     mutant(
         "key component dropped",
-        key._digest,  # noqa: SLF001
+        key._digest,
         "in components:",
         "in tuple(components)[1:]:",
     ),
@@ -55,17 +55,17 @@ STORE_MUTANTS: Final = (
     ),
     mutant(
         "shared blob evicted with its first holder",
-        evict._let_go,  # noqa: SLF001
+        evict._let_go,
         "if not held[blob]",
         "",
     ),
     mutant(
         "manifest of evicted blobs",
-        disk.DiskStore._check_whole,  # noqa: SLF001
+        disk.DiskStore._check_whole,
         "for blob in blobs:",
         "for blob in ():",
     ),
-    mutant("eviction skipped", disk.DiskStore._evict, "not want.must", "True"),  # noqa: SLF001
+    mutant("eviction skipped", disk.DiskStore._evict, "not want.must", "True"),
     mutant(
         "use not noted",
         disk.DiskStore.get,
@@ -74,14 +74,14 @@ STORE_MUTANTS: Final = (
     ),
     mutant(
         "manifest put before its blobs",
-        entries.Entries._put,  # noqa: SLF001
+        entries.Entries._put,
         "manifest.parts:\n",
         "(self.store.put(entry_name(manifest.key.digest), encode_manifest(manifest)), "
         "manifest.parts)[1]:\n",
     ),
     mutant(
         "contents not synced",
-        disk.DiskStore._write,  # noqa: SLF001
+        disk.DiskStore._write,
         "self._files.sync(fd)",
         "pass",
     ),
@@ -105,13 +105,13 @@ STORE_MUTANTS: Final = (
     ),
     mutant(
         "dead writers' files kept",
-        folder._abandoned,  # noqa: SLF001
+        folder._abandoned,
         "return True",
         "return False",
     ),
     mutant(
         "manifest of another key accepted",
-        entries._check_own,  # noqa: SLF001
+        entries._check_own,
         "if entry_name(manifest.key.digest) != name:",
         "if False:",
     ),

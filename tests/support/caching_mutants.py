@@ -25,7 +25,7 @@ from sapwood.memory.caching.serving import Serving
 from sapwood.memory.caching.silo import Silo
 from sapwood.memory.caching.state import State
 from sapwood.memory.caching.waits import Waits
-from sapwood.testing.tree_mutants import Mutant, miswritten, mutant
+from tests.support.tree_mutants import Mutant, miswritten, mutant
 
 __all__ = ["CACHING_MUTANTS"]
 
@@ -126,12 +126,12 @@ CACHING_MUTANTS: Final = (
     _both(
         "emptied without wait",
         (Waits.wait, "driver.synchronize_event(event)", "pass"),
-        (Removal._remove, "if not driver.query_stream(stream):", "if False:"),  # noqa: SLF001
+        (Removal._remove, "if not driver.query_stream(stream):", "if False:"),
     ),
     _both(
         "pages moved under work",
-        (Serving._moved, "if last or silo.stream in over]", "]"),  # noqa: SLF001
-        (Removal._remove, "if not driver.query_stream(stream):", "if False:"),  # noqa: SLF001
+        (Serving._moved, "if last or silo.stream in over]", "]"),
+        (Removal._remove, "if not driver.query_stream(stream):", "if False:"),
     ),
     mutant(
         "undo forgotten",
@@ -141,13 +141,13 @@ CACHING_MUTANTS: Final = (
     ),
     mutant(
         "errands under the lock",
-        Gate._see_through,  # noqa: SLF001
+        Gate._see_through,
         "release(errand.perform, self._state.driver)",
         "self._lock.acquire(), release(errand.perform, self._state.driver)",
     ),
     mutant(
         "asked under the lock",
-        Controls._asked,  # noqa: SLF001
+        Controls._asked,
         "return ",
         "return self._lock.acquire() and ",
     ),
@@ -172,7 +172,7 @@ CACHING_MUTANTS: Final = (
     ),
     mutant(
         "trim says nothing",
-        Rounds._give_back,  # noqa: SLF001
+        Rounds._give_back,
         "return going.freed",
         "return Size(0)",
     ),
@@ -189,7 +189,7 @@ CACHING_MUTANTS: Final = (
     ),
     mutant(
         "counted on the wrong stream",
-        Ledger._scopes,  # noqa: SLF001
+        Ledger._scopes,
         "self._streams[silo.stream],",
         "self._streams[0],",
     ),

@@ -22,8 +22,8 @@ from sapwood.errors import InternalError, MisuseError
 from sapwood.memory.caching.picture import PoolId
 from sapwood.memory.caching.settings import Settings
 from sapwood.memory.pinned import PinnedAllocator
-from sapwood.testing.machine import Machine
 from sapwood.units import Addr, Size
+from tests.support.machine import Machine
 
 __all__ = ["MODES", "PinnedBlocks"]
 

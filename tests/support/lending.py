@@ -167,7 +167,7 @@ class _Looked(NumpyAdapter):
     """
 
     def __init__(self, runtime: Runtime) -> None:
-        device = runtime._forest.device  # noqa: SLF001 - nobody else has business there
+        device = runtime._forest.device
         super().__init__(device)
         self._buffers: dict[str, Any] = {}
         self._device_of = device
@@ -263,5 +263,5 @@ def lend(runtime: Runtime) -> None:
 
     Nothing is patched, as where a framework captures by itself: all is copied.
     """
-    forest = runtime._forest  # noqa: SLF001 - as above
+    forest = runtime._forest
     forest.adapter, forest.patch_from = _Looked(runtime), _NEVER

@@ -11,7 +11,7 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from sapwood.errors import InternalError, SapwoodError
-from sapwood.testing.machine import Machine
+from tests.support.machine import Machine
 
 __all__ = ["steps_under", "steps_until_caught"]
 

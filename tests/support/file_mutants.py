@@ -9,10 +9,10 @@ from typing import Final
 
 from sapwood.graphs import sections
 from sapwood.graphs.relocate import resolve
-from sapwood.testing.tree_mutants import mutant
 from sapwood.tree.archive import codec, naming, restore
 from sapwood.tree.archive.bonds import Finder
 from sapwood.tree.archive.parcel import Parcel
+from tests.support.tree_mutants import mutant
 
 __all__ = ["FILE_MUTANTS"]
 
@@ -32,25 +32,25 @@ FILE_MUTANTS: Final = (
     ),
     mutant(
         "touches not checked",
-        restore._check_bounds,  # noqa: SLF001 - a fault lies inside
+        restore._check_bounds,
         "stray = strays(recording, bounds)",
         "stray = []",
     ),
     mutant(
         "kernels not checked",
-        restore._check_ops,  # noqa: SLF001
+        restore._check_ops,
         "adapter.check_op(op.name, op.params)",
         "pass",
     ),
     mutant(
         "digest unchecked",
-        sections._section,  # noqa: SLF001
+        sections._section,
         "if _digest(text, body) != digest:",
         "if False:",
     ),
     mutant(
         "output outside its storage",
-        codec._output,  # noqa: SLF001
+        codec._output,
         'expect(inside, "an output outside its storage")',
         "pass",
     ),

@@ -26,9 +26,9 @@ from sapwood.memory.caching.picture import (
 from sapwood.memory.caching.records.counters import Account, Counters
 from sapwood.memory.caching.settings import DEFAULT, Settings
 from sapwood.memory.caching.validate import validate
-from sapwood.testing.atlas import Atlas
-from sapwood.testing.witness import Witness
 from sapwood.units import Addr, Size
+from tests.support.atlas import Atlas
+from tests.support.witness import Witness
 
 __all__ = ["CachingRig", "allocated", "fixed_bytes", "recount"]
 
@@ -52,7 +52,7 @@ class CachingRig:
         self.recorded = Recorded(self.faulty)
         self.witness = Witness(self.recorded)
         self.allocator = Allocator(self.witness, settings)
-        self.witness.inside = self.allocator._is_inside  # noqa: SLF001  no user asks
+        self.witness.inside = self.allocator._is_inside
         self.streams: list[StreamHandle] = []
         self.finished = False
 

@@ -19,10 +19,10 @@ from sapwood.driver.layers import Checked, Faulty, Layer, Recorded
 from sapwood.errors import InternalError, SapwoodError
 from sapwood.memory.pages import page_numbers
 from sapwood.runtime import Runtime
-from sapwood.testing.inexact import Inexact
-from sapwood.testing.lending import Lending, lend
-from sapwood.testing.relink import relink
 from sapwood.units import Addr, Size
+from tests.support.inexact import Inexact
+from tests.support.lending import Lending, lend
+from tests.support.relink import relink
 
 __all__ = [
     "CUDA",
@@ -157,7 +157,7 @@ class Rig:
 
 def encores_at_once(runtime: Runtime) -> None:
     """Have recordings replayed as encores from their first replay on."""
-    runtime._forest.encore_from = 1  # noqa: SLF001 - so in tests, which call seldom
+    runtime._forest.encore_from = 1
 
 
 def poison_idle(runtime: Runtime, checked: Checked) -> None:
@@ -166,7 +166,7 @@ def poison_idle(runtime: Runtime, checked: Checked) -> None:
     Whatever a recording expects there from an earlier one, it then finds destroyed.
     ``checked`` is the layer that the runtime's driver calls go through.
     """
-    forest = runtime._forest  # noqa: SLF001 - no user has business with this hook
+    forest = runtime._forest
 
     def poison() -> None:
         idle, page = forest.idle_pages(), checked.abilities.page

@@ -33,7 +33,7 @@ def relink(runtime: Runtime) -> Counter[str]:
     ``"restored"`` are those that went through bytes, ``"kept"`` those that no file
     could hold, by their reason.
     """
-    forest = runtime._forest  # noqa: SLF001 - no user has business with this hook
+    forest = runtime._forest
     outcomes: Counter[str] = Counter()
 
     def recorder(order: Order, forest: Forest) -> Recorded:

@@ -37,7 +37,7 @@ class _Bench:
     """A seed, a folder and a store; runtimes on devices of their own."""
 
     def __init__(self, seed: int, folder: Path) -> None:
-        self.draw = random.Random(seed)  # noqa: S311 - to choose by
+        self.draw = random.Random(seed)
         self.path = folder / "file"
         self.store = MemoryStore(1 << 22)
         self.size = self.draw.randrange(3, 9)

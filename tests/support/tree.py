@@ -32,9 +32,9 @@ from sapwood.driver.layers import Checked, Recorded
 from sapwood.errors import InternalError, OutOfMemory, StaleOutput
 from sapwood.memory.pages import page_numbers
 from sapwood.runtime import Runtime
-from sapwood.testing.fixtures import encores_at_once, poison_idle
-from sapwood.testing.machine import Machine
 from sapwood.units import Mask, Size
+from tests.support.machine import Machine
+from tests.support.rig import encores_at_once, poison_idle
 
 __all__ = ["Calls", "Program", "emulated"]
 
@@ -146,7 +146,7 @@ class Calls(Machine):
             encores_at_once(self.runtime)
         if self.eager_check:
             poison_idle(self.runtime, self.checked)
-        self.forest = self.runtime._forest  # noqa: SLF001 - its laws are checked here
+        self.forest = self.runtime._forest
         self.device = self.forest.device
         self.functions: list[Any] = []
         self.here = Program(self.runtime.array, self._graph)
@@ -379,7 +379,7 @@ class Calls(Machine):
         with self.device.lock:
             self.device.returns.drain()
             leased = Mask(0)
-            for lease in self.forest.leases._held:  # noqa: SLF001 - its law
+            for lease in self.forest.leases._held:
                 leased = Mask(leased | lease.mask)
             scratch = Mask(0)
             for extent in pages.extents:

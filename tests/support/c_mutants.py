@@ -33,7 +33,7 @@ _LOADED: Final[tuple[Any, ...]] = (
     steps_in_c.maker,
     steps_in_c.same,
     library.native_library,
-    graphed._call_in_c,  # noqa: SLF001
+    graphed._call_in_c,
 )
 
 
@@ -126,7 +126,7 @@ class CMutant:
 @contextmanager
 def _anew() -> Iterator[None]:
     """Have libraries looked for anew, now and behind the block."""
-    call, plain = "__call__", graphed._FRONT.plain  # noqa: SLF001
+    call, plain = "__call__", graphed._FRONT.plain
     before = vars(Graphed)[call]
     for each in _LOADED:
         each.cache_clear()

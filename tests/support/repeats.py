@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from sapwood.errors import InternalError
-from sapwood.testing.fixtures import Rig
+from tests.support.rig import Rig
 
 __all__ = ["steps_until_wrong"]
 
@@ -32,7 +32,7 @@ def steps_until_wrong(seed: int, variant: str = "latest") -> int | None:
     """
     rig = Rig(variant)
     try:
-        world = _World(rig, random.Random(seed))  # noqa: S311 - to choose by
+        world = _World(rig, random.Random(seed))
         for turn in range(_TURNS):
             if not world.turn():
                 rig.abandon()

@@ -25,8 +25,8 @@ from sapwood.store.files import Files
 from sapwood.store.folder import KEPT_DAMAGED
 from sapwood.store.frame import frame_size, seal
 from sapwood.store.manifest import blob_name, entry_name
-from sapwood.testing.lossy import Crashed, Lossy
-from sapwood.testing.machine import Machine
+from tests.support.lossy import Crashed, Lossy
+from tests.support.machine import Machine
 
 __all__ = ["Known", "Puts"]
 

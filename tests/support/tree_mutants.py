@@ -62,7 +62,7 @@ def miswritten(function: Callable[..., Any], right: str, wrong: str) -> Iterator
     # With the file and lines of the right code: the function's source can still be had.
     right_code, names = function.__code__, dict(function.__globals__)
     lines = "\n" * (right_code.co_firstlineno - 1) + source.replace(right, wrong)
-    exec(compile(lines, right_code.co_filename, "exec"), names)  # noqa: S102 - our own
+    exec(compile(lines, right_code.co_filename, "exec"), names)
     function.__code__ = names[function.__name__].__code__
     try:
         yield
@@ -86,7 +86,7 @@ TREE_MUTANTS: Final = (
     ),
     mutant(
         "ambient guard dropped",
-        Ambient._tested,  # noqa: SLF001 - where the tests are asked
+        Ambient._tested,
         "if not test.holds(space, things, found):",
         "if not (test.holds(space, things, found) or True):",
     ),
@@ -126,7 +126,7 @@ ENCORE_MUTANTS: Final = (
     ),
     mutant(
         "encore over live pages",
-        Encore._is_free,  # noqa: SLF001
+        Encore._is_free,
         "return not live\n",
         "return True\n",
     ),
@@ -138,7 +138,7 @@ ENCORE_MUTANTS: Final = (
     ),
     mutant(
         "arrays that others bound trusted",
-        Encore._is_there,  # noqa: SLF001
+        Encore._is_there,
         "marks is not None and glance",
         "glance",
     ),
@@ -147,7 +147,7 @@ ENCORE_MUTANTS: Final = (
 TRAIL_MUTANTS: Final = (
     mutant(
         "arrays taken to look as they did",
-        Trail._look_alike,  # noqa: SLF001 - where it is decided
+        Trail._look_alike,
         "!= self.outline.layouts",
         "is None",
     ),
@@ -159,13 +159,13 @@ TRAIL_MUTANTS: Final = (
     ),
     mutant(
         "what may change within trusted",
-        Trail._agree,  # noqa: SLF001
+        Trail._agree,
         "for value, doubt in reading.doubts",
         "for value, doubt in ()",
     ),
     mutant(
         "openings not asked again",
-        Trail._agree,  # noqa: SLF001
+        Trail._agree,
         "for each in self.outline.asked",
         "for each in ()",
     ),
@@ -175,13 +175,13 @@ WHICH_MUTANTS: Final = (
     mutant("asked of no recording", Ambient.are_those, "not (which or nests)", "True"),
     mutant(
         "asked of no encore",
-        Encore._are_those,  # noqa: SLF001
+        Encore._are_those,
         "not which",
         "True",
     ),
     mutant(
         "keys left out",
-        Survey._array_keys,  # noqa: SLF001
+        Survey._array_keys,
         "[] if walk is None",
         "[] if True",
     ),

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import sapwood
 from sapwood.errors import MisuseError
-from sapwood.testing.c_mutants import CMutant
-from sapwood.testing.tree_mutants import Mutant, miswritten
+from tests.support.c_mutants import CMutant
+from tests.support.tree_mutants import Mutant, miswritten
 
 __all__ = ["Fault", "Place", "every_fault"]
 
@@ -82,7 +82,7 @@ def every_fault() -> list[Fault]:
 
 def _listed() -> Iterator[tuple[str, Mutant | CMutant]]:
     here = [str(Path(__file__).parent)]
-    for room in pkgutil.iter_modules(here, "sapwood.testing."):
+    for room in pkgutil.iter_modules(here, "tests.support."):
         if not room.name.endswith("mutants"):
             continue
         module = importlib.import_module(room.name)

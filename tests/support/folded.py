@@ -51,7 +51,7 @@ _Do = Callable[[Checked, dict[Addr, bytearray] | None, int], None]
 
 def steps_until_wrong(seed: int) -> int | None:
     """Return after how many turns something was wrong; None where nothing was."""
-    world = _World(Random(seed))  # noqa: S311 - to choose by
+    world = _World(Random(seed))
     for turn in range(_TURNS):
         try:
             world.turn()

@@ -21,9 +21,9 @@ from sapwood.driver.emulated import Emulated
 from sapwood.errors import DriverError, InternalError, MisuseError, OutOfMemory
 from sapwood.memory.caching.picture import DEFAULT_POOL, Picture, PoolId
 from sapwood.memory.caching.settings import DEFAULT
-from sapwood.testing.caching_rig import CachingRig, allocated, fixed_bytes
-from sapwood.testing.machine import Machine
 from sapwood.units import Addr, Size, align_up
+from tests.support.caching_rig import CachingRig, allocated, fixed_bytes
+from tests.support.machine import Machine
 
 __all__ = ["Caching", "Owned", "small_caching_device"]
 

@@ -33,9 +33,9 @@ from sapwood.memory.range import Range
 from sapwood.memory.snapshot import snapshot
 from sapwood.memory.storage import Storage
 from sapwood.memory.validate import validate
-from sapwood.testing.machine import Machine
 from sapwood.tree.leases import Lease, Leases
 from sapwood.units import Addr, Mask, Size
+from tests.support.machine import Machine
 
 __all__ = ["Allocations", "Held", "Replayed", "small_device"]
 

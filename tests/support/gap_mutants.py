@@ -28,7 +28,6 @@ from sapwood.store import evict
 from sapwood.store.disk import DiskStore
 from sapwood.store.entries import Entries
 from sapwood.store.tiered import Tiered
-from sapwood.testing.tree_mutants import Mutant, mutant
 from sapwood.tree import host_data, objects, program, signature
 from sapwood.tree.admit import rejects
 from sapwood.tree.ambient import checks, guards, restoring
@@ -41,6 +40,7 @@ from sapwood.tree.outputs import _Known
 from sapwood.tree.replay import order
 from sapwood.tree.runner import Runner
 from sapwood.tree.skips import Skips
+from tests.support.tree_mutants import Mutant, mutant
 
 __all__ = ["C_MUTANTS", "GAP_MUTANTS", "TORCH_MUTANTS", "TRIED_MUTANTS"]
 
@@ -82,13 +82,13 @@ GAP_MUTANTS: Final = (
     mutant("outermost route ended", Pools.end, "[-1]", "[0]"),
     mutant(
         "manifest older than its blobs",
-        Entries._load,  # noqa: SLF001
+        Entries._load,
         "self.store.get(name)  # used",
         "# used",
     ),
     mutant(
         "view before its array",
-        restore._check_view,  # noqa: SLF001
+        restore._check_view,
         "at + lo < storage.address or",
         "",
     ),
@@ -100,7 +100,7 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "class of a second object not asked",
-        guards._check,  # noqa: SLF001
+        guards._check,
         "type(walk.nodes[inside.node].value), {}",
         "None, {}",
     ),
@@ -137,7 +137,7 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "gone is none",
-        checks._are,  # noqa: SLF001
+        checks._are,
         "and all(\n        map(is_not, values, _NONE)\n    )",
         "",
     ),
@@ -166,7 +166,7 @@ GAP_MUTANTS: Final = (
     mutant("replays by C uncounted", Runtime.stats, "self._forest.settle()", "pass"),
     mutant(
         "readers alone are no change",
-        Storage._used,  # noqa: SLF001
+        Storage._used,
         "any(other is not stream for other in self._ordered())",
         "self.writer is not None and self.writer is not stream",
     ),
@@ -184,7 +184,7 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "contents of another name kept",
-        Entries._parts,  # noqa: SLF001
+        Entries._parts,
         "self._forget(part.blob)",
         "pass",
     ),
@@ -212,7 +212,7 @@ TRIED_MUTANTS: Final = (
     ),
     mutant(
         "evicted though used meanwhile",
-        DiskStore._removed,  # noqa: SLF001
+        DiskStore._removed,
         "!= item.used",
         "is None",
     ),
@@ -224,13 +224,13 @@ TRIED_MUTANTS: Final = (
     ),
     mutant(
         "moved argument of another layout",
-        Memo._moved,  # noqa: SLF001
+        Memo._moved,
         "if seen is None or seen[0] != layouts[k]:",
         "if seen is None:",
     ),
     mutant(
         "offsets in a shared storage forgotten",
-        signature._grouped,  # noqa: SLF001
+        signature._grouped,
         "[low - first for low in places]",
         "[0 for low in places]",
     ),
@@ -242,31 +242,31 @@ TRIED_MUTANTS: Final = (
     ),
     mutant(
         "an object that was there made anew",
-        objects._is_unknown,  # noqa: SLF001
+        objects._is_unknown,
         "not weakref.getweakrefcount(value)",
         "True",
     ),
     mutant(
         "what is set stays where a call is broken off",
-        Runner._described,  # noqa: SLF001
+        Runner._described,
         "surroundings.restore()",
         "pass",
     ),
     mutant(
         "the recording that is played gives way",
-        program._room_beside,  # noqa: SLF001
+        program._room_beside,
         "forest.busy.add(node)",
         "pass",
     ),
     mutant(
         "large host arrays as constants",
-        host_data._is_guarded,  # noqa: SLF001
+        host_data._is_guarded,
         "value.nbytes <= BYTES",
         "value.nbytes > 0",
     ),
     mutant(
         "context variables not put back",
-        restoring._kept_variables,  # noqa: SLF001
+        restoring._kept_variables,
         "variable.set(old)",
         "pass",
     ),

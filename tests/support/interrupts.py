@@ -14,11 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+import sapwood
+
 __all__ = ["interrupted"]
 
-_ROOT: Final = str(Path(__file__).parents[1])
+_ROOT: Final = str(Path(sapwood.__file__).parent)
 _DEVICE: Final = f"{_ROOT}/driver/emulated"
-_TESTING: Final = f"{_ROOT}/testing"
 _LOOKED: Final = {
     dis.opmap[name]
     for name in ("RESUME", "JUMP_BACKWARD", "CALL", "CALL_FUNCTION_EX", "CALL_KW")
@@ -37,7 +38,7 @@ def interrupted(call: Callable[[], object], at: int, within: str = "") -> str | 
     collects, traced = gc.isenabled(), sys.gettrace()
     gc.disable()
     # CPython 3.12 tells of opcodes if any frame had asked when tracing began.
-    sys._getframe().f_trace_opcodes = True  # noqa: SLF001 - made for this
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(tracer.called)
     try:
         call()
@@ -69,8 +70,6 @@ class _Tracer:
         if name.startswith(_DEVICE):
             self._emulated, frame.f_trace_lines = True, False
             return self._within
-        if name.startswith(_TESTING):
-            return None
         frame.f_trace_opcodes = True
         if self._paths and name.endswith(self._paths):
             # No event tells of the look where it begins. A finaliser that is
