@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 import sapwood as sw
-from sapwood.cli import digits
-from sapwood.cli.training import BATCH, Training, places, step_seconds
+from examples.digits import program as digits
+from examples.digits.training import BATCH, Training, places, step_seconds
 from sapwood.driver.api import ExecHandle, StreamHandle
 from sapwood.driver.emulated import Emulated
 

@@ -12,9 +12,9 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import sapwood as sw
-from sapwood.cli import digits
-from sapwood.cli.again import Second, go_on, save_state
-from sapwood.cli.training import Training, places
+from examples.digits import program as digits
+from examples.digits.second import Second, go_on, save_state
+from examples.digits.training import Training, places
 
 GOALS: dict[str, float] = {}
 

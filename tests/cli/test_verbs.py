@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -12,62 +11,6 @@ import pytest
 
 import sapwood as sw
 from sapwood.cli import main
-from sapwood.cli.demo import Figures
-
-
-def test_the_demo_keeps_its_promise(capsys):
-    """A short training replays, agrees to the bit, and says so for machines."""
-    assert main(["demo", "--json", "--epochs", "12", "--seed", "1"]) == 0
-    figures = json.loads(capsys.readouterr().out)
-    assert figures.keys() == {field.name for field in dataclasses.fields(Figures)}
-    assert figures["accuracy"] >= 0.95
-    assert figures["identical_to_eager"] is True
-    assert figures["identical_to_numpy"] is True
-    assert figures["replays"] > 100
-    assert figures["driver_calls_per_replay"] <= 3
-    assert figures["pages_used"] <= figures["pages_in_ranges"]
-    assert figures["second_restored"] >= 2
-    assert figures["second_recordings"] == 0
-    assert figures["second_identical"] is True
-    assert figures["second_first_replay_s"] > 0.0
-
-
-@pytest.mark.deep
-def test_the_demo_shows_progress_and_a_table(capsys):
-    """People see a bar for each training, the table, and a promise not kept."""
-    assert main(["demo", "--epochs", "1"]) == 1
-    told = capsys.readouterr()
-    for line in ("held-out accuracy", "driver calls per replay", "pages used"):
-        assert line in told.out
-    for line in ("replayed", "eager", "plain NumPy", "Not kept: held-out accuracy"):
-        assert line in told.err
-
-
-def test_the_demo_says_what_it_misses(monkeypatch, capsys):
-    """Without scikit-learn there are no digits: the message says how to get them."""
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    assert main(["demo"]) == 2
-    assert "pip install 'sapwood[demo]'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("accuracy", 0.94),
-        ("identical_to_eager", False),
-        ("identical_to_numpy", False),
-        ("replays", 0),
-        ("second_restored", 1),
-        ("second_recordings", 1),
-        ("second_identical", False),
-    ],
-)
-def test_each_promise_can_be_broken(field, value):
-    """The demo fails where the bits differ, however good the accuracy; and so on."""
-    values = {f.name: 1 for f in dataclasses.fields(Figures)}
-    values |= {"replays": 9, "second_restored": 2, "second_recordings": 0}
-    assert Figures(**values).broken() == []
-    assert len(Figures(**values | {field: value}).broken()) == 1
 
 
 def test_doctor_says_what_is_here(capsys, monkeypatch):
@@ -120,9 +63,7 @@ def test_doctor_fails_where_nothing_works(capsys, monkeypatch):
     assert "no emulated here" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(
-    "argv", [[], ["fly"], ["demo", "--epochs", "0"], ["demo", "--seed", "x"]], ids=str
-)
+@pytest.mark.parametrize("argv", [[], ["fly"], ["plan", "x", "--seed", "y"]], ids=str)
 def test_wrong_usage_exits_with_two(argv, capsys):
     """What cannot be understood is refused with the usage."""
     with pytest.raises(SystemExit) as refused:

@@ -32,12 +32,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _demo(arguments: argparse.Namespace) -> int:
-    from sapwood.cli.demo import demo
-
-    return demo(epochs=arguments.epochs, seed=arguments.seed, as_json=arguments.json)
-
-
 def _doctor(arguments: argparse.Namespace) -> int:
     from sapwood.cli.doctor import doctor
 
@@ -128,10 +122,6 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
-    demo = verb("demo", _demo, "train on handwritten digits, in two processes")
-    demo.add_argument("--epochs", type=_whole(1), default=60, help="default: 60")
-    demo.add_argument("--seed", type=_whole(0), default=0, help="default: 0")
-    _json(demo)
     _json(verb("doctor", _doctor, "say what is here and what runs where"))
     show = verb("show", _show, "say what is in a file that save() wrote")
     show.add_argument("file", metavar="FILE")

@@ -1,6 +1,6 @@
 """The demo's second process: goes on where the first one was, and records nothing.
 
-    python -m sapwood.cli.again STATE STORE
+    python -m examples.digits.second STATE STORE
 
 It trains one more epoch from the state in a file, with the recordings in a store, and
 prints figures as JSON.
@@ -22,11 +22,13 @@ from typing import Any
 import numpy as np
 
 import sapwood as sw
-from sapwood.cli import digits
-from sapwood.cli.training import Training, places
+from examples.digits import program as digits
+from examples.digits.training import Training, places
 from sapwood.errors import InternalError
 
 __all__ = ["Second", "digest", "go_on", "process_seconds", "save_state"]
+
+_ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,9 @@ def go_on(state: Path, store: Path) -> Second:
 
     Raises `InternalError` where that process fails.
     """
-    done = subprocess.run(  # noqa: S603 - this Python, and a module of this package
-        [sys.executable, "-m", "sapwood.cli.again", str(state), str(store)],
+    done = subprocess.run(  # noqa: S603 - this Python, and this module
+        [sys.executable, "-m", "examples.digits.second", str(state), str(store)],
+        cwd=_ROOT,
         capture_output=True,
         text=True,
         check=False,

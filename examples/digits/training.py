@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import sapwood as sw
-from sapwood.cli import digits
+from examples.digits import program as digits
 
 __all__ = ["BATCH", "Place", "Training", "places", "step_seconds"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sapwood.cli import digits
+from examples.digits import program as digits
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""``sapwood demo``: train on real handwritten digits, replayed, and compare.
+"""Train on real handwritten digits, replayed, and compare.
 
 The promise: the held-out accuracy reaches 0.95, most steps are replayed, and weights
 and momenta are bit for bit those of the same program run eagerly on the device, and in
@@ -21,9 +21,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 import sapwood as sw
-from sapwood.cli import digits
-from sapwood.cli.again import Second, digest, go_on, process_seconds, save_state
-from sapwood.cli.training import BATCH, Training, places, step_seconds
+from examples.digits import program as digits
+from examples.digits.second import Second, digest, go_on, process_seconds, save_state
+from examples.digits.training import BATCH, Training, places, step_seconds
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Recorded
 from sapwood.errors import MisuseError

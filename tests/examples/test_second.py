@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sapwood.cli.again import go_on, process_seconds
-from sapwood.cli.demo import _FirstReplay
+from examples.digits.demo import _FirstReplay
+from examples.digits.second import go_on, process_seconds
 from sapwood.errors import InternalError
 
 
