@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from sapwood.errors import CaptureError
 from sapwood.tree.ambient import AmbientKey
 from sapwood.tree.decide import Deed, Step, next_step
-from sapwood.tree.group import Group, Warm
+from sapwood.tree.group import Group
 from sapwood.tree.miss import Why
 from sapwood.tree.roles import History, Role
+from sapwood.tree.warm import Warm
 
 WARM = Warm((), frozenset(), ())
 

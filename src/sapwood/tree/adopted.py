@@ -28,7 +28,6 @@ from sapwood.tree.build import Drawing, build
 from sapwood.tree.captor import Adopting, Captor, forgotten, lasting, told_of
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
-from sapwood.tree.group import Warm
 from sapwood.tree.opaque import keeping
 from sapwood.tree.outputs import Outputs, analyse, each_anew
 from sapwood.tree.recorder import (
@@ -50,6 +49,7 @@ from sapwood.tree.taking import (
     undo,
     with_leaves,
 )
+from sapwood.tree.warm import Warm
 from sapwood.tree.watch import Capture, Captured, unrepeated
 from sapwood.units import Addr, Size, size_text
 

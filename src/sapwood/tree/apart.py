@@ -8,11 +8,11 @@ against the warm-up, but launched once; the next one is held against it.
 from __future__ import annotations
 
 from sapwood.errors import CaptureError
-from sapwood.tree.group import Warm
 from sapwood.tree.objects import agree, are_others, first_other
 from sapwood.tree.opaque import made_anew
 from sapwood.tree.outputs import Outputs
 from sapwood.tree.session import Session, Unready
+from sapwood.tree.warm import Warm
 from sapwood.tree.watch import Caught
 
 __all__ = ["check_told", "code_of", "concluded", "outcome_of"]

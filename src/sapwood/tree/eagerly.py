@@ -16,7 +16,7 @@ from sapwood.tree.decide import Deed, Step
 from sapwood.tree.diary import Diary
 from sapwood.tree.families import Families
 from sapwood.tree.forest import Forest
-from sapwood.tree.group import Group, Warm
+from sapwood.tree.group import Group
 from sapwood.tree.live.crossing import Rehearsed
 from sapwood.tree.node import Node
 from sapwood.tree.objects import told
@@ -26,6 +26,7 @@ from sapwood.tree.parameters import Parameters
 from sapwood.tree.session import Raised, Session, Unready
 from sapwood.tree.signature import Call
 from sapwood.tree.taking import plain_changes
+from sapwood.tree.warm import Warm
 from sapwood.tree.watch import Caught, Watched, warm_up
 
 __all__ = ["Eagerly"]

@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from threading import Thread, current_thread
+from threading import current_thread
 from typing import Final
-from weakref import ref
 
 from sapwood.errors import CaptureError
 from sapwood.tree.ambient import AmbientKey
 from sapwood.tree.archive.codec import Archive
 from sapwood.tree.confirm import Sketch, known
 from sapwood.tree.node import Node
-from sapwood.tree.objects import Told
 from sapwood.tree.roles import History, Role
-from sapwood.tree.session import Broken
+from sapwood.tree.warm import Warm
 from sapwood.units import Addr
 
-__all__ = ["Group", "Warm", "least_recent"]
-
-
-@dataclass(frozen=True, slots=True)
-class Warm:
-    """What a warm-up showed, for the recording to be held against.
-
-    ``ops`` are digests of the ops, addresses left out; ``stays`` the allocations, by
-    their order, that outlived the function or were alive when a live part ran;
-    ``told`` the plain values in the result; ``breaks`` and ``room`` as in `Session`;
-    ``code`` what tells compiled code apart; ``thread`` the one that it ran on.
-    ``asks`` as in `Session`; one that is of a capture was ``captured``.
-    """
-
-    ops: tuple[bytes, ...]
-    stays: frozenset[int]
-    told: Told
-    breaks: tuple[Broken, ...] = ()
-    room: int = 0
-    code: frozenset[str] = frozenset()
-    asks: bool = False
-    captured: bool = False
-    thread: ref[Thread] = field(
-        default_factory=lambda: ref(current_thread()), compare=False
-    )
+__all__ = ["Group", "least_recent"]
 
 
 _WASTED: Final = 16

@@ -19,7 +19,7 @@ from sapwood.tree.eagerly import Eagerly
 from sapwood.tree.encores import Encores
 from sapwood.tree.families import Families, Found
 from sapwood.tree.forest import Forest
-from sapwood.tree.group import Group, Warm
+from sapwood.tree.group import Group
 from sapwood.tree.live.parts import Asked
 from sapwood.tree.live.passed import told_later
 from sapwood.tree.live.record import record_parts
@@ -36,6 +36,7 @@ from sapwood.tree.skips import skip_of
 from sapwood.tree.taking import (
     Order,
 )
+from sapwood.tree.warm import Warm
 from sapwood.tree.watch import Caught
 
 __all__ = ["Making"]

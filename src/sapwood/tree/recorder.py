@@ -24,7 +24,6 @@ from sapwood.tree.build import Drawing, build
 from sapwood.tree.confirm import Sketch, confirmed
 from sapwood.tree.containers import flatten
 from sapwood.tree.forest import Forest
-from sapwood.tree.group import Warm
 from sapwood.tree.node import Node
 from sapwood.tree.outputs import Outputs, analyse, each_anew
 from sapwood.tree.repack import repacked
@@ -32,6 +31,7 @@ from sapwood.tree.roles import History, Role, assign
 from sapwood.tree.signature import Arrays, Place, look
 from sapwood.tree.stage import landing, late_stages, reserved, stand_ins
 from sapwood.tree.taking import Order, Taken, settled, take
+from sapwood.tree.warm import Warm
 from sapwood.tree.watch import Capture, Caught, unrepeated
 from sapwood.units import Addr
 

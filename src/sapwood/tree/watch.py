@@ -21,7 +21,6 @@ from sapwood.memory.blocks import ALIGNMENT
 from sapwood.memory.device import Device, routed
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.group import Warm
 from sapwood.tree.layout import Made
 from sapwood.tree.session import (
     Session,
@@ -30,6 +29,7 @@ from sapwood.tree.session import (
     raising_line,
     user_line,
 )
+from sapwood.tree.warm import Warm
 from sapwood.units import Size, align_up
 
 __all__ = [
