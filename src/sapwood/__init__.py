@@ -33,7 +33,7 @@ if typing.TYPE_CHECKING:
         load,
         save,
     )
-    from sapwood.tree.containers import register_container
+    from sapwood.tree.nests.containers import register_container
 
 __all__ = [
     "Allocator",
@@ -71,7 +71,7 @@ _HOMES: typing.Final = {
     "eager": "sapwood.runtime",
     "graph": "sapwood.runtime",
     "load": "sapwood.runtime",
-    "register_container": "sapwood.tree.containers",
+    "register_container": "sapwood.tree.nests.containers",
     "save": "sapwood.runtime",
 }
 """Where the names are from that are imported when they are first asked for.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sapwood.cli import main
-from sapwood.tree.containers import flatten
+from sapwood.tree.nests.containers import flatten
 
 
 def _module(path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sapwood.errors import InternalError, MisuseError
-from sapwood.tree.miss import Miss, Why
+from sapwood.tree.call.miss import Miss, Why
 from tests.support.faults import every_fault
 from tests.support.tree_mutants import miswritten
 

@@ -95,7 +95,7 @@ def test_every_variable_in_the_source_is_a_knob(sources):
 def test_only_knobs_read_the_environment(sources):
     """One room reads the environment, and guards look at what functions read of it."""
     reading = [s.module for s in sources if re.search(r"environ\b|getenv", s.text)]
-    assert reading == ["sapwood.knobs", "sapwood.tree.ambient.standard"]
+    assert reading == ["sapwood.knobs", "sapwood.tree.guards.standard"]
 
 
 @pytest.mark.parametrize("name", sorted(WRONG))

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 import sapwood as sw
-from sapwood.tree.session import served
+from sapwood.tree.watch.session import served
 from tests.support.rig import Rig
 
 

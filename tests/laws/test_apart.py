@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.tree.session import served
+from sapwood.tree.watch.session import served
 
 SKIP = "ignore::sapwood.GraphSkipWarning"
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from sapwood.tree.miss import Why
+from sapwood.tree.call.miss import Why
 from sapwood.units import count_text
 
 COUNT = re.compile(r"(\d+) (replay|recording|warm-up|op|page)(s?)\b")

@@ -119,7 +119,7 @@ def test_first_calls(call, start):
 
 @pytest.mark.parametrize("call", [1, 2])
 @pytest.mark.parametrize(
-    "within", ["driver/streams.py", "tree/session.py", "memory/device.py"]
+    "within", ["driver/streams.py", "tree/watch/session.py", "memory/device.py"]
 )
 def test_nothing_stays_set(within, call):
     """At every place where streams, sessions and routes are entered or left."""

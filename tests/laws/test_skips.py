@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.tree.ambient import Surveyor
+from sapwood.tree.guards import Surveyor
 
 SKIP = "ignore::sapwood.GraphSkipWarning"
 

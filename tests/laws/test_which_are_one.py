@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.tree.taking import Order
+from sapwood.tree.record.taking import Order
 from tests.support.rig import Rig
 from tests.support.tree_mutants import WHICH_MUTANTS
 

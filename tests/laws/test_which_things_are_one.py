@@ -9,9 +9,9 @@ import types
 import numpy as np
 import pytest
 
-from sapwood.tree.ambient import glance
-from sapwood.tree.ambient.guards import Ambient
-from sapwood.tree.ambient.sameness import Apart
+from sapwood.tree.guards import glance
+from sapwood.tree.guards.aliasing import Apart
+from sapwood.tree.guards.ambient import Ambient
 from tests.support.tree_mutants import miswritten
 
 

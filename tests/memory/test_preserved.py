@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sapwood.memory.snapshot import snapshot
-from sapwood.tree.preserve import Preserved
+from sapwood.tree.record.preserve import Preserved
 from sapwood.units import Size
 
 

@@ -28,8 +28,8 @@ MOST = 150
 """Tests kept of each block."""
 
 IN_PYTHON = {
-    "tree/again": "tree/again.py",
-    "tree/ambient/": "tree/ambient/steps_in_c.py",
+    "tree/again": "tree/replay/in_c.py",
+    "tree/guards/": "tree/guards/steps_in_c.py",
     "memory/native/": "memory/native/segments.py",
 }
 """Whose blocks are entered by those who call what is written in C."""

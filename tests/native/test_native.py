@@ -13,8 +13,8 @@ import pytest
 from sapwood import MisuseError
 from sapwood.memory.native.library import SOURCE as SEGMENTS
 from sapwood.native import FLAGS, cache_folder, compiled, native_path
-from sapwood.tree.again import SOURCE as AGAIN
-from sapwood.tree.ambient.steps_in_c import SOURCE as STEPS
+from sapwood.tree.guards.steps_in_c import SOURCE as STEPS
+from sapwood.tree.replay.in_c import SOURCE as AGAIN
 
 
 @pytest.mark.parametrize("source", [AGAIN, SEGMENTS, STEPS], ids=lambda each: each.stem)

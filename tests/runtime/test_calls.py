@@ -18,7 +18,7 @@ import pytest
 import sapwood as sw
 from sapwood.runtime import graphed
 from sapwood.runtime.graphed import Graphed
-from sapwood.tree.again import maker
+from sapwood.tree.replay.in_c import maker
 from tests.support.rig import IN_C, Rig
 
 WAYS = ("C", "Python")

@@ -19,17 +19,17 @@ from sapwood.errors import MisuseError
 from sapwood.memory.native import library
 from sapwood.runtime import graphed
 from sapwood.runtime.graphed import Graphed
-from sapwood.tree import again
-from sapwood.tree.ambient import steps_in_c
+from sapwood.tree.guards import steps_in_c
+from sapwood.tree.replay import in_c
 
 __all__ = ["AGAIN_MUTANTS", "C_MUTANTS", "CMutant"]
 
 _ROOT: Final = Path(native.__file__).parent
-_SOURCES: Final = (again.SOURCE, steps_in_c.SOURCE, library.SOURCE)
+_SOURCES: Final = (in_c.SOURCE, steps_in_c.SOURCE, library.SOURCE)
 _LOADED: Final[tuple[Any, ...]] = (
     native.native_path,
-    again.library,
-    again.maker,
+    in_c.library,
+    in_c.maker,
     steps_in_c.maker,
     steps_in_c.same,
     library.native_library,
@@ -224,50 +224,50 @@ C_MUTANTS: Final = (
     ),
     CMutant(
         "keys in another order",
-        "tree/ambient/steps.h",
+        "tree/guards/steps.h",
         "|| key != PyTuple_GetItem(s->value, k))",
         ")",
     ),
     CMutant(
         "keys that come in addition",
-        "tree/ambient/steps.h",
+        "tree/guards/steps.h",
         "if (PyDict_Contains(space, PyTuple_GetItem(s->value, k)))",
         "if (0)",
     ),
     CMutant(
         "two objects that became one",
-        "tree/ambient/steps.h",
+        "tree/guards/steps.h",
         "apart = object && !places[at];",
         "apart = object != NULL;",
     ),
     CMutant(
         "classes of objects",
-        "tree/ambient/steps.h",
+        "tree/guards/steps.h",
         "return (*at)->type == s->value;",
         "return 1;",
     ),
     CMutant(
         "errors of guards that are no miss",
-        "tree/ambient/steps.c",
+        "tree/guards/steps.c",
         "!PyErr_ExceptionMatches(PyExc_ValueError)) /*",
         "0) /*",
     ),
     CMutant(
         "the same objects, by number of them",
-        "tree/ambient/steps.c",
+        "tree/guards/steps.c",
         "if (PyList_GetItem(one, k) != PyList_GetItem(other, k))",
         "if (0)",
     ),
     CMutant(
         "a shortcut that others use",
-        "tree/ambient/steps.c",
+        "tree/guards/steps.c",
         "if (p->running || !c ||",
         "if (!c ||",
         since=(3, 12),
     ),
     CMutant(
         "lists of as many items",
-        "tree/ambient/shortcut.h",
+        "tree/guards/shortcut.h",
         "if (PyList_GetItem(c->of, k) != c->items[k])",
         "if (0)",
         since=(3, 12),

@@ -9,9 +9,10 @@ from typing import Final
 
 from sapwood.graphs import sections
 from sapwood.graphs.relocate import resolve
-from sapwood.tree.archive import codec, naming, restore
-from sapwood.tree.archive.bonds import Finder
-from sapwood.tree.archive.parcel import Parcel
+from sapwood.tree.format import codec
+from sapwood.tree.format.bundle import Parcel
+from sapwood.tree.persist import naming, restore
+from sapwood.tree.persist.slot_bindings import Finder
 from tests.support.tree_mutants import mutant
 
 __all__ = ["FILE_MUTANTS"]

@@ -28,18 +28,21 @@ from sapwood.store import evict
 from sapwood.store.disk import DiskStore
 from sapwood.store.entries import Entries
 from sapwood.store.tiered import Tiered
-from sapwood.tree import host_data, objects, program, signature
-from sapwood.tree.admit import rejects
-from sapwood.tree.ambient import checks, guards, restoring
-from sapwood.tree.archive import restore
-from sapwood.tree.decide import next_step
-from sapwood.tree.leases import Leases
-from sapwood.tree.making import Making
-from sapwood.tree.memo import Memo
-from sapwood.tree.outputs import _Known
-from sapwood.tree.replay import order
-from sapwood.tree.runner import Runner
-from sapwood.tree.skips import Skips
+from sapwood.tree.call import signature
+from sapwood.tree.choose.admit import rejects
+from sapwood.tree.choose.decide import next_step
+from sapwood.tree.choose.skips import Skips
+from sapwood.tree.guards import ambient, checks, restoring
+from sapwood.tree.node import objects
+from sapwood.tree.node.leases import Leases
+from sapwood.tree.node.outputs import _Known
+from sapwood.tree.persist import restore
+from sapwood.tree.record import host_data
+from sapwood.tree.replay import program
+from sapwood.tree.replay.last_call import Memo
+from sapwood.tree.replay.replay import order
+from sapwood.tree.run.making import Making
+from sapwood.tree.run.runner import Runner
 from tests.support.tree_mutants import Mutant, mutant
 
 __all__ = ["C_MUTANTS", "GAP_MUTANTS", "TORCH_MUTANTS", "TRIED_MUTANTS"]
@@ -100,7 +103,7 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "class of a second object not asked",
-        guards._check,
+        ambient._check,
         "type(walk.nodes[inside.node].value), {}",
         "None, {}",
     ),
@@ -327,7 +330,7 @@ C_MUTANTS: Final = (
     ),
     (
         "another entry taken",
-        "tree/ambient/steps.h",
+        "tree/guards/steps.h",
         "if (PyDict_Next(space, &at, &key, &found) && key == s->value) {",
         "if (PyDict_Next(space, &at, &key, &found)) {",
     ),

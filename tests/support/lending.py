@@ -22,7 +22,7 @@ from sapwood.integrations.numpy.adapter import NumpyAdapter, Shape
 from sapwood.integrations.numpy.array import Array
 from sapwood.memory.storage import Storage
 from sapwood.runtime import Runtime
-from sapwood.tree.adapter import Exchange, Marks
+from sapwood.tree.call.adapter import Exchange, Marks
 from sapwood.units import Addr, Size
 
 __all__ = ["Lending", "lend", "relook"]

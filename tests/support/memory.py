@@ -33,7 +33,7 @@ from sapwood.memory.range import Range
 from sapwood.memory.snapshot import snapshot
 from sapwood.memory.storage import Storage
 from sapwood.memory.validate import validate
-from sapwood.tree.leases import Lease, Leases
+from sapwood.tree.node.leases import Lease, Leases
 from sapwood.units import Addr, Mask, Size
 from tests.support.machine import Machine
 

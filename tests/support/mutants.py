@@ -16,7 +16,7 @@ from sapwood.memory.pages import Pages
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.memory.uses import Uses
-from sapwood.tree.leases import Leases
+from sapwood.tree.node.leases import Leases
 from tests.support.tree_mutants import mutant
 
 __all__ = ["FOLD_MUTANTS", "MEMORY_MUTANTS"]

@@ -12,15 +12,15 @@ from sapwood.driver.release import Release
 from sapwood.errors import InternalError
 from sapwood.graphs.sections import join, split
 from sapwood.runtime import Runtime
-from sapwood.tree.ambient import survey
-from sapwood.tree.archive.codec import decode, encode
-from sapwood.tree.archive.restore import restore
-from sapwood.tree.containers import unflatten
-from sapwood.tree.forest import Forest
-from sapwood.tree.recorder import Recorded, record
-from sapwood.tree.roles import Role
-from sapwood.tree.signature import look
-from sapwood.tree.taking import (
+from sapwood.tree.call.roles import Role
+from sapwood.tree.call.signature import look
+from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.format.codec import decode, encode
+from sapwood.tree.guards import survey
+from sapwood.tree.nests.containers import unflatten
+from sapwood.tree.persist.restore import restore
+from sapwood.tree.record.recorder import Recorded, record
+from sapwood.tree.record.taking import (
     Order,
 )
 

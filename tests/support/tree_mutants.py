@@ -17,15 +17,15 @@ from typing import Any, Final
 
 from sapwood.errors import MisuseError
 from sapwood.memory.range import Range
-from sapwood.tree.admit import rejects
-from sapwood.tree.ambient import Ambient, Survey
-from sapwood.tree.ambient.reading import Reading
-from sapwood.tree.ambient.trail import Trail
-from sapwood.tree.build import build
-from sapwood.tree.encore import Encore
-from sapwood.tree.kept import Kept
-from sapwood.tree.leases import Leases
-from sapwood.tree.replay import copy_out
+from sapwood.tree.call.output_cache import Kept
+from sapwood.tree.choose.admit import rejects
+from sapwood.tree.guards import Ambient, Survey
+from sapwood.tree.guards.reading import Reading
+from sapwood.tree.guards.trail import Trail
+from sapwood.tree.node.leases import Leases
+from sapwood.tree.record.build import build
+from sapwood.tree.replay.fast_replay import Encore
+from sapwood.tree.replay.replay import copy_out
 
 __all__ = [
     "ENCORE_MUTANTS",

@@ -9,9 +9,9 @@ import pytest
 
 from sapwood.graphs.recording import Recording
 from sapwood.memory.storage import Storage
-from sapwood.tree.node import Node, PlaceUse
-from sapwood.tree.outputs import Outputs
-from sapwood.tree.roles import Role
+from sapwood.tree.call.roles import Role
+from sapwood.tree.node.node import Node, PlaceUse
+from sapwood.tree.node.outputs import Outputs
 
 
 class Token:

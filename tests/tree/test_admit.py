@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sapwood.tree.admit import explain, rejects
-from sapwood.tree.miss import Miss, Why
-from sapwood.tree.roles import Role
-from sapwood.tree.signature import Arrays, look
+from sapwood.tree.call.miss import Miss, Why
+from sapwood.tree.call.roles import Role
+from sapwood.tree.call.signature import Arrays, look
+from sapwood.tree.choose.admit import explain, rejects
 
 NOTHING = Arrays([], [], [], None)
 

@@ -25,8 +25,9 @@ from sapwood.memory.device import routed
 from sapwood.memory.fold import Life
 from sapwood.memory.storage import Storage
 from sapwood.memory.validate import validate
-from sapwood.tree import adopted, attempts, session
-from sapwood.tree.attempts import record_adopted
+from sapwood.tree.record import adopted, attempts
+from sapwood.tree.record.attempts import record_adopted
+from sapwood.tree.watch import session
 from sapwood.units import Addr, Size
 from tests.support.inexact import Inexact
 from tests.support.rig import poison_idle

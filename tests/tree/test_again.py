@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.tree import again, encore
-from sapwood.tree.again import maker
+from sapwood.tree.replay import fast_replay, in_c
+from sapwood.tree.replay.in_c import maker
 from tests.support import lending
 from tests.support.c_mutants import AGAIN_MUTANTS
 from tests.support.lending import relook
@@ -334,9 +334,9 @@ def test_what_is_read_has_to_lie_where_it_did(monkeypatch):
         f(x)
     (play,) = f.runner().encores.agains
     for each in (o.shift, o.next):
-        assert play((x,), {}) is not again.MISS
+        assert play((x,), {}) is not in_c.MISS
         moved.add(id(each))
-        assert play((x,), {}) is again.MISS
+        assert play((x,), {}) is in_c.MISS
         moved.clear()
     assert np.asarray(f(x)).tolist() == [3.0] * 4
     del each, o.shift, o.next, x, f, play
@@ -370,9 +370,9 @@ def test_what_is_read_has_to_look_as_it_did(monkeypatch, quick, looks):
     (play,) = f.runner().encores.agains
     for each in (o.shift, o.next):
         before = each.face
-        assert play((x,), {}) is not again.MISS
+        assert play((x,), {}) is not in_c.MISS
         relook(each, LOOKS[looks])
-        assert play((x,), {}) is again.MISS
+        assert play((x,), {}) is in_c.MISS
         relook(each, lambda _, before=before: before)
     relook(o.next, LOOKS[looks])
     for _ in range(8):
@@ -384,7 +384,7 @@ def test_what_is_read_has_to_look_as_it_did(monkeypatch, quick, looks):
 
 def test_what_changes_while_it_is_put_to_c_is_not_taken_for_as_it_was(monkeypatch):
     """As by another thread: C would know the other looks, and guards do not ask."""
-    rig, inner = Rig(IN_C), encore.in_c
+    rig, inner = Rig(IN_C), fast_replay.in_c
     host = [np.arange(16.0).reshape(4, 4)]
     o, changes = Slots(), [True] * 3
     o.shift = rig.runtime.array(host[0])
@@ -396,7 +396,7 @@ def test_what_changes_while_it_is_put_to_c_is_not_taken_for_as_it_was(monkeypatc
             relook(o.shift, lambda face: face.T)
         return inner(parts)
 
-    monkeypatch.setattr(encore, "in_c", meddled)
+    monkeypatch.setattr(fast_replay, "in_c", meddled)
     f, x = rig.runtime.graph(lambda x: x + o.shift), rig.runtime.array([3.0])
     for _ in range(60):
         now = host[0]
@@ -427,13 +427,13 @@ def test_looking_may_be_interrupted(rig, kind):
     glance.look, encores.agains, encore._rest = look, (), 1
     f(x)
     launches, (play,) = rig.lending.launches, encores.agains
-    assert play((x,), {}) is not again.MISS
+    assert play((x,), {}) is not in_c.MISS
     errors.append(kind())
     if kind is KeyboardInterrupt:
         with pytest.raises(KeyboardInterrupt):
             play((x,), {})
     else:
-        assert play((x,), {}) is again.MISS
+        assert play((x,), {}) is in_c.MISS
     assert not errors
     assert rig.lending.launches == launches + 1
     assert np.asarray(f(x)).tolist() == [1.0] * 4
@@ -447,9 +447,9 @@ def test_what_was_evicted_is_played_no_more(rig):
         f(x)
     encores, launches = f.runner().encores, rig.lending.launches
     (encore,), (play,) = encores._ready, encores.agains
-    assert play((x,), {}) is not again.MISS
+    assert play((x,), {}) is not in_c.MISS
     rig.runtime._forest.fell(encore.node, "for this test")
-    assert play((x,), {}) is again.MISS
+    assert play((x,), {}) is in_c.MISS
     assert rig.lending.launches == launches + 1
 
 

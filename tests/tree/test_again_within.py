@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.tree.again import maker
+from sapwood.tree.replay.in_c import maker
 from tests.support.rig import IN_C, Rig
 
 LONG = 40

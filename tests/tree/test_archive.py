@@ -12,8 +12,8 @@ import pytest
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import StoreError
-from sapwood.tree.archive.codec import decode, encode
-from sapwood.tree.outputs import Alias, Constant, Fresh, Same, View
+from sapwood.tree.format.codec import decode, encode
+from sapwood.tree.node.outputs import Alias, Constant, Fresh, Same, View
 from tests.support.spoil import places, replaced
 
 STATE = SimpleNamespace(h=None)

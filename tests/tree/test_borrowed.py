@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from sapwood.memory.storage import Storage
-from sapwood.tree.again import maker
-from sapwood.tree.kept import Kept
+from sapwood.tree.call.output_cache import Kept
+from sapwood.tree.replay.in_c import maker
 from tests.support.rig import IN_C, INEXACT, VARIANTS, Rig
 
 LENGTH = 64

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 from sapwood.runtime import Runtime
-from sapwood.tree import runner
+from sapwood.tree.run import runner
 from tests.support.tree import Calls
 
 Calls.TestCase.settings = settings(stateful_step_count=30)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.graphs.recording import RANGE, RecordedOp, Recording, Relocation
-from sapwood.tree.confirm import Sketch, confirmed, known
-from sapwood.tree.roles import Role
+from sapwood.tree.call.roles import Role
+from sapwood.tree.choose.address_trace import Sketch, confirmed, known
 
 
 def _words(*values):

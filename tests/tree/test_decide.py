@@ -7,12 +7,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sapwood.errors import CaptureError
-from sapwood.tree.ambient import AmbientKey
-from sapwood.tree.decide import Deed, Step, next_step
-from sapwood.tree.group import Group
-from sapwood.tree.miss import Why
-from sapwood.tree.roles import History, Role
-from sapwood.tree.warm import Warm
+from sapwood.tree.call.miss import Why
+from sapwood.tree.call.roles import History, Role
+from sapwood.tree.choose.decide import Deed, Step, next_step
+from sapwood.tree.choose.specialization import Group
+from sapwood.tree.guards import AmbientKey
+from sapwood.tree.watch.warm import Warm
 
 WARM = Warm((), frozenset(), ())
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.tree.ambient import AmbientKey
-from sapwood.tree.group import Group, least_recent
-from sapwood.tree.roles import History, Role
+from sapwood.tree.call.roles import History, Role
+from sapwood.tree.choose.specialization import Group, least_recent
+from sapwood.tree.guards import AmbientKey
 
 
 @given(

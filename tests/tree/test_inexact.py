@@ -14,7 +14,7 @@ import pytest
 
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
-from sapwood.tree.roles import Role
+from sapwood.tree.call.roles import Role
 from sapwood.units import Size
 from tests.support.inexact import Inexact
 

@@ -8,10 +8,10 @@ import pytest
 
 from sapwood.memory.pages import Pages
 from sapwood.memory.storage import Changes
-from sapwood.tree.ambient.glance import Glance
-from sapwood.tree.encore import Encore
-from sapwood.tree.forest import Forest
-from sapwood.tree.inside import offset
+from sapwood.tree.call.offsets import offset
+from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.guards.glance import Glance
+from sapwood.tree.replay.fast_replay import Encore
 
 
 class Plain:

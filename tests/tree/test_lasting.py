@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 
-from sapwood.tree.captor import lasting
+from sapwood.tree.watch.capturer import lasting
 
 AT = [(4096, 512)]
 

@@ -19,7 +19,7 @@ from sapwood.graphs.recording import (
 )
 from sapwood.memory.blocks import ALIGNMENT, Blocks
 from sapwood.memory.planner import Buffer, largest_first
-from sapwood.tree.layout import Made, lay_out
+from sapwood.tree.watch.placement import Made, lay_out
 from sapwood.units import Addr, Size
 
 BASE = Addr(1 << 40)

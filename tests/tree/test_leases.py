@@ -22,7 +22,7 @@ from sapwood.memory.device import Device
 from sapwood.memory.pages import page_numbers
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.leases import Lease, Leases
+from sapwood.tree.node.leases import Lease, Leases
 
 PAGE = 1 << 16
 

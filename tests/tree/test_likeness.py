@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.tree import again
-from sapwood.tree.likeness import Likeness
-from sapwood.tree.memo import Memo
-from sapwood.tree.signature import describe
+from sapwood.tree.call.likeness import Likeness
+from sapwood.tree.call.signature import describe
+from sapwood.tree.replay import in_c
+from sapwood.tree.replay.last_call import Memo
 from tests.support.lending import relook
 from tests.support.rig import IN_C, Rig
 
@@ -109,8 +109,8 @@ WAYS = {
 def rig(request, monkeypatch):
     """Return a rig whose arrays may change, and whose encores are played so."""
     if request.param == "in Python":
-        monkeypatch.setattr(again, "maker", lambda: None)
-    elif again.maker() is None:
+        monkeypatch.setattr(in_c, "maker", lambda: None)
+    elif in_c.maker() is None:
         pytest.skip("no C compiler here")
     made = Rig(IN_C)
     yield made

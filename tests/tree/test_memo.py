@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sapwood as sw
-from sapwood.tree.memo import Memo
-from sapwood.tree.signature import describe
+from sapwood.tree.call.signature import describe
+from sapwood.tree.replay.last_call import Memo
 
 
 class Pair(NamedTuple):

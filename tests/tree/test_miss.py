@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sapwood.tree.miss import Miss, Why
+from sapwood.tree.call.miss import Miss, Why
 
 
 @pytest.mark.parametrize("why", Why)

@@ -11,9 +11,9 @@ import pytest
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.store import diff
-from sapwood.tree.ambient import survey
-from sapwood.tree.archive.naming import key_of, signature_text
-from sapwood.tree.signature import describe
+from sapwood.tree.call.signature import describe
+from sapwood.tree.guards import survey
+from sapwood.tree.persist.naming import key_of, signature_text
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.errors import StoreError
-from sapwood.tree.archive.nests import dump_structure, flat_structure, load_structure
-from sapwood.tree.containers import flatten, register_container, unflatten
+from sapwood.tree.format.structures import (
+    dump_structure,
+    flat_structure,
+    load_structure,
+)
+from sapwood.tree.nests.containers import flatten, register_container, unflatten
 
 
 @dataclass

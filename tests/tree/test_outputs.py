@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sapwood.tree.outputs import (
+from sapwood.tree.call.signature import describe
+from sapwood.tree.node.outputs import (
     Alias,
     Bytes,
     Constant,
@@ -14,7 +15,6 @@ from sapwood.tree.outputs import (
     View,
     analyse,
 )
-from sapwood.tree.signature import describe
 
 
 @pytest.fixture

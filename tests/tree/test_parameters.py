@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 
 from sapwood.errors import MisuseError
-from sapwood.tree.parameters import Parameters, check_kind
-from sapwood.tree.signature import describe
+from sapwood.tree.call.parameters import Parameters, check_kind
+from sapwood.tree.call.signature import describe
 
 
 def _train(params, batch, *rest, scale=1.0, **others):

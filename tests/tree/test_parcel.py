@@ -11,7 +11,7 @@ import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import StoreError
 from sapwood.graphs.sections import split
-from sapwood.tree.archive.parcel import Packer, unpack
+from sapwood.tree.format.bundle import Packer, unpack
 from tests.support.spoil import places, replaced
 
 

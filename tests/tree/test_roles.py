@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.tree.roles import History, Role, assign
+from sapwood.tree.call.roles import History, Role, assign
 
 FACTS = ("steady", "varied", "moved", "inherited", "pinned", "patchable", "anywhere")
 EVERYTHING = [

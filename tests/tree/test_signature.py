@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.errors import StaleOutput
-from sapwood.tree.signature import Arrays, Place, describe, look
+from sapwood.tree.call.signature import Arrays, Place, describe, look
 
 # What an argument may be: ``(storage, offset, size)`` of an array, or a plain value.
 _array = st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from([8, 16]))

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.tree.spans import Spans
+from sapwood.tree.node.spans import Spans
 
 _PLACES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=5)
 

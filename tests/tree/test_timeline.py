@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.tree.timeline import Entry, Ran, Timeline
+from sapwood.tree.choose.timeline import Entry, Ran, Timeline
 
 NUMBERS = st.integers(0, (1 << 63) - 1)
 ENTRIES = st.builds(

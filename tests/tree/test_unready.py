@@ -7,8 +7,9 @@ import pytest
 
 from sapwood import CaptureError
 from sapwood.runtime import Runtime
-from sapwood.tree import eagerly, making, recorder
-from sapwood.tree.session import Session, Unready, entered
+from sapwood.tree.record import recorder
+from sapwood.tree.run import eagerly, making
+from sapwood.tree.watch.session import Session, Unready, entered
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.tree.recorder import used_by
+from sapwood.tree.record.recorder import used_by
 
 SPANS = st.tuples(st.integers(0, 30), st.integers(0, 6)).map(
     lambda pair: (pair[0], sum(pair))

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from sapwood.tree.signature import Whereabouts, look
+from sapwood.tree.call.signature import Whereabouts, look
 
 
 class _Thing:

@@ -14,7 +14,7 @@ import sapwood as sw
 from sapwood import knobs
 from sapwood.driver.cuda.bindings import is_driver_here
 from sapwood.errors import InternalError, SapwoodError
-from sapwood.tree.ambient.steps_in_c import maker
+from sapwood.tree.guards.steps_in_c import maker
 from sapwood.version import __version__
 
 __all__ = ["doctor", "findings"]

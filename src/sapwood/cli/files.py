@@ -14,7 +14,7 @@ import sapwood as sw
 from sapwood.errors import MisuseError, StoreError
 from sapwood.graphs.plain import from_json, from_text
 from sapwood.runtime import Loaded
-from sapwood.tree.archive.parcel import Saved
+from sapwood.tree.format.bundle import Saved
 from sapwood.units import size_text
 
 __all__ = ["run", "show"]

@@ -31,15 +31,15 @@ from sapwood.runtime.files import Loaded, load_from
 from sapwood.runtime.graphed import GraphOptions, graphed
 from sapwood.runtime.snapshot import picture, store_picture
 from sapwood.store import DiskStore, Entries, Store, is_store, open_store
-from sapwood.tree import session
-from sapwood.tree.adapter import Adapter, Array
-from sapwood.tree.archive.library import Library, Source
-from sapwood.tree.attempts import record_adopted
-from sapwood.tree.containers import flatten
-from sapwood.tree.forest import Forest
-from sapwood.tree.options import Options
-from sapwood.tree.runner import Runner
-from sapwood.tree.stats import Stats, Tally, stats_of
+from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.options import Options
+from sapwood.tree.call.stats import Stats, Tally, stats_of
+from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.nests.containers import flatten
+from sapwood.tree.persist.source import Library, Source
+from sapwood.tree.record.attempts import record_adopted
+from sapwood.tree.run.runner import Runner
+from sapwood.tree.watch import session
 from sapwood.units import Size, size_text
 from sapwood.version import __version__
 

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from sapwood.runtime.core import Runtime
 from sapwood.runtime.files import Loaded
 from sapwood.runtime.graphed import Graphed, GraphOptions, graphed
-from sapwood.tree.options import Options
+from sapwood.tree.call.options import Options
 
 __all__ = ["default_runtime", "graph", "graphed_again", "load"]
 

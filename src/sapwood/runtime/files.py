@@ -15,17 +15,17 @@ from weakref import WeakValueDictionary
 from sapwood.errors import MisuseError, SapwoodError, StoreError
 from sapwood.graphs.sections import join, split
 from sapwood.runtime.graphed import Bound, Graphed
-from sapwood.tree.adapter import Array
-from sapwood.tree.ambient import Survey
-from sapwood.tree.archive.codec import Archive, Bond
-from sapwood.tree.archive.naming import signature_text
-from sapwood.tree.archive.parcel import Parcel, Saved, device_text, unpack
-from sapwood.tree.archive.saving import pack
-from sapwood.tree.diary import Diary
-from sapwood.tree.forest import Forest
-from sapwood.tree.miss import Why
-from sapwood.tree.options import Options
-from sapwood.tree.signature import Call, describe
+from sapwood.tree.call.adapter import Array
+from sapwood.tree.call.miss import Why
+from sapwood.tree.call.options import Options
+from sapwood.tree.call.signature import Call, describe
+from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.format.bundle import Parcel, Saved, device_text, unpack
+from sapwood.tree.format.codec import Archive, Bond
+from sapwood.tree.guards import Survey
+from sapwood.tree.persist.naming import signature_text
+from sapwood.tree.persist.saving import pack
+from sapwood.tree.tell.call_log import Diary
 
 if TYPE_CHECKING:
     from sapwood.runtime.core import Runtime

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from sapwood import knobs
 from sapwood.errors import MisuseError
-from sapwood.tree import session
-from sapwood.tree.again import MISS
-from sapwood.tree.archive.library import Source
-from sapwood.tree.encores import Encores
-from sapwood.tree.front import Front, in_front
-from sapwood.tree.options import Options
-from sapwood.tree.parameters import Parameters, check_kind
-from sapwood.tree.runner import Runner
-from sapwood.tree.stats import Stats
+from sapwood.tree.call.options import Options
+from sapwood.tree.call.parameters import Parameters, check_kind
+from sapwood.tree.call.stats import Stats
+from sapwood.tree.persist.source import Source
+from sapwood.tree.replay.call_in_c import Front, in_front
+from sapwood.tree.replay.fast_replays import Encores
+from sapwood.tree.replay.in_c import MISS
+from sapwood.tree.run.runner import Runner
+from sapwood.tree.watch import session
 
 if TYPE_CHECKING:
     from sapwood.runtime.core import Runtime

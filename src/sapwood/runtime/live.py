@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from sapwood.tree import session
-from sapwood.tree.parameters import check_kind
-from sapwood.tree.weakly import weakly
+from sapwood.tree.call.parameters import check_kind
+from sapwood.tree.nests.weakly import weakly
+from sapwood.tree.watch import session
 
 __all__ = ["Eager", "eager"]
 

@@ -12,10 +12,10 @@ from sapwood.events import Event
 from sapwood.memory.pages import page_numbers
 from sapwood.memory.storage import Storage
 from sapwood.store import Entries
-from sapwood.tree.diary import Diary, Missing
-from sapwood.tree.forest import Forest
-from sapwood.tree.node import Node, PlaceUse
-from sapwood.tree.runner import Runner
+from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.node.node import Node, PlaceUse
+from sapwood.tree.run.runner import Runner
+from sapwood.tree.tell.call_log import Diary, Missing
 from sapwood.units import Addr
 
 __all__ = ["SCHEMA", "picture", "store_picture"]

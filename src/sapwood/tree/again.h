@@ -2,7 +2,7 @@
 #ifndef SAPWOOD_AGAIN_H
 #define SAPWOOD_AGAIN_H
 
-#include "ambient/asked.h"
+#include "guards/asked.h"
 #include <stdint.h>
 #include <string.h>
 

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from sapwood.errors import CaptureError
-from sapwood.tree.ambient import Surveyor
-from sapwood.tree.objects import Told, agree, told
-from sapwood.tree.parameters import Parameters
-from sapwood.tree.session import Session, entered
-from sapwood.tree.skips import skip_of
-from sapwood.tree.taking import plain_changes
+from sapwood.tree.call.parameters import Parameters
+from sapwood.tree.choose.skips import skip_of
+from sapwood.tree.guards import Surveyor
+from sapwood.tree.node.objects import Told, agree, told
+from sapwood.tree.record.taking import plain_changes
+from sapwood.tree.watch.session import Session, entered
 
 torch = pytest.importorskip("torch")
 

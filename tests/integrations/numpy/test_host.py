@@ -11,7 +11,7 @@ import pytest
 
 from sapwood.errors import CaptureError, StaleOutput
 from sapwood.integrations.numpy import make_generator
-from sapwood.tree.session import Session, entered
+from sapwood.tree.watch.session import Session, entered
 
 READS = {
     "float(x)": float,

@@ -7,7 +7,7 @@ import operator
 import numpy as np
 import pytest
 
-from sapwood.tree.session import Session, entered
+from sapwood.tree.watch.session import Session, entered
 
 call = operator.methodcaller
 METHODS = (

@@ -13,9 +13,9 @@ import torch
 
 from sapwood.integrations.torch.adapter import TorchAdapter
 from sapwood.integrations.torch.capture import _NONE, TorchOwner
-from sapwood.tree.ambient import Surveyor, survey
-from sapwood.tree.recorder import used_by
-from sapwood.tree.signature import look
+from sapwood.tree.call.signature import look
+from sapwood.tree.guards import Surveyor, survey
+from sapwood.tree.record.recorder import used_by
 
 
 def _microseconds(call, number=300) -> float:

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from sapwood.memory.storage import Storage
-from sapwood.tree.memo import Memo
-from sapwood.tree.signature import describe
+from sapwood.tree.call.signature import describe
+from sapwood.tree.replay.last_call import Memo
 from sapwood.units import Addr, Size
 
 torch = pytest.importorskip("torch")

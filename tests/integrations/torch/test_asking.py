@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from sapwood import CaptureError
-from sapwood.tree.session import Session, entered
+from sapwood.tree.watch.session import Session, entered
 
 torch = pytest.importorskip("torch")
 

@@ -32,7 +32,7 @@ def words(monkeypatch):
 
     Words that look like addresses are found whatever torch says.
     """
-    from sapwood.tree import adopted
+    from sapwood.tree.record import adopted
 
     found, built = [], adopted._built
 

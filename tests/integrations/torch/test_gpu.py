@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.tree import attempts
+from sapwood.tree.record import attempts
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.tree.ambient.constants import Contents, constant_of
+from sapwood.tree.guards.constants import Contents, constant_of
 
 
 @pytest.fixture

@@ -388,7 +388,7 @@ def test_a_number_that_looks_like_an_address(alike):
 def test_words_that_are_addresses_are_those_that_were_told(rt, monkeypatch):
     """Of the tensors that kernels really name, the dispatcher has told each."""
     from sapwood.driver.api import KernelOp
-    from sapwood.tree import adopted
+    from sapwood.tree.record import adopted
 
     weight, holder = torch.ones(16, device="cuda"), {"h": torch.ones(16, device="cuda")}
     found, built = [], adopted._built

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from sapwood import CaptureError
-from sapwood.tree.ambient import survey
-from sapwood.tree.session import Session, Unready
+from sapwood.tree.guards import survey
+from sapwood.tree.watch.session import Session, Unready
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -293,8 +293,8 @@ from types import SimpleNamespace
 import torch
 from sapwood.integrations.torch.adapter import TorchAdapter
 from sapwood.integrations.torch.watching import Watcher
-from sapwood.tree.ambient import Surveyor
-from sapwood.tree.session import Session
+from sapwood.tree.guards import Surveyor
+from sapwood.tree.watch.session import Session
 
 adapter = TorchAdapter(SimpleNamespace(returns=deque()), torch.device("cpu"))
 doubles = []
@@ -471,7 +471,7 @@ from types import SimpleNamespace
 import torch
 from sapwood.integrations.torch.adapter import TorchAdapter
 from sapwood.integrations.torch.watching import Watcher
-from sapwood.tree.session import Session
+from sapwood.tree.watch.session import Session
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torch._inductor.output_code

@@ -13,7 +13,7 @@ import torch
 
 from sapwood.integrations.torch.exchange import looks_of_tensors
 from sapwood.integrations.torch.modes import _GETTERS, MODES, _witness
-from sapwood.tree.ambient import Surveyor
+from sapwood.tree.guards import Surveyor
 
 # What a tensor looks like.
 

@@ -277,7 +277,7 @@ HOOKS = {
 def test_a_hook_that_goes_is_noticed_as_one_that_comes(adapter_of, hook):
     """Whatever it is of: what was recorded with it, or without it, is not replayed."""
     from sapwood.integrations.torch.modes import notice_settings
-    from sapwood.tree.ambient import Surveyor
+    from sapwood.tree.guards import Surveyor
 
     notice_settings()
     module = torch.nn.Linear(3, 3)

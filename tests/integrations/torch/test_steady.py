@@ -10,11 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sapwood.integrations.torch import witness  # noqa: E402
-from sapwood.tree.ambient import Surveyor  # noqa: E402
-from sapwood.tree.families import ambient_arrays  # noqa: E402
-from sapwood.tree.live.passed import Passed  # noqa: E402
-from sapwood.tree.memo import Memo  # noqa: E402
-from sapwood.tree.signature import Whereabouts, describe  # noqa: E402
+from sapwood.tree.call.signature import Whereabouts, describe  # noqa: E402
+from sapwood.tree.choose.function_cache import ambient_arrays  # noqa: E402
+from sapwood.tree.guards import Surveyor  # noqa: E402
+from sapwood.tree.regions.passed import Passed  # noqa: E402
+from sapwood.tree.replay.last_call import Memo  # noqa: E402
 
 # Ways to change a tensor of four by four, its address and its bytes excepted.
 

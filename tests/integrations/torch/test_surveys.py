@@ -6,8 +6,8 @@ import contextlib
 
 import pytest
 
-from sapwood.tree.ambient import BoundArray, Surveyor, survey
-from sapwood.tree.ambient.steps_in_c import maker
+from sapwood.tree.guards import BoundArray, Surveyor, survey
+from sapwood.tree.guards.steps_in_c import maker
 
 torch = pytest.importorskip("torch")
 

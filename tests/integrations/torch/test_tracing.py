@@ -12,7 +12,7 @@ import pytest
 
 import sapwood as sw
 from sapwood.runtime import graphed
-from sapwood.tree.again import maker
+from sapwood.tree.replay.in_c import maker
 
 torch = pytest.importorskip("torch")
 

@@ -9,7 +9,7 @@ import pytest
 
 from sapwood import CaptureError
 from sapwood.errors import DriverError
-from sapwood.tree.session import Session
+from sapwood.tree.watch.session import Session
 
 torch = pytest.importorskip("torch")
 

@@ -7,10 +7,10 @@ import weakref
 
 import pytest
 
-from sapwood.tree.ambient import Surveyor, survey
-from sapwood.tree.ambient.reading import Reading
-from sapwood.tree.ambient.steps_in_c import maker
-from sapwood.tree.ambient.trail import Trail
+from sapwood.tree.guards import Surveyor, survey
+from sapwood.tree.guards.reading import Reading
+from sapwood.tree.guards.steps_in_c import maker
+from sapwood.tree.guards.trail import Trail
 from tests.support.tree_mutants import miswritten
 
 torch = pytest.importorskip("torch")

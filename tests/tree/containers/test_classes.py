@@ -10,8 +10,8 @@ from dataclasses import make_dataclass
 import pytest
 
 from sapwood.errors import MisuseError
-from sapwood.tree import containers
-from sapwood.tree.containers import container_of, flatten, unflatten
+from sapwood.tree.nests import containers
+from sapwood.tree.nests.containers import container_of, flatten, unflatten
 
 MANY = 4200
 

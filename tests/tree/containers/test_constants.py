@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.tree.containers import Identity, constant_key
+from sapwood.tree.nests.containers import Identity, constant_key
 
 
 class Color(enum.IntEnum):

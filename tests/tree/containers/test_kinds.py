@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sapwood.tree.containers import flatten, unflatten
+from sapwood.tree.nests.containers import flatten, unflatten
 
 
 def _none(_):

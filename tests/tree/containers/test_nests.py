@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.errors import MisuseError
-from sapwood.tree.containers import (
+from sapwood.tree.nests.containers import (
     constant_key,
     flatten,
     register_container,
     unflatten,
 )
-from sapwood.tree.paths import paths
+from sapwood.tree.nests.paths import paths
 
 Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024 - as users write them
 

@@ -17,8 +17,8 @@ from sapwood.integrations.cupy.constants import brought
 from sapwood.integrations.cupy.memory import Memory, Place, pointer, reach
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.tree import session
-from sapwood.tree.host_data import host_data, is_constant
+from sapwood.tree.record.host_data import host_data, is_constant
+from sapwood.tree.watch import session
 from sapwood.units import Size
 
 __all__ = ["Array", "from_host"]

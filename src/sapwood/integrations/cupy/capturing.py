@@ -18,8 +18,8 @@ from cupy import _core
 
 from sapwood.integrations.cupy.constants import brought
 from sapwood.integrations.cupy.products import dot, matmul, tensordot
-from sapwood.tree import session
-from sapwood.tree.host_data import host_data, is_constant
+from sapwood.tree.record.host_data import host_data, is_constant
+from sapwood.tree.watch import session
 
 __all__ = ["replaced"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sapwood.tree.ambient import views
-from sapwood.tree.ambient.frameworks import declare_opening_of
-from sapwood.tree.ambient.scope import Opening, Openings, Reach
-from sapwood.tree.ambient.views import View
+from sapwood.tree.guards import views
+from sapwood.tree.guards.frameworks import declare_opening_of
+from sapwood.tree.guards.scope import Opening, Openings, Reach
+from sapwood.tree.guards.views import View
 
 __all__: list[str] = []
 

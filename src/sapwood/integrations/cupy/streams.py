@@ -20,8 +20,8 @@ from sapwood.integrations.cupy.memory import allocator
 from sapwood.integrations.cupy.products import load_blas
 from sapwood.memory.framework import Allocate
 from sapwood.memory.guest import GuestFramework, GuestStream
-from sapwood.tree import session
-from sapwood.tree.session import Session, raising_line
+from sapwood.tree.watch import session
+from sapwood.tree.watch.session import Session, raising_line
 from sapwood.units import Size
 
 __all__ = ["CupyFramework"]

@@ -14,10 +14,10 @@ from sapwood.integrations.numpy.layout import Layout, array_at, check_dtype, ext
 from sapwood.integrations.numpy.random import Generator
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.tree.adapter import foreign_tensor, host_array
-from sapwood.tree.ambient.tensors import is_tensor
-from sapwood.tree.containers import register_container
-from sapwood.tree.kept import Kept, Made, keep
+from sapwood.tree.call.adapter import foreign_tensor, host_array
+from sapwood.tree.call.output_cache import Kept, Made, keep
+from sapwood.tree.guards.tensors import is_tensor
+from sapwood.tree.nests.containers import register_container
 from sapwood.units import Addr, Size
 
 __all__ = ["NumpyAdapter"]

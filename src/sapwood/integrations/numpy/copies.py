@@ -11,7 +11,7 @@ from sapwood.integrations.numpy import layout as layouts
 from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.host import upload
 from sapwood.integrations.numpy.launch import empty, made, mutate, needless
-from sapwood.tree.host_data import host_data, is_constant
+from sapwood.tree.record.host_data import host_data, is_constant
 
 __all__ = ["assign", "converted", "raveled", "reshaped", "source"]
 

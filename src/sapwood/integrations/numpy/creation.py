@@ -13,7 +13,7 @@ from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.host import upload
 from sapwood.integrations.numpy.launch import empty, made, mutate
 from sapwood.memory.device import Device
-from sapwood.tree.host_data import host_data, is_constant
+from sapwood.tree.record.host_data import host_data, is_constant
 
 __all__ = ["CREATORS", "LIKES", "array", "blank", "filled_like", "from_host"]
 

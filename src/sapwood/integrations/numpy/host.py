@@ -13,7 +13,7 @@ from sapwood.integrations.numpy import layout as layouts
 from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.launch import empty
 from sapwood.memory.device import Device
-from sapwood.tree import session
+from sapwood.tree.watch import session
 from sapwood.units import Size
 
 __all__ = [

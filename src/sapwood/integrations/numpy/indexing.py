@@ -11,7 +11,7 @@ from sapwood.integrations.numpy.copies import assign, source
 from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.host import download
 from sapwood.integrations.numpy.launch import made, mutate
-from sapwood.tree.host_data import host_data, is_constant
+from sapwood.tree.record.host_data import host_data, is_constant
 
 __all__ = ["element", "index_items", "write_element"]
 

@@ -23,7 +23,7 @@ from sapwood.integrations.numpy.layout import (
 )
 from sapwood.integrations.numpy.packing import constants, pack
 from sapwood.memory.device import Device
-from sapwood.tree import session
+from sapwood.tree.watch import session
 from sapwood.units import Size
 
 __all__ = ["arrays_in", "empty", "launch", "made", "mutate", "needless"]

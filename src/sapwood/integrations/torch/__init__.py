@@ -21,7 +21,7 @@ from sapwood.integrations.torch.constants import Bringing
 from sapwood.integrations.torch.modes import notice_settings
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.device import Device
-from sapwood.tree import session
+from sapwood.tree.watch import session
 
 __all__ = ["adapter", "array_from_host", "captor", "framework", "make_generator"]
 

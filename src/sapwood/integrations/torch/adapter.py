@@ -35,8 +35,8 @@ from sapwood.integrations.torch.storages import Storages, tensor_over
 from sapwood.integrations.torch.witness import Witness, steady_of, witness_of
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.tree.adapter import Exchange, Marks
-from sapwood.tree.kept import Kept, Made
+from sapwood.tree.call.adapter import Exchange, Marks
+from sapwood.tree.call.output_cache import Kept, Made
 from sapwood.units import Addr, Size
 
 __all__ = ["TorchAdapter"]

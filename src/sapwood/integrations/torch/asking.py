@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from sapwood.tree.session import served
+from sapwood.tree.watch.session import served
 
 __all__ = ["SEEDED", "capturing", "generator_of", "notice_askers"]
 

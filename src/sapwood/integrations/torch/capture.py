@@ -28,7 +28,7 @@ from sapwood.memory.fold import Life
 from sapwood.memory.guest import GuestStream
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.containers import flatten
+from sapwood.tree.nests.containers import flatten
 from sapwood.units import Addr, Size
 
 __all__ = ["TorchCaptor", "TorchOwner"]

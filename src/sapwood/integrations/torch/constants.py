@@ -17,7 +17,7 @@ from sapwood.driver.streams import Queue
 from sapwood.integrations.torch.operations import Operation
 from sapwood.integrations.torch.storages import tensor_over
 from sapwood.memory.device import Device
-from sapwood.tree.session import Session
+from sapwood.tree.watch.session import Session
 from sapwood.units import Addr, Size
 
 __all__ = ["Bringing", "brought", "lifted"]

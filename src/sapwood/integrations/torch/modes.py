@@ -22,9 +22,9 @@ from torch.utils._device import DeviceContext
 from torch.utils.hooks import RemovableHandle
 
 from sapwood.memory.framework import Manner
-from sapwood.tree.ambient.frameworks import declare_opening
-from sapwood.tree.ambient.scope import Opening, Openings, Reach
-from sapwood.tree.ambient.views import View, Way, Witness
+from sapwood.tree.guards.frameworks import declare_opening
+from sapwood.tree.guards.scope import Opening, Openings, Reach
+from sapwood.tree.guards.views import View, Way, Witness
 
 __all__ = ["MODES", "Modes", "Prevailing", "is_told_of_operations", "notice_settings"]
 

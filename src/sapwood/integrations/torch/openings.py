@@ -13,17 +13,17 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from sapwood.tree.ambient import views
-from sapwood.tree.ambient.code import functions_of, names_of
-from sapwood.tree.ambient.frameworks import (
+from sapwood.tree.guards import views
+from sapwood.tree.guards.code import functions_of, names_of
+from sapwood.tree.guards.frameworks import (
     declare_calls,
     declare_front,
     declare_opening,
     declare_opening_of,
 )
-from sapwood.tree.ambient.owners import owner_of_class
-from sapwood.tree.ambient.scope import Opening, Openings, Reach
-from sapwood.tree.ambient.views import EMPTY, View, Way
+from sapwood.tree.guards.owners import owner_of_class
+from sapwood.tree.guards.scope import Opening, Openings, Reach
+from sapwood.tree.guards.views import EMPTY, View, Way
 
 __all__: list[str] = []
 

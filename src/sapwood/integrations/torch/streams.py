@@ -20,8 +20,8 @@ from sapwood.integrations.torch.storages import TRAPS, Storages
 from sapwood.integrations.torch.watching import Watcher
 from sapwood.memory.framework import Allocate, Manner
 from sapwood.memory.guest import GuestFramework, GuestStream
-from sapwood.tree import session
-from sapwood.tree.session import Session, raising_line
+from sapwood.tree.watch import session
+from sapwood.tree.watch.session import Session, raising_line
 from sapwood.units import Size
 
 __all__ = ["TorchFramework"]

@@ -37,8 +37,8 @@ from sapwood.integrations.torch.operations import (
     operation_of,
 )
 from sapwood.integrations.torch.storages import Storages
-from sapwood.tree.ambient.standard import BYTES
-from sapwood.tree.session import Session, helped, user_line
+from sapwood.tree.guards.standard import BYTES
+from sapwood.tree.watch.session import Session, helped, user_line
 
 __all__ = ["Watcher"]
 

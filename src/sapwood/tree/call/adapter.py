@@ -1,0 +1,193 @@
+"""What the tree asks of a framework: one `Adapter` per framework.
+
+Only an adapter sees the framework's arrays. Several may serve one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.output_cache import Kept, Made
+from sapwood.units import Addr, Size
+
+__all__ = ["Adapter", "Array", "Exchange", "Marks", "Template"]
+
+Array = Any
+"""A framework's array; nobody but its adapter looks inside."""
+
+Template = Any
+"""An adapter's memory of how to make an array like one that it has seen."""
+
+
+Marks = tuple[Sequence[int], Sequence[object]]
+"""Where some arrays are, and what else may change about them."""
+
+
+class Exchange(NamedTuple):
+    """How C looks at a framework's arrays on the GPU of a number.
+
+    ``table`` is the address of the framework's DLPackExchangeAPI, of DLPack 1.3.
+    ``flags`` are attributes, and whether they are called, that tell arrays apart which
+    look alike there; the first says whether one requires grad. ``quick`` are addresses
+    of what writes where the bytes of an array are, its dimensions, shape, strides, and
+    the number of its dtype, in turn, and returns 0: each takes a pointer ``inside``
+    bytes behind the array's own, and that to write to. Without any it is empty.
+    """
+
+    table: int
+    ordinal: int
+    flags: tuple[tuple[str, bool], ...]
+    quick: tuple[int, ...] = ()
+    inside: int = 0
+
+
+class Adapter(Protocol):
+    """One framework's arrays, as the tree needs them."""
+
+    def is_array(self, value: object) -> bool:
+        """Return whether ``value`` is a device array of this framework."""
+        ...
+
+    def surroundings(self) -> Iterable[tuple[str, object]]:
+        """Return what every function reads of the framework, by its path."""
+        ...
+
+    def text(self, array: Array) -> str:
+        """Return what the array is, briefly: ``float32[64, 10]``."""
+        ...
+
+    def refusal(self, value: object) -> str | None:
+        """Say why a value may not be an argument, such as a host array."""
+        ...
+
+    def look(self, value: object) -> tuple[Hashable, Storage, Addr] | None:
+        """Return the layout, storage and first byte of an array, None of others.
+
+        The one question of the hot path. Raises `StaleOutput`.
+        """
+        ...
+
+    def storages(self, arrays: Sequence[Array]) -> list[Storage]:
+        """Return the storages of arrays. Raises `StaleOutput`."""
+        ...
+
+    def marks(self, arrays: Sequence[Array]) -> Marks | None:
+        """Return what may change about arrays that stay the same objects.
+
+        None where nothing may.
+        """
+        ...
+
+    def steady(
+        self, arrays: Sequence[Array]
+    ) -> Callable[[Sequence[Array]], bool] | None:
+        """Return what says of as many values that they look as these arrays do.
+
+        Each has the shape, strides and dtype of one of these. It may deny that of
+        arrays that have. None where no array can be given other looks.
+        """
+        ...
+
+    def layout(self, array: Array) -> Hashable:
+        """Return everything that tells two arrays apart but their addresses.
+
+        Shape, strides, dtype, whether the array is aligned, and whether it may be
+        written. Raises `StaleOutput`.
+        """
+        ...
+
+    def witness(
+        self, arrays: Sequence[Array]
+    ) -> Callable[[Sequence[Array]], bool] | None:
+        """Return what says of as many values that they are arrays like these, if any.
+
+        Each like one of these. It may deny that of arrays that are.
+        """
+        ...
+
+    def address(self, array: Array) -> Addr:
+        """Return where the first element lies."""
+        ...
+
+    def span(self, array: Array) -> tuple[Addr, Addr]:
+        """Return the half-open byte interval that all elements lie in."""
+        ...
+
+    def storage(self, array: Array) -> Storage:
+        """Return the memory that this array shares with its views."""
+        ...
+
+    def bits(self, array: Array) -> bytes:
+        """Return the bytes of all elements in C order; waits for them."""
+        ...
+
+    def template(self, array: Array) -> Template:
+        """Return what `make` needs to make arrays like this one."""
+        ...
+
+    def make(self, template: Template, storage: Storage, address: Addr) -> Array:
+        """Return a fresh array like the template's, at ``address`` in ``storage``."""
+        ...
+
+    def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
+        """Return new storages kept, to make these arrays over them again and again."""
+        ...
+
+    def copier(
+        self, template: Template, address: Addr, size: Size, room: Callable[[], bool]
+    ) -> Callable[[], Any] | None:
+        """Return what copies an array that is all of some bytes, by the framework.
+
+        Where the framework has no memory for it, ``room`` makes some, if it can.
+
+        None where it would be none like it, or where the framework has no memory.
+        """
+        ...
+
+    def exchange(self) -> Exchange | None:
+        """Return how C looks at arrays; None where it cannot."""
+        ...
+
+    def dump(self, template: Template) -> Any:
+        """Return a template as plain values, for another process to `load`."""
+        ...
+
+    def load(self, plain: Any) -> Template:
+        """Return the template that `dump` gave.
+
+        Raises `ValueError`, `TypeError` or `OverflowError` for anything else.
+        """
+        ...
+
+    def check_op(self, name: str, params: bytes) -> None:
+        """Raise `ValueError` where a kernel would not take parameters like these.
+
+        Addresses in them are not looked at, nor what is there.
+        """
+        ...
+
+    def settle(self, template: Template, address: Addr) -> Template:
+        """Return the template for arrays that are mostly to be made at ``address``."""
+        ...
+
+    def extent(self, template: Template) -> tuple[int, int]:
+        """Return the bytes that the elements lie in, from the first element's."""
+        ...
+
+
+def host_array(described: str) -> str:
+    """Say why a host array may not be an argument: a copy of it would go unseen."""
+    return (
+        f"a host array of {described} is an argument of a graphed function. Bring it "
+        "to the device with rt.array(...) first"
+    )
+
+
+def foreign_tensor(instead: str) -> str:
+    """Say why a tensor of torch may not be an argument among other arrays."""
+    return (
+        "a tensor of torch is an argument of a graphed function whose runtime has "
+        f"other arrays. Pass {instead}"
+    )

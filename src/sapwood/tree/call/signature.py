@@ -1,0 +1,248 @@
+"""A call, flattened: its arrays, its places, and a key that says what kind it is.
+
+The key holds everything about the arguments but the addresses: their nesting, plain
+values by type and bits, layouts, and which arrays share a storage at which offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from operator import call, is_
+from typing import Any, Final, NamedTuple
+from weakref import ref
+
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.adapter import Adapter, Array, Marks
+from sapwood.tree.call.likeness import Likeness
+from sapwood.tree.nests.containers import constant_key, taken_apart
+from sapwood.units import Addr
+
+__all__ = ["NONE", "Arrays", "Call", "Place", "Whereabouts", "describe", "look"]
+
+
+class Place(NamedTuple):
+    """The bytes of arrays that share a storage; ``lo`` and ``hi`` bound them all.
+
+    ``arrays`` are positions in a list of arrays; without any, it is all of a storage.
+    """
+
+    storage: Storage
+    lo: Addr
+    hi: Addr
+    arrays: tuple[int, ...]
+
+
+class Arrays(NamedTuple):
+    """Some arrays and their places: storages, and where each place starts.
+
+    ``sharing`` is None where every array has a storage of its own; else it says which
+    share one, and at which offsets.
+    """
+
+    arrays: Sequence[Array]
+    storages: Sequence[Storage]
+    lows: Sequence[Addr]
+    sharing: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] | None
+
+    def groups(self) -> list[tuple[int, ...]]:
+        """Return the positions of the arrays of each place."""
+        if self.sharing is None:
+            return [(i,) for i in range(len(self.arrays))]
+        return [arrays for arrays, _ in self.sharing]
+
+    def holding(self, arrays: AbstractSet[int]) -> frozenset[int]:
+        """Return the places that hold any of the arrays at these positions."""
+        return frozenset(
+            i for i, group in enumerate(self.groups()) if not arrays.isdisjoint(group)
+        )
+
+    def places(self, adapter: Adapter) -> list[Place]:
+        """Return the places with their ends."""
+        groups = self.groups()
+        ends = [adapter.span(array)[1] for array in self.arrays]
+        if self.sharing is not None:
+            pairs = zip(groups, self.storages, strict=True)
+            ends = [_end(group, ends, storage) for group, storage in pairs]
+        return [*map(Place, self.storages, self.lows, ends, groups)]
+
+
+NONE: Final = Arrays([], [], [], None)
+"""No arrays."""
+
+
+class Call(NamedTuple):
+    """One call of a graphed function.
+
+    ``positions`` say where in ``leaves`` each array stands. ``containers`` are the
+    call's own, in the order of their numbers, the last one that of names; of a call
+    that was recognised, none are known.
+    """
+
+    key: Hashable
+    leaves: Sequence[Any]
+    structure: Hashable
+    positions: Sequence[int]
+    given: Arrays
+    containers: Sequence[Any] = ()
+
+    @property
+    def nests(self) -> Sequence[Any]:
+        """The containers that somebody else may have, too."""
+        return self.containers[:-1]
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether no argument, by position or by name, is a container."""
+        nest: Any = self.structure
+        args, kwargs = nest[2]
+        return not any(args[2]) and not any(kwargs[2])
+
+
+def describe(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], adapter: Adapter
+) -> Call:
+    """Flatten a call's arguments.
+
+    Raises `TypeError` for a value that the adapter refuses, `StaleOutput` for an
+    array that was revoked, `MisuseError` for a container that contains itself.
+    """
+    nest = args, kwargs
+    leaves, structure, containers = taken_apart(nest, adapter.is_array)
+    parts: list[Hashable] = []
+    positions: list[int] = []
+    arrays: list[Array] = []
+    storages: list[Storage] = []
+    lows: list[Addr] = []
+    for i, leaf in enumerate(leaves):
+        seen = adapter.look(leaf)
+        if seen is None:
+            parts.append(_constant(leaf, adapter))
+            continue
+        layout, storage, low = seen
+        parts.append(layout)
+        positions.append(i)
+        arrays.append(leaf)
+        storages.append(storage)
+        lows.append(low)
+    given = _grouped(arrays, storages, lows)
+    sharing = None if given.sharing is None else (given.sharing, _twins(arrays))
+    key = (structure, tuple(parts), sharing)
+    return Call(key, leaves, structure, positions, given, containers)
+
+
+def _twins(arrays: Sequence[Array]) -> tuple[int, ...]:
+    """Return, for each array, the first that is the same object: a function may ask."""
+    first: dict[int, int] = {}
+    return tuple([first.setdefault(id(x), k) for k, x in enumerate(arrays)])
+
+
+def look(arrays: Sequence[Array], adapter: Adapter) -> Arrays:
+    """Return where some arrays are, and which share a storage."""
+    return _grouped(
+        arrays,
+        [adapter.storage(array) for array in arrays],
+        [adapter.span(array)[0] for array in arrays],
+    )
+
+
+class Whereabouts:
+    """Where some arrays are, remembered for as long as they are the same objects.
+
+    They are held weakly, and so are their storages: that of an array which somebody
+    else allocated may go before it. ``others`` is what else than addresses marked
+    them when they were recorded, where that may change; ``marks`` is all that marked
+    them when they were looked at last.
+    """
+
+    __slots__ = ("_likeness", "_seen", "marks", "others")
+
+    def __init__(self) -> None:
+        self._seen: _Seen | None = None
+        self._likeness = Likeness()
+        self.others: Sequence[object] = ()
+        self.marks: Marks | None = None
+
+    def are_like(
+        self, arrays: Sequence[Array], adapter: Adapter, layouts: Sequence[Hashable]
+    ) -> bool:
+        """Return whether arrays that guards took for those recorded look like them.
+
+        Guards know an array that stays the same object, whatever shape it is given.
+        Raises `StaleOutput`.
+        """
+        return self._likeness.holds(arrays, layouts, adapter)
+
+    def look(
+        self, arrays: Sequence[Array], adapter: Adapter, layouts: Sequence[Hashable]
+    ) -> Arrays | None:
+        """Return what `look` does; None where an array is otherwise than it was."""
+        self.marks = marks = adapter.marks(arrays)
+        if marks is not None and marks[1] != self.others:
+            return None
+        if not self.are_like(arrays, adapter, layouts):
+            return None
+        seen = self._seen
+        if seen is not None and seen.are_there(arrays, marks):
+            storages = [*map(call, seen.storages)]
+            if None not in storages:
+                return Arrays(arrays, storages, seen.lows, seen.sharing)
+        found = look(arrays, adapter)
+        # All at once: what is interrupted in between would be taken for the same.
+        self._seen = _Seen(
+            [ref(array) for array in arrays],
+            () if marks is None else marks[0],
+            [ref(storage) for storage in found.storages],
+            found.lows,
+            found.sharing,
+        )
+        return found
+
+
+class _Seen(NamedTuple):
+    """What was found at a look: the arrays, what marked them, and where they were."""
+
+    arrays: Sequence[Callable[[], Any]]
+    addresses: Sequence[int]
+    storages: Sequence[Callable[[], Any]]
+    lows: Sequence[Addr]
+    sharing: Any
+
+    def are_there(self, arrays: Sequence[Array], marks: Marks | None) -> bool:
+        """Return whether arrays are these, by what marks them, or else one by one."""
+        if marks is not None:
+            # Where one storage lies, as long as it lives, lies no other.
+            return marks[0] == self.addresses
+        if len(self.arrays) != len(arrays):
+            return False
+        return all(map(is_, map(call, self.arrays), arrays))
+
+
+def _end(group: Sequence[int], ends: Sequence[Addr], storage: Storage) -> Addr:
+    whole = Addr(storage.address + storage.size)
+    return max((ends[i] for i in group), default=whole)
+
+
+def _constant(leaf: Any, adapter: Adapter) -> Hashable:
+    refusal = adapter.refusal(leaf)
+    if refusal is not None:
+        raise TypeError(refusal)
+    return constant_key(leaf)
+
+
+def _grouped(
+    arrays: Sequence[Array], storages: Sequence[Storage], lows: Sequence[Addr]
+) -> Arrays:
+    if len(set(storages)) == len(storages):
+        return Arrays(arrays, storages, lows, None)
+    groups: dict[Storage, list[int]] = {}
+    for i, storage in enumerate(storages):
+        groups.setdefault(storage, []).append(i)
+    firsts: list[Addr] = []
+    sharing: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    for group in groups.values():
+        places = [lows[i] for i in group]
+        first = min(places)
+        firsts.append(first)
+        sharing.append((tuple(group), tuple([low - first for low in places])))
+    return Arrays(arrays, list(groups), firsts, tuple(sharing))

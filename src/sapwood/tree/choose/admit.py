@@ -1,0 +1,118 @@
+"""May this recording be replayed now? The whole invariant. Pure.
+
+A replay clobbers pages, so none of them may be live; and what it has baked in must
+be as it was: addresses, which arrays overlap, and ambient values (asked once for all
+recordings that share them, by whoever calls this).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sapwood.tree.call.adapter import Adapter
+from sapwood.tree.call.miss import Miss, Why
+from sapwood.tree.call.roles import Role
+from sapwood.tree.call.signature import Arrays, Place
+from sapwood.tree.node.node import Node, PlaceUse, Shared
+from sapwood.units import Addr, Mask, hex_address
+
+__all__ = ["explain", "rejects", "sharing"]
+
+
+def rejects(
+    node: Node,
+    live: Mask,
+    given: Arrays,
+    ambient: Arrays,
+    adapter: Adapter,
+) -> Why | None:
+    """Return why a node may not be replayed on this call, or None.
+
+    ``given`` are the call's arrays, ``ambient`` those that the function reads besides.
+    """
+    if node.clobbers & live:
+        return Why.LIVE
+    lows = given.lows
+    if lows != node.expected:  # the quick way, where every place is fixed
+        for i, address in node.fixed:
+            if lows[i] != address:
+                return Why.MOVED
+    if ambient.lows != node.ambient_lows:
+        if ambient.sharing != node.ambient_sharing:
+            return Why.OVERLAP
+        if _moved(node, node.argument_places, ambient.lows) is not None:
+            return Why.MOVED
+    elif ambient.sharing != node.ambient_sharing:
+        return Why.OVERLAP
+    # A function with live parts may ask what is the same array, and use neither.
+    regrouped = node.chain and sharing(ambient, given) != node.chain[0].shared
+    if regrouped or (
+        node.watches_overlap
+        and _overlap(node, [*given.places(adapter), *ambient.places(adapter)])
+    ):
+        return Why.OVERLAP
+    return None
+
+
+def sharing(arrays: Arrays, carried: Arrays) -> Shared:
+    """Return which places of ``arrays`` have the storage of a carried place."""
+    if not arrays.storages:
+        return ()
+    owners = {storage: i for i, storage in enumerate(carried.storages)}
+    return tuple(
+        None if i is None else (i, low - carried.lows[i])
+        for i, low in zip(map(owners.get, arrays.storages), arrays.lows, strict=True)
+    )
+
+
+def explain(
+    node: Node,
+    why: Why,
+    live: Mask,
+    given: Arrays,
+    ambient: Arrays | None,
+) -> Miss:
+    """Return the miss that `rejects` found, and what it is about."""
+    match why:
+        case Why.LIVE:
+            return Miss(why, f"{(node.clobbers & live).bit_count()} page(s)")
+        case Why.MOVED:
+            moved = _moved(node, 0, given.lows)
+            if moved is None and ambient is not None:
+                moved = _moved(node, node.argument_places, ambient.lows)
+            return Miss(why, "" if moved is None else _text(*moved))
+        case Why.AMBIENT:
+            return Miss(why, node.ambient.miss() or "")
+        case _:
+            return Miss(why)
+
+
+def _moved(
+    node: Node, first: int, lows: Sequence[Addr]
+) -> tuple[PlaceUse, Addr] | None:
+    """Return the first fixed place that is not where it was, and where it is."""
+    for i, low in enumerate(lows, first):
+        use = node.places[i]
+        if use.role.fixed and low != use.address:
+            return use, low
+    return None
+
+
+def _overlap(node: Node, places: Sequence[Place]) -> bool:
+    """Return whether bytes that are found by themselves overlap any others."""
+    for i, use in enumerate(node.places[: len(places)]):
+        if use.role.fixed or not use.used:
+            continue
+        for j, other in enumerate(places):
+            if j != i and node.places[j].used and _meet(places[i], other):
+                return True
+    return False
+
+
+def _meet(a: Place, b: Place) -> bool:
+    return a.lo < b.hi and b.lo < a.hi
+
+
+def _text(use: PlaceUse, now: Addr) -> str:
+    verb = "came from" if use.role is Role.INHERITED else "was at"
+    return f"{use.name} {verb} {hex_address(use.address)}, is at {hex_address(now)}"

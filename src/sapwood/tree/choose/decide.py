@@ -1,0 +1,129 @@
+"""What to do with a call that no recording fits. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sapwood.errors import CaptureError
+from sapwood.tree.call.miss import Why
+from sapwood.tree.choose.skips import is_due
+from sapwood.tree.choose.specialization import Group, least_recent
+from sapwood.tree.node.node import Node
+
+_WASTEFUL: Final = "its recordings wait for arrays at addresses that do not come again"
+_NOBODY: Final[Mapping[Node, frozenset[int]]] = {}
+
+__all__ = ["Deed", "Step", "next_step"]
+
+
+class Deed(enum.Enum):
+    """How a call is run that is not replayed."""
+
+    WARM_UP = "warm up"
+    RESTORE = "restore"
+    RECORD = "record"
+    PASS_THROUGH = "pass through"  # noqa: S105 - passes no word
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A deed; the recordings to evict first; and what the new one must put up with.
+
+    ``anywhere``: places that ever moved may be at any address; ``escapes``: outputs
+    are copied out, so that no page of it is ever live. Else those numbered in
+    ``copies`` are: others, that nobody keeps for long, stay where they are. ``skips``
+    is why a call that is passed through cannot be recorded, where that is so.
+    """
+
+    deed: Deed
+    evict: tuple[Node, ...] = ()
+    anywhere: bool = False
+    escapes: bool = False
+    copies: frozenset[int] = frozenset()
+    reason: str = ""
+    skips: CaptureError | None = None
+
+
+def next_step(
+    group: Group,
+    nodes: Sequence[Node],
+    reasons: Mapping[Node, Why],
+    max_recordings: int,
+    *,
+    held: Mapping[Node, frozenset[int]] = _NOBODY,
+    crowded: bool = False,
+) -> Step:
+    """Decide for a call in ``group``; ``nodes`` are all recordings of the function.
+
+    ``reasons`` say why those of the group do not fit, ``held`` which of their outputs
+    somebody has; it is ``crowded`` where outputs hold more beyond their own bytes than
+    they may. At ``max_recordings`` a newcomer evicts the recording used longest ago,
+    and only if it was itself missed twice since then: so a cycle through more shapes
+    than fit replays what it has. What failed for a reason that may pass is tried
+    again, each time after twice as many calls.
+    """
+    skips = group.unrecordable or (None if is_due(group.missing) else group.failed)
+    if skips is not None:
+        return Step(Deed.PASS_THROUGH, reason=str(skips), skips=skips)
+    if group.archive is None and (group.warm is None or group.wants_another):
+        return Step(Deed.WARM_UP)
+    if group.is_wasteful():
+        return Step(Deed.PASS_THROUGH, reason=_WASTEFUL)
+    evict, escapes, copies = _make_room(group, reasons, held, crowded=crowded)
+    full = bool(evict) or escapes
+    if len(nodes) - len(evict) >= max_recordings:
+        victim = least_recent(n for n in nodes if n not in evict)
+        if victim is None or group.missed_since(victim.last_used) < 2:
+            return Step(
+                Deed.PASS_THROUGH,
+                reason=f"max_recordings={max_recordings}, and all that there are were "
+                "replayed since this call was last missed",
+            )
+        evict.append(victim)
+    deed = Deed.RECORD if group.archive is None else Deed.RESTORE
+    return Step(deed, tuple(evict), anywhere=full, escapes=escapes, copies=copies)
+
+
+def _make_room(
+    group: Group,
+    reasons: Mapping[Node, Why],
+    held: Mapping[Node, frozenset[int]],
+    *,
+    crowded: bool,
+) -> tuple[list[Node], bool, frozenset[int]]:
+    """Return the variants to evict for another one, and which of its outputs escape.
+
+    That is whether all do, or else which.
+    """
+    evict = group.outdated()
+    variants = [n for n in group.nodes if not n.escapes and n not in evict]
+    copied = frozenset[int]().union(*(node.copied() for node in variants))
+    if len(variants) < group.max_variants and not crowded:
+        return evict, False, copied
+    # One that waits for an address gives way to one that takes any.
+    stale = least_recent(n for n in variants if reasons.get(n) is Why.MOVED)
+    if stale is not None:
+        return [*evict, stale], crowded, copied
+    evict += [n for n in group.nodes if n.escapes and n not in evict]
+    kept = frozenset[int]() if crowded else copied | _kept(group, variants, held)
+    stuck = [node for node in variants if not node.copied() >= kept]
+    return [*evict, *stuck], not stuck, kept if stuck else frozenset()
+
+
+def _kept(
+    group: Group, variants: Sequence[Node], held: Mapping[Node, frozenset[int]]
+) -> frozenset[int]:
+    """Return which outputs are kept, if it is not all, and none in live parts.
+
+    What is held of several recordings at once is, and will be; of the last one,
+    anything may be held for as long as a name is not bound anew.
+    """
+    counts = Counter(k for node in variants for k in held.get(node, ()))
+    kept = frozenset(k for k, count in counts.items() if count > 1)
+    most = max((len(node.output_masks) for node in variants), default=0)
+    live = group.warm is not None and bool(group.warm.breaks)
+    return frozenset() if live or len(kept) == most else kept

@@ -1,0 +1,204 @@
+"""The recordings of one function, by signature, and finding the one that fits."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from typing import Final, NamedTuple
+
+from sapwood.memory.pages import Extent, Pages
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.miss import Miss, Why
+from sapwood.tree.call.parameters import Parameters
+from sapwood.tree.call.roles import History
+from sapwood.tree.call.signature import NONE, Arrays, Call
+from sapwood.tree.choose.admit import explain, rejects
+from sapwood.tree.choose.decide import Deed, Step
+from sapwood.tree.choose.nearest import unfound, unlike
+from sapwood.tree.choose.specialization import Group
+from sapwood.tree.format.bundle import Origins
+from sapwood.tree.guards import AmbientKey, Slot
+from sapwood.tree.node.node import Node
+
+__all__ = ["Families", "Found", "ambient_arrays"]
+
+NEAR: Final = 64
+"""With so many signatures a new one is compared, those of the last calls."""
+
+
+class Found(NamedTuple):
+    """A recording that fits a call, and the ambient arrays that it reads."""
+
+    node: Node
+    ambient: Arrays
+
+
+def ambient_arrays(node: Node, adapter: Adapter) -> Arrays | None:
+    """Return the ambient arrays that a recording uses; None where a guard fails."""
+    found = node.ambient.match()
+    if found is None:
+        return None
+    if not found:
+        return NONE
+    return node.whereabouts.look(found, adapter, node.ambient.layouts)
+
+
+def are_those(node: Node, call: Call) -> bool:
+    """Return whether those are one that were, of what is given and what is reached."""
+    key = node.which, node.nests
+    return node.ambient.are_those(call.given.arrays, call.nests, *key)
+
+
+class Families:
+    """All groups and recordings of one function; used under the device's lock.
+
+    ``limit`` bounds the signatures, and the ambient values of each, that are
+    remembered without a recording.
+    """
+
+    def __init__(self, adapter: Adapter, pages: Pages, *, limit: int) -> None:
+        self.adapter, self.pages, self.limit = adapter, pages, limit
+        self.groups: OrderedDict[Hashable, list[Group]] = OrderedDict()
+        self.nodes: dict[Node, tuple[Hashable, Group]] = {}
+        self.bound: dict[Node, tuple[Slot, ...]] = {}
+        self.origins: dict[Node, Origins] = {}
+        self._outputs: dict[Node, tuple[Extent, ...]] = {}
+
+    def find(self, call: Call) -> Found | None:
+        """Return a recording that may be replayed on this call."""
+        live = self.pages.live
+        asked, ambient = None, None
+        for group in self.groups.get(call.key, ()):
+            for node in group.nodes:
+                if node.ambient is not asked:
+                    # Recordings of one group share their guards: asked once.
+                    asked = node.ambient
+                    ambient = ambient_arrays(node, self.adapter)
+                if (
+                    ambient is not None
+                    and not rejects(node, live, call.given, ambient, self.adapter)
+                    and are_those(node, call)
+                ):
+                    return Found(node, ambient)
+        return None
+
+    def misses(self, call: Call) -> dict[Node, Miss]:
+        """Return why each recording with the call's signature does not fit."""
+        live = self.pages.live
+        found: dict[Node, Miss] = {}
+        for group in self.groups.get(call.key, ()):
+            for node in group.nodes:
+                ambient = ambient_arrays(node, self.adapter)
+                if ambient is None:
+                    found[node] = explain(node, Why.AMBIENT, live, call.given, None)
+                    continue
+                why = rejects(node, live, call.given, ambient, self.adapter)
+                if why is None and not are_those(node, call):
+                    why = Why.WHICH
+                if why is not None:
+                    found[node] = explain(node, why, live, call.given, ambient)
+        return found
+
+    def unfound(
+        self, call: Call, group: Group, step: Step, parameters: Parameters
+    ) -> tuple[Miss, ...]:
+        """Return why a call has nothing to be replayed, besides what `misses` says."""
+        known, about = len(self.groups[call.key]) > 1, ""
+        if not known and step.deed is Deed.WARM_UP:
+            others = [key for key in self.groups if key != call.key]
+            about = unlike(call.key, others[-NEAR:], parameters.leaf_names(call))
+        return unfound(group, step, known=known, about=about)
+
+    def known(self, call: Call, ambient_key: AmbientKey) -> Group | None:
+        """Return the group of a call, if there is one."""
+        for group in self.groups.get(call.key, ()):
+            if group.ambient_key == ambient_key:
+                return group
+        return None
+
+    def group(self, call: Call, ambient_key: AmbientKey, max_variants: int) -> Group:
+        """Return the group of a call, a new one if need be."""
+        groups = self.groups.setdefault(call.key, [])
+        self.groups.move_to_end(call.key)
+        known = self.known(call, ambient_key)
+        if known is not None:
+            return known
+        group = Group(ambient_key, max_variants)
+        group.places = [History() for _ in call.given.lows]
+        groups.append(group)
+        self._forget_oldest(groups)
+        return group
+
+    def saw(
+        self,
+        call: Call,
+        group: Group,
+        reached: Mapping[str, Array],
+        inherits: Callable[[Storage], bool],
+    ) -> None:
+        """Have a group remember where a call's arrays are.
+
+        ``reached`` are those that the function reads besides, by path; ``inherits``
+        tells which storages recordings made.
+        """
+        given, adapter = call.given, self.adapter
+        group.saw(
+            zip(given.lows, map(inherits, given.storages), strict=True),
+            {
+                path: (adapter.span(array)[0], inherits(adapter.storage(array)))
+                for path, array in reached.items()
+            },
+        )
+
+    def _forget_oldest(self, groups: list[Group]) -> None:
+        for group in [g for g in groups[:-1] if not g.nodes]:
+            if len(groups) <= self.limit:
+                break
+            groups.remove(group)
+        for key in list(self.groups)[:-1]:
+            if len(self.groups) <= self.limit:
+                break
+            if not any(group.nodes for group in self.groups[key]):
+                del self.groups[key]
+
+    def plant(
+        self,
+        call: Call,
+        group: Group,
+        node: Node,
+        bound: tuple[Slot, ...],
+        origins: Origins,
+    ) -> None:
+        """Add a recording, which from now on is found."""
+        for other in group.nodes:
+            if other.ambient == node.ambient:
+                node.ambient = other.ambient
+        _, node.which, node.nests = group.ambient_key
+        group.add(node)
+        self.nodes[node] = (call.key, group)
+        self.bound[node] = bound
+        self.origins[node] = origins
+        self._outputs[node] = tuple(
+            extent for part in node.parts() for extent in part.range.output_extents()
+        )
+
+    def remove(self, node: Node) -> None:
+        """Remove a recording, which is not found any more."""
+        _, group = self.nodes.pop(node)
+        group.nodes.remove(node)
+        # That of the call that recorded it is one.
+        group.wasted = 0 if node.hits > 1 else group.wasted + 1
+        del self.bound[node], self.origins[node], self._outputs[node]
+
+    def candidates(self, call: Call) -> list[Extent]:
+        """Return idle output extents of other signatures: they exclude each other."""
+        mine: set[Extent] = set()
+        others: dict[Extent, None] = {}
+        for node, (key, _) in self.nodes.items():
+            if key == call.key:
+                mine.update(self._outputs[node])
+            else:
+                others |= dict.fromkeys(self._outputs[node])
+        live = self.pages.live
+        return [e for e in others if e not in mine and not e.mask & live]

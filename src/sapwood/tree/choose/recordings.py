@@ -1,0 +1,303 @@
+"""All recordings of one runtime: who may run, who goes first when memory is short."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol
+
+from sapwood.driver.release import Release
+from sapwood.driver.streams import Stream
+from sapwood.memory.device import Device
+from sapwood.memory.holders import EAGER, LIVE, RECORDED, UNFINISHED, Holders
+from sapwood.memory.pages import page_numbers
+from sapwood.memory.range import Range
+from sapwood.memory.snapshot import snapshot
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.adapter import Adapter
+from sapwood.tree.choose.specialization import least_recent
+from sapwood.tree.choose.timeline import Timeline
+from sapwood.tree.node.leases import Lease, Leases
+from sapwood.tree.node.node import Node
+from sapwood.tree.watch.capturer import Captor
+from sapwood.units import Mask
+
+__all__ = ["Forest"]
+
+Forget = Callable[[Node, str | None], None]
+
+
+_forests: weakref.WeakSet[Forest] = weakref.WeakSet()
+"""All there are: addresses belong to the process, whichever runtime has them."""
+
+
+class Keeper(Protocol):
+    """Who keeps storages of outputs that may be nobody's."""
+
+    def let_go(self) -> None: ...
+
+
+class Quiet(Protocol):
+    """Who replays without telling."""
+
+    def tell(self) -> None: ...
+    def let_go(self) -> None: ...
+
+
+class Forest:
+    """What the runners of one runtime share; guarded by the device's lock.
+
+    ``emit`` takes event records; ``last`` is the recording that was replayed last;
+    ``kept`` are those who keep storages of outputs for the next replay. A recording
+    gets an encore after ``encore_from`` replays. ``alone`` refers to the stream that
+    all replays ran on, None before the first and once they ran on several. ``quiet``
+    are those who replay without telling, till they are asked. ``captor`` is a framework
+    that captures by itself, where this one does. Once it was ``stepped``, outputs of
+    calls that run eagerly are known, too, for a later step to end them.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "alone")  # which C looks at
+
+    def __init__(
+        self,
+        device: Device,
+        adapter: Adapter,
+        emit: Callable[[Any], None],
+        *,
+        patch_from: int,
+        timeline: int,
+        held_beyond: int = 1 << 30,
+    ) -> None:
+        self.device, self.adapter, self.emit = device, adapter, emit
+        self.patch_from, self.held_beyond = patch_from, held_beyond
+        self.leases = Leases(device.pages)
+        self.nodes: dict[Node, weakref.WeakMethod[Forget]] = {}
+        self.last: Node | None = None
+        self.alone: weakref.ref[Stream] | None = None
+        self._on_several = False
+        self.quiet: weakref.WeakSet[Quiet] = weakref.WeakSet()
+        self.timeline = Timeline(timeline)
+        self.clock = 0
+        self._numbers: Counter[str] = Counter()
+        self.busy: set[Node] = set()
+        self.before_call: Callable[[], None] | None = None
+        self.stepped = False
+        self.recorder: Callable[[Any, Forest], Any] | None = None
+        self.captor: Captor | None = None
+        self._capture_stream: Stream | None = None
+        self.kept: dict[Keeper, None] = {}
+        self.encore_from = 4
+        device.returns.let_go = self._let_go
+        device.pages.reclaim, device.pages.evict = self._reclaim, self._evict_anywhere
+        _forests.add(self)
+        device.pages.holders = self._holders
+
+    @property
+    def tells(self) -> bool:
+        """Whether sessions are told of all that is launched."""
+        exact = self.device.driver.abilities.exact_addresses
+        return exact or self.captor is not None
+
+    def capture_stream(self) -> Stream:
+        """Return the stream that all captures are made on."""
+        if self._capture_stream is None:
+            self._capture_stream = self.device.own_stream("capture")
+        return self._capture_stream
+
+    def renew_capture_stream(self) -> None:
+        """Forget a capture stream whose capture went wrong."""
+        self._capture_stream = None
+
+    def plant(self, node: Node, forget: Forget) -> None:
+        """Add a recording; ``forget``, a method, takes it from whoever looks for it."""
+        self.nodes[node] = weakref.WeakMethod(forget)
+
+    def fell(self, node: Node, reason: str | None) -> None:
+        """Remove a recording: nobody finds it any more, its memory returns.
+
+        With a ``reason`` it counts as evicted. Pages with a live lease stay until
+        that ends.
+        """
+        self._let_go()
+        self.settle()
+        forget = self.nodes.pop(node)()
+        if forget is not None:
+            forget(node, reason)
+        if self.last is node:
+            self.last = None
+        if not node.running:
+            self.discard(node)
+
+    def discard(self, node: Node) -> None:
+        """Give back what a recording has; what it made lives on."""
+        with Release() as release:
+            for part in node.parts():
+                release(part.exec.close)
+                release(part.range.close)
+        # The first of its parts is itself, which nothing but a collection would end.
+        node.chain = ()
+
+    def enter(self, node: Node, mask: Mask) -> None:
+        """Keep a recording, and the pages in ``mask``, for a call on its way."""
+        node.running += 1
+        self.device.pages.hold(mask)
+
+    def leave(self, node: Node, mask: Mask) -> None:
+        """Undo one `enter`."""
+        node.running -= 1
+        with Release() as release:
+            release(self.device.pages.drop, mask)
+            if not node.running and node not in self.nodes:
+                release(self.discard, node)
+
+    def fell_all(self, nodes: Iterable[Node]) -> None:
+        """Remove the recordings of a function that is gone."""
+        with Release() as release:
+            for node in nodes:
+                if node in self.nodes:
+                    release(self.fell, node, None)
+
+    def inherits(self, storage: Storage) -> bool:
+        """Return whether these bytes are the output of a recording."""
+        return isinstance(storage.token, Lease)
+
+    def number(self, kind: Literal["function", "miss", "recording"]) -> int:
+        """Return the next number, from 1, to tell things of one kind apart."""
+        self._numbers[kind] += 1
+        return self._numbers[kind]
+
+    def tick(self, count: int = 1) -> int:
+        """Advance the clock that uses and misses are read off."""
+        self.clock += count
+        return self.clock
+
+    def ran_on(self, stream: Stream) -> None:
+        """Note the stream of a replay."""
+        if self.alone is not None and self.alone() is not stream:
+            self.alone, self._on_several = None, True
+        elif self.alone is None and not self._on_several:
+            self.alone = weakref.ref(stream)
+
+    def is_crowded(self) -> bool:
+        """Return whether kept outputs hold too much beyond their own bytes."""
+        pages, limit = self.device.pages, self.held_beyond
+        if pages.live.bit_count() * pages.page <= limit:
+            return False
+        self._let_go()
+        self.device.returns.drain()
+        beyond = pages.live.bit_count() * pages.page - self.leases.size()
+        return beyond > limit
+
+    def held_of(self, nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
+        """Return which outputs of some recordings somebody holds, by their numbers."""
+        self._let_go()
+        self.device.returns.drain()
+        held = self.leases.addresses()
+        found: dict[Node, frozenset[int]] = {}
+        for node in nodes:
+            storages = enumerate(node.outputs.storages)
+            found[node] = frozenset(k for k, each in storages if each.address in held)
+        return found
+
+    def begin_steps(self) -> None:
+        """Have steps end outputs from now on: copies, too, which are to be ours."""
+        if not self.stepped:
+            self.stepped = True
+            for each in list(self.quiet):
+                each.let_go()
+
+    def settle(self) -> None:
+        """Have all replays counted."""
+        for each in list(self.quiet):
+            each.tell()
+
+    def idle_pages(self) -> Mask:
+        """Return the pages that no lease holds."""
+        mask = 0
+        for extent in self.device.pages.extents:
+            mask |= extent.mask
+        return Mask(mask & ~self.device.pages.live)
+
+    def ranges(self) -> list[Range]:
+        """Return the ranges of all recordings."""
+        return [part.range for node in self.nodes for part in node.parts()]
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a picture of the memory and of the tree, as plain data."""
+        self.settle()
+        parts = [part for node in self.nodes for part in node.parts()]
+        picture = snapshot(self.device, {part.label: part.range for part in parts})
+        picture["recordings"] = [
+            {
+                "name": node.label,
+                "parent": node.parent,
+                "ops": len(node.recording.ops),
+                "hits": node.hits,
+                "clobbers": list(page_numbers(node.clobbers)),
+                "roles": {place.name: place.role.value for place in node.places},
+            }
+            for node in self.nodes
+        ]
+        return picture
+
+    def close(self) -> None:
+        """Evict everything."""
+        with Release() as release:
+            for node in list(self.nodes):
+                release(self.fell, node, None)
+            self._capture_stream = None
+
+    def _let_go(self) -> None:
+        """Have nobody keep storages of outputs beyond the last array."""
+        while self.kept:
+            keeper, _ = self.kept.popitem()
+            keeper.let_go()
+
+    def _reclaim(self) -> bool:
+        """Find memory: what nobody needs just now, else the oldest recording."""
+        if self.kept:
+            self._let_go()
+            self.device.returns.drain()
+            return True
+        if self.device.heap.trim() or self.device.framework.trim():
+            return True
+        return self.evict()
+
+    def evict(self) -> bool:
+        """Give up the recording whose last use is longest ago, if there is one idle."""
+        self.settle()
+        idle = (n for n in self.nodes if n not in self.busy and not n.running)
+        node = least_recent(idle)
+        if node is None:
+            return False
+        self.fell(node, "memory is short")
+        return True
+
+    def _evict_anywhere(self) -> bool:
+        """Give up a recording for its addresses: another runtime's, if need be."""
+        if self.evict():
+            return True
+        kind = self.device.driver.abilities.kind
+        for other in list(_forests):
+            device = other.device
+            if other is self or device.driver.abilities.kind != kind:
+                continue
+            # Whoever has that lock may wait for this one.
+            if device.lock.acquire(blocking=False):
+                try:
+                    if not device.closed and other.evict():
+                        return True
+                finally:
+                    device.lock.release()
+        return False
+
+    def _holders(self) -> Holders:
+        pages, known = self.device.pages, Mask(0)
+        held = [(EAGER, pages.heap)]
+        for part in (part for node in self.nodes for part in node.parts()):
+            held.append((f"{RECORDED} {part.label}", part.range.size()))
+            known = Mask(known | part.range.mask)
+        held.append((LIVE, pages.live.bit_count()))
+        held.append((UNFINISHED, pages.unheld(known)))
+        return tuple((who, count * pages.page) for who, count in held if count)

@@ -1,0 +1,245 @@
+"""Calls of one function that run eagerly for want of a recording: why, and how many.
+
+Running eagerly is right for every call; so where a call looks like one that could not
+be recorded, nothing more is asked of it, and only now and then is it looked at again.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final
+
+from sapwood.driver.results import Result
+from sapwood.errors import (
+    CaptureError,
+    DriverError,
+    GraphSkipWarning,
+    MisuseError,
+    OutOfMemory,
+)
+from sapwood.tree.call.options import Options
+from sapwood.tree.guards import Ambient
+from sapwood.tree.watch.session import is_users
+from sapwood.units import size_text
+
+__all__ = ["Skips", "is_due", "skip_of"]
+
+_ALIKE: Final = 3
+"""After so many kinds of calls that fail alike, a function is not tried any more."""
+
+_KNOWN: Final = 64
+"""How many reasons, and how many looks of calls, are remembered."""
+
+_GUARDED: Final = 4
+"""How many sets of values are remembered for calls with one signature."""
+
+_OTHERS: Final = "other reasons"
+_PLAIN: Final = frozenset({bool, bytes, float, int, str, type(None)})
+_SIZED: Final = frozenset({dict, list, tuple})
+_REMEDY: Final = (
+    "Graph only the parts that take arrays and plain values, or use sapwood.disabled()"
+)
+_AGAIN: Final = "It is tried again after some calls: there is nothing to do"
+
+
+def is_due(count: int) -> bool:
+    """Return whether a call is tried again: the fourth, the eighth, and so on."""
+    return count >= 4 and not count & count - 1
+
+
+def skip_of(error: Exception) -> CaptureError:
+    """Return why a call is not recorded, of what was raised before it ran."""
+    if isinstance(error, CaptureError):
+        return error.anew()
+    if isinstance(error, OutOfMemory):
+        return CaptureError(
+            f"memory is short: {size_text(error.asked)} were asked for, and "
+            f"{size_text(error.free)} are free",
+            remedy=error.remedy,
+        )
+    if isinstance(error, DriverError) and error.name == Result.OUT_OF_MEMORY.name:
+        return CaptureError(
+            "the device has no free addresses, or no memory, to record it",
+            remedy="Let go of results that you keep, or copy them. It is tried again "
+            "after some calls",
+        )
+    if isinstance(error, DriverError):
+        return CaptureError(f"the device failed to record it ({error})", remedy=_AGAIN)
+    told = isinstance(error, MisuseError) or type(error) is TypeError
+    named = "" if told else f"{type(error).__qualname__}: "
+    what, _, remedy = str(error).rstrip(".").partition(". ")
+    return CaptureError(f"{named}{what}", remedy=remedy or _REMEDY)
+
+
+def _kind(error: CaptureError) -> str:
+    """Return what is the same of errors for one reason, whatever the shapes."""
+    return re.sub(r"\d+", "#", error.what) + f" at {error.where}"
+
+
+class Skips:
+    """What is known of the skipped calls of one function.
+
+    ``counts`` are the calls by reason, ``given_up`` why the function is not tried any
+    more. ``looks`` are those of calls that were skipped: the reason, how many there
+    were, and at which of them the call is looked at again. Where recorded calls look
+    the same, only what is guarded tells them apart.
+    """
+
+    def __init__(self, options: Options, is_array: Callable[[object], bool]) -> None:
+        self._options, self._is_array = options, is_array
+        self.counts: Counter[str] = Counter()
+        self.given_up: str | None = None
+        self._untold: CaptureError | None = None
+        self.looks: dict[Hashable, list[Any]] = {}
+        self._recorded: set[Hashable] = set()
+        self._guarded: dict[Hashable, list[tuple[Ambient, str]]] = {}
+        self._failed: Counter[str] = Counter()
+
+    def failed(self, error: CaptureError, *, hopeless: bool) -> None:
+        """Note that calls of one more kind cannot be recorded.
+
+        ``hopeless``: no other kind of call can be replayed, either.
+        """
+        kind = _kind(error)
+        if kind in self._failed or len(self._failed) < _KNOWN:
+            self._failed[kind] += 1
+        if hopeless and self._failed[kind] >= _ALIKE and not self._options.donate:
+            self.given_up, self._untold = str(error), error
+
+    def tell(self, error: CaptureError) -> None:
+        """Warn that a call is about to run eagerly, once for each reason."""
+        kind, told = _kind(error), self._options.told
+        if kind in told or len(told) >= _KNOWN:
+            return
+        told.add(kind)
+        where = error.where
+        name = self._options.name
+        warning = GraphSkipWarning(name, error.what, where, error.remedy)
+        file, line = _calling_line()
+        warnings.warn_explicit(warning, GraphSkipWarning, file, line)
+
+    def count(self, reason: str) -> None:
+        """Count a call that runs eagerly."""
+        if reason not in self.counts and len(self.counts) >= _KNOWN:
+            reason = _OTHERS
+        self.counts[reason] += 1
+
+    def learn(
+        self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> bool:
+        """Remember what a call looks like that runs eagerly; return whether it is new.
+
+        Not where an argument is to end, whatever becomes of the call.
+        """
+        if self._options.donate:
+            return False
+        look = self._look(args, kwargs)
+        known = self.looks.get(look)
+        if known is not None:
+            known[0] = reason
+        elif len(self.looks) < _KNOWN:
+            self.looks[look] = [reason, 1, 4]
+        return known is None
+
+    def recorded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Remember what a call looks like that was recorded."""
+        if len(self._recorded) < _KNOWN:
+            self._recorded.add(self._look(args, kwargs))
+
+    def guard(
+        self,
+        key: Hashable,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        ambient: Ambient,
+        reason: str,
+    ) -> None:
+        """Remember under what calls with this signature cannot be recorded.
+
+        A recorded one may look the same.
+        """
+        plain = [*map(self._is_plain, (*args, *kwargs.values()))]
+        for each in (key, self._look(args, kwargs))[: 1 + all(plain)]:
+            if each in self._guarded or len(self._guarded) < _KNOWN:
+                known = self._guarded.setdefault(each, [])
+                known.insert(0, (ambient, reason))
+                del known[_GUARDED:]
+
+    def holds(self, key: Hashable) -> bool:
+        """Return whether a call with this signature cannot be, and count it then.
+
+        A look is as good as one where all there is in a call shows in it.
+        """
+        for ambient, reason in self._guarded.get(key, ()):
+            if ambient.holds():
+                self.count(reason)
+                return True
+        return False
+
+    def _is_plain(self, value: object) -> bool:
+        return type(value) in _PLAIN or self._is_array(value)
+
+    def is_known(self) -> bool:
+        """Return whether any call may run eagerly without more ado."""
+        return self.given_up is not None or bool(self.looks)
+
+    def passes(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, beside: bool
+    ) -> bool:
+        """Return whether a call runs eagerly without more ado, and count it then.
+
+        ``beside``: the function has recordings.
+        """
+        if self.given_up is not None and not beside:
+            if self._untold is not None:
+                error, self._untold = self._untold, None
+                self.tell(error)
+            self.counts[self.given_up] += 1
+            return True
+        look = self._look(args, kwargs)
+        known = self.looks.get(look)
+        if known is None:
+            return False
+        if beside and self._may_be_recorded(look):
+            return self.holds(look)
+        known[1] += 1
+        if known[1] >= known[2]:
+            known[2] *= 2
+            return False
+        self.count(known[0])
+        return True
+
+    def _may_be_recorded(self, look: Hashable) -> bool:
+        return look in self._recorded or len(self._recorded) >= _KNOWN
+
+    def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+        """Return what a call looks like from afar; unlike calls may look alike."""
+        if not kwargs:
+            return tuple(map(self._glance, args))
+        return (*map(self._glance, args), *kwargs, *map(self._glance, kwargs.values()))
+
+    def _glance(self, value: Any) -> Hashable:
+        cls = type(value)
+        if cls in _PLAIN:
+            return cls, value
+        if cls in _SIZED:
+            return cls, len(value)
+        try:
+            if not self._is_array(value):
+                return id(cls)
+            # By number: a class is not kept.
+            return id(cls), value.shape, value.dtype
+        except RuntimeError:  # torch's nested tensors have no shape
+            return id(cls)
+
+
+def _calling_line() -> tuple[str, int]:
+    """Return the file and the line of the user's code that calls."""
+    frame = sys._getframe(1)  # noqa: SLF001 - made for this
+    while frame.f_back is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno

@@ -1,0 +1,160 @@
+"""What is known about calls with one signature under one set of ambient values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from threading import current_thread
+from typing import Final
+
+from sapwood.errors import CaptureError
+from sapwood.tree.call.roles import History, Role
+from sapwood.tree.choose.address_trace import Sketch, known
+from sapwood.tree.format.codec import Archive
+from sapwood.tree.guards import AmbientKey
+from sapwood.tree.node.node import Node
+from sapwood.tree.watch.warm import Warm
+from sapwood.units import Addr
+
+__all__ = ["Group", "least_recent"]
+
+
+_WASTED: Final = 16
+_TRIED: Final = 64
+"""So many calls between two tries, where so many recordings were not replayed."""
+
+
+class Group:
+    """The recordings of one signature and one set of ambient values.
+
+    ``archive`` is the recording of another process that serves its calls; ``asked``
+    says that it was looked for. ``misses`` are the clock readings of the last two
+    calls that no recording fitted, of ``missing`` in all, and ``wasted`` counts the
+    recordings that went in a row without a replay. ``sketch`` is the last capture,
+    where only a comparison of two shows what is an address. ``unrecordable`` is why its
+    calls never are recorded, ``failed`` why the last attempt failed, where another one
+    may not; ``unready`` counts those in a row that could not begin.
+    """
+
+    def __init__(self, ambient_key: AmbientKey, max_variants: int) -> None:
+        self.ambient_key, self.max_variants = ambient_key, max_variants
+        self.nodes: list[Node] = []
+        self.warm: Warm | None = None
+        self.archive: Archive | None = None
+        self.asked = False
+        self.unrecordable: CaptureError | None = None
+        self.failed: CaptureError | None = None
+        self.unready = 0
+        self.places: list[History] = []
+        self.ambient: dict[str, History] = {}
+        self.misses: tuple[int, ...] = ()
+        self.missing = self.wasted = 0
+        self.sketch: Sketch | None = None
+        self._in_vain = False
+
+    @property
+    def wants_another(self) -> bool:
+        """Whether another warm-up is to do the work of a capture.
+
+        Where code asks whether one is on, captures may meet what the first did not. If
+        that is behind a live part, or in what an object in the result holds, the call
+        could not go on: parts have run, or nobody can take the object apart.
+        """
+        warm = self.warm
+        if warm is None or not warm.asks or warm.captured:
+            return False
+        return bool(warm.breaks) or self.unready > 0
+
+    def saw(
+        self,
+        places: Iterable[tuple[Addr, bool]],
+        ambient: Mapping[str, tuple[Addr, bool]],
+    ) -> None:
+        """Note where arrays are in one call, and which of them recordings made.
+
+        ``places`` are those of its arguments, ``ambient`` the other arrays that the
+        function reaches, by the paths of their slots.
+        """
+        for name in ambient:
+            self.ambient.setdefault(name, History())
+        seen = [*zip(self.places, places, strict=True)]
+        seen += [(self.ambient[name], at) for name, at in ambient.items()]
+        for history, (address, inherited) in seen:
+            history.saw(address, inherited=inherited, max_variants=self.max_variants)
+
+    @property
+    def hopeful(self) -> bool:
+        """Whether the next capture may show what is an address."""
+        return self.sketch is not None
+
+    def sketched(self, sketch: Sketch, node: Node) -> None:
+        """Remember a capture, unless holding it against the one before was in vain."""
+        if self._in_vain:
+            return
+        if self.sketch is not None and known(sketch, self.sketch) is None:
+            self.sketch, self._in_vain = None, True
+            return
+        self.sketch = sketch
+        node.doubtful = node.copied_bytes > 0
+
+    def is_warm_here(self) -> bool:
+        """Return whether the warm-up ran on this thread.
+
+        Some of what frameworks make at first use, they make for each thread.
+        """
+        return self.warm is not None and self.warm.thread() is current_thread()
+
+    def again(self, node: Node) -> Callable[[], list[Node]]:
+        """Say that a doubtful node's calls are recorded once more.
+
+        Returns what tells the nodes that are of no use afterwards.
+        """
+        node.doubtful, before = False, set(self.nodes)
+
+        def useless() -> list[Node]:
+            # The new one fits wherever the old one did, if it is known what moves.
+            made = [other for other in self.nodes if other not in before]
+            return [node] if self.hopeful else made
+
+        return useless
+
+    def missed(self, clock: int) -> None:
+        """Note a call that no recording fitted."""
+        self.misses = (*self.misses[-1:], clock)
+        self.missing += 1
+
+    def is_wasteful(self) -> bool:
+        """Return whether another recording would go without a replay, too.
+
+        Now and then it is tried all the same.
+        """
+        return self.wasted >= _WASTED and self.missing % _TRIED > 0
+
+    def missed_since(self, clock: int) -> int:
+        """Return how many of the last two misses came after ``clock``."""
+        return sum(miss > clock for miss in self.misses)
+
+    def add(self, node: Node) -> None:
+        """Add a recording; those that copy less are tried first."""
+        self.nodes.append(node)
+        self.nodes.sort(key=lambda n: (n.escapes, len(n.ferries), n.copied_bytes))
+
+    def outdated(self) -> list[Node]:
+        """Return the nodes that fix a place which comes from too many addresses."""
+        return [node for node in self.nodes if self._fixes_moved(node)]
+
+    def _fixes_moved(self, node: Node) -> bool:
+        arguments = zip(node.places, self.places, strict=False)
+        if any(
+            use.role is Role.INHERITED and history.moved for use, history in arguments
+        ):
+            return True
+        return any(
+            use.role is Role.INHERITED and self.ambient[use.name].moved
+            for use in node.places[node.argument_places :]
+            if use.name in self.ambient
+        )
+
+
+def least_recent(nodes: Iterable[Node]) -> Node | None:
+    """Return the node whose last use is longest ago."""
+    return min(nodes, key=lambda node: node.last_used, default=None)

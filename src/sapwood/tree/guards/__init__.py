@@ -1,0 +1,30 @@
+"""What a function reads and writes in Python besides its array arguments.
+
+`survey` reads it before and after a function runs. What differs was written; what
+was read becomes the guards of a recording, an `Ambient`.
+"""
+
+from __future__ import annotations
+
+from sapwood.tree.guards.ambient import Ambient
+from sapwood.tree.guards.arrays import Arrays
+from sapwood.tree.guards.changes import BoundArray, Change, undo_bound
+from sapwood.tree.guards.restoring import kept_states, put_back
+from sapwood.tree.guards.slots import Slot
+from sapwood.tree.guards.survey import AmbientKey, Survey, survey
+from sapwood.tree.guards.surveyor import Surveyor
+
+__all__ = [
+    "Ambient",
+    "AmbientKey",
+    "Arrays",
+    "BoundArray",
+    "Change",
+    "Slot",
+    "Survey",
+    "Surveyor",
+    "kept_states",
+    "put_back",
+    "survey",
+    "undo_bound",
+]

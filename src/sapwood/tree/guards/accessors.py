@@ -1,0 +1,365 @@
+"""What to look at inside a value, given the names that the reached code uses.
+
+Code of installed packages is not read: their objects are looked into only for the
+names that their own classes use.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable
+from enum import Enum
+from functools import cached_property, partial, partialmethod
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
+from typing import Any
+from weakref import ReferenceType
+
+from sapwood.tree.guards import standard, views
+from sapwood.tree.guards.code import names_of
+from sapwood.tree.guards.frameworks import calls_of, opening_of
+from sapwood.tree.guards.natives import (
+    LATE,
+    NATIVES,
+    class_names,
+    is_logger,
+    is_machinery,
+    logger,
+    module,
+    note_calls,
+    with_keys,
+)
+from sapwood.tree.guards.owners import (
+    Owner,
+    owner_of_class,
+    owner_of_code,
+    owner_of_module,
+)
+from sapwood.tree.guards.progress import PROGRESS, is_iterator
+from sapwood.tree.guards.scope import ATOMS, Opening, Openings, Reach
+from sapwood.tree.guards.sources import STATE, is_random_source
+from sapwood.tree.guards.views import View
+from sapwood.tree.nests.containers import Identity, constant_key, registered
+
+__all__ = ["NEVER_NAMED", "OPERATORS", "deciders", "is_structural", "openings"]
+
+
+def openings(value: Any, reach: Reach) -> Openings:
+    """Return the ways to look into a value; none for a plain or opaque one."""
+    cls = type(value)
+    if cls in ATOMS:
+        return iter(())
+    opened = _by_type.get(cls) or LATE.get((cls.__module__, cls.__qualname__))
+    if opened is not None:
+        return opened(value, reach)
+    declared = opening_of(cls)
+    if declared is not None:
+        return declared.opened(value, reach)
+    if registered(cls) is not None:
+        return iter((Opening(views.REGISTERED),))
+    if is_random_source(value):
+        return iter((Opening(STATE),))
+    if issubclass(cls, type):
+        return _class(value, reach)
+    if is_iterator(value):
+        return iter((Opening(PROGRESS),))
+    return _instance(value, reach)
+
+
+NEVER_NAMED = frozenset(
+    {"__init__", "__new__", "__post_init__", "__repr__", "__del__", "__dir__"}
+    | {"__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__sizeof__"}
+    | {"__init_subclass__", "__class_getitem__", "__copy__", "__deepcopy__"}
+)
+_BUILDING = frozenset(
+    {"__class_getitem__", "__init__", "__init_subclass__", "__new__", "__post_init__"}
+)
+_NUMBERS = frozenset(
+    {"add", "and", "divmod", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow"}
+    | {"rshift", "sub", "truediv", "xor"}
+)
+OPERATORS = frozenset(
+    {f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in _NUMBERS}
+    | {"__abs__", "__array__", "__array_ufunc__", "__bool__", "__bytes__", "__call__"}
+    | {"__ceil__", "__complex__", "__contains__", "__delattr__", "__delete__"}
+    | {"__delitem__", "__enter__", "__eq__", "__exit__", "__float__", "__floor__"}
+    | {"__format__", "__ge__", "__get__", "__getattr__", "__getattribute__"}
+    | {"__getitem__", "__gt__", "__hash__", "__index__", "__instancecheck__", "__int__"}
+    | {"__invert__", "__iter__", "__le__", "__len__", "__length_hint__", "__lt__"}
+    | {"__missing__", "__ne__", "__neg__", "__next__", "__pos__", "__reversed__"}
+    | {"__round__", "__set__", "__setattr__", "__setitem__", "__str__", "__trunc__"}
+)
+"""What is found in a class though no code names it, and so may not be added either."""
+_OF_ENUMS = frozenset({"_member_map_", "_missing_", "_boundary_"})
+"""What their metaclass asks an Enum for: it is iterated, counted and called."""
+_LEADING_TO_CLASSES = frozenset({"__class__", "__replace__"})
+_TOLD_BY_FUNCTIONS = ("__name__", "__qualname__", "__module__", "__doc__")
+_TOLD_BY_CLASSES = ("__name__", "__qualname__")
+
+
+def _function(value: FunctionType, reach: Reach) -> Openings:
+    if not reach.reads(value):
+        note_calls(value, reach)
+        yield from _foreign(value)
+        return
+    names = names_of(value.__code__)
+    reach.add(names)
+    reach.builtins |= names.globals - value.__globals__.keys()
+    yield Opening(views.FUNCTION)
+    if value.__closure__:
+        yield Opening(views.CELLS)
+    if names.every_global:
+        yield Opening(views.GLOBALS)
+    elif names.globals:
+        yield Opening(views.GLOBALS, names.globals)
+    if names.modules:
+        yield Opening(views.IMPORTS)
+    yield Opening(views.ATTRIBUTES, reach.attributes(frozenset({"__wrapped__"})))
+    yield from _told(_TOLD_BY_FUNCTIONS, reach)
+    if "__annotations__" in reach.names:
+        yield Opening(views.ANNOTATIONS)
+
+
+def _told(names: Iterable[str], reach: Reach) -> Openings:
+    for name in names:
+        if reach.dynamic or name in reach.names:
+            yield Opening(views.TOLD[name])
+
+
+def _foreign(value: FunctionType) -> Openings:
+    """Look into a package's function: for what it wraps, chooses from, or tells."""
+    said = standard.said_by(value)
+    if said is not None:
+        yield Opening(said)
+    if "__wrapped__" in value.__dict__:
+        yield Opening(views.WRAPPED)
+    if "registry" in value.__dict__:
+        yield Opening(views.ATTRIBUTES, frozenset({"registry"}))
+
+
+def _method(_: MethodType, __: Reach) -> Openings:
+    yield Opening(views.SELF)
+    yield Opening(views.INNER)
+
+
+def _module(value: ModuleType, reach: Reach) -> Openings:
+    if is_random_source(value):
+        yield Opening(STATE)
+        return
+    owner = owner_of_module(value.__name__, value)
+    if owner == "user":
+        yield Opening(views.MODULE, reach.attributes(frozenset({"__getattr__"})))
+    elif owner != "sapwood":
+        yield from module(value, reach, owner)
+
+
+def _class(value: type, reach: Reach) -> Openings:
+    if owner_of_class(value) != "user":
+        return
+    if value in reach.built or _may_be_built(value, reach):
+        reach.built.update((value, *value.__bases__))
+    special = {
+        name
+        for name, member in vars(value).items()
+        if name.startswith("__")
+        and (name not in NEVER_NAMED or (name in _BUILDING and value in reach.built))
+        and isinstance(member, FunctionType | staticmethod | classmethod | property)
+    }
+    if reach.dynamic:
+        # Books that the class keeps for itself are no members of an Enum.
+        hidden = "_" if issubclass(value, Enum) else "__"
+        special |= {name for name in vars(value) if not name.startswith(hidden)}
+        special |= {"__module__", "__doc__"}
+    if issubclass(value, Enum):
+        special |= _OF_ENUMS
+    special |= calls_of(value)
+    yield Opening(views.VARIABLES, OPERATORS.union(special, reach.names))
+    yield Opening(views.BASES)
+    if owner_of_class(type(value)) == "user":
+        yield Opening(views.TYPE)
+    else:
+        yield from _told(_TOLD_BY_CLASSES, reach)
+
+
+def _may_be_built(cls: type, reach: Reach) -> bool:
+    """Return whether reached code may call a class that it finds by an instance."""
+    if not reach.names.isdisjoint(_LEADING_TO_CLASSES):
+        return True
+    owners = {base: owner_of_class(base) for base in cls.__mro__}
+    return any(
+        isinstance(member, classmethod) and (reach.dynamic or name in reach.names)
+        for base, owner in owners.items()
+        if owner == "user"
+        for name, member in vars(base).items()
+    ) or any(
+        owner == "standard" and "__class__" in class_names(base)
+        for base, owner in owners.items()
+    )
+
+
+_MEMBER = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
+
+
+def _is_plain_member(value: Any) -> bool:
+    """Return whether all there is to a member of an Enum is which one it is."""
+    inside = vars(value)
+    held = inside.get("_value_")
+    parts = held if type(held) is tuple else (held,)
+    if inside.keys() - _MEMBER or any(type(part) not in ATOMS for part in parts):
+        return False
+    bases = [base for base in type(value).__mro__ if owner_of_class(base) == "user"]
+    return not any(_is_users(each) for base in bases for each in vars(base).values())
+
+
+def _is_users(member: object) -> bool:
+    if isinstance(member, staticmethod | classmethod):
+        # Enum itself leaves some in the classes that it makes.
+        member = member.__func__
+    if isinstance(member, FunctionType):
+        return owner_of_code(member.__code__) == "user"
+    return isinstance(member, property)
+
+
+def _instance(value: Any, reach: Reach) -> Openings:
+    cls = type(value)
+    owner = owner_of_class(cls)
+    ours = owner == "sapwood" or cls.__module__ == "functools"
+    if ours and hasattr(value, "__wrapped__"):
+        yield Opening(views.WRAPPED)
+        return
+    if issubclass(cls, Enum) and _is_plain_member(value):
+        return
+    if is_logger(cls):
+        yield from logger(value, reach)
+    if owner == "sapwood" or (owner != "user" and _is_closed(value)):
+        return
+    if owner == "user":
+        yield Opening(views.TYPE)
+    opened = list(_contents(value, _attributes(cls, owner, reach)))
+    yield from opened
+    if (opened or owner == "user") and standard.bytes_of(value) is not None:
+        yield Opening(standard.BUFFER)
+
+
+def _is_closed(value: object) -> bool:
+    """Return whether an object that is not of the user's has nothing to be read."""
+    if isinstance(value, Enum) or is_machinery(type(value)):
+        return True
+    return not isinstance(constant_key(value), Identity)
+
+
+def _attributes(cls: type, owner: Owner, reach: Reach) -> frozenset[str] | None:
+    names = class_names(cls)
+    if owner == "installed":
+        # What a package computes names from is too much; what it names is not.
+        return names.union(reach.names)
+    return reach.attributes(names | {"_value_"} if issubclass(cls, Enum) else names)
+
+
+def _contents(value: Any, wanted: frozenset[str] | None) -> Openings:
+    if standard.is_veiled(type(value)):
+        yield Opening(standard.OWN, wanted)
+    elif isinstance(getattr(value, "__dict__", None), dict):
+        yield Opening(views.ATTRIBUTES, wanted)
+    if views.member_names(type(value)):
+        yield Opening(views.FIELDS, wanted)
+    for base, view in _ITEMS.items():
+        if issubclass(type(value), base):
+            yield from with_keys(value) if base is dict else (Opening(view),)
+    if issubclass(type(value), deque):
+        yield Opening(standard.MAXLEN)
+    if issubclass(type(value), defaultdict):
+        yield Opening(standard.FACTORY)
+
+
+def _partial(_: Any, reach: Reach) -> Openings:
+    yield Opening(views.PARTIAL)
+    yield Opening(views.ATTRIBUTES, reach.attributes())
+
+
+def _with_default(value: Any, _: Reach) -> Openings:
+    yield Opening(standard.FACTORY)
+    yield from with_keys(value)
+
+
+_ITEMS: dict[type, View] = {
+    tuple: views.TUPLE,
+    list: views.LIST,
+    deque: views.LIST,
+    dict: views.DICT,
+    set: views.SET,
+    frozenset: views.SET,
+    partial: views.PARTIAL,
+    ReferenceType: standard.REFERENT,
+}
+
+
+def _tuple(value: Any, _: Reach) -> Openings:
+    if any(type(item) not in ATOMS for item in value):
+        yield Opening(views.TUPLE if isinstance(value, tuple) else views.SET)
+
+
+def _always(*views_: View) -> Callable[[Any, Reach], Openings]:
+    return lambda _, __: iter([Opening(view) for view in views_])
+
+
+_by_type: dict[type, Callable[[Any, Reach], Openings]] = {
+    FunctionType: _function,
+    MethodType: _method,
+    ModuleType: _module,
+    partial: _partial,
+    partialmethod: _partial,
+    property: _always(views.PROPERTY),
+    staticmethod: _always(views.INNER),
+    classmethod: _always(views.INNER),
+    cached_property: _always(views.CACHED),
+    tuple: _tuple,
+    frozenset: _tuple,
+    list: _always(views.LIST),
+    deque: _always(views.LIST, standard.MAXLEN),
+    set: _always(views.SET),
+    **NATIVES,
+    **dict.fromkeys((OrderedDict, Counter), with_keys),
+    defaultdict: _with_default,
+    ChainMap: lambda _, __: iter([Opening(views.ATTRIBUTES, frozenset({"maps"}))]),
+}
+
+
+def is_structural(value: Any, reach: Reach) -> bool:
+    """Return whether another instance with the same inside is as good as this one."""
+    cls = type(value)
+    if cls is FunctionType:
+        return reach.reads(value)
+    if cls is BuiltinMethodType:
+        # Where it belongs to no object, it is itself all there is.
+        return not isinstance(value.__self__, ModuleType | None)
+    named = (cls.__module__, cls.__qualname__)
+    if cls is ModuleType or named == ("_queue", "SimpleQueue"):
+        # What it holds does not show.
+        return False
+    return cls in _by_type or named in LATE or dataclasses.is_dataclass(cls)
+
+
+_FIXED = {MethodType, partial, partialmethod, property, staticmethod, classmethod}
+_FIXED |= {cached_property, tuple, frozenset, list, deque, set}
+_FIXED |= {OrderedDict, defaultdict, Counter, ChainMap}
+_FIXED |= NATIVES.keys() - {BuiltinMethodType, dict}
+"""Classes whose instances are always opened by what they hold, or alike."""
+
+
+def deciders(value: Any, reach: Reach) -> tuple[View, ...] | None:
+    """Return what decides how a value is opened, besides its class and what is read.
+
+    That are the names or the lengths of these views; None where nothing but `openings`
+    says it.
+    """
+    cls = type(value)
+    if cls in _FIXED or (cls is dict and value is not sys.modules):
+        return ()
+    if cls is FunctionType:
+        return () if reach.reads(value) else None
+    declared = None if cls in _by_type else opening_of(cls)
+    if declared is None or declared.deciders is None:
+        return None
+    return tuple(declared.deciders(value))

@@ -1,0 +1,233 @@
+"""What a code object can read and write by name, nested functions included.
+
+An attribute can be read only by naming it, so the names in the bytecode bound what a
+function reaches; where names are computed, `Names.dynamic` says that nothing does.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from types import CodeType, FunctionType
+from typing import Any
+
+from sapwood.tree.guards import comparing
+from sapwood.tree.guards.comparing import COMPARING
+
+__all__ = ["Names", "functions_of", "names_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names in one code object.
+
+    ``dynamic``: attributes are named by computed text somewhere; ``every_global``:
+    so are globals. ``modules`` are imported inside the function, with a dot before
+    the name for each level. ``advances``: it moves iterators by other means than a
+    loop. ``compares``: it may ask whether two values, neither of them written in the
+    code, are one object.
+    """
+
+    globals: frozenset[str]
+    attributes: frozenset[str]
+    modules: frozenset[str]
+    dynamic: bool
+    every_global: bool
+    advances: bool
+    compares: bool
+
+
+_BY_TEXT = frozenset({"getattr", "hasattr", "setattr", "delattr"})
+_ANY_ATTRIBUTE = frozenset(
+    {"asdict", "astuple", "attrgetter", "dir", "eval", "exec", "fields", "getmembers"}
+    | {"methodcaller", "vars", "__dict__", "__getattribute__"}
+)
+_ADVANCING = frozenset({"next", "anext", "__next__", "send", "throw"})
+_ANY_GLOBAL = frozenset({"eval", "exec", "globals", "locals", "__globals__"})
+_GLOBAL_OPS = frozenset(
+    {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
+    | {"LOAD_FROM_DICT_OR_GLOBALS"}
+)
+_ATTRIBUTE_OPS = frozenset(
+    {"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR", "LOAD_SUPER_ATTR"}
+    | {"IMPORT_FROM"}
+)
+_COMPARED = frozenset({"COMPARE_OP", "IS_OP", "LOAD_ATTR", "LOAD_METHOD"})
+_FORMATTING_OPS = frozenset(
+    {"CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC"}
+)
+_FORMATTING = frozenset({"ascii", "format", "format_map", "repr", "str"})
+_CONSTANTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
+_SIMPLE_LOADS = ("LOAD_CONST", "LOAD_FAST", "LOAD_DEREF", "LOAD_SMALL_INT")
+
+
+@lru_cache(maxsize=2048)
+def names_of(code: CodeType) -> Names:
+    """Return the names that ``code`` and the functions made in it use."""
+    globals_: set[str] = set()
+    attributes: set[str] = set()
+    modules: set[str] = set()
+    hooks: set[str] = set()
+    dynamic = compares = False
+    for each in _nested(code):
+        instructions = list(dis.get_instructions(each))
+        compares |= any(
+            comparing.compares(instructions, i) for i in range(len(instructions))
+        )
+        for index, op in enumerate(instructions):
+            if op.opname in _GLOBAL_OPS:
+                globals_.add(op.argval)
+                if op.argval == "type" and _gives_class(instructions, index):
+                    attributes.add("__class__")
+                if op.argval in _BY_TEXT:
+                    name = _constant_name(instructions, index)
+                    dynamic |= name is None
+                    attributes.update(() if name is None else (name,))
+            elif op.opname in _ATTRIBUTE_OPS:
+                only_compared = _is_only_compared(instructions, index)
+                attributes.update(() if only_compared else (op.argval,))
+            elif op.opname == "IMPORT_NAME":
+                modules.add("." * _level(instructions, index) + op.argval)
+            elif op.opname == "MATCH_CLASS":
+                dynamic = True
+        hooks |= _hooks(each, instructions)
+    used = globals_ | attributes
+    return Names(
+        frozenset(globals_),
+        frozenset(attributes | hooks),
+        frozenset(modules),
+        dynamic or bool(used & _ANY_ATTRIBUTE) or bool(attributes & _BY_TEXT),
+        bool(used & _ANY_GLOBAL),
+        bool(used & _ADVANCING),
+        compares or bool(used & COMPARING),
+    )
+
+
+def _gives_class(instructions: Sequence[dis.Instruction], at: int) -> bool:
+    """Return whether the class that ``type(x)`` gives is more than compared or named.
+
+    ``at`` is where `type` is loaded.
+    """
+    rest = instructions[at + 1 : at + 12]
+    ends = [k for k, op in enumerate(rest) if op.opname == "CALL"]
+    after = [op.opname for op in rest[ends[0] + 1 :]] if ends else []
+    told = _COMPARED | _FORMATTING_OPS
+    if after and after[0].startswith("LOAD_") and after[0] not in _COMPARED:
+        # What it is compared with, and where that is.
+        after = [
+            name
+            for name in after
+            if not name.startswith("LOAD_") and name != "BUILD_TUPLE"
+        ]
+        told = frozenset({"COMPARE_OP", "CONTAINS_OP", "IS_OP"})
+    return not after or after[0] not in told
+
+
+def _is_only_compared(instructions: Sequence[dis.Instruction], at: int) -> bool:
+    """Return whether a class is read just to compare it, or for its attributes.
+
+    As what `dataclasses` writes does, which is no reason to look at how it is made.
+    """
+    if instructions[at].argval != "__class__":
+        return False
+    after = instructions[at + 1 : at + 4]
+    names = [op.opname for op in after]
+    return names[0] in _COMPARED or (
+        names[0].startswith("LOAD_FAST")
+        and after[1].argval == "__class__"
+        and names[2] in _COMPARED
+    )
+
+
+def _hooks(code: CodeType, instructions: Sequence[dis.Instruction]) -> set[str]:
+    """Return the special methods by which code asks for all that an object holds."""
+    found = {
+        "__repr__"
+        for op in instructions
+        if op.opname in _FORMATTING_OPS or op.argval in _FORMATTING
+    }
+    found |= {"__repr__" for each in code.co_consts if "%" in _text(each)}
+    return found
+
+
+def _text(constant: object) -> str:
+    return constant if isinstance(constant, str) else ""
+
+
+def _level(instructions: Sequence[dis.Instruction], at: int) -> int:
+    """Return of how many packages above an import names a module; 0: of none."""
+    before = [
+        op for op in instructions[max(at - 6, 0) : at] if op.opname != "EXTENDED_ARG"
+    ]
+    level = before[-2].argval if len(before) > 1 else 0
+    return level if isinstance(level, int) else 0
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
+
+
+def _constant_name(instructions: Sequence[dis.Instruction], at: int) -> str | None:
+    """Return the ``"name"`` of a ``getattr(value, "name")``, if it is as plain as that.
+
+    ``at`` is where getattr is loaded. Only straight code counts in which the name
+    stands alone as the second of two or three arguments.
+    """
+    rest = [
+        op
+        for op in instructions[at + 1 : at + 40]
+        if op.opname not in {"PUSH_NULL", "CACHE", "EXTENDED_ARG"}
+    ]
+    depth = 0
+    for index, op in enumerate(rest):
+        if depth == 1 and op.opname == "LOAD_CONST":
+            return _name_in_call([op for op in rest[index:] if op.opname != "PRECALL"])
+        if "JUMP" in op.opname or op.opname.startswith(("RETURN", "FOR_ITER")):
+            return None
+        depth += dis.stack_effect(op.opcode, op.arg)
+        if depth < 1 or op.opname == "CALL_KW":
+            return None
+    return None
+
+
+def _name_in_call(ops: Sequence[dis.Instruction]) -> str | None:
+    name = ops[0].argval
+    calls = [op.opname == "CALL" and op.argval for op in ops[:3]]
+    plain = calls[1:2] == [2] or (
+        calls[2:3] == [3]
+        and ops[1].opname.startswith(_SIMPLE_LOADS)
+        and dis.stack_effect(ops[1].opcode, ops[1].arg) == 1
+    )
+    return name if plain and isinstance(name, str) else None
+
+
+def functions_of(member: object) -> Iterator[FunctionType]:
+    """Yield the functions that a member of a class runs, be it called or read.
+
+    Those are the method as it was written, and what decorators have put around it.
+    """
+    left, seen = [member], set[FunctionType]()
+    while left:
+        each = _plain(left.pop())
+        if not isinstance(each, FunctionType) or each in seen:
+            continue
+        seen.add(each)
+        yield each
+        left.append(vars(each).get("__wrapped__"))
+        for cell in each.__closure__ or ():
+            with suppress(ValueError):  # it is empty
+                left.append(cell.cell_contents)
+
+
+def _plain(member: Any) -> object:
+    if isinstance(member, staticmethod | classmethod):
+        return member.__func__
+    if isinstance(member, property):
+        return member.fget
+    return member.func if isinstance(member, cached_property) else member

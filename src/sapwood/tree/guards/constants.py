@@ -1,0 +1,80 @@
+"""What a value that is not looked into is compared by: what it is, or what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from functools import partial
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from sapwood.tree.guards.standard import BYTES, bytes_of
+from sapwood.tree.guards.tensors import (
+    bytes_of_tensor,
+    is_tensor,
+    put_tensor_back,
+)
+from sapwood.tree.nests.containers import Identity, constant_key
+
+__all__ = ["Contents", "constant_of", "kept_contents"]
+
+
+class Contents(NamedTuple):
+    """What an object that may change while it stays the same is compared by."""
+
+    kind: Hashable
+    bytes: bytes
+
+
+def constant_of(value: Any) -> Hashable:
+    """Return what a constant is compared by; small host arrays by their contents."""
+    cls: Any = type(value)
+    if cls is FunctionType:
+        return Identity(value)
+    if hasattr(cls, "tobytes") and hasattr(cls, "shape") and hasattr(cls, "nbytes"):
+        kind = str(getattr(value, "dtype", ""))
+        looks: tuple[Hashable, ...] = (cls, *_looks_of(value), kind)
+        if value.nbytes <= BYTES and "O" not in kind and kind != "object":
+            return Contents(looks, value.tobytes())
+        return (*looks, Identity(value))
+    if is_tensor(value):
+        seen = bytes_of_tensor(value, BYTES)
+        return Identity(value) if seen is None else Contents((cls, seen[0]), seen[1])
+    key = constant_key(value)
+    if cls is bytearray or type(key) is Identity:
+        contents = bytes_of(value)
+        if contents is not None:
+            told = _looks_of(value) if cls is memoryview else ()
+            return Contents((cls, getattr(value, "typecode", None), *told), contents)
+    return key
+
+
+def kept_contents(value: Any) -> Callable[[], object]:
+    """Return what puts back the bytes that an object with `Contents` holds now."""
+    if is_tensor(value):
+        return partial(put_tensor_back, value, bytes_of_tensor(value, BYTES))
+    if isinstance(value, bytearray):
+        return partial(bytearray.__setitem__, value, slice(None), bytes(value))
+    if hasattr(value, "copy") and hasattr(value, "shape"):
+        return partial(_put_array_back, value, value.copy())
+    return partial(_put_bytes_back, value, bytes_of(value))
+
+
+def _put_array_back(array: Any, old: Any) -> None:
+    if array.tobytes() != old.tobytes():
+        with suppress(TypeError, ValueError):  # it may only be read by now
+            array[...] = old
+
+
+def _put_bytes_back(value: Any, old: bytes | None) -> None:
+    if old is not None and bytes_of(value) != old:
+        with suppress(TypeError, ValueError), memoryview(value) as seen:
+            seen.cast("B")[:] = old
+
+
+def _looks_of(value: Any) -> tuple[Hashable, ...]:
+    """Return how a host array, or a view of memory, lies and may be used."""
+    flags = getattr(getattr(value, "flags", None), "num", None)
+    kind, strides = getattr(value, "format", None), getattr(value, "strides", None)
+    last = flags, getattr(value, "readonly", None)
+    return tuple(value.shape), strides, kind, *last

@@ -1,0 +1,297 @@
+"""What one value is, in a form that means the same in another process.
+
+Plain values by type and bits, code by its instructions, classes and functions of
+packages by name and version. What none of that can be said of has no proof.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import re
+import sys
+import threading
+from array import array
+from collections.abc import Callable, Iterable
+from enum import Enum
+from functools import lru_cache
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GenericAlias,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    ModuleType,
+    UnionType,
+    WrapperDescriptorType,
+)
+from typing import Any, Final, NamedTuple
+
+from sapwood.graphs.plain import is_plain, to_json, to_text
+from sapwood.tree.guards.owners import owner_of_module
+from sapwood.tree.guards.trust import is_trusted, is_users
+from sapwood.tree.guards.views import EMPTY
+from sapwood.tree.nests.containers import constant_key
+
+__all__ = ["name_of", "proof"]
+
+_SHORT: Final = 64
+
+
+def proof(value: Any) -> bytes | None:
+    """Return short bytes that only an equal value has, or None."""
+    whole = _whole(value)
+    if whole is None or len(whole) <= _SHORT:
+        return whole
+    return b"sha256 " + hashlib.sha256(whole).hexdigest().encode()
+
+
+def _whole(value: Any) -> bytes | None:
+    if value is EMPTY or value is NotImplemented:
+        return repr(value).encode()
+    if is_plain(value):
+        return to_text(to_json(value))
+    for fits, prove in _PROOFS:
+        if fits(value):
+            return prove(value)
+    return None
+
+
+def _code(code: CodeType) -> bytes | None:
+    """Prove what runs; where it is written is no part of it."""
+    return _joined(
+        b"code",
+        [
+            code.co_code,
+            code.co_exceptiontable,
+            code.co_names,
+            (code.co_varnames, code.co_freevars, code.co_cellvars),
+            (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
+            code.co_flags,
+            *code.co_consts,
+        ],
+    )
+
+
+def _joined(kind: bytes, parts: Iterable[Any]) -> bytes | None:
+    digest = hashlib.sha256(kind)
+    for part in parts:
+        proved = _whole(part)
+        if proved is None:
+            return None
+        digest.update(len(proved).to_bytes(8, "little") + proved)
+    return kind + b" " + digest.hexdigest().encode()
+
+
+def _items(value: Any) -> bytes | None:
+    return _joined(type(value).__name__.encode(), value)
+
+
+def _unordered(value: Any) -> bytes | None:
+    proofs = [_whole(item) for item in value]
+    known = [each for each in proofs if each is not None]
+    if len(known) < len(proofs):
+        return None
+    return _joined(type(value).__name__.encode(), sorted(known))
+
+
+def _named(value: Any) -> bytes | None:
+    name = name_of(value)
+    return name.encode() if name is not None and is_trusted(value, name) else None
+
+
+def _is_packaged(value: Any) -> bool:
+    # What the user's modules call by a name may be another thing tomorrow.
+    module = getattr(value, "__module__", None)
+    return isinstance(module, str) and owner_of_module(module) != "user"
+
+
+def name_of(value: Any) -> str | None:
+    """Return where a module, class or function is found, and in which version.
+
+    None where its name leads elsewhere, or its package has no version.
+    """
+    module: Any
+    name: Any
+    if isinstance(value, ModuleType):
+        module, name = value.__name__, ""
+    else:
+        module = getattr(value, "__module__", None) or ""
+        name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
+        texts = isinstance(module, str) and isinstance(name, str)
+        if not texts or not _leads(module, name, value):
+            return None
+    owner = owner_of_module(module)
+    if owner in {"user", "standard"}:
+        return f"{module}:{name}"
+    version = _version(module.partition(".")[0])
+    return None if version is None else f"{module}:{name} {version}"
+
+
+def _leads(module: str, name: str, value: Any) -> bool:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        if found is None or not part.isidentifier():
+            return False
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    if isinstance(found, staticmethod | classmethod):
+        found = found.__func__
+    return found is value
+
+
+@lru_cache(maxsize=256)
+def _version(package: str) -> str | None:
+    said = getattr(sys.modules.get(package), "__version__", None)
+    if isinstance(said, str):
+        return said
+    # Costs more than all the rest of a fingerprint, and is seldom asked.
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        names = metadata.packages_distributions().get(package, ())
+        return metadata.version(names[0]) if names else None
+
+
+def _is_host_array(value: Any) -> bool:
+    cls = type(value)
+    return hasattr(cls, "tobytes") and hasattr(cls, "dtype") and hasattr(cls, "shape")
+
+
+def _host_array(value: Any) -> bytes | None:
+    if getattr(value.dtype, "hasobject", True):
+        return None
+    looks = tuple(value.shape), getattr(value, "strides", None)
+    flags, base = str(getattr(value, "flags", None)), getattr(value, "base", None)
+    contents = bytes(value.tobytes())
+    return _joined(b"array", [type(value), value.dtype, looks, flags, contents, base])
+
+
+def _function(value: FunctionType) -> bytes | None:
+    """Prove a function whose code is not read by its name, else by what it is made of.
+
+    Its globals are those of its module, which has a version.
+    """
+    if name_of(value) is not None:
+        return _named(value)
+    cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    module = sys.modules.get(value.__module__ or "")
+    if any(isinstance(each, FunctionType) and not name_of(each) for each in cells):
+        # Functions may close over each other.
+        return None
+    if not is_trusted(value, f"{value.__module__}:"):
+        return None
+    made_of = [module, value.__code__, value.__defaults__, *cells]
+    return None if value.__kwdefaults__ else _joined(b"made", made_of)
+
+
+def _reduced(value: Any) -> bytes | None:
+    make, given = value.__reduce__()
+    return _joined(b"made", [make, *given]) if make is type(value) else None
+
+
+def _alias(value: Any) -> bytes | None:
+    made_of = getattr(value, "__origin__", UnionType)
+    return _joined(b"alias", [made_of, value.__args__])
+
+
+def _dtype(value: Any) -> bytes | None:
+    # Not all of what fields are is in its text.
+    fields = [field[0] for field in (value.fields or {}).values()]
+    inner = [] if value.subdtype is None else [value.subdtype[0]]
+    extra = list((value.metadata or {}).items())
+    told = [value.str, repr(value), value.isalignedstruct]
+    return _joined(b"dtype", [*told, extra, *fields, *inner])
+
+
+def _is_dtype(value: Any) -> bool:
+    named = [(base.__module__, base.__name__) for base in type(value).__mro__]
+    return ("numpy", "dtype") in named
+
+
+def _descriptor(value: Any) -> bytes | None:
+    return _joined(b"descriptor", [value.__objclass__, value.__name__])
+
+
+def _member(value: Enum) -> bytes | None:
+    # Whoever has one may ask its class for the others.
+    every = [(name, each.value) for name, each in type(value).__members__.items()]
+    return _joined(b"member", [type(value), value.name, value.value, every])
+
+
+def _said(value: Any) -> bytes | None:
+    """Prove a value by the text that it is compared by; its class comes first."""
+    key = constant_key(value)
+    if type(key) is not tuple or len(key) < 2 or key[0] is not type(value):
+        return None
+    if is_users(getattr(value, "tzinfo", None)):
+        # Its text is what a class of the user's says.
+        return None
+    return _joined(b"value", [key[0], *map(_textual, key[1:])])
+
+
+def _ufunc(value: Any) -> bytes | None:
+    name = f"numpy:{value.__name__} {_version('numpy')}"
+    return name.encode() if _leads("numpy", value.__name__, value) else None
+
+
+def _is_ufunc(value: Any) -> bool:
+    return (type(value).__module__, type(value).__name__) == ("numpy", "ufunc")
+
+
+def _textual(part: Any) -> Any:
+    return part if is_plain(part) else str(part)
+
+
+def _by_text(value: Any) -> bool:
+    key = constant_key(value)
+    return (
+        type(key) is tuple
+        and key[0] is type(value)
+        and all(is_plain(part) for part in key[1:])
+    )
+
+
+_DESCRIPTORS: Final = {
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+}
+_GETTERS: Final = {
+    *(operator.attrgetter, operator.itemgetter, operator.methodcaller),
+    type(vars(NamedTuple("_Pair", [("a", int)]))["a"]),
+}
+_LOCKS: Final = {type(threading.Lock()), type(threading.RLock())}
+
+_PROOFS: Final[
+    tuple[tuple[Callable[[Any], bool], Callable[[Any], bytes | None]], ...]
+] = (
+    (lambda v: isinstance(v, CodeType), _code),
+    (lambda v: type(v) in {tuple, list}, _items),
+    (lambda v: type(v) in {set, frozenset}, _unordered),
+    (lambda v: type(v) is FunctionType, _function),
+    (lambda v: issubclass(type(v), (ModuleType, type, BuiltinFunctionType)), _named),
+    (lambda v: type(v) in _GETTERS, _reduced),
+    (lambda v: type(v) in {UnionType, GenericAlias}, _alias),
+    (_is_dtype, _dtype),
+    (lambda v: isinstance(v, Enum), _member),
+    (lambda v: type(v) in _DESCRIPTORS, _descriptor),
+    (
+        lambda v: type(v) is re.Pattern,
+        lambda v: _joined(b"pattern", [v.pattern, v.flags]),
+    ),
+    # Whether a lock is held is nothing that a program reads.
+    (lambda v: type(v) in _LOCKS, lambda v: type(v).__qualname__.encode()),
+    (_is_ufunc, _ufunc),
+    (_is_host_array, _host_array),
+    (
+        lambda v: type(v) is array,
+        lambda v: _joined(b"array", [v.typecode, v.tobytes()]),
+    ),
+    (_by_text, _said),
+    (_is_packaged, _named),
+)

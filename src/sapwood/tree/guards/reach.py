@@ -1,0 +1,412 @@
+"""What a function reaches: a walk from its code, its object and its arguments.
+
+Names in reached code bound what is looked into, and what is found may be code with
+more names: the walk is repeated until nothing is added.
+"""
+
+from __future__ import annotations
+
+import builtins
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+
+from sapwood.errors import CaptureError
+from sapwood.tree.guards import views
+from sapwood.tree.guards.accessors import is_structural, openings
+from sapwood.tree.guards.arrays import Arrays, layout_of
+from sapwood.tree.guards.comparing import HASHING
+from sapwood.tree.guards.constants import constant_of
+from sapwood.tree.guards.owners import owner_of_class
+from sapwood.tree.guards.scope import Opening, Reach
+from sapwood.tree.guards.slots import Slot
+from sapwood.tree.guards.standard import KEYED
+from sapwood.tree.guards.starts import starts
+from sapwood.tree.guards.tensors import is_tensor
+from sapwood.tree.guards.views import View
+from sapwood.tree.nests.containers import Identity, constant_key, container_of
+from sapwood.tree.nests.weakly import weakly
+
+__all__ = [
+    "LIMIT",
+    "Base",
+    "Inside",
+    "Node",
+    "Row",
+    "Walk",
+    "containers",
+    "is_book",
+    "label_of",
+    "reach",
+]
+
+LIMIT = 50_000
+"""How many slots a function may reach."""
+
+
+_AN_ADDRESS: Final = 1 << 20
+"""Objects of a process lie above, wherever the interpreter was linked to."""
+_NUMBERING: Final = frozenset({"__hash__", "hash", "id"})
+
+_BOOKS = frozenset({"__builtins__", "__loader__", "__spec__", "__warningregistry__"})
+"""What the interpreter keeps in every module for itself."""
+
+
+class Row(NamedTuple):
+    """One slot as it was read.
+
+    ``frozen`` is what its value is compared by: the layout of an array, the key of a
+    constant, the class or identity of a node; ``node`` is that node's number.
+    """
+
+    key: Any
+    value: Any
+    role: Literal["array", "constant", "node"]
+    frozen: Hashable
+    node: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A value that is looked into, and how it was come by.
+
+    ``covered``: it is an argument's container, whose leaves the signature compares;
+    ``keyed``: or a tuple that is a key of one, or within such a key.
+    ``root`` is the parameter that it is, or None.
+    """
+
+    value: Any
+    path: str
+    frozen: Hashable
+    openings: tuple[Opening, ...]
+    covered: bool = False
+    parent: int = -1
+    step: tuple[View, Any] | None = None
+    root: str | None = None
+    keyed: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Inside:
+    """What one view of a node held; ``lacks``: names that were not there, if asked.
+
+    ``named``: it opened a mapping.
+    """
+
+    node: int
+    view: View
+    rows: list[Row]
+    lacks: frozenset[str] | None
+    named: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Base:
+    """What a function reaches besides its arguments' containers, at one moment.
+
+    ``known`` says by identity which node a value is, ``slots`` how many there are.
+    """
+
+    nodes: Sequence[Node]
+    insides: Sequence[Inside]
+    known: Mapping[tuple[int, bool], int]
+    slots: int
+
+
+@dataclass(slots=True, eq=False)
+class Walk:
+    """Everything reached: nodes, and what is inside them, in a fixed order.
+
+    Arguments' containers come last. ``apart`` are how many nodes and insides come
+    before them; None where these would be others without them. ``base`` is what a
+    walk began with that another one may have begun with, too; ``home`` the globals
+    whose names are written without their module's.
+    """
+
+    arrays: Arrays
+    reach: Reach
+    home: Mapping[str, Any] | None
+    nodes: list[Node] = field(default_factory=list)
+    insides: list[Inside] = field(default_factory=list)
+    apart: tuple[int, int] | None = None
+    base: Base | None = None
+    _known: dict[tuple[int, bool], int] = field(default_factory=dict)
+    _slots: int = 0
+
+    @classmethod
+    def upon(
+        cls,
+        base: Base,
+        arrays: Arrays,
+        reach: Reach,
+        home: Mapping[str, Any] | None,
+    ) -> Walk:
+        """Return a walk that has come as far as ``base``."""
+        walk = cls(arrays, reach, home, [*base.nodes], [*base.insides])
+        walk.apart, walk.base = (len(base.nodes), len(base.insides)), base
+        walk._known, walk._slots = {**base.known}, base.slots
+        return walk
+
+    def into(self, arguments: Mapping[str, object]) -> None:
+        """Walk on into arguments that are containers."""
+        for name, value in arguments.items():
+            self.start(name, value, name)
+
+    def start(self, path: str, value: Any, parameter: str | None = None) -> None:
+        """Walk on from a root, unless it was reached before."""
+        if self.arrays.is_array(value):
+            return
+        if issubclass(type(value), type):
+            self.reach.built.add(value)
+        covered = parameter is not None and container_of(type(value)) is not None
+        opened = tuple(openings(value, self.reach))
+        if opened and (id(value), covered) not in self._known:
+            node = Node(value, path, self._frozen(value), opened, covered)
+            node.root = parameter
+            first = self._enter(node)
+            for number, each in _growing(self.nodes, first):
+                for view, wanted in each.openings:
+                    self._look(number, each, view, wanted)
+
+    def shares(self, other: Walk) -> int:
+        """Return how many of the first insides are the very ones of another walk."""
+        if self.base is None or self.base is not other.base:
+            return 0
+        return len(self.base.insides)
+
+    def path(self, inside: Inside, key: Any) -> str:
+        """Return what a user would write for a slot."""
+        return self._label(self.nodes[inside.node], inside.view, key)
+
+    def slot(self, inside: Inside, key: Any, *, by_argument: bool = False) -> Slot:
+        """Return a slot that starts from an object held weakly, or from an argument."""
+        steps, number = [(inside.view, key)], inside.node
+        while True:
+            node = self.nodes[number]
+            if node.step is None or (not by_argument and self._is_held(node)):
+                break
+            steps.append(node.step)
+            number = node.parent
+        named = node.root if by_argument else None
+        root = self.hold(number) if named is None else named
+        start = self.nodes[number].path
+        return Slot(self.path(inside, key), root, tuple(reversed(steps)), start)
+
+    def held(self) -> list[int]:
+        """Return the nodes that guards start from: roots, and objects in arguments."""
+        return [n for n, node in enumerate(self.nodes) if self._is_held(node)]
+
+    def hold(self, number: int) -> Callable[[], object]:
+        """Return a reference to a node, weak where there can be weak ones.
+
+        Nor is the function itself kept: whoever can call it has it.
+        """
+        return weakly(self.nodes[number].value)
+
+    def guarded(self) -> list[Inside]:
+        """Return what guards look at: all but arguments and states that ever move."""
+        return [
+            inside
+            for inside in self.insides
+            if inside.view.guarded and not self.nodes[inside.node].covered
+        ]
+
+    def ids(self) -> list[int]:
+        """Return kept numbers that could be those of objects, if code asks for any."""
+        if _NUMBERING.isdisjoint(self.reach.builtins | self.reach.names):
+            return []
+        rows = [row for each in self.insides if each.view.guarded for row in each.rows]
+        both = (each for row in rows for each in (row.key, row.value))
+        return [each for each in both if type(each) is int and each >= _AN_ADDRESS]
+
+    def number_of(self, value: object) -> int:
+        """Return which node a value is that is reached by itself; -1 for none."""
+        return self._known.get((id(value), False), -1)
+
+    def array_keys(self) -> list[Any]:
+        """Return the arrays that are keys, or in keys, in what guards look at.
+
+        Those of arguments' dicts are the same ones in all calls of a signature.
+        """
+        found = [each.rows for each in self.insides if each.view.guarded]
+        return [array for rows in found for array in self._keys(rows)]
+
+    def _keys(self, rows: Sequence[Row]) -> Iterator[Any]:
+        for row in rows:
+            if type(row.key) is not str:
+                yield from _arrays_in(row.key, self.arrays)
+
+    def _is_asked(self, node: Node) -> bool:
+        """Return whether it may be the user's code that asks for what is in there."""
+        if node.parent < 0 or (node.step and node.step[1] in self.reach.names):
+            return True
+        return owner_of_class(type(self.nodes[node.parent].value)) != "installed"
+
+    def _is_held(self, node: Node) -> bool:
+        return not node.covered and (
+            node.step is None or self.nodes[node.parent].covered
+        )
+
+    def _label(self, node: Node, view: View, key: Any) -> str:
+        return label_of(node.path, node.value, view, key, self.home)
+
+    def _enter(self, node: Node) -> int:
+        number = len(self.nodes)
+        self.nodes.append(node)
+        self._known[id(node.value), node.covered] = number
+        return number
+
+    def _look(
+        self, number: int, node: Node, view: View, wanted: frozenset[str] | None
+    ) -> None:
+        space, lacks = view.open(node.value), None
+        named = isinstance(space, Mapping)
+        if wanted is not None and isinstance(space, Mapping):
+            names, whole = sorted(wanted), space
+            space = {name: whole[name] for name in names if name in whole}
+            lacks = wanted.difference(space)
+        self._slots += len(space)
+        if self._slots > LIMIT:
+            raise self._too_much(node, len(space))
+        rows = [
+            self._row(number, node, view, key, value)
+            for key, value in _items(space)
+            if view not in KEYED or not self.arrays.is_array(value)
+        ]
+        self.insides.append(Inside(number, view, rows, lacks, named))
+        members = view is views.SET and any(row.role == "array" for row in rows)
+        keys = view is views.DICT and next(self._keys(rows), None) is not None
+        if (members or keys) and self._is_asked(node):
+            # A look-up asks which of them the key is.
+            self.reach.compares = True
+
+    def _row(self, number: int, node: Node, view: View, key: Any, value: Any) -> Row:
+        if self.arrays.is_array(value):
+            return Row(key, value, "array", layout_of(self.arrays, value))
+        if is_book(view, key):
+            return Row(key, value, "constant", constant_key(value))
+        if issubclass(type(value), type):
+            self._come_by(value, node, view, key)
+        keyed = node.keyed or view in KEYED
+        covered = node.covered and _is_compared(value, keyed=keyed)
+        known = self._known.get((id(value), covered))
+        if known is None:
+            opened = () if is_tensor(value) else tuple(openings(value, self.reach))
+            if not opened:
+                return Row(key, value, "constant", constant_of(value))
+            path, frozen = self._label(node, view, key), self._frozen(value)
+            step = (view, key)
+            entered = Node(value, path, frozen, opened, covered, number, step)
+            entered.keyed = covered and keyed
+            known = self._enter(entered)
+        return Row(key, value, "node", self.nodes[known].frozen, known)
+
+    def _frozen(self, value: Any) -> Any:
+        if is_structural(value, self.reach):
+            return type(value)
+        return Identity(value)
+
+    def _come_by(self, cls: type, node: Node, view: View, key: Any) -> None:
+        if self._may_be_called(node, view, key):
+            self.reach.built.add(cls)
+            # By its own name, the code says what it is there for.
+            self.reach.compares |= cls in HASHING and node.value is not builtins
+
+    @staticmethod
+    def _may_be_called(node: Node, view: View, key: Any) -> bool:
+        if view in {views.TYPE, views.BASES}:
+            return False
+        # super() needs no constructor, but closes over the class.
+        return view is not views.CELLS or (
+            node.value.__code__.co_freevars[key] != "__class__"
+        )
+
+    def _too_much(self, node: Node, more: int) -> CaptureError:
+        size, number = max(
+            ((len(inside.rows), inside.node) for inside in self.insides),
+            default=(0, 0),
+        )
+        largest = node if more >= size else self.nodes[number]
+        return CaptureError(
+            f"the function reaches more than {LIMIT:,} values, most of them in "
+            f"{largest.path}",
+            remedy=f"Pass what it needs of {largest.path} as an argument, or keep it "
+            "where no name in the function leads",
+        )
+
+
+def reach(
+    fn: Callable[..., Any], arguments: Mapping[str, object], arrays: Arrays
+) -> Walk:
+    """Read everything that ``fn`` reaches by itself, then through its arguments.
+
+    Raises `CaptureError` where that is more than `LIMIT` slots.
+    """
+    known = Reach()
+    begins, home = starts(fn, arguments, arrays, known)
+    alone = True
+    while True:
+        size = known.size()
+        walk = Walk(arrays, known, home)
+        for path, value, parameter in begins:
+            walk.start(path, value, parameter)
+        if known.size() != size:
+            continue
+        if alone:
+            walk.apart = len(walk.nodes), len(walk.insides)
+        walk.into(containers(arguments, arrays))
+        if known.size() == size:
+            return walk
+        alone = False
+
+
+def containers(arguments: Mapping[str, object], arrays: Arrays) -> Mapping[str, object]:
+    """Return those arguments that are containers."""
+    return {
+        name: value
+        for name, value in arguments.items()
+        if not arrays.is_array(value) and container_of(type(value))
+    }
+
+
+def _is_compared(value: Any, *, keyed: bool) -> bool:
+    """Return whether a signature compares a value by its items: of keys, a tuple."""
+    cls = type(value)
+    return cls is tuple if keyed else container_of(cls) is not None
+
+
+def _growing(nodes: list[Node], first: int) -> Iterator[tuple[int, Node]]:
+    number = first
+    while number < len(nodes):
+        yield number, nodes[number]
+        number += 1
+
+
+def _items(space: views.Space) -> list[tuple[Any, Any]]:
+    # A copy: other threads may write while this one reads.
+    return list(space.items() if isinstance(space, Mapping) else enumerate(space))
+
+
+def _arrays_in(key: Any, arrays: Arrays) -> Iterator[Any]:
+    if type(key) is weakref.ref:
+        key = key()
+    if type(key) in {tuple, frozenset}:
+        for each in key:
+            yield from _arrays_in(each, arrays)
+    elif arrays.is_array(key):
+        yield key
+
+
+def label_of(
+    path: str, thing: Any, view: View, key: Any, home: Mapping[str, Any] | None
+) -> str:
+    """Return what a user would write for what a view shows; ``home``: as in `Walk`."""
+    if view is views.GLOBALS and thing.__globals__ is not home:
+        return f"{thing.__globals__.get('__name__')}.{key}"
+    return view.label(path, thing, key)
+
+
+def is_book(view: View, key: Any) -> bool:
+    """Return whether a slot is one that the interpreter keeps for itself."""
+    return (view is views.GLOBALS or view is views.MODULE) and key in _BOOKS

@@ -1,0 +1,137 @@
+"""What a function has written is put back, where an attempt at recording failed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from contextvars import copy_context
+from operator import is_not
+from types import ModuleType
+from typing import Any
+
+from sapwood.errors import MisuseError
+from sapwood.tree.guards.constants import Contents, kept_contents
+from sapwood.tree.guards.reach import Inside, is_book
+from sapwood.tree.guards.sources import STATE, kept_state
+from sapwood.tree.guards.standard import BUFFER, DECIMAL
+from sapwood.tree.guards.survey import Survey
+from sapwood.tree.guards.views import DICT, EMPTY, LIST, SET
+
+__all__ = ["kept_states", "put_back"]
+
+
+def kept_states(survey: Survey) -> list[Callable[[], object]]:
+    """Return what puts back to where they are now the states that no slot holds.
+
+    Those are of random generators, of decimal's contexts and of context variables; and
+    what is in host arrays and other bytes that the function reads.
+    """
+    kept: list[Callable[[], object]] = [_kept_variables()]
+    for thing, inside in survey.insides():
+        if inside.view is STATE:
+            kept.append(kept_state(thing))
+        elif inside.view is DECIMAL:
+            kept.append(_kept_decimal(thing))
+        elif inside.view is BUFFER:
+            kept.append(kept_contents(thing))
+        kept += [
+            kept_contents(row.value)
+            for row in inside.rows
+            if type(row.frozen) is Contents
+        ]
+    return kept
+
+
+def _kept_variables() -> Callable[[], object]:
+    # What the library itself sets, it ends in its own order: streams, for example.
+    before = [
+        (variable, value)
+        for variable, value in copy_context().items()
+        if not variable.name.startswith("sapwood_")
+    ]
+
+    def put_back() -> None:
+        for variable, old in before:
+            if variable.get() is not old:
+                variable.set(old)
+
+    return put_back
+
+
+def _kept_decimal(context: Any) -> Callable[[], object]:
+    old = context.copy()
+
+    def put_back() -> None:
+        for name in DECIMAL.open(context):
+            setattr(context, name, getattr(old, name))
+
+    return put_back
+
+
+def put_back(survey: Survey) -> None:
+    """Have containers, attributes, globals and closures hold what was found then.
+
+    What cannot be bound stays as it is, and shows in the next survey.
+    """
+    for thing, inside in survey.insides():
+        if inside.lacks is None and inside.view in _WHOLE:
+            _WHOLE[inside.view](thing, inside)
+        elif inside.view.store is not None:
+            for key, value in _others(thing, inside):
+                with suppress(AttributeError, LookupError, MisuseError, TypeError):
+                    inside.view.store(thing, key, value)
+
+
+def _others(thing: Any, inside: Inside) -> Iterator[tuple[Any, Any]]:
+    """Yield the slots that hold something else by now, and what they held."""
+    space = inside.view.open(thing)
+    named = isinstance(space, Mapping)
+    now = dict(space.items() if isinstance(space, Mapping) else enumerate(space))
+    for row in inside.rows:
+        known = not (named and is_book(inside.view, row.key))
+        if known and now.get(row.key, EMPTY) is not row.value:
+            yield row.key, row.value
+    for name in inside.lacks or ():
+        # A package that is loaded meanwhile shows in the package above it.
+        new = now.get(name, EMPTY)
+        if not (new is EMPTY or isinstance(new, ModuleType)):
+            yield name, EMPTY
+
+
+def _put_list_back(thing: Any, inside: Inside) -> None:
+    old = [row.value for row in inside.rows]
+    now = list(inside.view.open(thing))
+    if len(now) == len(old) and not any(map(is_not, now, old)):
+        return
+    if isinstance(thing, deque):
+        deque.clear(thing)
+        deque.extend(thing, old)
+    else:
+        list.__setitem__(thing, slice(None), old)
+
+
+def _put_dict_back(thing: Any, inside: Inside) -> None:
+    old = [(row.key, row.value) for row in inside.rows]
+    now = list(dict(inside.view.open(thing)).items())
+    if len(now) == len(old) and not any(
+        key is not was or value is not held
+        for (key, value), (was, held) in zip(now, old, strict=True)
+    ):
+        return
+    # A subclass's own methods are not asked.
+    cls: Any = OrderedDict if isinstance(thing, OrderedDict) else dict
+    cls.clear(thing)
+    for key, value in old:
+        cls.__setitem__(thing, key, value)
+
+
+def _put_set_back(thing: Any, inside: Inside) -> None:
+    old = [row.value for row in inside.rows]
+    if isinstance(thing, set) and {*map(id, old)} != {*map(id, set.__iter__(thing))}:
+        set.clear(thing)
+        set.update(thing, old)
+
+
+_WHOLE = {DICT: _put_dict_back, LIST: _put_list_back, SET: _put_set_back}
+"""Views of containers, of which everything is read, in its order."""

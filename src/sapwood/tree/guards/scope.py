@@ -1,0 +1,76 @@
+"""What the code that was reached so far may name, and so where the walk has to look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Final, NamedTuple, TypeAlias
+
+from sapwood.tree.guards.code import Names
+from sapwood.tree.guards.owners import owner_of_code
+from sapwood.tree.guards.views import View
+
+__all__ = ["ATOMS", "Opening", "Openings", "Reach"]
+
+ATOMS: Final[frozenset[type]] = frozenset(
+    {bool, int, float, complex, str, bytes, bytearray, type(None), type(...)}
+    | {CodeType, range, slice}
+)
+"""Classes of values that have nothing inside."""
+
+
+class Opening(NamedTuple):
+    """A view and the names wanted from it; None: all there are."""
+
+    view: View
+    wanted: frozenset[str] | None = None
+
+
+Openings: TypeAlias = Iterator[Opening]
+
+
+@dataclass(slots=True)
+class Reach:
+    """What the code reached so far may name; it only grows.
+
+    ``built`` are the classes that reached code can call, ``builtins`` the global names
+    that it finds in no module of its own. ``own`` is the code of the function itself,
+    which is read wherever it is from. ``advances``: it moves iterators by hand.
+    ``compares``: it may ask which arrays are one.
+    """
+
+    names: set[str] = field(default_factory=set)
+    builtins: set[str] = field(default_factory=set)
+    dynamic: bool = False
+    advances: bool = False
+    compares: bool = False
+    built: set[type] = field(default_factory=set)
+    own: set[CodeType] = field(default_factory=set)
+
+    def size(self) -> tuple[int, ...]:
+        """Return a measure that differs after every growth."""
+        return (
+            len(self.names),
+            len(self.builtins),
+            self.dynamic,
+            self.advances,
+            self.compares,
+            len(self.built),
+        )
+
+    def add(self, names: Names) -> None:
+        """Note what one code object names."""
+        self.names |= names.attributes
+        self.dynamic |= names.dynamic
+        self.advances |= names.advances
+        self.compares |= names.compares
+
+    def reads(self, function: FunctionType) -> bool:
+        """Return whether the code of ``function`` is read, not only its identity."""
+        code = function.__code__
+        return code in self.own or owner_of_code(code) == "user"
+
+    def attributes(self, more: frozenset[str] = frozenset()) -> frozenset[str] | None:
+        """Return the names by which attributes may be read; None: by any."""
+        return None if self.dynamic else more.union(self.names)

@@ -1,0 +1,283 @@
+"""Views into objects of the standard library that keep their contents in C.
+
+What is written in Python is looked into by its attributes like anybody's object;
+these are the others, and the functions that tell what the process is set to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import io
+import os
+import sys
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from operator import attrgetter
+from types import FunctionType, GetSetDescriptorType
+from typing import Any, Final
+from weakref import ReferenceType
+
+from sapwood.tree.guards.owners import owner_of_class, owner_of_code
+from sapwood.tree.guards.views import EMPTY, KEYS, View, keys_inside, value_text
+
+__all__ = [
+    "BUFFER",
+    "BYTES",
+    "CONTEXT",
+    "DECIMAL",
+    "ENVIRON",
+    "ENVIRONMENT",
+    "FACTORY",
+    "HANDLERS",
+    "KEYED",
+    "LEVEL",
+    "MAXLEN",
+    "MEMBERS",
+    "OWN",
+    "PROXIED",
+    "REFERENT",
+    "SAID",
+    "SAID_HERE",
+    "SETTINGS",
+    "SIZE",
+    "STANDARD_VIEWS",
+    "TEXT",
+    "WEAK",
+    "WEAK_KEYS",
+    "WHOLE",
+    "bytes_of",
+    "is_veiled",
+    "said_by",
+]
+
+BYTES: Final = 1 << 16
+"""How much of a host array, or of anything like it, is compared on every call."""
+
+
+ENVIRONMENT: Final = type(os.environ)
+"""The class of the process's environment, which is for users' functions to read."""
+
+
+def bytes_of(value: Any) -> bytes | None:
+    """Return the bytes of an object that has some, and not too many; else None."""
+    if any(hasattr(vars(base).get("__buffer__"), "__code__") for base in _mro(value)):
+        # Its bytes are what code of somebody's says.
+        return None
+    try:
+        with memoryview(value) as seen:
+            return seen.tobytes() if seen.nbytes <= BYTES else None
+    except (BufferError, TypeError, ValueError):
+        return None
+
+
+def _mro(value: object) -> tuple[type, ...]:
+    return type(value).__mro__
+
+
+def _same(path: str, _: Any, __: Any) -> str:
+    return path
+
+
+def _called(path: str, _: Any, __: Any) -> str:
+    return f"{path}()"
+
+
+def _variable(variable: ContextVar[Any]) -> Sequence[Any]:
+    try:
+        return (variable.get(),)
+    except LookupError:
+        return (EMPTY,)
+
+
+def _referent(thing: Any) -> Sequence[Any]:
+    return (ReferenceType.__call__(thing),)
+
+
+def _proxied(thing: Any) -> Sequence[Any]:
+    try:
+        # The one way to what a proxy stands for is a method that it lends.
+        return (thing.__repr__.__self__,)
+    except (AttributeError, ReferenceError):
+        return (EMPTY,)
+
+
+def _weak_label(path: str, _: Any, key: Any) -> str:
+    if isinstance(key, ReferenceType):
+        key = ReferenceType.__call__(key)
+    return f"{path}[{value_text(key)}]"
+
+
+def _weakly_held(thing: Any) -> Sequence[Any]:
+    """Return the keys of a weak dict that there is something inside of."""
+    return keys_inside(
+        ReferenceType.__call__(key) if isinstance(key, ReferenceType) else key
+        for key in thing.data
+    )
+
+
+def _members(thing: Any) -> Mapping[Any, Any]:
+    return {reference: reference for reference in thing.data}
+
+
+def _text(stream: Any) -> Sequence[Any]:
+    kind: Any = io.StringIO if issubclass(type(stream), io.StringIO) else io.BytesIO
+    if kind.closed.__get__(stream):
+        return (EMPTY, EMPTY)
+    return (kind.getvalue(stream), kind.tell(stream))
+
+
+_DECIMAL = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+
+
+def _decimal(context: Any) -> Mapping[str, Any]:
+    found = {name: getattr(context, name) for name in _DECIMAL}
+    # Flags are what was met on the way, and no setting.
+    return found | {"traps": tuple(context.traps.values())}
+
+
+def _dotted(path: str, thing: Any, _: Any) -> str:
+    return f"{path}.{'maxlen' if isinstance(thing, deque) else 'default_factory'}"
+
+
+def _factory(thing: Any) -> Sequence[Any]:
+    return (vars(defaultdict)["default_factory"].__get__(thing),)
+
+
+def _handlers(logger: Any) -> Sequence[Any]:
+    """Return the handlers of the user's that a logger calls."""
+    found: list[Any] = []
+    while logger is not None:
+        found += [each for each in logger.handlers if _is_users(each)]
+        logger = logger.parent if logger.propagate else None
+    return found
+
+
+def _is_users(thing: object) -> bool:
+    return owner_of_class(type(thing)) == "user"
+
+
+def _level(logger: Any) -> Sequence[Any]:
+    return (logger.getEffectiveLevel(), logger.disabled, logger.manager.disable)
+
+
+def _said(function: Any) -> Mapping[Any, Any] | Sequence[Any]:
+    told = function()
+    # A dict that is made for every answer is no dict of anybody's.
+    return told if type(told) is dict else (told,)
+
+
+def _said_label(path: str, _: Any, key: Any) -> str:
+    return f"{path}()" if key == 0 else f"{path}()[{key!r}]"
+
+
+_own_dict: Any = ctypes.pythonapi.PyObject_GenericGetDict
+_own_dict.restype = ctypes.py_object
+_own_dict.argtypes = ctypes.py_object, ctypes.c_void_p
+
+
+def is_veiled(cls: type) -> bool:
+    """Return whether instances' ``__dict__`` is what a class says, not their own."""
+    found = (vars(base)["__dict__"] for base in cls.__mro__ if "__dict__" in vars(base))
+    own = isinstance(next(found, None), GetSetDescriptorType | None)
+    return cls.__dictoffset__ != 0 and not own
+
+
+def _own(thing: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = _own_dict(thing, None)
+    return found
+
+
+def _store_own(thing: Any, key: str, value: Any) -> None:
+    space = _own_dict(thing, None)
+    if value is EMPTY:
+        space.pop(key, None)
+    else:
+        space[key] = value
+
+
+def _set_variable(environment: Any, key: bytes, value: Any) -> None:
+    name = os.fsdecode(key)
+    if value is EMPTY:
+        environment.pop(name, None)
+    else:
+        environment[name] = os.fsdecode(value)
+
+
+ENVIRON = View(
+    "environment",
+    attrgetter("_data"),
+    lambda path, _, key: f"{path}[{os.fsdecode(key)!r}]",
+    _set_variable,
+    "keys",
+    portable=False,
+)
+CONTEXT = View("variable", _variable, lambda path, _, __: f"{path}.get()")
+REFERENT = View("referent", _referent, _called)
+OWN = View(
+    "own attributes",
+    _own,
+    lambda path, _, key: f"{path}.{key}",
+    _store_own,
+    "names",
+)
+PROXIED = View("proxied", _proxied, _same)
+WEAK = View("weak", attrgetter("data"), _weak_label, None, "keys")
+WEAK_KEYS = View("inside weak keys", _weakly_held, KEYS.label)
+MEMBERS = View("members", _members, _weak_label, None, "keys")
+WHOLE = View("whole", gc.get_referents, _same, None, "length")
+TEXT = View("text", _text, _same)
+SIZE = View("size", lambda thing: (thing.qsize(),), lambda path, _, __: f"len({path})")
+MAXLEN = View("maxlen", lambda thing: (deque.maxlen.__get__(thing),), _dotted)
+FACTORY = View("factory", _factory, _dotted)
+BUFFER = View("bytes", lambda thing: (bytes_of(thing),), _same)
+DECIMAL = View("decimal", _decimal, lambda path, _, key: f"{path}.{key}")
+HANDLERS = View(
+    "handlers",
+    _handlers,
+    lambda path, _, key: f"{path}.handlers[{key}]",
+    None,
+    "length",
+)
+LEVEL = View("level", _level, lambda path, _, __: f"the level of {path}")
+SAID = View("said", _said, _said_label)
+SAID_HERE = View("said here", _said, _said_label, portable=False)
+SETTINGS = View("settings", lambda _: (os.environ,), lambda *_: "os.environ")
+
+KEYED: Final = frozenset({KEYS, WEAK_KEYS})
+"""Views of keys: other views say which there are, and in what order."""
+
+_SAYING: Final[Mapping[str, tuple[str, View]]] = {
+    "getenv": ("os", SETTINGS),
+    "getcontext": ("decimal", SAID),
+    "isenabled": ("gc", SAID),
+    "geterr": ("numpy", SAID),
+    "get_printoptions": ("numpy", SAID),
+    "getrecursionlimit": ("sys", SAID),
+    "getswitchinterval": ("sys", SAID),
+    "get_ident": ("_thread", SAID_HERE),
+    "getcwd": ("posix", SAID_HERE),
+    "getpid": ("posix", SAID_HERE),
+    "current_thread": ("threading", SAID_HERE),
+}
+"""Functions whose result is a state of the process, and how to see that state."""
+
+
+def said_by(function: Any) -> View | None:
+    """Return how to see the state that a function tells, if it is such a one.
+
+    That is the very function that its module has: what those say of themselves differs
+    from Python to Python.
+    """
+    module, view = _SAYING.get(function.__name__, ("", None))
+    known = getattr(sys.modules.get(module), function.__name__, None)
+    ours = isinstance(function, FunctionType) and (
+        owner_of_code(function.__code__) == "user"
+    )
+    return view if known is function and not ours else None
+
+
+STANDARD_VIEWS: Final[Mapping[str, View]] = {
+    view.name: view for view in list(globals().values()) if isinstance(view, View)
+}

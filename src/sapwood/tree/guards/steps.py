@@ -1,0 +1,305 @@
+"""Guards as one list of steps, for the case that nothing has changed.
+
+Every test by identity alone: nearly always that is the answer. A step reads or fills
+registers, and goes on or ends it all; whoever runs the steps decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
+from operator import is_
+from typing import Any, Final, NamedTuple, Protocol
+
+from sapwood.tree.guards.aliasing import Apart
+from sapwood.tree.guards.checks import (
+    CHANGING,
+    ArrayTest,
+    ConstantTest,
+    KeysTest,
+    LacksTest,
+    LengthTest,
+    NodeTest,
+    OpaqueTest,
+    ReadTest,
+    SeenTest,
+    Test,
+    TwinTest,
+)
+from sapwood.tree.guards.views import Way
+
+__all__ = ["Check", "Op", "Program", "Step", "assembled"]
+
+
+_PLAIN: Final = Way()
+
+
+class Op(IntEnum):
+    """What a step does with the register ``at``; the rest are the step's operands."""
+
+    ROOT = 0
+    """Fill it with ``value()``, which must not be None."""
+    OPEN = 1
+    """Fill it with ``value(of)``; that rests on what ``ask(of)`` gives, if that is."""
+    WHOLE = 2
+    """Fill it with ``of``, if that is a plain list, tuple or dict; else as `OPEN`."""
+    ATTRIBUTE = 3
+    """Fill it with the attribute ``value`` of ``of``."""
+    ITEM = 4
+    """Fill it with ``of[value]``."""
+    CLASS = 5
+    """Its class must be ``value``."""
+    LENGTH = 6
+    """Its length must be the number ``of``."""
+    KEYS = 7
+    """Its keys must be the tuple ``value``; ``ask(it)`` says so, too."""
+    LACKS = 8
+    """None of the tuple ``value`` may be a key of it; ``ask(it)`` says so, too."""
+    IS = 9
+    """It must be ``value``."""
+    SAME = 10
+    """It must be what ``of`` is."""
+    REFERS = 11
+    """It must be ``value()``, and not None."""
+    LATEST = 12
+    """It must be what number ``of`` of the latest references refers to; not None."""
+    APART = 13
+    """The registers in the tuple ``value`` must hold as many objects."""
+
+
+class Step(NamedTuple):
+    """One step; ``at`` and ``of`` are numbers of registers, if nothing else is said."""
+
+    op: Op
+    at: int
+    of: int = 0
+    value: Any = None
+    ask: Callable[[Any], object] | None = None
+
+
+class Check(Protocol):
+    """The tests inside one thing: see `sapwood.tree.guards.ambient`."""
+
+    @property
+    def thing(self) -> int: ...
+    @property
+    def cls(self) -> type | None: ...
+    @property
+    def open(self) -> Callable[[Any], Any]: ...
+    @property
+    def way(self) -> Way | None: ...
+    @property
+    def tests(self) -> tuple[Test, ...]: ...
+
+
+@dataclass(slots=True)
+class Program:
+    """Steps over so many ``registers``; those in ``found`` hold the used arrays.
+
+    ``latest`` are references to the arrays, which others may replace meanwhile;
+    ``places`` says of which test, and of which of its guards, each of them is.
+    ``things`` are the registers of what is looked into, as they come by.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    registers: int = 0
+    found: list[int] = field(default_factory=list)
+    latest: list[Callable[[], object]] = field(default_factory=list)
+    places: list[tuple[ArrayTest, int]] = field(default_factory=list)
+    things: list[int] = field(default_factory=list)
+
+
+def assembled(
+    roots: Iterable[Callable[[], object]],
+    checks: Iterable[Check],
+    apart: Sequence[Apart] = (),
+) -> Program | None:
+    """Return the steps; None where a value may change and be the same object.
+
+    What has to stay ``apart`` is told by places among things.
+    """
+    assembler = _Assembler()
+    for root in roots:
+        assembler.thing(Op.ROOT, value=root)
+    if not all(map(assembler.check, checks)):
+        return None
+    for each in apart:
+        assembler.stay_apart(each.places)
+    return assembler.program
+
+
+class _Assembler:
+    """Puts a program together; ``_space`` and ``_value`` are registers used again."""
+
+    def __init__(self) -> None:
+        self.program = Program(registers=2)
+        self._space, self._value = 0, 1
+        self._attributes: dict[tuple[int, str], int] = {}
+
+    def thing(self, op: Op, of: int = 0, value: Any = None) -> int:
+        """Have a thing come by, and return its register."""
+        register = self._fresh()
+        self._add(op, register, of, value)
+        self.program.things.append(register)
+        return register
+
+    def check(self, check: Check) -> bool:
+        """Add the steps of one check; False where it takes more than steps."""
+        thing = self.program.things[check.thing]
+        if check.cls is not None:
+            self._add(Op.CLASS, thing, value=check.cls)
+        if not check.tests:
+            return True
+        constants = [test for test in check.tests if isinstance(test, ConstantTest)]
+        if check.way and check.way.getters and len(constants) == len(check.tests):
+            return all(self._got(test, check.way) for test in constants)
+        space = self._opened(check, thing)
+        way = check.way or _PLAIN
+        return all(self._test(test, space, way) for test in check.tests)
+
+    def stay_apart(self, places: Iterable[int]) -> None:
+        """Add the step that these things are that many objects."""
+        things = tuple(self.program.things[place] for place in places)
+        self._add(Op.APART, things[0], 0, things)
+
+    def _fresh(self) -> int:
+        self.program.registers += 1
+        return self.program.registers - 1
+
+    def _add(
+        self,
+        op: Op,
+        at: int,
+        of: int = 0,
+        value: Any = None,
+        ask: Callable[[Any], object] | None = None,
+    ) -> None:
+        self.program.steps.append(Step(op, at, of, value, ask))
+
+    def _opened(self, check: Check, thing: int) -> int:
+        way = check.way
+        if way is None or way.getters is not None:
+            self._add(Op.OPEN, self._space, thing, check.open)
+        elif way.attributes:
+            return thing
+        elif way.rests is not None:
+            self._add(Op.OPEN, self._space, thing, way.into or check.open, way.rests)
+        elif not way.attribute:
+            self._add(Op.WHOLE, self._space, thing, check.open)
+        else:
+            held = self._attribute(thing, way.attribute)
+            if not way.item:
+                return held
+            self._add(Op.ITEM, self._space, held, way.item)
+        return self._space
+
+    def _attribute(self, thing: int, name: str) -> int:
+        register = self._attributes.get((thing, name))
+        if register is None:
+            register = self._attributes[thing, name] = self._fresh()
+            self._add(Op.ATTRIBUTE, register, thing, name)
+        return register
+
+    def _test(self, test: Test, space: int, way: Way) -> bool:
+        match test:
+            case LengthTest() if way.attributes:
+                pass  # there are as many as ever
+            case LengthTest(_, length):
+                self._add(Op.LENGTH, space, length)
+            case LacksTest(names, _):
+                self._add(Op.LACKS, space, 0, tuple(names), partial(_lacks, names))
+            case KeysTest():
+                self._add(Op.KEYS, space, 0, test.keys, partial(_has, test.keys))
+            case ConstantTest():
+                return self._constants(test, space, way)
+            case SeenTest() | NodeTest() | OpaqueTest() | ArrayTest():
+                self._objects(test, space, way)
+            case ReadTest():
+                for guard in test.guards:
+                    at = self._slot(self._fresh(), space, guard.key, way)
+                    self.program.found.append(at)
+            case _:
+                return False
+        return True
+
+    def _slot(self, at: int, space: int, key: Any, way: Way) -> int:
+        if way.attributes:
+            self._add(Op.ATTRIBUTE, at, space, way.attributes[key])
+            return at
+        self._add(Op.ITEM, at, space, key)
+        if way.each:
+            self._add(Op.ATTRIBUTE, at, at, way.each)
+        return at
+
+    def _constants(self, test: ConstantTest, space: int, way: Way) -> bool:
+        for guard, first in zip(test.guards, test.first, strict=True):
+            if first is CHANGING:
+                return False
+            self._add(Op.IS, self._slot(self._value, space, guard.key, way), 0, first)
+        return True
+
+    def _got(self, test: ConstantTest, way: Way) -> bool:
+        """Add steps for values that getters give; False where one may change."""
+        witness = way.witness() if way.witness else None
+        for guard, first in zip(test.guards, test.first, strict=True):
+            getter = (way.getters or {})[guard.key]
+            try:
+                value = getter()
+            except RuntimeError:
+                return False
+            if first is CHANGING or (way.shown or _itself)(value) != first:
+                return False
+            if witness is None or guard.key not in witness.keys:
+                self._given(getter, value)
+        if witness is not None:
+            self._given(witness.holds, True)
+        return witness is None or witness.holds()
+
+    def _given(self, getter: Callable[[], Any], value: Any) -> None:
+        self._add(Op.ROOT, self._value, 0, getter)
+        self._add(Op.IS, self._value, 0, value)
+
+    def _objects(
+        self,
+        test: SeenTest | NodeTest | OpaqueTest | ArrayTest,
+        space: int,
+        way: Way,
+    ) -> None:
+        pairs = zip(test.guards, test.first, strict=True)
+        for number, (guard, first) in enumerate(pairs):
+            used = isinstance(test, ArrayTest) and test.used
+            node = isinstance(test, NodeTest | TwinTest)
+            at = self._fresh() if used or node else self._value
+            self._slot(at, space, guard.key, way)
+            if used:
+                self.program.found.append(at)
+            if node:
+                self.program.things.append(at)
+            self._expect(test, number, at, first)
+
+    def _expect(self, test: Test, number: int, at: int, first: Any) -> None:
+        program = self.program
+        if isinstance(test, SeenTest):
+            self._add(Op.SAME, at, self.program.things[first])
+        elif isinstance(test, NodeTest) and isinstance(first, type):
+            self._add(Op.CLASS, at, value=first)
+        elif isinstance(test, ArrayTest):
+            self._add(Op.LATEST, at, len(program.latest))
+            program.latest.append(first)
+            program.places.append((test, number))
+        else:
+            self._add(Op.REFERS, at, value=first)
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _lacks(names: frozenset[str], space: Any) -> bool:
+    return bool(space.keys().isdisjoint(names))
+
+
+def _has(keys: Sequence[Any], space: Any) -> bool:
+    return len(space) == len(keys) and all(map(is_, space, keys))

@@ -1,0 +1,391 @@
+"""Everything that a function reads besides its array arguments, read at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import ModuleType
+from typing import Any, NamedTuple
+from weakref import ReferenceType
+
+from sapwood.tree.guards.aliasing import firsts, twins
+from sapwood.tree.guards.ambient import Ambient, guard
+from sapwood.tree.guards.arrays import Arrays
+from sapwood.tree.guards.changes import BoundArray, Change, Draw
+from sapwood.tree.guards.fingerprint import Fingerprint, fingerprint
+from sapwood.tree.guards.progress import PROGRESS, is_readable
+from sapwood.tree.guards.reach import Inside, Row, Walk, reach
+from sapwood.tree.guards.slots import Slot
+from sapwood.tree.guards.sources import STATE
+from sapwood.tree.guards.standard import FACTORY, KEYED, MAXLEN, STANDARD_VIEWS
+from sapwood.tree.guards.trail import Retraced
+from sapwood.tree.guards.views import (
+    ATTRIBUTES,
+    BY_NAME,
+    DICT,
+    EMPTY,
+    LIST,
+    REGISTERED,
+    SET,
+    value_text,
+)
+from sapwood.tree.nests.containers import constant_key
+
+__all__ = ["AmbientKey", "Survey", "survey"]
+
+
+_VIEWS = {**BY_NAME, **STANDARD_VIEWS}
+_CONTAINERS = (DICT, LIST, SET)
+_MADE = (FACTORY, MAXLEN)
+
+
+def survey(
+    fn: Callable[..., Any], arguments: Mapping[str, object], arrays: Arrays
+) -> Survey:
+    """Read all slots that ``fn`` may read, by itself and through its arguments.
+
+    ``arguments`` are the call's, by parameter. Raises `CaptureError` where the
+    function reaches too much.
+    """
+    walk = reach(fn, arguments, arrays)
+    return Survey(lambda: walk, arguments)
+
+
+class AmbientKey(NamedTuple):
+    """Equal for calls between which no guarded value differs.
+
+    ``which`` says of the call's arrays, and then of those that are reached, which of
+    them is the first that is the same object; ``nests`` says of the call's containers
+    which of all that is looked into each is, or -1. Both are empty where the function
+    cannot tell.
+    """
+
+    values: Hashable
+    which: tuple[int, ...]
+    nests: tuple[int, ...] = ()
+
+
+class Survey:
+    """Slots and what they held; it keeps the values, so let it go after the call.
+
+    ``walk`` gives the walk that found them; where a trail led to them, that is made
+    when it is asked for.
+    """
+
+    def __init__(
+        self,
+        walk: Callable[[], Walk],
+        arguments: Mapping[str, object],
+        retraced: Retraced | None = None,
+    ) -> None:
+        self._found, self._arguments, self._retraced = walk, arguments, retraced
+
+    @cached_property
+    def _walk(self) -> Walk:
+        return self._found()
+
+    @cached_property
+    def key(self) -> Hashable:
+        """Equal for surveys between which no guarded value differs."""
+        if self._retraced is not None:
+            return self._retraced.trail.key
+        walk = self._walk
+        return (
+            tuple(walk.nodes[number].frozen for number in walk.held()),
+            *(
+                (
+                    inside.node,
+                    inside.view.name,
+                    inside.lacks,
+                    *(
+                        (constant_key(r.key), r.role, r.frozen, r.node)
+                        for r in inside.rows
+                    ),
+                )
+                for inside in walk.guarded()
+            ),
+        )
+
+    def arrays(self) -> tuple[Any, ...]:
+        """Return the arrays that the function reaches besides its arguments."""
+        if self._retraced is not None:
+            return self._retraced.reading.arrays()
+        return tuple(
+            row.value
+            for inside in self._walk.guarded()
+            for row in inside.rows
+            if row.role == "array"
+        )
+
+    def which(self, given: Sequence[Any]) -> tuple[int, ...]:
+        """Return which of these arrays and those reached are one: see `AmbientKey`."""
+        reach = (self._retraced or self._walk).reach
+        if not reach.compares:
+            return ()
+        arrays, ids = (*self.arrays(), *self._array_keys()), self._ids()
+        numbers = *map(id, given), *map(id, arrays), *ids
+        return firsts(numbers) if arrays or ids else ()
+
+    def _array_keys(self) -> Sequence[Any]:
+        walk = self._asked()
+        return [] if walk is None else walk.array_keys()
+
+    def _ids(self) -> Sequence[int]:
+        walk = self._asked()
+        return [] if walk is None else walk.ids()
+
+    def _asked(self) -> Walk | None:
+        """Return the walk, if keys or numbers in it may matter."""
+        # There is no trail where they do, but in what the call is passed.
+        return self._walk if self._retraced is None else self._retraced.more
+
+    def nests(self, containers: Sequence[Any]) -> tuple[int, ...]:
+        """Return which of what is reached these containers are: see `AmbientKey`."""
+        if not (containers and (self._retraced or self._walk).reach.compares):
+            return ()
+        return tuple(map(self._walk.number_of, containers))
+
+    def key_with(
+        self, given: Sequence[Any], containers: Sequence[Any] = ()
+    ) -> AmbientKey:
+        """Return what tells a call of these from others, their looks aside."""
+        return AmbientKey(self.key, self.which(given), self.nests(containers))
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """What was read, in a form that means the same in another process."""
+        return fingerprint(self._walk)
+
+    def insides(self) -> list[tuple[Any, Inside]]:
+        """Return what was looked into, and what it held."""
+        return [(self._walk.nodes[x.node].value, x) for x in self._walk.insides]
+
+    def reaches(self, value: object) -> bool:
+        """Return whether a value was looked into."""
+        return any(node.value is value for node in self._walk.nodes)
+
+    def number_of(self, value: object) -> int:
+        """Return which of what was looked into a value is; -1 for none."""
+        return self._walk.number_of(value)
+
+    def holds(self, value: object) -> bool:
+        """Return whether a value was found anywhere, looked into or not."""
+        return self.reaches(value) or any(
+            row.value is value for inside in self._walk.insides for row in inside.rows
+        )
+
+    def array_slots(self) -> dict[str, Any]:
+        """Return the arrays that the function reaches, by the paths of their slots."""
+        if self._retraced is not None:
+            return self._retraced.reading.array_slots(self._retraced.home)
+        return {
+            self._walk.path(inside, row.key): row.value
+            for inside in self._walk.guarded()
+            for row in inside.rows
+            if row.role == "array"
+        }
+
+    def slot(
+        self, path: str, start: str, steps: Sequence[tuple[str, Any]]
+    ) -> Slot | None:
+        """Return a slot that was described in another process; None if it is gone."""
+        ways = tuple((_VIEWS[name], key) for name, key in steps if name in _VIEWS)
+        if start in self._arguments:
+            return Slot(path, start, ways, start)
+        held = [n for n in self._walk.held() if self._walk.nodes[n].path == start]
+        if len(held) != 1 or len(ways) != len(steps):
+            return None
+        return Slot(path, self._walk.hold(held[0]), ways, start)
+
+    def guards(self, used: Callable[[Any], bool]) -> Ambient:
+        """Return the guards of what was read; ``used`` arrays are to be pinned.
+
+        Those of one trail are the same guards, where the same arrays are used, the
+        same slots hold one array, and the same arrays are keys of what is passed.
+        """
+        if self._retraced is None:
+            return guard(self._walk, used, self.key)
+        arrays, known = self.arrays(), self._retraced.trail.ambients
+        keys = tuple(map(id, self._array_keys()))
+        which = tuple(map(used, arrays)), twins(arrays), keys
+        found = known.get(which)
+        if found is None:
+            found = known[which] = guard(self._walk, used, self.key)
+        return found
+
+    def changes_since(self, before: Survey) -> tuple[Change, ...]:
+        """Return what was written since an earlier survey of the same call."""
+        return tuple(
+            change
+            for old, new in self._both(before)
+            for change in self._written(before, old, new)
+        )
+
+    def renewed_since(self, before: Survey) -> list[Any]:
+        """Return containers that were empty, and in whose place others are by now."""
+        return [
+            old.value
+            for inside, now in self._both(before)
+            for old, new in _pairs(inside, now)
+            if old is not None and self._renews(before, old, new)
+        ]
+
+    def _both(self, before: Survey) -> Iterator[tuple[Inside, Inside]]:
+        """Yield what was found in the same things then and now, if any may differ."""
+        if self._is_of_what(before):
+            return
+        shared = self._walk.shares(before._walk)
+        insides = before._insides(shared)
+        for place, inside in self._insides(shared).items():
+            if place in insides:
+                yield insides[place], inside
+
+    def _is_of_what(self, before: Survey) -> bool:
+        """Return whether both found the very same, and arguments held no more."""
+        now, then = self._retraced, before._retraced
+        return (
+            now is not None
+            and then is not None
+            and now.reading is then.reading
+            and not (now.more or then.more)
+        )
+
+    def _insides(self, first: int) -> dict[tuple[int, int], Inside]:
+        found: dict[tuple[int, int], Inside] = {}
+        for inside in self._walk.insides[first:]:
+            thing = self._walk.nodes[inside.node].value
+            found.setdefault((id(thing), id(inside.view)), inside)
+        return found
+
+    def _written(self, before: Survey, old: Inside, new: Inside) -> Iterator[Change]:
+        path, thing = self._walk.nodes[new.node].path, self._walk.nodes[new.node].value
+        if (
+            new.view is PROGRESS
+            and self._walk.reach.advances
+            and not is_readable(thing)
+        ):
+            yield Change(path, f"{path} is a {value_text(thing)}, which moves unseen")
+            return
+        if new.view in KEYED and len(old.rows) != len(new.rows):
+            return
+        if new.view.extent == "length" and len(old.rows) != len(new.rows):
+            lengths = f"from {len(old.rows)} to {len(new.rows)}"
+            yield Change(path, f"len({path}) changed {lengths}")
+            return
+        for was, now in _pairs(old, new):
+            change = self._compared(new, was, now)
+            if change is not None and not self._renews(before, was, now):
+                yield change
+        if new.view is DICT and not _are_in_order(old, new):
+            yield Change(path, f"the order of keys in {path} changed")
+
+    def _compared(
+        self, inside: Inside, old: Row | None, new: Row | None
+    ) -> Change | None:
+        row = new or old
+        if row is None or self._is_same(inside, old, new):
+            return None
+        key = row.key
+        path = self._walk.path(inside, key)
+        was = EMPTY if old is None else old.value
+        now = EMPTY if new is None else new.value
+        array_goes = old is not None and old.role == "array" and now is None
+        array_comes = new is not None and new.role == "array"
+        text = _text(inside, path, was, now)
+        if inside.view is STATE:
+            return Draw(path, text)
+        if inside.view.store is None or not (array_comes or array_goes):
+            return Change(path, text)
+        slot = self._walk.slot(inside, key, by_argument=True)
+        return BoundArray(path, text, slot, was, now, self._arguments)
+
+    def _renews(self, before: Survey, old: Row | None, new: Row | None) -> bool:
+        """Return whether an empty container stands where another one did.
+
+        Nobody who is reached had that one before: it is as good as the other.
+        """
+        return (
+            old is not None
+            and new is not None
+            and old.role == new.role == "node"
+            and old.frozen == new.frozen
+            and _made(old.value) == _made(new.value)
+            and before._is_empty(old)
+            and self._is_empty(new)
+            and not before.reaches(new.value)
+        )
+
+    def _is_empty(self, row: Row) -> bool:
+        insides = [each for each in self._walk.insides if each.node == row.node]
+        return bool(insides) and all(
+            each.view in _MADE or (each.view in _CONTAINERS and not each.rows)
+            for each in insides
+        )
+
+    def _is_same(self, inside: Inside, old: Row | None, new: Row | None) -> bool:
+        if new is None and old is not None and _is_dead(old):
+            return True
+        if old is None or new is None:
+            return new is not None and self._comes_by_itself(inside, new)
+        if old.value is new.value and old.role == new.role != "constant":
+            return True
+        if old.role != new.role or old.role == "node":
+            return False
+        if old.role == "constant":
+            return old.frozen == new.frozen
+        if inside.view is REGISTERED:
+            # Its arrays may be made anew by every look.
+            address = self._walk.arrays.address
+            same = address(old.value) == address(new.value)
+            return same and old.frozen == new.frozen
+        return False
+
+    def _comes_by_itself(self, inside: Inside, new: Row) -> bool:
+        """Return whether what appeared is none of the function's writes."""
+        if new.key == "__warningregistry__" or isinstance(new.value, ModuleType):
+            # A package that is loaded meanwhile shows in the package above it.
+            return True
+        if inside.view is not ATTRIBUTES or new.role == "array":
+            return False
+        # A property that is kept is as good as one that is asked again.
+        cls = type(self._walk.nodes[inside.node].value)
+        found = (vars(base)[new.key] for base in cls.__mro__ if new.key in vars(base))
+        return isinstance(next(found, None), cached_property)
+
+
+def _pairs(old: Inside, new: Inside) -> Iterator[tuple[Row | None, Row | None]]:
+    """Yield the rows of the same keys; None where there is none."""
+    was, now = ({row.key: row for row in inside.rows} for inside in (old, new))
+    for key in [*was, *(key for key in now if key not in was)]:
+        yield was.get(key), now.get(key)
+
+
+def _are_in_order(old: Inside, new: Inside) -> bool:
+    was, now = ({row.key: row for row in inside.rows} for inside in (old, new))
+    return [key for key in was if key in now] == [key for key in now if key in was]
+
+
+def _made(container: Any) -> tuple[Any, ...]:
+    names = "default_factory", "maxlen"
+    return tuple(getattr(container, name, None) for name in names)
+
+
+def _is_dead(row: Row) -> bool:
+    """Return whether a slot of a weak container went because its object did."""
+    return any(
+        isinstance(each, ReferenceType) and ReferenceType.__call__(each) is None
+        for each in (row.key, row.value)
+    )
+
+
+def _text(inside: Inside, path: str, was: Any, now: Any) -> str:
+    if inside.view is STATE:
+        return f"{path} moved: a number was drawn from it, or it was seeded"
+    if inside.view is PROGRESS:
+        return f"{path} moved: a value was taken from it"
+    if was is EMPTY:
+        return f"{path} appeared, as {value_text(now)}"
+    if now is EMPTY:
+        return f"{path} went, it was {value_text(was)}"
+    old, new = value_text(was), value_text(now)
+    return f"{path} changed from {old} to {'another ' if old == new else ''}{new}"

@@ -1,0 +1,435 @@
+"""How one looks into an object: each `View` is one way of naming things inside.
+
+A view opens a thing into a mapping or a sequence. What it opens is read on every
+call, so views do as little as they can and run no code of the user's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from operator import attrgetter
+from types import MemberDescriptorType
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
+
+from sapwood.tree.guards.code import names_of
+from sapwood.tree.nests.containers import registered
+
+__all__ = [
+    "ANNOTATIONS",
+    "ATTRIBUTES",
+    "BASES",
+    "BOUND",
+    "BY_NAME",
+    "CACHED",
+    "CELLS",
+    "DICT",
+    "EMPTY",
+    "FIELDS",
+    "FUNCTION",
+    "GLOBALS",
+    "IMPORTS",
+    "INNER",
+    "KEYS",
+    "LIST",
+    "LOADED",
+    "MODULE",
+    "PARTIAL",
+    "PROPERTY",
+    "REGISTERED",
+    "SELF",
+    "SET",
+    "TOLD",
+    "TUPLE",
+    "TYPE",
+    "VARIABLES",
+    "WRAPPED",
+    "Rest",
+    "Space",
+    "View",
+    "Way",
+    "Witness",
+    "imported",
+    "keys_inside",
+    "member_names",
+    "value_text",
+]
+
+Space: TypeAlias = Mapping[Any, Any] | Sequence[Any]
+"""What a view opens a thing into."""
+
+
+Rest: TypeAlias = tuple[object, tuple[Any, ...] | None]
+"""A dict or list that something rests on, and the keys of a dict that count."""
+
+
+class _Empty:
+    """Stands for a cell without contents and a name without a value."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+EMPTY = _Empty()
+
+
+class Witness(NamedTuple):
+    """While ``holds()`` is True, what ``keys`` give is what they gave when it was made.
+
+    It may well be False without that any of them has changed.
+    """
+
+    holds: Callable[[], bool]
+    keys: AbstractSet[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What a view opens, where that can be told without calling it.
+
+    That is an ``attribute`` of the thing, or the ``item`` of that; no attribute: it is
+    the thing itself, where this is a plain list, tuple or dict. Slots hold what is in
+    there, or the attribute ``each`` of it. Or else it is these ``attributes``.
+
+    What has to be called rests on what ``rests(thing)`` gives, each with the keys that
+    count there, or None for all: while those dicts and lists stay, so do its slots.
+    It is ``into(thing)`` where each of its slots is an attribute. And what is no
+    thing's has ``getters`` by key, whose values are shown as ``shown(value)``; a
+    ``witness``, made now, may say of many at once that they are as they are now.
+    """
+
+    attribute: str = ""
+    item: str = ""
+    each: str = ""
+    attributes: tuple[str, ...] = ()
+    rests: Callable[[Any], Iterable[Rest]] | None = None
+    into: Callable[[Any], Any] | None = None
+    getters: Mapping[Any, Callable[[], Any]] | None = None
+    shown: Callable[[Any], Any] | None = None
+    witness: Callable[[], Witness | None] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """One way of naming what is inside a thing.
+
+    ``label(path, thing, key)`` is what a user would write; ``store(thing, key,
+    value)`` binds a slot, where that can be done, and unbinds it for `EMPTY`.
+    ``extent`` says what besides single slots may change: nothing, the length, the
+    keys, or which names are there.
+    ``way`` says the same as ``open``, where it can. ``bearer(thing, key)`` is what the
+    slot is the ``attribute`` of, where it is one.
+    ``guarded``: a change between calls is a miss; always, a change during one is seen.
+    ``portable``: another process may well see the same.
+    """
+
+    name: str
+    open: Callable[[Any], Space]
+    label: Callable[[str, Any, Any], str]
+    store: Callable[[Any, Any, Any], None] | None = None
+    extent: Literal["fixed", "length", "keys", "names"] = "fixed"
+    guarded: bool = True
+    portable: bool = True
+    way: Way | None = None
+    bearer: Callable[[Any, Any], object] | None = None
+    attribute: str = ""
+
+
+def value_text(value: object) -> str:
+    """Return a value as short text, without running any code of the user's."""
+    if value is EMPTY:
+        return "nothing"
+    if type(value) in _PLAIN:
+        try:
+            text = repr(value)
+        except ValueError:  # Python does not write out numbers of thousands of digits
+            return f"<a long {type(value).__name__}>"
+        return text if len(text) <= 60 else f"{text[:57]}..."
+    if issubclass(type(value), type):
+        return str(type.__getattribute__(value, "__qualname__"))
+    return f"<{type(value).__qualname__}>"
+
+
+_OWN_ITEMS = {list, deque, dict, Counter, OrderedDict, defaultdict}
+_PLAIN = {bool, int, float, complex, str, bytes, type(None), type(...), range}
+
+
+def _dotted(path: str, _: Any, key: Any) -> str:
+    return f"{path}.{key}"
+
+
+def _subscript(path: str, _: Any, key: Any) -> str:
+    return f"{path}[{value_text(key)}]"
+
+
+def _same(path: str, _: Any, __: Any) -> str:
+    return path
+
+
+def _named(*names: str) -> Callable[[str, Any, Any], str]:
+    return lambda path, _, key: f"{path}.{names[key]}"
+
+
+def _bind(space: Any, key: Any, value: Any) -> None:
+    if value is EMPTY:
+        del space[key]
+    else:
+        space[key] = value
+
+
+def _store_attribute(thing: Any, key: Any, value: Any) -> None:
+    _bind(vars(thing), key, value)
+
+
+def _store_global(thing: Any, key: Any, value: Any) -> None:
+    _bind(thing.__globals__, key, value)
+
+
+def _store_cell(thing: Any, key: Any, value: Any) -> None:
+    if value is EMPTY:
+        del thing.__closure__[key].cell_contents
+    else:
+        thing.__closure__[key].cell_contents = value
+
+
+def _store_field(thing: Any, key: Any, value: Any) -> None:
+    # Past what a frozen class or one's own __setattr__ would say: this is the slot.
+    if value is EMPTY:
+        object.__delattr__(thing, key)
+    else:
+        object.__setattr__(thing, key, value)
+
+
+def _store_variable(thing: Any, key: Any, value: Any) -> None:
+    if value is EMPTY:
+        delattr(thing, key)
+    else:
+        setattr(thing, key, value)
+
+
+def _is_plain_key(key: Any) -> bool:
+    if type(key) is tuple or type(key) is frozenset:
+        return all(map(_is_plain_key, key))
+    return type(key) in _PLAIN
+
+
+def keys_inside(keys: Iterable[Any]) -> Sequence[Any]:
+    """Return those of these keys that there is something inside of."""
+    return [key for key in keys if type(key) is not str and not _is_plain_key(key)]
+
+
+def _key_label(path: str, _: Any, key: Any) -> str:
+    return f"[*{path}][{key}]"
+
+
+def _cells(function: Any) -> Sequence[Any]:
+    try:
+        return [cell.cell_contents for cell in function.__closure__ or ()]
+    except ValueError:
+        return [_contents(cell) for cell in function.__closure__]
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return EMPTY
+
+
+_members: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
+
+
+def member_names(cls: type) -> tuple[str, ...]:
+    """Return the names that a class and its bases keep in ``__slots__``."""
+    if cls not in _members:
+        _members[cls] = tuple(
+            name
+            for base in cls.__mro__
+            for name, value in vars(base).items()
+            if isinstance(value, MemberDescriptorType)
+        )
+    return _members[cls]
+
+
+def _fields(thing: Any) -> Mapping[str, Any]:
+    found = ((name, getattr(thing, name, EMPTY)) for name in member_names(type(thing)))
+    return {name: value for name, value in found if value is not EMPTY}
+
+
+def _items(thing: Any) -> Sequence[Any]:
+    if type(thing) in _OWN_ITEMS:
+        return thing  # type: ignore[no-any-return]
+    # A subclass's own methods are not asked.
+    return (
+        list.copy(thing) if issubclass(type(thing), list) else [*deque.__iter__(thing)]
+    )
+
+
+def _children(thing: Any) -> Sequence[Any]:
+    container = registered(type(thing))
+    if container is None:
+        return ()
+    children, rest = container.flatten(thing)
+    return (*children, rest)
+
+
+def _imports(function: Any) -> Mapping[str, Any]:
+    names = names_of(function.__code__).modules
+    return imported({_absolute(name, function.__globals__) for name in names})
+
+
+def _absolute(name: str, space: Mapping[str, Any]) -> str:
+    """Return the whole name of a module that is imported where these globals are."""
+    bare = name.lstrip(".")
+    above = len(name) - len(bare) - 1
+    if above < 0:
+        return name
+    package = space.get("__package__")
+    if package is None:
+        package = getattr(space.get("__spec__"), "parent", None)
+    if package is None:
+        package = str(space.get("__name__", ""))
+        package = package if "__path__" in space else package.rpartition(".")[0]
+    base = package.rsplit(".", above)[0]
+    return f"{base}.{bare}" if bare else base
+
+
+def imported(names: AbstractSet[str]) -> Mapping[str, Any]:
+    """Return those of the modules, and of their packages, that are loaded."""
+    found: dict[str, Any] = {}
+    for name in sorted(names):
+        parts = name.split(".")
+        for end in range(1, len(parts) + 1):
+            whole = ".".join(parts[:end])
+            if whole in sys.modules:
+                found[whole] = sys.modules[whole]
+    return found
+
+
+def _only(name: str) -> Callable[[Any], Sequence[Any]]:
+    return lambda thing: (getattr(thing, name),)
+
+
+def _annotations(function: Any) -> Sequence[Any]:
+    try:
+        return (function.__annotations__,)
+    except Exception:  # noqa: BLE001 - since Python 3.14 they are code
+        return (EMPTY,)
+
+
+_OF_FUNCTION: Final = ("__code__", "__defaults__", "__kwdefaults__")
+FUNCTION = View(
+    "function",
+    attrgetter(*_OF_FUNCTION),
+    _named(*_OF_FUNCTION),
+    way=Way(attributes=_OF_FUNCTION),
+)
+TOLD: Final[Mapping[str, View]] = {
+    name: View(name, _only(name), _named(name), way=Way(attributes=(name,)))
+    for name in ("__name__", "__qualname__", "__module__", "__doc__")
+}
+"""What functions and classes tell of themselves, and keep in no dict."""
+ANNOTATIONS = View("annotations", _annotations, _named("__annotations__"))
+GLOBALS = View(
+    "globals",
+    attrgetter("__globals__"),
+    lambda _, __, key: str(key),
+    _store_global,
+    "names",
+    way=Way("__globals__"),
+)
+CELLS = View(
+    "cells",
+    _cells,
+    lambda _, function, key: str(function.__code__.co_freevars[key]),
+    _store_cell,
+    way=Way("__closure__", each="cell_contents"),
+)
+IMPORTS = View("imports", _imports, lambda _, __, key: str(key))
+ATTRIBUTES = View(
+    "attributes",
+    attrgetter("__dict__"),
+    _dotted,
+    _store_attribute,
+    "names",
+    way=Way("__dict__"),
+)
+FIELDS = View("fields", _fields, _dotted, _store_field, "names")
+VARIABLES = View(
+    "variables",
+    attrgetter("__dict__"),
+    _dotted,
+    _store_variable,
+    "names",
+    way=Way("__dict__"),
+)
+MODULE = View(
+    "module",
+    attrgetter("__dict__"),
+    _dotted,
+    _store_attribute,
+    "names",
+    way=Way("__dict__"),
+)
+BASES = View(
+    "bases",
+    attrgetter("__bases__"),
+    lambda _, thing, key: str(thing.__bases__[key].__name__),
+    None,
+    "length",
+    way=Way("__bases__"),
+)
+TYPE = View(
+    "type", lambda thing: (type(thing),), lambda _, thing, __: type(thing).__name__
+)
+SELF = View("self", lambda thing: (thing.__self__,), _named("__self__"))
+BOUND = View(
+    "bound", attrgetter("__self__", "__name__"), _named("__self__", "__name__")
+)
+CACHED = View("cached", lambda thing: (thing.func,), _same)
+INNER = View("inner", lambda thing: (thing.__func__,), _same)
+WRAPPED = View("wrapped", lambda thing: (thing.__wrapped__,), _same)
+PARTIAL = View(
+    "partial",
+    attrgetter("func", "args", "keywords"),
+    _named("func", "args", "keywords"),
+)
+PROPERTY = View("property", attrgetter("fget", "fset", "fdel"), _same)
+TUPLE = View(
+    "tuple",
+    lambda thing: tuple.__getitem__(thing, slice(None)),
+    _subscript,
+    None,
+    "length",
+    way=Way(),
+)
+LIST = View(
+    "list",
+    _items,
+    _subscript,
+    _bind,
+    "length",
+    way=Way(),
+)
+SET = View("set", tuple, _subscript, None, "length")
+DICT = View(
+    "dict",
+    lambda thing: thing if type(thing) in _OWN_ITEMS else dict.copy(thing),
+    _subscript,
+    _bind,
+    "keys",
+    way=Way(),
+)
+KEYS = View("inside keys", lambda thing: keys_inside(DICT.open(thing)), _key_label)
+LOADED = View("loaded", lambda thing: thing, _subscript, None, "names", way=Way())
+REGISTERED = View("registered", _children, _subscript, None, "length")
+
+BY_NAME: Final[Mapping[str, View]] = {
+    view.name: view
+    for view in [*globals().values(), *TOLD.values()]
+    if isinstance(view, View)
+}

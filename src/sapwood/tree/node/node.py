@@ -1,0 +1,199 @@
+"""A recording's place in the tree: what it may be replayed on, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import Any, NamedTuple
+
+from sapwood.graphs.exec import Exec
+from sapwood.graphs.recording import Recording
+from sapwood.memory.range import Range
+from sapwood.tree.call.roles import Role
+from sapwood.tree.call.signature import Whereabouts
+from sapwood.tree.guards import Ambient, Slot
+from sapwood.tree.node.copy_out import Ferry
+from sapwood.tree.node.outputs import Outputs
+from sapwood.units import Addr, Mask, Size
+
+__all__ = ["Link", "Live", "Node", "PlaceUse", "Shared"]
+
+
+Shared = tuple[tuple[int, int] | None, ...]
+"""For each of some places: which place before it has its storage, how far on."""
+
+
+class PlaceUse(NamedTuple):
+    """What a recording does with one place.
+
+    ``address`` is where it was when it was recorded, which fixed roles require.
+    """
+
+    name: str
+    role: Role
+    address: Addr
+    size: Size
+    used: bool
+    written: bool
+    donated: bool
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One recording, linked, with its footprint and counters.
+
+    ``places`` are the arguments' and behind them the ambient arrays'; ``escapes``
+    says that all new storages are copied out after every replay, ``ferries`` which are,
+    if any; ``clobbers`` are the pages that a replay overwrites; ``took`` and ``spent``
+    are the nanoseconds of host time of the call that made it, and of ``timed`` replays;
+    ``revokes`` the places whose leases it ends; of the places ``used`` the first
+    ``used_arguments`` are arguments'. ``expected`` are the addresses of all arguments,
+    where all of them are fixed.
+
+    A recording with live parts is a ``chain``, and this node its first part, which
+    answers for all: its ``places`` and ``clobbers`` are those of the whole. ``held``
+    are pages that a call in parts keeps until it is over: of one part those that parts
+    behind it use besides its outputs, of the first all of them.
+    ``running`` counts the calls on their way through it; it stays until they are.
+    ``expects``: which of the values to bind its guards expect, and where, once that
+    was found out. One that is ``doubtful`` copies what a second capture may show how
+    to patch. One that is ``apart`` does work that the function does in captures alone.
+    The last ``made`` places of an escaping part are not copied out: they are the new
+    storages themselves, allocated by every replay. ``which`` and ``nests`` as in
+    `AmbientKey`.
+    """
+
+    label: str
+    number: int
+    parent: str | None
+    recording: Recording
+    exec: Exec
+    range: Range
+    ambient: Ambient
+    places: tuple[PlaceUse, ...]
+    argument_places: int
+    outputs: Outputs
+    escapes: bool
+    clobbers: Mask
+    output_masks: tuple[Mask, ...]
+    ambient_lows: Sequence[Addr]
+    ambient_sharing: object
+    watches_overlap: bool
+    revokes: tuple[int, ...]
+    signature: str = ""
+    restored: bool = False
+    took: int = 0
+    spent: int = 0
+    timed: int = 0
+    hits: int = 0
+    last_used: int = 0
+    made: int = 0
+    held: Mask = field(default=Mask(0))
+    ferries: tuple[Ferry, ...] = ()
+    chain: tuple[Link, ...] = ()
+    running: int = 0
+    doubtful: bool = False
+    apart: bool = False
+    which: tuple[int, ...] = ()
+    nests: tuple[int, ...] = ()
+    expects: tuple[tuple[int, int], ...] | None = None
+    whereabouts: Whereabouts = field(default_factory=Whereabouts)
+    fixed: tuple[tuple[int, Addr], ...] = field(init=False)
+    expected: Sequence[Addr] = field(init=False)
+    aimed: tuple[int, ...] = field(init=False)
+    used: tuple[tuple[int, bool], ...] = field(init=False)
+    used_arguments: int = field(init=False)
+    copied_bytes: Size = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fixed = tuple(
+            (i, place.address)
+            for i, place in enumerate(self.places[: self.argument_places])
+            if place.role.fixed
+        )
+        # Empty for no arguments: then nothing is fixed, and nothing is compared.
+        self.expected = [address for _, address in self.fixed]
+        if len(self.fixed) < self.argument_places:
+            self.expected = ()
+        self.aimed = tuple(
+            i
+            for i, place in enumerate(self.places)
+            if not place.role.fixed and place.used
+        )
+        self.used = tuple(
+            (i, place.written)
+            for i, place in enumerate(self.places[: len(self.places) - self.made])
+            if place.used
+        )
+        self.used_arguments = sum(i < self.argument_places for i, _ in self.used)
+        self.copied_bytes = Size(
+            sum(
+                place.size * (1 + (place.written and not place.donated))
+                for place in self.places
+                if place.role is Role.COPIED and place.used
+            )
+        )
+
+    def parts(self) -> Iterator[Node]:
+        """Yield the recorded parts of a chain, or this node alone."""
+        if not self.chain:
+            yield self
+        for link in self.chain:
+            yield link.part
+
+    def passing(self) -> Mask:
+        """Return the pages of this part that a call needs until it is over."""
+        copied = self.copied()
+        masks = (m for k, m in enumerate(self.output_masks) if k not in copied)
+        return Mask(reduce(or_, masks, self.held))
+
+    def copied(self) -> frozenset[int]:
+        """Return which of the new storages are copied out after every replay."""
+        return frozenset(k for ferry in self.ferries for k in ferry.storages)
+
+    def roles(self) -> Sequence[Role]:
+        """Return the role of every place."""
+        return [place.role for place in self.places]
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What runs live behind a part.
+
+    ``held`` gives the function. Its result must have the ``key`` that it had, and
+    share storages with what came before as it did, by ``shared``. ``caught`` is where
+    the function would catch its exceptions, if anywhere. ``manner`` makes contexts in
+    the framework's modes that the function is in there; ``flat`` says that no argument
+    is a container.
+    """
+
+    name: str
+    held: Callable[[], Callable[..., Any] | None]
+    key: Hashable
+    shared: Shared
+    text: str
+    caught: str | None
+    manner: Callable[[], AbstractContextManager[object]]
+    flat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One part of a chain: what it binds, and what runs live behind it.
+
+    ``shared``: which of the ambient arrays that it reads share storages with what is
+    carried to it, as far as it hangs on that; ``which`` of both are one object, where
+    the function may ask. The last one is ``idle`` where it only
+    gives what it was given, and decides nothing: it may be replayed whatever is the
+    case.
+    """
+
+    part: Node
+    bound: tuple[Slot, ...]
+    shared: Shared
+    which: tuple[int, ...]
+    live: Live | None
+    idle: bool = False

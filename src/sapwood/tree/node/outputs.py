@@ -1,0 +1,330 @@
+"""What a call returns and rebinds: described once, made anew by every replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sapwood.errors import CaptureError
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.adapter import Adapter, Array, Template
+from sapwood.tree.call.signature import Call
+from sapwood.tree.nests.containers import constant_key, flatten, unflatten
+from sapwood.tree.node.objects import ARRAY, Told, tell
+from sapwood.units import Addr, Size
+
+__all__ = [
+    "Alias",
+    "Bytes",
+    "Carried",
+    "Constant",
+    "Copied",
+    "Fresh",
+    "Held",
+    "Outputs",
+    "Same",
+    "View",
+    "analyse",
+    "each_anew",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """A storage that the function allocated and that outlives it."""
+
+    address: Addr
+    size: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """An array over the ``storage``-th of the new storages."""
+
+    storage: int
+    template: Template
+    address: Addr
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """The very object that an earlier output is."""
+
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """The very object that was passed in, or that the function reads: an array."""
+
+    array: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A new array over the storage of an array that was passed in or is read."""
+
+    array: int
+    template: Template
+    offset: int
+    """From that array's address, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A plain value."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Copied(Constant):
+    """A plain value that may be changed: every replay gives another one like it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An object that is passed to a live part, held weakly where it can be."""
+
+    target: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A new array over the ``storage``-th of those that earlier parts made."""
+
+    storage: int
+    template: Template
+    offset: int
+    """From the storage's address, in bytes."""
+
+
+Output = Fresh | Same | Alias | View | Constant | Held | Carried
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The result's nesting and leaves; behind them the arrays bound to slots."""
+
+    structure: Hashable
+    leaves: tuple[Output, ...]
+    bound: tuple[Output, ...]
+    storages: tuple[Bytes, ...]
+
+    def make(
+        self,
+        adapter: Adapter,
+        storages: Sequence[Storage],
+        given: Sequence[Array],
+        ambient: Sequence[Array],
+        carried: Sequence[Storage] = (),
+    ) -> tuple[Any, list[Any]]:
+        """Return a fresh result, and the values to bind.
+
+        ``storages`` stand for `storages`; ``given`` and ``ambient`` are this call's
+        arrays, ``carried`` what earlier parts of it made.
+        """
+        made: list[Any] = []
+        sources = storages, given, ambient, carried
+        for output in self.leaves:
+            made.append(self._make(output, made, adapter, *sources))
+        for output in self.bound:
+            made.append(self._make(output, made, adapter, *sources))
+        count = len(self.leaves)
+        if self.structure is None:
+            return made[0], made[1:]
+        return unflatten(self.structure, made[:count]), made[count:]
+
+    def _make(
+        self,
+        output: Output,
+        made: list[Any],
+        adapter: Adapter,
+        storages: Sequence[Storage],
+        given: Sequence[Array],
+        ambient: Sequence[Array],
+        carried: Sequence[Storage],
+    ) -> Any:
+        match output:
+            case Fresh(k, template, address):
+                # Escaped storages lie elsewhere than where they were recorded.
+                moved = storages[k].address - self.storages[k].address
+                return adapter.make(template, storages[k], Addr(address + moved))
+            case Same(k):
+                return made[k]
+            case Alias(k):
+                return _nth(k, given, ambient)
+            case View(k, template, offset):
+                base = _nth(k, given, ambient)
+                address = Addr(adapter.address(base) + offset)
+                return adapter.make(template, adapter.storage(base), address)
+            case Copied(value):
+                return copy(value)
+            case Constant(value):
+                return value
+            case Held(target):
+                return target()
+            case Carried(k, template, offset):
+                address = Addr(carried[k].address + offset)
+                return adapter.make(template, carried[k], address)
+
+    def shown(self, call: Call) -> frozenset[int]:
+        """Return the places of a call that the result or a slot still shows."""
+        arrays = {
+            output.array
+            for output in (*self.leaves, *self.bound)
+            if isinstance(output, Alias | View)
+        }
+        return call.given.holding(arrays)
+
+    def only_given(self, count: int) -> bool:
+        """Return whether there is nothing but the first ``count`` arrays and None.
+
+        Nor a list or dict that holds them, which others may have changed since.
+        """
+        return _is_fixed(self.structure) and all(
+            isinstance(each, Carried | Same)
+            or (isinstance(each, Alias | View) and each.array < count)
+            or (isinstance(each, Constant) and each.value is None)
+            for each in (*self.leaves, *self.bound)
+        )
+
+    def plain(self) -> list[Constant]:
+        """Return all plain values in the result, in its order."""
+        return [leaf for leaf in self._resolved() if isinstance(leaf, Constant)]
+
+    def told(self) -> Told:
+        """Return the keys of all plain values in the result."""
+        return tell(
+            self.structure,
+            (
+                constant_key(leaf.value) if isinstance(leaf, Constant) else ARRAY
+                for leaf in self._resolved()
+            ),
+        )
+
+    def _resolved(self) -> Iterator[Output]:
+        """Yield the leaves, each `Same` one as the output that it is."""
+        for leaf in self.leaves:
+            yield self.leaves[leaf.output] if isinstance(leaf, Same) else leaf
+
+
+def each_anew(
+    outputs: Outputs, leaves: Sequence[Any], is_reached: Callable[[object], bool]
+) -> Outputs:
+    """Return outputs of which every replay makes sets and bytearrays anew.
+
+    ``leaves`` are those of the call. What the function reaches, it gives itself.
+    Raises `CaptureError` where it gives what it was passed: that, replays do not know.
+    """
+    passed = {id(leaf) for leaf in leaves}
+    first: dict[int, int] = {}
+
+    def anew(number: int, output: Output) -> Output:
+        if not isinstance(output, Constant) or type(output.value) not in _COPIED:
+            return output
+        if id(output.value) in passed:
+            raise CaptureError(
+                f"the function returns a {type(output.value).__name__} that it was "
+                "passed, and a replay would return that of another call",
+                remedy="Return a copy of it, or let the caller keep its own",
+            )
+        if is_reached(output.value):
+            return output
+        before = first.setdefault(id(output.value), number)
+        return Copied(copy(output.value)) if before == number else Same(before)
+
+    made = tuple(anew(number, each) for number, each in enumerate(outputs.leaves))
+    return replace(outputs, leaves=made)
+
+
+_COPIED = {bytearray, set}
+
+
+def _is_fixed(structure: Any) -> bool:
+    if structure is None:
+        return True
+    if type(structure) is int:
+        return False
+    cls, _, folded = structure
+    return issubclass(cls, tuple) and all(map(_is_fixed, folded))
+
+
+def _nth(k: int, given: Sequence[Array], ambient: Sequence[Array]) -> Array:
+    return given[k] if k < len(given) else ambient[k - len(given)]
+
+
+def analyse(
+    result: Any,
+    bound: Sequence[Array],
+    known: Sequence[Array],
+    adapter: Adapter,
+    carried: Sequence[Storage | Bytes] = (),
+) -> Outputs:
+    """Describe what a captured function returned and bound to slots.
+
+    ``known`` are the arrays that it was passed or reads, ``carried`` the storages that
+    earlier parts of it made; any other storage is new.
+    """
+    leaves, structure = flatten(result, adapter.is_array)
+    told = _Known(known, carried, adapter)
+    seen: dict[int, int] = {}
+    storages: dict[int, int] = {}
+    new: list[Bytes] = []
+    outputs: list[Output] = []
+    for i, value in enumerate((*leaves, *bound)):
+        if not adapter.is_array(value):
+            outputs.append(Constant(value))
+            continue
+        if id(value) in seen:
+            outputs.append(Same(seen[id(value)]))
+            continue
+        seen[id(value)] = i
+        output = told.find(value)
+        if output is None:
+            storage = adapter.storage(value)
+            if id(storage) not in storages:
+                storages[id(storage)] = len(new)
+                new.append(Bytes(storage.address, storage.size))
+            k, template = storages[id(storage)], adapter.template(value)
+            output = Fresh(k, template, adapter.address(value))
+        outputs.append(output)
+    count = len(leaves)
+    return Outputs(
+        structure, tuple(outputs[:count]), tuple(outputs[count:]), tuple(new)
+    )
+
+
+class _Known:
+    """Finds what an array is, or a view of, among those that were there before."""
+
+    def __init__(
+        self,
+        arrays: Sequence[Array],
+        carried: Sequence[Storage | Bytes],
+        adapter: Adapter,
+    ) -> None:
+        self._arrays, self._adapter = arrays, adapter
+        # The first of several counts.
+        self._numbers = {id(array): k for k, array in reversed([*enumerate(arrays)])}
+        owners = enumerate(map(adapter.storage, arrays))
+        self._owners = {storage: k for k, storage in reversed([*owners])}
+        # All of them are alive: by its address, each is the only one.
+        self._carried = {storage.address: k for k, storage in enumerate(carried)}
+
+    def find(self, value: Array) -> Output | None:
+        """Return how replays come by an array; None for one over a new storage."""
+        adapter, number = self._adapter, self._numbers.get(id(value))
+        if number is not None:
+            return Alias(number)
+        storage, address = adapter.storage(value), adapter.address(value)
+        owner = self._owners.get(storage)
+        if owner is not None:
+            offset = address - adapter.address(self._arrays[owner])
+            return View(owner, adapter.template(value), offset)
+        owner = self._carried.get(storage.address)
+        if owner is not None:
+            return Carried(owner, adapter.template(value), address - storage.address)
+        return None

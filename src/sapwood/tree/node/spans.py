@@ -1,0 +1,69 @@
+"""The bytes that a call's arrays lie in, and whether two lie in the same ones."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+from sapwood.tree.call.adapter import Adapter
+from sapwood.tree.call.signature import Arrays
+from sapwood.tree.node.node import Node
+from sapwood.units import Addr
+
+__all__ = ["Spans"]
+
+
+class Spans:
+    """How long the arguments of a recording are, and where what it reads besides lies.
+
+    ``lengths`` are the bytes of each argument from where it starts, 0 for those that
+    are not used; ``starts`` of the others are sorted, and ``ends`` say how far all up
+    to one reach.
+    """
+
+    __slots__ = ("_ends", "_starts", "lengths")
+
+    def __init__(
+        self, lengths: Sequence[int], starts: Sequence[int], ends: Sequence[int]
+    ) -> None:
+        self.lengths, self._starts, self._ends = lengths, starts, ends
+
+    @classmethod
+    def of(cls, node: Node, given: Arrays, ambient: Arrays, adapter: Adapter) -> Spans:
+        """Return the spans of the arrays of one call."""
+        count = node.argument_places
+        used = [place.used for place in node.places]
+        lengths = [
+            (place.hi - place.lo) * use
+            for place, use in zip(given.places(adapter), used, strict=False)
+        ]
+        others = sorted(
+            (place.lo, place.hi)
+            for place, use in zip(ambient.places(adapter), used[count:], strict=False)
+            if use
+        )
+        starts = [lo for lo, _ in others]
+        return cls(lengths, starts, [*accumulate((hi for _, hi in others), max)])
+
+    def others(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return where what is used besides the arguments starts, and ends so far."""
+        return tuple(self._starts), tuple(self._ends)
+
+    def are_apart(self, lows: Sequence[Addr]) -> bool:
+        """Return whether arguments at these addresses share bytes with nothing.
+
+        Quicker than `admit`, which allows that those that are fixed do.
+        """
+        spans = sorted(
+            (low, low + length)
+            for low, length in zip(lows, self.lengths, strict=True)
+            if length
+        )
+        reached = 0
+        for low, end in spans:
+            before = bisect_left(self._starts, end)
+            if low < reached or (before and low < self._ends[before - 1]):
+                return False
+            reached = end
+        return True

@@ -1,0 +1,246 @@
+"""A recording linked anew for a call: from another process, or for other pages.
+
+Roles, addresses and pages are those of now; of the archive only what was computed is
+kept. Whatever does not fit is a reason, and the call is then recorded as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from sapwood.driver.release import Release
+from sapwood.driver.streams import Stream
+from sapwood.errors import StoreError
+from sapwood.graphs.inspect import inspect, is_refused, strays
+from sapwood.graphs.recording import RANGE, Kind, Recording
+from sapwood.memory.device import Device
+from sapwood.memory.range import REACH, Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.signature import Arrays, Place, look
+from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.format.codec import Archive
+from sapwood.tree.guards import Ambient, Survey
+from sapwood.tree.nests.containers import unflatten
+from sapwood.tree.node.outputs import Alias, Bytes, Fresh, Output, Outputs, View
+from sapwood.tree.persist.slot_bindings import Finder
+from sapwood.tree.record.build import Drawing, build
+from sapwood.tree.record.recorder import Recorded, ambient_roles, argument_roles
+from sapwood.tree.record.staging import late_stages
+from sapwood.tree.record.taking import Order
+from sapwood.units import Addr, Size
+
+__all__ = ["restore"]
+
+_ANYWHERE: Final = Addr(1 << 46)
+"""Stands for where a range will be, while it is not known how large it is."""
+
+
+def restore(
+    archive: Archive, order: Order, survey: Survey, forest: Forest
+) -> Recorded | str:
+    """Build a node of an archive, or say why that cannot be.
+
+    Raises `DriverError` or `OutOfMemory`, and then nothing is left of it.
+    """
+    adapter = forest.adapter
+    args, kwargs = unflatten(order.plan.call.structure, order.plan.call.leaves)
+    finder = Finder(survey, order.bind(args, kwargs), adapter)
+    ambient = finder.ambient(archive.ambient)
+    if isinstance(ambient, str):
+        return ambient
+    bound = finder.bindable(archive.bonds)
+    if isinstance(bound, str):
+        return bound
+    read_by = look([slot.read() for slot in ambient.arrays], adapter)
+    given = order.plan.call.given
+    everything = look([*given.arrays, *read_by.arrays], adapter)
+    if everything.sharing != archive.sharing:
+        return "other arrays share memory than when it was recorded"
+    places = [*given.places(adapter), *read_by.places(adapter)]
+    if len(places) != len(archive.roles) or len(given.lows) != archive.arguments:
+        return "it was recorded on other arrays"
+    range_ = None
+    try:
+        archive = _inspected(archive, places, forest.device)
+        pages = _pages(archive, forest.device)
+        size = Size((max(pages, default=0) + 1) * forest.device.pages.page)
+        range_ = Range.reserve(forest.device.pages, size, Size(0))
+        range_.back(pages)
+        drawing = _drawing(archive, order, ambient, read_by, places, range_, forest)
+        return Recorded(build(drawing, range_, forest.device), read_by, bound, None)
+    except BaseException as error:
+        if range_ is not None:
+            with Release() as release:
+                release(range_.close)
+        if isinstance(error, StoreError) or is_refused(error):
+            return str(error)
+        raise
+
+
+def _inspected(archive: Archive, places: Sequence[Place], device: Device) -> Archive:
+    """Return an archive whose recording has its touches, wherever its range will be."""
+    addresses = [_ANYWHERE, *(place.lo for place in places)]
+    recording = inspect(archive.recording, addresses, device.driver, device.function)
+    _check_bounds(recording, places)
+    return replace(archive, recording=recording)
+
+
+def _drawing(
+    archive: Archive,
+    order: Order,
+    ambient: Ambient,
+    read_by: Arrays,
+    places: Sequence[Place],
+    range_: Range,
+    forest: Forest,
+) -> Drawing:
+    device, adapter, plan = forest.device, forest.adapter, order.plan
+    recording = archive.recording
+    arrays = [*plan.call.given.arrays, *read_by.arrays]
+    outputs = _outputs(archive.outputs, range_, arrays, adapter)
+    _check_result(outputs, plan.call.given.arrays, read_by.arrays, adapter, device)
+    _check_ops(recording, adapter)
+    hints = archive.roles[: archive.arguments]
+    roles = argument_roles(order, places[: archive.arguments], forest, hints)
+    hints = archive.roles[archive.arguments :]
+    ambient_places = places[archive.arguments :]
+    names, more = ambient_roles(order, ambient, ambient_places, forest, hints)
+    roles = (*roles, *more)
+    return Drawing(
+        plan=plan,
+        recording=recording,
+        outputs=outputs,
+        places=places,
+        names=[*order.names, *names],
+        roles=roles,
+        stages=late_stages(places, roles, {}, range_, device),
+        ambient=ambient,
+        ambient_arrays=read_by,
+    )
+
+
+def _check_ops(recording: Recording, adapter: Adapter) -> None:
+    """Raise `StoreError` for a kernel that would fail when it runs."""
+    for number, op in enumerate(recording.ops):
+        if op.kind == Kind.KERNEL:
+            try:
+                adapter.check_op(op.name, op.params)
+            except ValueError as error:
+                raise StoreError(f"op {number}: {error}") from error
+
+
+def _check_bounds(recording: Recording, places: Sequence[Place]) -> None:
+    """Raise `StoreError` for an op that reaches beyond the range or its place."""
+    shared: dict[Storage, list[Place]] = {}
+    for place in places:
+        shared.setdefault(place.storage, []).append(place)
+
+    def bounds(symbol: int) -> Sequence[tuple[int, int]]:
+        if symbol == RANGE:
+            return [(0, REACH)]
+        place = places[symbol - 1]
+        # As in the capture: what shares a storage is one region.
+        together = shared[place.storage]
+        lo, hi = min(each.lo for each in together), max(each.hi for each in together)
+        return [(lo - place.lo, hi - place.lo)]
+
+    stray = strays(recording, bounds)
+    if stray:
+        touch = stray[0]
+        raise StoreError(
+            f"{len(stray)} address(es) lead outside what the recording may use, the "
+            f"first to bytes {touch.lo} to {touch.hi} of symbol {touch.symbol}"
+        )
+
+
+def _pages(archive: Archive, device: Device) -> set[int]:
+    """Return the pages of its range that a recording needs.
+
+    Raises `StoreError` where a device has not so many.
+    """
+    spans = [
+        (touch.lo, touch.hi)
+        for touch in archive.recording.touches
+        if touch.symbol == RANGE
+    ]
+    spans += [
+        (each.address, each.address + max(each.size, 1))
+        for each in archive.outputs.storages
+    ]
+    page = device.pages.page
+    limit = device.driver.memory_info().total // page
+    found: set[int] = set()
+    if all(hi - lo <= limit * page for lo, hi in spans):
+        for lo, hi in spans:
+            found.update(range(lo // page, -(-hi // page)))
+    if spans and not 0 < len(found) <= limit:
+        raise StoreError("it needs more memory than the device has")
+    return found
+
+
+def _outputs(
+    outputs: Outputs, range_: Range, arrays: Sequence[object], adapter: Adapter
+) -> Outputs:
+    """Return outputs at the addresses of this range."""
+    base = range_.base
+    storages = tuple(
+        Bytes(Addr(base + each.address), each.size) for each in outputs.storages
+    )
+
+    def moved(output: Output) -> Output:
+        match output:
+            case Fresh(k, template, offset):
+                address = Addr(base + offset)
+                return Fresh(k, adapter.settle(template, address), address)
+            case Alias(k) | View(k):
+                if k >= len(arrays):
+                    raise StoreError("an output is of an array that is not there")
+                if isinstance(output, View):
+                    _check_view(output, arrays[k], adapter)
+                return output
+            case _:
+                return output
+
+    return Outputs(
+        outputs.structure,
+        tuple(map(moved, outputs.leaves)),
+        tuple(map(moved, outputs.bound)),
+        storages,
+    )
+
+
+def _check_result(
+    outputs: Outputs,
+    given: Sequence[Array],
+    ambient: Sequence[Array],
+    adapter: Adapter,
+    device: Device,
+) -> None:
+    """Raise `StoreError` where no result can be made of the outputs."""
+    token, queue = _Nobody(), device.returns
+    storages = [
+        Storage(each.address, each.size, token, queue) for each in outputs.storages
+    ]
+    try:
+        outputs.make(adapter, storages, given, ambient)
+    except Exception as error:
+        # Whatever somebody's container says to parts that it never had.
+        raise StoreError(f"its result cannot be made: {error}") from error
+
+
+class _Nobody:
+    """The token of storages that stand for those that replays will make."""
+
+    def ended(self, streams: tuple[Stream, ...]) -> None:
+        """Take back nothing."""
+
+
+def _check_view(view: View, array: object, adapter: Adapter) -> None:
+    storage = adapter.storage(array)
+    lo, hi = adapter.extent(view.template)
+    at = adapter.address(array) + view.offset
+    if at + lo < storage.address or at + hi > storage.address + storage.size:
+        raise StoreError("an output reaches beyond the array that it is a view of")

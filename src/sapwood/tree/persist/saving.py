@@ -1,0 +1,130 @@
+"""What a function's recordings were made for, and all of them packed for a file."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Hashable
+from contextlib import suppress
+from typing import Any
+
+from sapwood.errors import MisuseError, StoreError
+from sapwood.tree.call.adapter import Adapter
+from sapwood.tree.call.signature import Arrays, Call, look
+from sapwood.tree.choose.function_cache import Families
+from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.format.bundle import Origin, Origins, Packer
+from sapwood.tree.format.codec import encode
+from sapwood.tree.guards import Slot
+from sapwood.tree.node.node import Node
+from sapwood.tree.persist.naming import signature_text
+
+__all__ = ["origins_of", "pack"]
+
+
+def origins_of(
+    node: Node,
+    call: Call,
+    ambient: Arrays,
+    names: list[str],
+    adapter: Adapter,
+) -> Origins:
+    """Describe the call that a recording was made for."""
+    given = call.given
+    fixed = {i for i, _ in node.fixed}
+    return Origins(
+        # A file is called without the function: nobody looks into its arguments then.
+        signature_text(call, None),
+        tuple(
+            Origin(
+                name,
+                adapter.text(array),
+                adapter.template(array),
+                adapter.address(array),
+                weakref.ref(adapter.storage(array)),
+            )
+            for name, array in zip(names, given.arrays, strict=True)
+        ),
+        tuple(k for i, group in enumerate(given.groups()) if i in fixed for k in group),
+        _sharing(given, ambient, adapter),
+    )
+
+
+def _sharing(given: Arrays, ambient: Arrays, adapter: Adapter) -> Any:
+    """Return which arrays of both share a storage, as `Arrays` says it."""
+    apart = given.sharing is None and ambient.sharing is None
+    if apart and {*given.storages}.isdisjoint(ambient.storages):
+        return None
+    return look([*given.arrays, *ambient.arrays], adapter).sharing
+
+
+def pack(function: str, families: Families, forest: Forest) -> dict[str, bytes]:
+    """Return all recordings of a function, and their arrays, as sections.
+
+    Raises `StoreError` where there are none, or one cannot be kept.
+    """
+    packer, labels = Packer(forest.device, forest.adapter), _Labels()
+    for groups in families.groups.values():
+        for group in groups:
+            # The others differ in roles and pages only.
+            node = next((node for node in group.nodes if not node.escapes), None)
+            if node is not None:
+                _pack(node, families, packer, labels)
+    if not packer.sections:
+        raise StoreError(
+            f"{function} has no recording that could be saved. Call it at least twice, "
+            "or use warm(), and save it then"
+        )
+    return packer.seal(function)
+
+
+class _Labels:
+    """Names of slots in one file: their paths, told apart where two look alike."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, str] = {}
+        self._count: Counter[str] = Counter()
+
+    def __call__(self, slot: Slot) -> str:
+        root = slot.root if isinstance(slot.root, str) else id(slot.root())
+        key = (root, slot.steps)
+        if key not in self._known:
+            self._count[slot.path] += 1
+            number = self._count[slot.path]
+            self._known[key] = slot.path if number == 1 else f"{slot.path} ({number})"
+        return self._known[key]
+
+
+def _pack(node: Node, families: Families, packer: Packer, labels: _Labels) -> None:
+    ambient = node.ambient.match()
+    if ambient is None:
+        return  # it was recorded for values that are no more
+    origins, bound = families.origins[node], families.bound[node]
+    for slot in bound:
+        if isinstance(slot.root, str):
+            raise StoreError(
+                f"{node.label} cannot be saved: it binds {slot.path}, which is in an "
+                "argument. Return the array instead"
+            )
+    archive = encode(node, bound, origins.sharing, packer.adapter, labels)
+    if isinstance(archive, str):
+        raise StoreError(f"{node.label} cannot be saved: {archive}")
+    if origins.signature is None:
+        raise StoreError(
+            f"{node.label} cannot be saved: an argument is no array and no plain "
+            "value. Pass what the function needs of it"
+        )
+    arrays = dict(zip(map(labels, node.ambient.arrays), ambient, strict=True))
+    for slot in bound:
+        # What is bound and not read is there as well, so that nothing is new then.
+        with suppress(MisuseError):
+            held = slot.read()
+            if packer.adapter.look(held) is not None:
+                arrays.setdefault(labels(slot), held)
+    packer.add(
+        origins.signature,
+        archive,
+        origins.arrays,
+        origins.fixed,
+        arrays,
+    )

@@ -1,0 +1,81 @@
+"""Slots that were described in another process, found again in this one.
+
+A description may be anybody's: a slot counts as found only where it holds what such
+slots hold, and where what guards find is the very same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from sapwood.errors import MisuseError
+from sapwood.tree.call.adapter import Adapter
+from sapwood.tree.format.codec import Bond
+from sapwood.tree.guards import Ambient, Slot, Survey
+from sapwood.tree.guards.views import EMPTY
+
+__all__ = ["Finder"]
+
+_ASTRAY: Final = object()
+"""Stands for what a slot holds that is not there."""
+
+
+class Finder:
+    """Finds slots from what a call's function reaches, and from its ``arguments``."""
+
+    def __init__(
+        self, survey: Survey, arguments: Mapping[str, object], adapter: Adapter
+    ) -> None:
+        self.survey, self.arguments, self.adapter = survey, arguments, adapter
+
+    def ambient(self, bonds: Sequence[Bond]) -> Ambient | str:
+        """Return the guards of now, with the arrays in ``bonds`` pinned, or why not."""
+        wanted: set[int] = set()
+        ways: list[Hashable] = []
+        for bond in bonds:
+            slot, held = self._found(bond)
+            if slot is None or not self.adapter.is_array(held):
+                return f"{bond.path} holds no array any more"
+            wanted.add(id(held))
+            ways.append((slot.start, slot.steps))
+        ambient = self.survey.guards(lambda array: id(array) in wanted)
+        if [(slot.start, slot.steps) for slot in ambient.arrays] != ways:
+            return "its arrays are reached by other names"
+        return ambient
+
+    def bindable(self, bonds: Sequence[Bond]) -> tuple[Slot, ...] | str:
+        """Return the slots in ``bonds``, which hold arrays or nothing, or why not."""
+        slots: list[Slot] = []
+        for bond in bonds:
+            slot, held = self._found(bond)
+            fits = held is None or held is EMPTY or self.adapter.is_array(held)
+            if slot is None or slot.steps[-1][0].store is None or not fits:
+                return f"{bond.path} is not there to be bound"
+            slots.append(slot)
+        return tuple(slots)
+
+    def _found(self, bond: Bond) -> tuple[Slot | None, Any]:
+        slot = self.survey.slot(bond.path, bond.start, bond.steps)
+        if slot is None or len(slot.steps) != len(bond.steps):
+            return None, _ASTRAY
+        try:
+            return slot, self._held(slot)
+        except (AttributeError, LookupError, MisuseError, TypeError, ValueError):
+            return None, _ASTRAY
+
+    def _held(self, slot: Slot) -> Any:
+        view, key = slot.steps[-1]
+        space = view.open(self._owner(slot))
+        if isinstance(space, Mapping):
+            # Names are of text, however one came by them; any key may be in a dict.
+            named = type(key) is str or view.extent == "keys"
+            return space.get(key, EMPTY) if named else _ASTRAY
+        return space[key] if type(key) is int else _ASTRAY
+
+    def _owner(self, slot: Slot) -> object:
+        if len(slot.steps) > 1:
+            return replace(slot, steps=slot.steps[:-1]).read(self.arguments)
+        root = slot.root
+        return self.arguments.get(root) if isinstance(root, str) else root()

@@ -1,0 +1,146 @@
+"""Every address in a captured graph, and every allocation, is accounted for."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+
+from sapwood.driver.api import GraphHandle
+from sapwood.errors import CaptureError
+from sapwood.graphs.capture import Foreign, Region, describe_foreign, read_graph
+from sapwood.graphs.recording import RANGE, Recording
+from sapwood.memory.device import Device
+from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.signature import Place
+from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.node.opaque import keeping
+from sapwood.tree.node.outputs import Bytes, Outputs
+from sapwood.tree.record.staging import landing
+from sapwood.units import Addr, Size, hex_address, size_text
+
+__all__ = ["check_allocations", "outliving", "read", "stray"]
+
+_REMEDY = (
+    "Pass that array as an argument, or keep it in a variable, attribute or "
+    "container that the function itself names"
+)
+
+
+def read(
+    graph: GraphHandle,
+    lines: Sequence[str | None],
+    places: Sequence[Place],
+    stages: Mapping[int, Storage],
+    range_: Range,
+    device: Device,
+) -> Recording:
+    """Return a captured graph, whose ops come from ``lines``, as a recording.
+
+    Raises `CaptureError` for an address that is neither in the range nor in a place.
+    """
+    exact = device.driver.abilities.exact_addresses
+    regions = _regions(places, stages, range_, exact=exact)
+    found = read_graph(device.driver, graph, regions, device.name_of)
+    if isinstance(found, Foreign):
+        raise CaptureError(
+            f"{describe_foreign(found)}, which is neither an argument nor reachable "
+            "from what the function's code names",
+            where=lines[found.op] if found.op < len(lines) else None,
+            remedy=_REMEDY,
+        )
+    return found
+
+
+def _regions(
+    places: Sequence[Place],
+    stages: Mapping[int, Storage],
+    range_: Range,
+    *,
+    exact: bool,
+) -> list[Region]:
+    """Say which addresses belong to what: the range, less its stages, and places.
+
+    Where addresses are not exact, all of a place's storage belongs to it. Stages may be
+    in the range of another part.
+    """
+    regions: list[Region] = []
+    staged = sorted((s.address, Addr(s.address + s.size), i) for i, s in stages.items())
+    for start, end, i in staged:
+        regions.append(Region(start, end, i + 1, landing(stages[i], places[i])))
+    gaps: list[tuple[Addr, Addr]] = []
+    for at, stop in range_.spans():
+        for start, end, _ in staged:
+            if at <= start < stop:
+                gaps.append((at, start))
+                at = end  # noqa: PLW2901 - what is left of it
+        gaps.append((at, stop))
+    base = range_.base
+    regions += [Region(at, stop, RANGE, base) for at, stop in gaps if at < stop]
+    # An argument and an ambient array may share a storage: one region, one symbol.
+    shared: dict[Storage, list[int]] = {}
+    for i, place in enumerate(places):
+        if i not in stages and (place.lo < place.hi or not exact):
+            shared.setdefault(place.storage, []).append(i)
+    for symbols in shared.values():
+        first = symbols[0]
+        lo = Addr(min(places[i].lo for i in symbols))
+        hi = Addr(max(places[i].hi for i in symbols))
+        if not exact:
+            whole = places[first].storage
+            lo = min(lo, whole.address)
+            hi = max(hi, Addr(whole.address + max(whole.size, 1)))
+        regions.append(Region(lo, hi, first + 1, places[first].lo))
+    return regions
+
+
+def check_allocations(
+    outputs: Outputs, stages: Mapping[int, Storage], range_: Range, forest: Forest
+) -> None:
+    """Raise where an allocation outlives the function and nothing says why.
+
+    Also where a result is no allocation of the function, nor anything it was given.
+    """
+    for storage in outputs.storages:
+        if not range_.holds(storage.address):
+            raise stray(storage)
+    named = {storage.address for storage in outputs.storages}
+    named.update(storage.address for storage in stages.values())
+    device = forest.device
+    lost = _lost(range_, named, device)
+    if lost:
+        # Cycles keep arrays alive that nobody can reach.
+        gc.collect()
+        lost = _lost(range_, named, device)
+    if lost:
+        kept = keeping(outputs, {at for at, *_ in lost}, forest.adapter, lost[0][2])
+        raise kept or outliving(lost)
+
+
+def stray(storage: Bytes) -> CaptureError:
+    """Return an error about an array that comes from nowhere."""
+    return CaptureError(
+        f"the function returns an array at {hex_address(storage.address)} "
+        "that it was not given, does not make, and does not name",
+        remedy=_REMEDY,
+    )
+
+
+def outliving(lost: Sequence[tuple[Addr, Size, str | None]]) -> CaptureError:
+    """Return an error about allocations that nothing accounts for, and their lines."""
+    _, size, line = lost[0]
+    return CaptureError(
+        f"{len(lost)} allocation(s) outlive the function, the first of "
+        f"{size_text(size)}, and neither its result nor a slot that it names "
+        "holds them",
+        where=line,
+        remedy="Return the array, or bind it to an attribute, global or dict "
+        "item that the function names",
+    )
+
+
+def _lost(
+    range_: Range, named: set[Addr], device: Device
+) -> list[tuple[Addr, Size, str | None]]:
+    device.returns.drain()
+    return [survivor for survivor in range_.taken() if survivor[0] not in named]

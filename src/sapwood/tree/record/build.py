@@ -1,0 +1,173 @@
+"""From a recording to a node: page placement, linking, and what admission compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
+from sapwood.graphs.exec import Exec, Staged, link
+from sapwood.graphs.recording import Recording
+from sapwood.memory.device import Device
+from sapwood.memory.fold import Life
+from sapwood.memory.pages import Extent
+from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.roles import Role
+from sapwood.tree.call.signature import Arrays, Call, Place
+from sapwood.tree.guards import Ambient
+from sapwood.tree.node.copy_out import ferries
+from sapwood.tree.node.node import Node, PlaceUse
+from sapwood.tree.node.outputs import Bytes, Outputs
+from sapwood.tree.record.staging import landing
+from sapwood.units import Addr, Mask, Size
+
+__all__ = ["Drawing", "Linker", "Plan", "build"]
+
+Linker = Callable[[Recording, Sequence[Addr], Sequence[Staged]], Exec]
+"""Makes a recording launchable, its symbols at these addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a recording is made for.
+
+    ``donated`` are the places that the user declared so; ``escapes`` and ``copies`` as
+    in `Step`;
+    ``candidates`` output extents that may be shared.
+    """
+
+    label: str
+    number: int
+    parent: str | None
+    call: Call
+    donated: frozenset[int]
+    escapes: bool
+    candidates: Sequence[Extent]
+    copies: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """What is known of a captured call before it is built into a node.
+
+    ``names`` and ``roles`` are those of ``places``, the call's and behind them those
+    of ``ambient_arrays`` and as many new storages as are ``made``; ``stages`` is the
+    room for those that are copied. ``lives`` are of what a framework has allocated by
+    itself, and ``link`` stands in for the `link` of ops. What is ``held`` is used by
+    other parts of the call, behind this one.
+    """
+
+    plan: Plan
+    recording: Recording
+    outputs: Outputs
+    places: Sequence[Place]
+    names: Sequence[str]
+    roles: Sequence[Role]
+    stages: Mapping[int, Storage]
+    ambient: Ambient
+    ambient_arrays: Arrays
+    made: int = 0
+    lives: Sequence[Life] = ()
+    link: Linker | None = None
+    held: Sequence[Bytes] = ()
+
+
+def build(drawing: Drawing, range_: Range, device: Device) -> Node:
+    """Return a node, placed and linked. Raises `DriverError` or `OutOfMemory`."""
+    plan, outputs = drawing.plan, drawing.outputs
+    held = [_span(each) for each in drawing.held]
+    copied = _copied(plan, outputs)
+    staying = (each for k, each in enumerate(outputs.storages) if k not in copied)
+    lasting = [_span(each) for each in staying]
+    placed = range_.page_indices([*lasting, *held])
+    if placed or not plan.escapes:
+        range_.place(placed, plan.candidates)
+    range_.fold(drawing.lives, placed, plan.candidates)
+    uses = _uses(drawing)
+    first = len(plan.call.given.lows)
+    return Node(
+        label=plan.label,
+        number=plan.number,
+        parent=plan.parent,
+        recording=drawing.recording,
+        exec=_link(drawing, uses, range_, device),
+        range=range_,
+        ambient=drawing.ambient,
+        places=uses,
+        argument_places=first,
+        outputs=outputs,
+        escapes=plan.escapes,
+        clobbers=range_.mask,
+        output_masks=_masks(outputs, range_),
+        ferries=ferries(outputs.storages, copied, apart=drawing.made > 0),
+        ambient_lows=drawing.ambient_arrays.lows,
+        ambient_sharing=drawing.ambient_arrays.sharing,
+        watches_overlap=len(uses) > first
+        and any(
+            use.used and not use.role.fixed for use in uses[: len(uses) - drawing.made]
+        ),
+        revokes=tuple(i for i, use in enumerate(uses) if use.donated),
+        made=drawing.made,
+        held=_mask(held, range_),
+    )
+
+
+def _copied(plan: Plan, outputs: Outputs) -> AbstractSet[int]:
+    """Return which of the new storages are copied out."""
+    all_of_them = frozenset(range(len(outputs.storages)))
+    return all_of_them if plan.escapes else plan.copies & all_of_them
+
+
+def _link(
+    drawing: Drawing, uses: Sequence[PlaceUse], range_: Range, device: Device
+) -> Exec:
+    staged = [
+        Staged(
+            i + 1,
+            landing(drawing.stages[i], drawing.places[i]),
+            use.size,
+            back=use.written and not use.donated,
+        )
+        for i, use in enumerate(uses)
+        if use.role is Role.COPIED and use.used and use.size
+    ]
+    addresses = [range_.base, *(place.lo for place in drawing.places)]
+    recording = drawing.recording
+    if drawing.link is not None:
+        return drawing.link(recording, addresses, staged)
+    return link(device.driver, recording, addresses, staged, device.function)
+
+
+def _uses(drawing: Drawing) -> tuple[PlaceUse, ...]:
+    used, changed = drawing.recording.symbols(), drawing.recording.changed()
+    # What the call returns is the caller's, donated or not: it is written in place.
+    donated = drawing.plan.donated - drawing.outputs.shown(drawing.plan.call)
+    described = zip(drawing.places, drawing.names, drawing.roles, strict=True)
+    return tuple(
+        PlaceUse(
+            name=name,
+            role=role,
+            address=place.lo,
+            size=Size(place.hi - place.lo),
+            used=i + 1 in used,
+            written=i + 1 in changed,
+            donated=i in donated,
+        )
+        for i, (place, name, role) in enumerate(described)
+    )
+
+
+def _span(storage: Bytes) -> tuple[Addr, Addr]:
+    # An empty storage has a block of its own too, and so a page.
+    return storage.address, Addr(storage.address + max(storage.size, 1))
+
+
+def _mask(spans: Sequence[tuple[Addr, Addr]], range_: Range) -> Mask:
+    return Mask(reduce(or_, (range_.mask_of(*span) for span in spans), 0))
+
+
+def _masks(outputs: Outputs, range_: Range) -> tuple[Mask, ...]:
+    return tuple(range_.mask_of(*_span(storage)) for storage in outputs.storages)

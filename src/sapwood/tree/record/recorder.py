@@ -1,0 +1,303 @@
+"""One call recorded: what surrounds the capture, so that nothing is left behind."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from sapwood.driver.release import Release
+from sapwood.errors import CaptureError, DriverError
+from sapwood.graphs.capture import touched
+from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.roles import History, Role, assign
+from sapwood.tree.call.signature import Arrays, Place, look
+from sapwood.tree.choose.address_trace import Sketch, confirmed
+from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.guards import Ambient, Slot
+from sapwood.tree.nests.containers import flatten
+from sapwood.tree.node.node import Node
+from sapwood.tree.node.outputs import Outputs, analyse, each_anew
+from sapwood.tree.record.accounts import check_allocations, read
+from sapwood.tree.record.build import Drawing, build
+from sapwood.tree.record.repack import repacked
+from sapwood.tree.record.repeated import concluded
+from sapwood.tree.record.staging import landing, late_stages, reserved, stand_ins
+from sapwood.tree.record.taking import Order, Taken, settled, take
+from sapwood.tree.watch.warm import Warm
+from sapwood.tree.watch.watch import Capture, Caught, unrepeated
+from sapwood.units import Addr
+
+__all__ = [
+    "Recorded",
+    "RecordedParts",
+    "ambient_roles",
+    "argument_roles",
+    "record",
+    "used_by",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A node, what it reads now, what its replays bind, what went wrong in Python.
+
+    ``error`` is an exception that the function raised, a `CaptureError` for what no
+    replay could repeat, or what the next capture is held against; then the node is good
+    for one launch, which does what the function did.
+    """
+
+    node: Node
+    ambient: Arrays
+    bound: tuple[Slot, ...]
+    error: CaptureError | Caught | Warm | None
+
+
+class RecordedParts(NamedTuple):
+    """A call that was recorded in parts, and has run.
+
+    ``made`` is the chain of them; ``unfit`` says why that is of no further use, if its
+    error does not.
+    """
+
+    result: Any
+    made: Recorded
+    unfit: str
+
+
+def record(order: Order, forest: Forest) -> Recorded:
+    """Capture a call and build a node; nothing of it has run.
+
+    Raises `CaptureError`, `DriverError` or `OutOfMemory`, and then no trace is left
+    of it in what the function is known to reach.
+    """
+    range_ = reserved(order.group, order.plan.call.given, forest)
+    try:
+        return _record_into(range_, order, forest)
+    except BaseException:
+        with Release() as release:
+            release(range_.close)
+        raise
+
+
+def _outputs(
+    order: Order,
+    taken: Taken,
+    bound: Sequence[Array],
+    known: Sequence[Array],
+    adapter: Adapter,
+) -> Outputs:
+    """Describe what a captured call returned, and what it bound to slots."""
+    outputs = analyse(taken.captured.result, bound, known, adapter)
+    return each_anew(outputs, order.plan.call.leaves, taken.before.holds)
+
+
+def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
+    device, adapter, given = forest.device, forest.adapter, order.plan.call.given
+    places = given.places(adapter)
+    roles = argument_roles(order, places, forest)
+    stages, arrays = stand_ins(given, places, roles, range_, device, adapter)
+    taken = _take(order, forest, range_, arrays)
+    with taken.or_nothing():
+        staged = _Staged(places, roles, stages, arrays)
+        return _built(range_, order, forest, staged, taken)
+
+
+class _Staged(NamedTuple):
+    """A call's places, their roles, and what stands in for arrays in its capture."""
+
+    places: Sequence[Place]
+    roles: tuple[Role, ...]
+    stages: dict[int, Storage]
+    arrays: Sequence[Array]
+
+
+def _built(
+    range_: Range, order: Order, forest: Forest, staged: _Staged, taken: Taken
+) -> Recorded:
+    """Build a node of what was captured."""
+    device, adapter, captured = forest.device, forest.adapter, taken.captured
+    places, roles, stages, arrays = staged
+    try:
+        bound, error = settled(taken, forest)
+        values = [change.new for change in bound]
+        ambient = _ambient(taken, values, forest)
+        read_by = look([slot.read() for slot in ambient.arrays], adapter)
+        everything = [*places, *read_by.places(adapter)]
+        lines = captured.session.lines
+        recording = read(captured.graph, lines, everything, stages, range_, device)
+    finally:
+        device.driver.destroy_graph(captured.graph)
+    outputs = _outputs(order, taken, values, [*arrays, *read_by.arrays], adapter)
+    names, more = ambient_roles(order, ambient, everything[len(places) :], forest)
+    starts = range_.base, *_starts(everything, stages)
+    sketch = Sketch(recording, (*order.names, *names), starts)
+    roles = _of_what_is_known((*roles, *more), sketch, order, forest)
+    with unrepeated(error):
+        stages |= late_stages(everything, roles, stages, range_, device)
+        if captured.error is None:
+            check_allocations(outputs, stages, range_, forest)
+            recording = repacked(recording, captured, starts, range_, device)
+        outcome = concluded(error, order.group.warm, captured.session, outputs)
+        drawing = Drawing(
+            plan=order.plan,
+            recording=recording,
+            outputs=outputs,
+            places=everything,
+            names=sketch.names,
+            roles=roles,
+            stages=stages,
+            ambient=ambient,
+            ambient_arrays=read_by,
+        )
+        node = _sketched(order, sketch, build(drawing, range_, device), forest)
+    return Recorded(node, read_by, tuple(change.slot for change in bound), outcome)
+
+
+def _starts(places: Sequence[Place], stages: Mapping[int, Storage]) -> Iterator[Addr]:
+    """Yield where the ops find each place."""
+    for i, place in enumerate(places):
+        yield landing(stages[i], place) if i in stages else place.lo
+
+
+def _sketched(order: Order, sketch: Sketch, node: Node, forest: Forest) -> Node:
+    """Remember a capture where only another one shows what is an address."""
+    if not _is_exact(forest):
+        order.group.sketched(sketch, node)
+    return node
+
+
+def _is_exact(forest: Forest) -> bool:
+    return forest.device.driver.abilities.exact_addresses
+
+
+def _of_what_is_known(
+    roles: tuple[Role, ...], sketch: Sketch, order: Order, forest: Forest
+) -> tuple[Role, ...]:
+    """Pin what was to be patched, and of which not every address is known."""
+    if _is_exact(forest):
+        return roles
+    before = order.group.sketch
+    found = None if before is None else confirmed(roles, sketch, before)
+    if found is not None:
+        return found
+    return tuple(Role.PINNED if r is Role.PATCHED else r for r in roles)
+
+
+def _patchable(order: Order, forest: Forest, places: Sequence[Place]) -> list[bool]:
+    """Say which places may be patched, as far as can be said before capture."""
+    if _is_exact(forest):
+        return [place.hi - place.lo >= forest.patch_from for place in places]
+    # A copy is copied back there, too: for all that is known, it is written.
+    return [order.group.hopeful] * len(places)
+
+
+def _ambient(taken: Taken, bound: Sequence[Any], forest: Forest) -> Ambient:
+    captured = taken.captured
+    spans = touched(forest.device.driver, captured.graph)
+    used = used_by(
+        [*spans, *captured.session.spans], (captured.result, bound), forest.adapter
+    )
+    return taken.before.guards(used)
+
+
+def argument_roles(
+    order: Order,
+    places: Sequence[Place],
+    forest: Forest,
+    hints: Sequence[Role] | None = None,
+) -> tuple[Role, ...]:
+    """Choose the roles of a call's places.
+
+    ``hints`` are those of a recording from elsewhere, for a first call here.
+    """
+    steady = [hint.fixed for hint in hints or ()]
+    roles = assign(
+        order.group.places,
+        [forest.inherits(place.storage) for place in places],
+        [
+            i in order.pinned or (i < len(steady) and steady[i] and history.fresh)
+            for i, history in enumerate(order.group.places)
+        ],
+        _patchable(order, forest, places),
+        anywhere=order.anywhere,
+    )
+    # A copy of what the function also reads by itself would go its own way.
+    reached = {*map(forest.adapter.storage, order.before.arrays())}
+    return tuple(
+        Role.PINNED if place.storage in reached else role
+        for place, role in zip(places, roles, strict=True)
+    )
+
+
+def _take(
+    order: Order, forest: Forest, range_: Range, arrays: Sequence[Array]
+) -> Taken:
+    warm = order.group.warm
+    stays = frozenset() if warm is None else warm.stays
+    capture = Capture(forest.device, forest.capture_stream(), range_, stays)
+    try:
+        return take(order, forest, capture, arrays)
+    except DriverError:
+        forest.renew_capture_stream()
+        if capture.written is not None:
+            # Another run, if only an eager one, would go on from there.
+            raise capture.written.anew() from None
+        raise
+
+
+def used_by(
+    spans: Sequence[tuple[Addr, Addr]], left: Any, adapter: Adapter
+) -> Callable[[Array], bool]:
+    """Return a test for arrays that ops use, or that are in what the call leaves."""
+    leaves, _ = flatten(left, adapter.is_array)
+    shown = {adapter.storage(leaf) for leaf in leaves if adapter.is_array(leaf)}
+    ordered = sorted(spans)
+    starts = [start for start, _ in ordered]
+    # How far any of those reaches that start no later.
+    ends = [*accumulate((end for _, end in ordered), max)]
+
+    def used(array: Array) -> bool:
+        lo, hi = adapter.span(array)
+        before = bisect_left(starts, hi)
+        overlaps = before > 0 and lo < ends[before - 1]
+        return overlaps or adapter.storage(array) in shown
+
+    return used
+
+
+def ambient_roles(
+    order: Order,
+    ambient: Ambient,
+    places: Sequence[Place],
+    forest: Forest,
+    hints: Sequence[Role] | None = None,
+) -> tuple[list[str], list[Role]]:
+    """Name the places of ambient arrays and choose their roles, each by its history.
+
+    ``hints`` as in `argument_roles`.
+    """
+    names = [ambient.arrays[place.arrays[0]].path for place in places]
+    histories = [order.group.ambient.get(name, History()) for name in names]
+    exact = _is_exact(forest) or order.group.hopeful
+    steady = [hint.fixed for hint in hints] if hints else [True] * len(places)
+    roles = assign(
+        histories,
+        [forest.inherits(place.storage) for place in places],
+        # Only a device that knows every address can have one moved after capture.
+        [
+            not exact or (history.fresh and fixed)
+            for history, fixed in zip(histories, steady, strict=True)
+        ],
+        _patchable(order, forest, places),
+        anywhere=order.anywhere and exact,
+    )
+    given = order.plan.call.given.storages
+    return names, [
+        Role.PINNED if place.storage in given else role
+        for place, role in zip(places, roles, strict=True)
+    ]

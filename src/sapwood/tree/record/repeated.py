@@ -1,0 +1,112 @@
+"""A capture held against what was seen before: does the same come again?
+
+Some functions do other work in captures, because what they call asks whether one is on:
+libraries leave out what waits for the device, for example. Such a capture is not held
+against the warm-up, but launched once; the next one is held against it.
+"""
+
+from __future__ import annotations
+
+from sapwood.errors import CaptureError
+from sapwood.tree.node.objects import agree, are_others, first_other
+from sapwood.tree.node.opaque import made_anew
+from sapwood.tree.node.outputs import Outputs
+from sapwood.tree.watch.session import Session, Unready
+from sapwood.tree.watch.warm import Warm
+from sapwood.tree.watch.watch import Caught
+
+__all__ = ["check_told", "code_of", "concluded", "outcome_of"]
+
+
+def code_of(session: Session) -> frozenset[str]:
+    """Return what tells apart the compiled code that a function has run."""
+    return frozenset(name for name, _ in session.code)
+
+
+def check_told(warm: Warm | None) -> None:
+    """Raise `CaptureError` where nobody could tell if a capture did other work.
+
+    That is where somebody asks whether one is on, and nobody says what is launched.
+    """
+    if warm is not None and warm.asks and not warm.ops:
+        raise CaptureError(
+            "it asks whether a capture is on, and nobody tells what it does else",
+            remedy="Decide that outside the graphed function, or in one marked with "
+            "@sw.eager",
+        )
+
+
+def concluded(
+    error: CaptureError | Caught | None,
+    warm: Warm | None,
+    session: Session,
+    outputs: Outputs,
+) -> CaptureError | Caught | Warm | None:
+    """Return an error there was, or else the outcome of a capture that is not run yet.
+
+    Raises `CaptureError` where the result holds an object that it made: nobody can take
+    that apart, and if it holds what stood in for an argument, that is refused from then
+    on. `Unready`, where a warm-up that does the work of captures may tell more.
+    """
+    if error is not None:
+        return error
+    outcome = outcome_of(warm, session, outputs)
+    if outcome is None or warm is None or not are_others(outputs.told(), warm.told):
+        return outcome
+    if isinstance(outcome, CaptureError):
+        raise outcome
+    raise Unready("an object in the result holds something else in a capture")
+
+
+def outcome_of(
+    warm: Warm | None, session: Session, outputs: Outputs
+) -> CaptureError | Warm | None:
+    """Say whether a capture is what comes again, as far as that is known.
+
+    That is an error where it is not, and where only another capture can show it, what
+    to hold that one against.
+    """
+    error, code = _differs(warm, session, outputs), code_of(session)
+    if warm is None or not warm.asks or (error is None and warm.code == code):
+        return error
+    return Warm(
+        session.digests(),
+        warm.stays,
+        outputs.told(),
+        tuple(session.breaks),
+        warm.room,
+        code,
+        captured=True,
+    )
+
+
+def _differs(
+    warm: Warm | None, session: Session, outputs: Outputs
+) -> CaptureError | None:
+    """Return an error where a capture did other things than its warm-up."""
+    if warm is None:
+        return None
+    ops = session.digests()
+    what, where = None, None
+    for i, (now, then) in enumerate(zip(ops, warm.ops, strict=False)):
+        if now != then:
+            what, where = f"op {i}, {session.ops[i][0]},", session.where(i)
+            break
+    else:
+        if len(ops) != len(warm.ops):
+            what = f"the number of ops ({len(warm.ops)}, then {len(ops)})"
+        elif tuple(session.breaks) != warm.breaks:
+            what = "what a live part is passed, or returns,"
+        elif not agree(outputs.told(), warm.told):
+            anew = first_other(outputs.told(), warm.told)
+            if anew is not None:
+                return made_anew(anew)
+            what = "a plain value in the result"
+    if what is None:
+        return None
+    return CaptureError(
+        f"{what} differs between two calls with the same arguments: it depends on "
+        "something that the function makes itself (time, a random number, a counter)",
+        where=where,
+        remedy="Pass that value as an argument, or draw it from a device generator",
+    )

@@ -1,0 +1,117 @@
+"""Room inside a range for the bytes that every replay copies in first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from sapwood.memory.device import Device
+from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.roles import Role
+from sapwood.tree.call.signature import Arrays, Place
+from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.specialization import Group
+from sapwood.units import Addr, Size
+
+__all__ = [
+    "landing",
+    "late_stages",
+    "reserved",
+    "spoil",
+    "stand_ins",
+]
+
+ALIGNMENT: Final = 512
+"""A staged place keeps its address modulo this, so that it is as aligned."""
+
+
+HEADROOM: Final = Size(256 << 20)
+"""What is reserved beyond what temporaries need: where larger extents are idle, more is
+mapped than they need."""
+
+
+def _stage(
+    place: Place, range_: Range, device: Device, *, late: bool = False
+) -> Storage:
+    """Allocate room for a place; ``late``: after capture."""
+    size = Size(place.hi - place.lo + place.lo % ALIGNMENT)
+    return range_.allocate(size, device.stream(), device.returns, line=None, late=late)
+
+
+def reserved(
+    group: Group, given: Arrays, forest: Forest, lent: Size | None = None
+) -> Range:
+    """Reserve what a capture of a call on such arrays is likely to need.
+
+    Where a framework allocates by itself, so much is ``lent`` to it.
+    """
+    pages, places, warm = forest.device.pages, given.places(forest.adapter), group.warm
+    if warm is None and lent is None:
+        return Range.reserve(pages)
+    staged = sum(place.hi - place.lo + 2 * ALIGNMENT for place in places)
+    room = 0 if warm is None or lent is not None else warm.room
+    # `Range.lend` gives the framework half of the addresses for what stays.
+    stays = room if lent is None else 2 * lent
+    return Range.reserve(pages, Size(room + staged + HEADROOM), Size(stays))
+
+
+def landing(storage: Storage, place: Place) -> Addr:
+    """Return where in its room a place's first byte is copied to."""
+    return Addr(storage.address + place.lo % ALIGNMENT)
+
+
+def stand_ins(
+    given: Arrays,
+    places: Sequence[Place],
+    roles: Sequence[Role],
+    range_: Range,
+    device: Device,
+    adapter: Adapter,
+) -> tuple[dict[int, Storage], list[Array]]:
+    """Stage the copied places of a call, and return arrays over them.
+
+    The arrays stand in for the call's while it is captured; those of other places
+    are the call's own.
+    """
+    stages: dict[int, Storage] = {}
+    arrays = list(given.arrays)
+    for i, (place, role) in enumerate(zip(places, roles, strict=True)):
+        if role is not Role.COPIED:
+            continue
+        stages[i] = _stage(place, range_, device)
+        made: dict[int, Array] = {}
+        for k in place.arrays:
+            known = made.get(id(given.arrays[k]))
+            if known is not None:
+                arrays[k] = known
+                continue
+            offset = adapter.address(given.arrays[k]) - place.lo
+            address = Addr(landing(stages[i], place) + offset)
+            template = adapter.template(given.arrays[k])
+            arrays[k] = adapter.make(template, stages[i], address)
+            made[id(given.arrays[k])] = arrays[k]
+    return stages, arrays
+
+
+def spoil(storages: Iterable[Storage], what: str, remedy: str) -> None:
+    """Refuse what a capture that failed has left to whoever finds it in frames."""
+    for storage in storages:
+        storage.remedy = remedy
+        storage.revoke(what)
+
+
+def late_stages(
+    places: Sequence[Place],
+    roles: Sequence[Role],
+    stages: Mapping[int, Storage],
+    range_: Range,
+    device: Device,
+) -> dict[int, Storage]:
+    """Stage those copied places that were not known to be copied before capture."""
+    return {
+        i: _stage(place, range_, device, late=True)
+        for i, (place, role) in enumerate(zip(places, roles, strict=True))
+        if role is Role.COPIED and i not in stages
+    }

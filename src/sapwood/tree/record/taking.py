@@ -1,0 +1,188 @@
+"""One call captured; where that fails, what it has written is put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sapwood.errors import CaptureError
+from sapwood.tree.call.adapter import Array
+from sapwood.tree.call.signature import Call
+from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.specialization import Group
+from sapwood.tree.guards import (
+    BoundArray,
+    Change,
+    Survey,
+    kept_states,
+    put_back,
+    undo_bound,
+)
+from sapwood.tree.nests.refill import refilled
+from sapwood.tree.node.objects import fresh
+from sapwood.tree.record.build import Plan
+from sapwood.tree.watch.session import Raised, Session, Unready
+from sapwood.tree.watch.watch import Capture, Captured, Caught
+from sapwood.uncollected import uncollected
+
+__all__ = [
+    "Order",
+    "Taken",
+    "plain_changes",
+    "settled",
+    "take",
+    "undo",
+    "with_leaves",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be recorded, and how.
+
+    ``names`` are those of the call's places; ``pinned`` the places that the user
+    declared so; ``anywhere`` as in `Step`. ``before`` is the survey of the call.
+    """
+
+    fn: Callable[..., Any]
+    plan: Plan
+    names: Sequence[str]
+    pinned: frozenset[int]
+    group: Group
+    anywhere: bool
+    before: Survey
+    bind: Callable[[tuple[Any, ...], Mapping[str, Any]], Mapping[str, object]]
+    survey: Callable[[Mapping[str, object]], Survey]
+
+    def check_same(self, now: Survey) -> None:
+        """Raise `Unready` where other arrays are one than when the order was made."""
+        given, nests = self.plan.call.given.arrays, self.plan.call.nests
+        key = self.before.key_with(given, nests)
+        if now.key_with(given, nests)[1:] != key[1:]:
+            raise Unready("another thread has bound a slot meanwhile", moved=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A captured call, and what the function read before and after it."""
+
+    captured: Captured
+    before: Survey
+    after: Survey
+    states: Sequence[Callable[[], object]]
+
+    @contextmanager
+    def or_nothing(self) -> Iterator[None]:
+        """Put back what the function has written, where no recording comes of it."""
+        try:
+            yield
+        except BaseException:
+            undo(self.before, self.states)
+            raise
+
+
+def undo(before: Survey, states: Sequence[Callable[[], object]]) -> None:
+    """Have all be as it was: what was read ``before``, and states of generators."""
+    put_back(before)
+    for restore in states:
+        restore()
+
+
+def take(
+    order: Order, forest: Forest, capture: Capture, arrays: Sequence[Array]
+) -> Taken:
+    """Have a call captured with other arrays in it; slots are not restored yet."""
+    args, kwargs = with_leaves(order.plan.call, arrays)
+    arguments = order.bind(args, kwargs)
+    # Not that of the order: others may have bound slots since it was made.
+    before = order.survey(arguments)
+    order.check_same(before)
+    states = kept_states(before)
+    try:
+        session = Session(tolerant=False, holds=before.holds)
+        captured = uncollected(capture, capture.run, order.fn, args, kwargs, session)
+    except BaseException:
+        undo(before, states)
+        capture.written = plain_changes(order.survey(arguments).changes_since(before))
+        raise
+    try:
+        after = order.survey(arguments)
+        warm = order.group.warm
+        # Nothing of it changes when what the function bound is unbound.
+        shown = fresh(
+            captured.result, forest.adapter.is_array, warm.told if warm else ()
+        )
+        return Taken(replace(captured, result=shown), before, after, states)
+    except BaseException:
+        undo(before, states)
+        forest.device.driver.destroy_graph(captured.graph)
+        raise
+
+
+def _check_raised(captured: Captured, forest: Forest) -> None:
+    """Raise `Raised` for an error that may have been raised because of a capture.
+
+    Frameworks raise such, and whoever asks whether one is on.
+    """
+    error, session = captured.error, captured.session
+    exact = forest.device.driver.abilities.exact_addresses
+    if error is None or (exact and not session.asks) or not error.is_ordinary:
+        return
+    if session.unrecordable is None:
+        error.taken()
+        raise Raised(
+            f"{error.text} was raised where the function was captured",
+            where=error.where,
+            remedy="Have it do the same in a capture, or mark that part of it with "
+            "@sw.eager",
+        )
+
+
+def settled(
+    taken: Taken, forest: Forest
+) -> tuple[Sequence[BoundArray], CaptureError | Caught | None]:
+    """Unbind what the function bound, and say what went wrong in its Python.
+
+    The replay binds again; until then all is as before the call. Raises `Raised`.
+    """
+    _check_raised(taken.captured, forest)
+    changes = taken.after.changes_since(taken.before)
+    undo_bound(changes)
+    bound = [change for change in changes if isinstance(change, BoundArray)]
+    return bound, _error(taken.captured, changes)
+
+
+def with_leaves(
+    call: Call, arrays: Sequence[Array]
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Return the arguments of a call with other arrays in it."""
+    leaves = list(call.leaves)
+    for position, array in zip(call.positions, arrays, strict=True):
+        leaves[position] = array
+    args, kwargs = refilled(call.structure, leaves, call.leaves, call.containers)
+    return args, kwargs
+
+
+def _error(
+    captured: Captured, changes: Sequence[Change]
+) -> CaptureError | Caught | None:
+    if captured.session.unrecordable is not None:
+        if captured.error is not None:
+            captured.error.taken()
+        # The function did not get any further, whatever it made of the exception.
+        raise captured.session.unrecordable.anew()
+    return captured.error or plain_changes(changes)
+
+
+def plain_changes(changes: Sequence[Change]) -> CaptureError | None:
+    """Return an error that names the first slot bound to a plain value, if any."""
+    for change in changes:
+        if not isinstance(change, BoundArray):
+            return CaptureError(
+                f"{change}: the function writes {change.path}, which no replay "
+                "would repeat",
+                remedy=change.remedy,
+            )
+    return None

@@ -1,0 +1,219 @@
+"""A call that is replayed in parts, with live parts between them.
+
+All parts are admitted together, when the call begins, and their output pages are kept
+for it until it is over. What live parts may have changed is looked at again before
+each part; where that does not fit any more the call ends with `Midway`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import reduce
+from itertools import pairwise
+from operator import or_
+from typing import Any
+
+from sapwood.driver.release import Release
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.adapter import Array
+from sapwood.tree.call.miss import Why
+from sapwood.tree.call.parameters import Parameters
+from sapwood.tree.call.roles import Role
+from sapwood.tree.call.signature import NONE, Arrays, Call
+from sapwood.tree.choose.admit import explain, rejects, sharing
+from sapwood.tree.choose.function_cache import Found, ambient_arrays
+from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.node.node import Link, Live, Node
+from sapwood.tree.regions.crossing import (
+    REMEDY,
+    carry,
+    check_open,
+    receive,
+    returned,
+    which_are_one,
+)
+from sapwood.tree.regions.passed import RAN, Passed, changed_by
+from sapwood.tree.replay.replay import replay
+from sapwood.tree.watch.session import Midway
+from sapwood.units import Mask, Size
+
+__all__ = ["Passage", "answer_for_all"]
+
+_KEPT = (
+    "Let the live part return what changes as an array, or write it into one that is "
+    "there, with x[...] = value"
+)
+
+
+def answer_for_all(links: Sequence[Link], used_later: AbstractSet[int]) -> Node:
+    """Return the first part as the node of the whole chain.
+
+    ``used_later`` are its ambient places that only later parts use. Those that no part
+    uses, be it by another name, may be anywhere.
+    """
+    parts = [link.part for link in links]
+    head = parts[0]
+    first = head.argument_places
+    places = list(head.places)
+    for i, use in enumerate(places):
+        if i < first:
+            used = any(part.places[i].used for part in parts)
+            places[i] = use._replace(used=used)
+        elif i in used_later:
+            places[i] = use._replace(used=True)
+        elif not use.used and links[0].shared[i - first] is None:
+            places[i] = use._replace(role=Role.PATCHED)
+    head.chain, head.places = tuple(links), tuple(places)
+    head.held = Mask(reduce(or_, (part.passing() for part in parts)))
+    head.clobbers = Mask(reduce(or_, (part.clobbers for part in parts)))
+    head.copied_bytes = Size(sum(part.copied_bytes for part in parts))
+    head.watches_overlap = len(places) > first and any(
+        use.used and not use.role.fixed for use in places[: len(places) - head.made]
+    )
+    return head
+
+
+class Passage:
+    """One call on its way through a chain; ``flat``: no argument is a container."""
+
+    def __init__(
+        self,
+        forest: Forest,
+        found: Found,
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        parameters: Parameters,
+    ) -> None:
+        self.forest, self.node, self.ambient = forest, found.node, found.ambient
+        self.args, self.kwargs, self.parameters = args, kwargs, parameters
+        self.flat = call.is_flat
+        self.carried = call.given
+        self.made: list[Storage] = []
+        self._new: Sequence[Storage] = ()
+        self._bound: Sequence[Array] = ()
+        self._shown: Any = None
+
+    def start(self) -> None:
+        """Replay the first part, under the lock that it was found under."""
+        self.forest.enter(self.node, self.node.held)
+        try:
+            self._replay(self.node.chain[0], self.ambient)
+        except BaseException:
+            self._leave()
+            raise
+
+    def finish(self) -> Any:
+        """Run the live parts, without the lock, and replay the others."""
+        try:
+            for link, following in pairwise(self.node.chain):
+                if link.live is not None:
+                    self._cross(link.live, following)
+            return self._shown
+        finally:
+            with self.forest.device.lock:
+                self._leave()
+
+    def _replay(self, link: Link, ambient: Arrays) -> None:
+        forest = self.forest
+        done = replay(forest, link.part, self.carried, ambient, self.made)
+        forest.leases.cross(done.storages)
+        self.made += done.storages
+        self._shown, self._new = done.result, done.storages
+        self._bound = [value for value in done.values if value is not None]
+        if link.bound:
+            arguments = self.parameters.bind(self.args, self.kwargs)
+            for slot, value in zip(link.bound, done.values, strict=True):
+                slot.write(value, arguments)
+
+    def _cross(self, live: Live, following: Link) -> None:
+        """Run a live part, and replay the part behind it."""
+        adapter, device = self.forest.adapter, self.forest.device
+        args, kwargs = self._shown
+        passed = Passed(args, kwargs, adapter, flat=live.flat)
+        asked = Passed(self.args, self.kwargs, adapter, flat=self.flat)
+        result = _run(live, args, kwargs)
+        changed = None if following.idle else changed_by(asked, live.name)
+        if changed is not None:
+            raise Midway(changed.what, remedy=changed.remedy)
+        carried = carry(self.carried, self._new, [*passed.arrays(), *self._bound])
+        got = returned(live.name, result, passed, carried, adapter)
+        if got.refused:
+            raise Midway(got.refused, remedy=REMEDY)
+        if got.key != live.key or got.shared != live.shared:
+            raise Midway(
+                f"the live part {live.name} returned {got.text}, and {live.text} when "
+                f"it was recorded{'' if got.text != live.text else ', another array'}; "
+                f"{RAN}",
+                remedy=REMEDY,
+            )
+        self.carried = receive(carried, got)
+        with device.lock:
+            check_open(device, live.name)
+            device.returns.drain()
+            self._replay(following, self._admitted(following, live))
+
+    def _admitted(self, link: Link, live: Live) -> Arrays:
+        """Return the ambient arrays of a part; raise where it may not be replayed."""
+        node, adapter = link.part, self.forest.adapter
+        if link.idle:
+            return NONE
+        ambient = ambient_arrays(node, adapter)
+        miss = None
+        if ambient is None:
+            miss = explain(node, Why.AMBIENT, Mask(0), self.carried, None)
+        else:
+            why = rejects(node, Mask(0), self.carried, ambient, adapter)
+            if why is None and sharing(ambient, self.carried) != link.shared:
+                why = Why.OVERLAP
+            elif why is None and self._which(node, ambient) != link.which:
+                why = Why.WHICH
+            if why is not None:
+                miss = explain(node, why, Mask(0), self.carried, ambient)
+        if miss is not None or ambient is None:
+            raise Midway(
+                f"after the live part {live.name}, {miss}: what follows was recorded "
+                f"under something else; {RAN}",
+                remedy=_KEPT,
+            )
+        storages = [*self.carried.storages, *ambient.storages]
+        for i, _ in node.used:
+            storages[i].check()
+        return ambient
+
+    def _which(self, node: Node, ambient: Arrays) -> tuple[int, ...]:
+        return which_are_one(node.ambient, ambient, self.carried)
+
+    def _leave(self) -> None:
+        forest = self.forest
+        with Release() as release:
+            release(forest.leases.crossed, self.made)
+            # The traceback of an error may hold this, which is not to hold arrays.
+            self.made, self._new, self._bound, self._shown = [], [], [], None
+            self.carried, self.args, self.kwargs = self.ambient, (), {}
+            if self.node in forest.nodes:
+                forest.last = self.node
+            release(forest.leave, self.node, self.node.held)
+
+
+def _run(live: Live, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Run a live part in the modes that the function would call it in."""
+    function = live.held()
+    if function is None:
+        raise Midway(
+            f"the live part {live.name}, or its object, is gone; {RAN}",
+            remedy="Keep it alive while the function is in use",
+        )
+    try:
+        with live.manner():
+            return function(*args, **kwargs)
+    except Exception as error:
+        if live.caught is None:
+            raise
+        raise Midway(
+            f"the live part {live.name} raised {error!r} inside a try of the "
+            f"function, which no replay runs; {RAN}",
+            where=live.caught,
+            remedy="Catch it inside the live part",
+        ) from error

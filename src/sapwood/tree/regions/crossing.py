@@ -1,0 +1,392 @@
+"""What crosses between recorded parts and the live parts that run between them.
+
+A live part gets arrays and values, and returns None or a nest of arrays. What earlier
+parts and live parts made is *carried*: behind the call's arguments it is one more place
+for the parts to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from types import BuiltinFunctionType, MethodType, ModuleType
+from typing import Any, Final, NamedTuple
+
+from sapwood.errors import CaptureError, MisuseError
+from sapwood.memory.device import Device, routed
+from sapwood.memory.framework import Framework, Manner, Plain
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.signature import NONE, Arrays, describe, look
+from sapwood.tree.choose.admit import sharing
+from sapwood.tree.guards import Ambient, Change, Survey
+from sapwood.tree.guards.aliasing import twins
+from sapwood.tree.nests.containers import Identity, constant_key, flatten
+from sapwood.tree.nests.weakly import weakly_bound
+from sapwood.tree.node.node import Live, Shared
+from sapwood.tree.node.outputs import Alias, Constant, Held, Output, Outputs, Same, View
+from sapwood.tree.regions.passed import RAN, Passed, changed_by, told_later
+from sapwood.tree.regions.tail import only_returns
+from sapwood.tree.watch.session import Broken, LivePart, Session, entered
+from sapwood.tree.watch.watch import Allocations, Caught, Watched, warm_up
+
+__all__ = [
+    "REMEDY",
+    "Break",
+    "Rehearsed",
+    "Returned",
+    "carry",
+    "check_open",
+    "hold_weakly",
+    "made_inside",
+    "receive",
+    "refuse_manner",
+    "returned",
+    "shown_places",
+    "unlike",
+    "unlocked",
+    "which_are_one",
+]
+
+REMEDY: Final = (
+    "Return None or arrays, always of the same shapes and dtypes, and keep plain "
+    "values in device arrays"
+)
+
+
+class Returned(NamedTuple):
+    """What a live part returned: its arrays, and what kind of result it is.
+
+    ``shared`` says which of the places are part of what was carried already, and
+    ``passed`` of what was passed; ``refused`` why no replay could take it, or nothing.
+    """
+
+    arrays: Arrays
+    key: Hashable
+    shared: Shared
+    passed: Shared
+    text: str
+    refused: str
+
+    @property
+    def kind(self) -> str:
+        """What tells this result from others, storages left out."""
+        return f"{self.key!r} sharing {self.passed!r}"
+
+
+_NOTHING: Final = Returned(NONE, None, (), (), "None", "")
+
+
+def returned(
+    name: str, result: Any, passed: Passed, carried: Arrays, adapter: Adapter
+) -> Returned:
+    """Describe the result of a live part; ``carried`` is what it may be part of.
+
+    Raises `StaleOutput` for an array that was revoked.
+    """
+    if result is None and not passed.changed() and not passed.reshaped():
+        return _NOTHING
+    leaves, _ = flatten(result, adapter.is_array)
+    arrays = [leaf for leaf in leaves if adapter.is_array(leaf)]
+    plain = [x for x in leaves if x is not None and not adapter.is_array(x)]
+    refused = ""
+    if plain:
+        refused = (
+            f"the live part {name} returned a {type(plain[0]).__name__}, which would "
+            f"be the same in every replay; {RAN}"
+        )
+    elif passed.changed():
+        refused = (
+            f"the live part {name} changed a list, dict or dataclass that it was "
+            f"passed, of which every replay makes a new one; {RAN}"
+        )
+    elif passed.reshaped():
+        refused = (
+            f"the live part {name} gave an array that it was passed another shape or "
+            "dtype in place, or other memory, where what follows goes on with what "
+            f"there was; {RAN}"
+        )
+    found = look(arrays, adapter)
+    key = (len(plain),) if plain else describe((result,), {}, adapter).key
+    return Returned(
+        found,
+        key,
+        sharing(found, carried),
+        sharing(found, look(passed.arrays(), adapter)),
+        ", ".join(map(adapter.text, arrays)) or "None",
+        refused,
+    )
+
+
+def carry(
+    carried: Arrays, crossing: Sequence[Storage], passed: Sequence[Array]
+) -> Arrays:
+    """Return what is carried on: what was, and the storages that a part made.
+
+    These are places without arrays; arrays that were ``passed``, or bound to slots, are
+    only remembered, so that they are found again.
+    """
+    return Arrays(
+        [*carried.arrays, *passed],
+        [*carried.storages, *crossing],
+        [*carried.lows, *(storage.address for storage in crossing)],
+        (*_groups(carried), *(((), ()) for _ in crossing)),
+    )
+
+
+def which_are_one(ambient: Ambient, arrays: Arrays, carried: Arrays) -> tuple[int, ...]:
+    """Return which of what is carried, and of what a part reads, are one object.
+
+    Nothing where the function does not ask.
+    """
+    if not ambient.sameness.asks:
+        return ()
+    return twins((*carried.arrays, *arrays.arrays))
+
+
+def shown_places(
+    outputs: Outputs, carried: Arrays, adapter: Adapter, *, last: bool
+) -> frozenset[int]:
+    """Return which places a slot still shows, or the result, behind the last part.
+
+    What live parts returned may be an array of any place.
+    """
+    every, arrays = (*outputs.leaves, *outputs.bound), carried.arrays
+    some = every if last else outputs.bound
+    first = [every[each.output] if isinstance(each, Same) else each for each in some]
+    shown = {
+        adapter.storage(arrays[each.array])
+        for each in first
+        if isinstance(each, Alias | View) and each.array < len(arrays)
+    }
+    return frozenset(i for i, s in enumerate(carried.storages) if s in shown)
+
+
+def receive(carried: Arrays, result: Returned) -> Arrays:
+    """Return what is carried on: what was, and what a live part returned."""
+    if not result.arrays.arrays:
+        return carried
+    first = len(carried.arrays)
+    storages, lows = [*carried.storages], [*carried.lows]
+    groups = [*_groups(carried)]
+    arrays = result.arrays
+    new = zip(arrays.storages, arrays.lows, _groups(arrays), result.shared, strict=True)
+    for storage, low, (group, steps), known in new:
+        if known is None:
+            storages.append(storage)
+            lows.append(low)
+            groups.append((tuple(first + k for k in group), steps))
+    return Arrays([*carried.arrays, *arrays.arrays], storages, lows, tuple(groups))
+
+
+def _groups(arrays: Arrays) -> Sequence[tuple[tuple[int, ...], tuple[int, ...]]]:
+    if arrays.sharing is not None:
+        return arrays.sharing
+    return [((i,), (0,)) for i in range(len(arrays.arrays))]
+
+
+class Rehearsed:
+    """Runs a warm-up and the live parts in it, whose writes are their own affair.
+
+    ``changes`` are those that recorded parts made, ``crossing`` the allocations, by
+    their order, that were alive when a live part ran. What a recording in parts would
+    meet behind a live part, when it is too late, is refused here.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        adapter: Adapter,
+        look: Callable[[], Survey],
+        before: Survey,
+    ) -> None:
+        self._session, self._adapter = session, adapter
+        self._look, self._before = look, before
+        self._framework: Framework = Plain()
+        self._outside = self._framework.manner()
+        self._asked = Passed((), {}, adapter)
+        self.allocations = Allocations()
+        self.changes: list[Change] = []
+        self.crossing: set[int] = set()
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        device: Device,
+    ) -> Watched:
+        """Run a function as a warm-up; its exceptions pass."""
+        session = self._session
+        session.between = self._between
+        self._framework = device.framework
+        self._outside = device.framework.manner()
+        self._asked = Passed(args, kwargs, self._adapter)
+        try:
+            watched = warm_up(fn, args, kwargs, device, session, self.allocations)
+        finally:
+            # Else all that was read would live until garbage is collected.
+            session.between = None
+            self._asked = Passed((), {}, self._adapter)
+        self._settle()
+        return watched
+
+    def _between(
+        self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a live part."""
+        session, framework = self._session, self._framework
+        refuse_manner(part.name, framework.manner(), self._outside, session)
+        returns = only_returns(warm_up.__code__)
+        with framework.resting():
+            with self._outside():
+                self._settle()
+            self.crossing |= self.allocations.alive().keys()
+            passed = Passed(args, kwargs, self._adapter)
+            try:
+                with entered(None), routed(None):
+                    result = part(*args, **kwargs)
+            finally:
+                with self._outside():
+                    self._before = self._look()
+            got = returned(part.name, result, passed, NONE, self._adapter)
+        if got.refused:
+            self._refuse(CaptureError(got.refused, remedy=REMEDY))
+        changed = None if returns else changed_by(self._asked, part.name)
+        if changed is not None:
+            self._refuse(changed)
+        session.broken(part, passed.text(), got.kind)
+        return result
+
+    def _refuse(self, error: CaptureError) -> None:
+        # Where the call goes on, nobody asks what is undone.
+        error = told_later(error) if self._session.tolerant else error
+        self._session.refuse(error.what, error.remedy)
+
+    def _settle(self) -> None:
+        """Note what was written since the last live part."""
+        after = self._look()
+        self.changes += after.changes_since(self._before)
+        self._before = after
+
+
+class Break(NamedTuple):
+    """A live part that the function has come to.
+
+    ``told`` says what it is passed, ``manner`` makes contexts in the modes that the
+    function is in there, ``caught`` is where it would catch exceptions, if anywhere.
+    Behind one that ``returns`` the function decides nothing any more.
+    """
+
+    part: LivePart
+    told: str
+    manner: Manner
+    caught: str | None
+    returns: bool
+
+    def live(self, got: Returned, *, flat: bool) -> Live:
+        """Return what replays are to know of it; ``flat``: what it was passed is."""
+        return Live(
+            name=self.part.name,
+            held=self.part.held(),
+            key=got.key,
+            shared=got.shared,
+            text=got.text,
+            caught=self.caught,
+            manner=self.manner,
+            flat=flat,
+        )
+
+
+def refuse_manner(name: str, manner: Manner, outer: Manner, session: Session) -> None:
+    """Refuse a live part under modes that no replay sets; ``outer``: the call's."""
+    strange = manner.strange(outer)
+    if strange is not None:
+        session.refuse(
+            f"the live part {name} is called where the function has changed "
+            f"{strange}, which no replay does",
+            "Change that inside the live part, or around the function",
+        )
+
+
+def check_open(device: Device, name: str) -> None:
+    """Raise `MisuseError` where a live part closed the runtime."""
+    if device.closed:
+        raise MisuseError(
+            f"the runtime was closed while the live part {name} ran. Close it when the "
+            "function has returned"
+        )
+
+
+def hold_weakly(outputs: Outputs) -> Outputs:
+    """Return what a live part is passed, with objects that are not plain held weakly.
+
+    A recording must not keep them alive: its function may be theirs.
+    """
+    return replace(outputs, leaves=tuple(map(_weak, outputs.leaves)))
+
+
+def _weak(output: Output) -> Output:
+    if not isinstance(output, Constant):
+        return output
+    if isinstance(output.value, MethodType):
+        return Held(weakly_bound(output.value))
+    if isinstance(output.value, type | ModuleType | BuiltinFunctionType):
+        return output
+    key = constant_key(output.value)
+    return Held(key.target) if isinstance(key, Identity) else output
+
+
+def made_inside(
+    name: str, outputs: Outputs, given: Sequence[Any], survey: Survey
+) -> CaptureError | None:
+    """Return an error about an object that the function makes itself for a live part.
+
+    ``given`` are the leaves of the call, ``survey`` shows what else the function has.
+    """
+    known = {id(leaf) for leaf in given}
+    for leaf in outputs.leaves:
+        value = leaf.target() if isinstance(leaf, Held) else None
+        value = value.__self__ if isinstance(value, MethodType) else value
+        if value is not None and id(value) not in known and not survey.holds(value):
+            return CaptureError(
+                f"the live part {name} is passed a {type(value).__name__} that the "
+                "function makes itself, and no replay makes it anew",
+                remedy="Pass arrays, plain values and containers of them, or give the "
+                "object a name outside the function",
+            )
+    return None
+
+
+def unlike(
+    name: str, got: Returned, ran: Sequence[Broken], then: Sequence[Broken]
+) -> str:
+    """Say how the result of the last live part differs from that in the call before."""
+    if len(then) < len(ran):
+        return ""
+    before, now = then[len(ran) - 1], ran[-1]
+    if before[1:3] != now[1:3] or before[3] == now[3]:
+        return ""
+    return (
+        f"the live part {name} returned {got.text}, which is another kind of result "
+        f"than in the call before; {RAN}"
+    )
+
+
+def unlocked(
+    device: Device, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Caught | None]:
+    """Run a live part, without the lock; return its result or its exception.
+
+    Raises `MisuseError` where it closed the runtime.
+    """
+    result, raised = None, None
+    device.lock.release()
+    try:
+        result = part(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001 - raised again in the function
+        raised = Caught(error)
+    finally:
+        device.lock.acquire()
+    check_open(device, part.name)
+    return result, raised

@@ -1,0 +1,66 @@
+"""A call that is recorded in parts, around the live parts in it."""
+
+from __future__ import annotations
+
+from sapwood.errors import CaptureError, DriverError
+from sapwood.tree.choose.skips import skip_of
+from sapwood.tree.record.adopted import is_spoilt
+from sapwood.tree.record.attempts import TRIES
+from sapwood.tree.record.recorder import RecordedParts
+from sapwood.tree.regions.adopted import AdoptedParts
+from sapwood.tree.regions.parts import Asked, Parts
+from sapwood.tree.regions.passed import RAN
+from sapwood.tree.regions.staged import StagedParts
+from sapwood.tree.watch.session import Midway, Unready
+
+__all__ = ["record_parts"]
+
+
+def record_parts(asked: Asked) -> RecordedParts:
+    """Run a call, part by part, and return a node that is a chain of them.
+
+    Called with the device's lock held, which live parts run without. If others spoil
+    the capture of the first part, that is captured again. Raises `Unready`, or another
+    `CaptureError`, where nothing has run; where parts have, `Midway`, `DriverError` or
+    `OutOfMemory`.
+    """
+    forest = asked.forest
+    left = TRIES
+    while True:
+        left -= 1
+        parts = _parts_of(asked)
+        try:
+            return _recorded(parts)
+        except DriverError as error:
+            forest.renew_capture_stream()
+            if left and is_spoilt(error) and not (parts.links or parts.written):
+                continue
+            if parts.links or not asked.tolerant:
+                raise
+            skip = skip_of(error)
+        raise Unready(skip.what, where=skip.where)
+
+
+def _parts_of(asked: Asked) -> Parts:
+    forest = asked.forest
+    if forest.device.driver.abilities.exact_addresses:
+        return Parts(asked)
+    if forest.captor is None:
+        return StagedParts(asked)
+    return AdoptedParts(asked, forest.captor)
+
+
+def _recorded(parts: Parts) -> RecordedParts:
+    try:
+        return parts.record()
+    except CaptureError as error:
+        parts.close()
+        if not parts.links:
+            raise
+        what = f"{error.what}; {RAN}" if isinstance(error, Unready) else error.what
+        raise Midway(what, where=error.where, remedy=error.remedy) from None
+    except BaseException:
+        parts.close()
+        raise
+    finally:
+        parts.let_go()

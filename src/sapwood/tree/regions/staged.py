@@ -1,0 +1,326 @@
+"""One call recorded in parts, where a device does not know every address.
+
+What may lie elsewhere in the next call has a stand-in, which every part that uses it
+copies in, and back where it writes. The function works on those. Live parts, and
+whoever has the result, get what the replays of the parts give them: each part is
+replayed where it was captured, like any recording.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from sapwood.driver.api import GraphHandle
+from sapwood.driver.release import Release
+from sapwood.errors import CaptureError, MisuseError
+from sapwood.graphs.recording import Recording
+from sapwood.memory.pages import Extent
+from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.adapter import Array
+from sapwood.tree.call.roles import Role
+from sapwood.tree.call.signature import Place
+from sapwood.tree.guards import Slot
+from sapwood.tree.nests.containers import flatten
+from sapwood.tree.node.node import Node
+from sapwood.tree.node.outputs import Bytes, Outputs, analyse
+from sapwood.tree.record.accounts import outliving, read, stray
+from sapwood.tree.record.build import Drawing, build
+from sapwood.tree.record.staging import spoil
+from sapwood.tree.record.taking import (
+    with_leaves,
+)
+from sapwood.tree.regions.crossing import Break, Returned
+from sapwood.tree.regions.frame import Frame
+from sapwood.tree.regions.parts import Asked, Parts
+from sapwood.tree.regions.passed import Passed
+from sapwood.tree.replay.replay import replay
+from sapwood.tree.watch.capturer import forgotten, lasting
+from sapwood.tree.watch.watch import Capture, Caught
+from sapwood.units import Addr, Mask, Size
+
+__all__ = ["StagedParts"]
+
+
+class StagedParts(Parts):
+    """The recording of one call in which stand-ins take the place of what may move.
+
+    ``frame`` has the function's own arrays, where ``carried`` has those of others, and
+    ``passed`` are those of the last live part's arguments, ``owned`` those that the
+    last part has put into slots; in ``swapped`` slots the function finds its own while
+    it is captured. ``named`` are the addresses that the function has shown. What is
+    ``holding`` arrays ends with the capture of a part.
+    """
+
+    copies: ClassVar[bool] = True
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(asked)
+        self.theirs, self.last = self.arguments, asked.forest.last
+        self.frame = Frame(self.carried, asked.forest.adapter)
+        self.passed: list[Array] = []
+        self.owned: list[Array] = []
+        self.named: set[Addr] = set()
+        self.mine: list[weakref.ref[Storage]] = []
+        self.holding = ExitStack()
+        self.holds: list[Mask] = []
+        self.swapped: list[tuple[Slot, Array, Array]] = []
+
+    # One part.
+
+    def _open(self) -> None:
+        """Make room for the coming part, and for stand-ins of what is new."""
+        super()._open()
+        self._prepare()
+        self.frame.stand_in(self.carried, self.roles.now(), self.inside(), self.device)
+        if not self.links:
+            call = self.order.plan.call
+            self.args, self.kwargs = with_leaves(call, self.frame.arrays)
+            self.arguments = self.order.bind(self.args, self.kwargs)
+
+    def _prepare(self) -> None:
+        """Make ready for the capture of the coming part."""
+
+    def _capturing(self, range_: Range) -> Capture:
+        """Return the capture of all parts."""
+        warm = self.order.group.warm
+        stays = frozenset() if warm is None else warm.stays
+        return Capture(self.device, self.forest.capture_stream(), range_, stays)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self.session.go_on()
+        self._hold()
+        self._swap_in()
+
+    def _hold(self) -> None:
+        """Take note of what there is when the capture of the coming part begins."""
+
+    def _swap_in(self) -> None:
+        """Have the function find its own arrays in slots, where others have copies."""
+        for slot, array in zip(self.ambient.arrays, self.arrays.arrays, strict=True):
+            own = self.frame.own(array, self.carried)
+            # More of an array than the function has is refused, if it is used.
+            if own is not None and own is not array:
+                # One that cannot be bound is refused, if it is used.
+                with suppress(MisuseError):
+                    slot.write(own, self.arguments)
+                    self.swapped.append((slot, own, array))
+
+    def _put_back(self) -> None:
+        """Have others find theirs again, but for what the function has bound anew."""
+        while self.swapped:
+            slot, own, array = self.swapped.pop()
+            with suppress(MisuseError):
+                if slot.read(self.arguments) is own:
+                    slot.write(array, self.arguments)
+
+    def _end(self, graph: GraphHandle, shown: Any, *, last: bool) -> Node:
+        """Make a node of what was captured, and replay it."""
+        driver = self.device.driver
+        with forgotten(driver, graph) as nodes:
+            does = bool(driver.nodes(graph))
+            node, bound = self._made(graph, shown, last=last)
+            nodes.append(node)
+        self.passed = [] if last else self._arrays_in(shown)
+        idle = last and not (does or bound) and self._gives_given(node)
+        self._link(node, tuple(slot for slot, _ in bound), idle=idle)
+        self._replay(node, bound)
+        self.begun = False
+        return node
+
+    def _made(
+        self, graph: GraphHandle, shown: Any, *, last: bool
+    ) -> tuple[Node, list[tuple[Slot, Array]]]:
+        """Return a node of what was captured, and the slots that it binds to what."""
+        adapter = self.forest.adapter
+        self._put_back()
+        with self.holding:
+            self._refuse(shown, last=last)
+            bound = [(change.slot, change.new) for change in self._bound(last=last)]
+            outputs = self._given(shown, [new for _, new in bound], last=last)
+            places = [*self.carried.places(adapter), *self.arrays.places(adapter)]
+            recording = self._recorded(graph, places)
+            drawing = self._drawing(recording, outputs, places, 0, last=last)
+            self._check_found()
+            held = [Bytes(each.address, each.size) for each in self.frame.new]
+            if self.order.plan.escapes and not last:
+                held += outputs.storages
+            drawing = self._adopted(replace(drawing, held=held), graph)
+            node = build(drawing, self.inside(), self.device)
+        with self.outside():
+            marks = adapter.marks(self.arrays.arrays)
+        node.whereabouts.others = () if marks is None else marks[1]
+        return node, bound
+
+    def _link(self, node: Node, slots: tuple[Slot, ...], *, idle: bool) -> None:
+        """Add a part to the chain."""
+        for mask in self.holds:
+            # It copies into stand-ins in the ranges of parts before.
+            node.clobbers = Mask(node.clobbers | mask)
+        self._append(node, slots, idle=idle)
+        self.holds.append(node.held)
+        self.device.pages.hold(node.held)
+
+    def _arrays_in(self, nest: Any) -> list[Array]:
+        leaves, _ = flatten(nest, self.forest.adapter.is_array)
+        return [leaf for leaf in leaves if self.forest.adapter.is_array(leaf)]
+
+    def _refuse(self, shown: Any, *, last: bool) -> None:
+        """Raise where the function did what no replay of the part could do."""
+
+    def _check_found(self) -> None:
+        """Note where the function finds an array by itself that a replay would not."""
+        where = self.roles.astray
+        if where is not None:
+            self.error = self.error or CaptureError(
+                f"behind a live part the function finds {where} by itself, where a "
+                "replay would find another array than it was recorded with",
+                remedy="Use the array itself there, or write into the one that was "
+                "bound when the call began, with x[...] = value",
+            )
+
+    def _stages(
+        self, places: Sequence[Place], roles: Sequence[Role]
+    ) -> Mapping[int, Storage]:
+        """Return the room of the stand-ins."""
+        del places, roles
+        return self.frame.stages
+
+    def _given(self, shown: Any, values: Sequence[Array], *, last: bool) -> Outputs:
+        """Describe what the part shows; what outlives it crosses to the next one."""
+        adapter, frame = self.forest.adapter, self.frame
+        known = [*frame.arrays, *self.arrays.arrays]
+        outputs = analyse(shown, values, known, adapter, frame.blocks)
+        made = {each.address: each for each in self._survivors()}
+        for storage in outputs.storages:
+            if made.pop(storage.address, None) is None and storage.size:
+                raise stray(storage)
+        leaves = self._arrays_in((shown, values))
+        self.named.update(adapter.storage(each).address for each in leaves)
+        if last:
+            return outputs
+        return replace(outputs, storages=(*outputs.storages, *made.values()))
+
+    def _survivors(self) -> list[Bytes]:
+        alive = self.capture.survivors(self.first)
+        for storage in alive:
+            # For the parts to come it is memory like any other.
+            storage.captured, storage.writer, storage.readers = False, None, ()
+        self.mine += map(weakref.ref, alive)
+        return [Bytes(storage.address, storage.size) for storage in alive]
+
+    def _recorded(self, graph: GraphHandle, places: Sequence[Place]) -> Recording:
+        lines, stages = self.session.lines[self.first_line :], self.frame.stages
+        return read(graph, lines, places, stages, self.inside(), self.device)
+
+    def _adopted(self, drawing: Drawing, graph: GraphHandle) -> Drawing:
+        """Return a part's drawing, with what is known of whoever captured it."""
+        del graph
+        return drawing
+
+    def _candidates(self) -> list[Extent]:
+        # Stand-ins are written while others may hold outputs.
+        return [] if self.order.plan.escapes else super()._candidates()
+
+    def _replay(self, node: Node, bound: Sequence[tuple[Slot, Array]]) -> None:
+        """Replay a part, and bind what it made."""
+        forest = self.forest
+        with self.outside():
+            done = replay(forest, node, self.carried, self.arrays, self.made)
+        forest.leases.cross(done.storages)
+        self.made += done.storages
+        self.frame.blocks += node.outputs.storages
+        self.gives = done.result
+        # A slot may be bound to None, which is carried nowhere.
+        self.bound = [value for value in done.values if value is not None]
+        self.owned = [own for _, own in bound if own is not None]
+        for (slot, own), value in zip(bound, done.values, strict=True):
+            if own is not None:
+                self.frame.pair(value, own)
+            # A container that was passed is the function's own one.
+            slot.write(value, self.arguments)
+            slot.write(value, self.theirs)
+
+    # Live parts.
+
+    def _carry(
+        self, met: Break, passed: Passed, result: Any, raised: Caught | None
+    ) -> Returned | None:
+        """Note what the next part may use of what there is now."""
+        first = len(self.carried.storages)
+        got = super()._carry(met, passed, result, raised)
+        self.frame.crosses(self.links[-1].part, first, self.device.returns)
+        remembered = [*passed.arrays(), *self.bound]
+        self.frame.passes([*self.passed, *self.owned], remembered)
+        if got is not None:
+            self.frame.returned(met.part.name, got, self.carried)
+        return got
+
+    def _taken_in(self, result: Any, own: Any) -> Any:
+        """Return a live part's result, with stand-ins of what is new."""
+        return self.frame.taken_in(result, self.gives, own)
+
+    # The end.
+
+    def _unheld(self) -> CaptureError | None:
+        """Let go of what was made; return an error about what nothing accounts for."""
+        lines = {
+            address: line
+            for link in self.links
+            for address, _, line in link.part.range.taken()
+        }
+        self.let_go()
+        lost = lasting(self._lost)
+        if not lost:
+            return None
+        return outliving([(at, size, lines.get(at)) for at, size in lost])
+
+    def _lost(self) -> list[tuple[Addr, Size]]:
+        return [each for each in self._alive() if each[0] not in self.named]
+
+    def _alive(self) -> list[tuple[Addr, Size]]:
+        """Return what parts have allocated that somebody has."""
+        held = (ref() for ref in self.mine)
+        return [(each.address, each.size) for each in held if each is not None]
+
+    def let_go(self) -> None:
+        """Forget what the call made: from now on others say how long it lives."""
+        super().let_go()
+        self.passed, self.owned, self.gives = [], [], None
+        self.frame.let_go()
+        self.args, self.kwargs, self.arguments = (), {}, self.theirs
+        for mask in self.holds:
+            self.device.pages.drop(mask)
+        self.holds.clear()
+        # Nobody looks for a part by itself.
+        if self.forest.last in [link.part for link in self.links]:
+            self.forest.last = self.last if self.last in self.forest.nodes else None
+
+    def spoil(self) -> None:
+        """Refuse stand-ins, and what was made where it was captured."""
+        own = [storage for ref in self.mine if (storage := ref()) is not None]
+        spoil(
+            [*self.frame.stages.values(), *own],
+            "it was the function's own while a call was recorded that then failed",
+            "Look at what was passed to the call",
+        )
+
+    def close(self) -> None:
+        """Give back what was made, for a call that failed."""
+        # What the function made is garbage by now, or lives in its exception.
+        gc.collect()
+        with Release() as release:
+            release(self.spoil)
+            release(self._put_back)
+            release(self.holding.close)
+            release(self._drop)
+            release(super().close)
+
+    def _drop(self) -> None:
+        """Give back what the capture of a part has, of which there is no node."""

@@ -1,0 +1,127 @@
+"""Binding what a replay made to the slots that the function bound it to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from weakref import ref
+
+from sapwood.tree.call.parameters import Parameters
+from sapwood.tree.guards import Slot
+from sapwood.tree.node.node import Node
+
+__all__ = ["Bindings", "bind", "expect"]
+
+_NONE: Final[Mapping[str, object]] = {}
+
+
+def bind(
+    node: Node,
+    slots: Sequence[Slot],
+    values: Sequence[Any],
+    parameters: Parameters,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Bind each slot to its value; raises `MisuseError` where the way is gone."""
+    _write(slots, values, parameters, args, kwargs)
+    expect(node, slots, values)
+
+
+def _write(
+    slots: Sequence[Slot],
+    values: Sequence[Any],
+    parameters: Parameters,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> None:
+    arguments = _NONE
+    if any(type(slot.root) is str for slot in slots):
+        arguments = parameters.bind(args, kwargs)
+    for slot, value in zip(slots, values, strict=True):
+        slot.write(value, arguments)
+
+
+def expect(node: Node, slots: Sequence[Slot], values: Sequence[Any]) -> None:
+    """Have the guards of a node expect what was bound to slots."""
+    glance = node.ambient.glance
+    if not glance.latest:
+        return
+    if node.expects is None:
+        node.expects = tuple(
+            (number, place)
+            for number, slot in enumerate(slots)
+            for place in glance.places(slot.path, values[number])
+        )
+    for number, place in node.expects:
+        glance.latest[place] = ref(values[number])
+
+
+class Bindings:
+    """How the values of one node are bound while it reads the same objects.
+
+    Most slots are an attribute of an array that it reads: a gradient of a parameter,
+    however many ways lead there.
+    """
+
+    __slots__ = ("_direct", "_node", "_others", "_renewals")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._renewals = -1
+        self._direct: tuple[tuple[int, str, int], ...] = ()
+        self._others: tuple[int, ...] = ()
+
+    def plan(self) -> Sequence[tuple[int, str, int]] | None:
+        """Return which array gets which attribute from which value.
+
+        None where that is not known yet, or other slots are bound, too.
+        """
+        node, glance = self._node, self._node.ambient.glance
+        if not node.outputs.bound:
+            return ()
+        told = node.expects is not None or not glance.latest
+        known = self._renewals == glance.renewals and told
+        return self._direct if known and not self._others else None
+
+    def bind(
+        self,
+        slots: Sequence[Slot],
+        values: Sequence[Any],
+        found: Sequence[Any],
+        parameters: Parameters,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        """Bind each slot to its value; ``found`` are the arrays that the node reads.
+
+        Raises `MisuseError` where the way is gone.
+        """
+        renewals = self._node.ambient.glance.renewals
+        if renewals != self._renewals:
+            self._plan(slots, values, found)
+            self._renewals = renewals
+        for k, attribute, number in self._direct:
+            setattr(found[k], attribute, values[number])
+        if self._others:
+            others = [slots[number] for number in self._others]
+            rest = [values[number] for number in self._others]
+            _write(others, rest, parameters, args, kwargs)
+        expect(self._node, slots, values)
+
+    def _plan(
+        self, slots: Sequence[Slot], values: Sequence[Any], found: Sequence[Any]
+    ) -> None:
+        places = {id(array): k for k, array in enumerate(found)}
+        direct: dict[tuple[int, str], int] = {}
+        others = []
+        for number, slot in enumerate(slots):
+            k = places.get(id(slot.bearer()))
+            if k is None:
+                others.append(number)
+            elif direct.setdefault((k, slot.attribute), number) != number:
+                first = direct[k, slot.attribute]
+                if values[first] is not values[number]:
+                    others.append(number)
+        self._direct = tuple((k, name, number) for (k, name), number in direct.items())
+        self._others = tuple(others)

@@ -1,0 +1,366 @@
+"""A replay like the one before it: what was decided then is not decided again.
+
+A recording fits a call by three kinds of conditions. What may change unseen is looked
+at by every call: which objects are passed, what slots hold, where the arrays lie, who
+has the outputs. What only this library changes is looked at when it has. All else is
+the recording's own, and stays. Whatever is not plainly as it was is no encore's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+from weakref import ref
+
+from sapwood.driver.streams import Stream
+from sapwood.memory.storage import CHANGES, Storage
+from sapwood.tree.call.output_cache import Kept
+from sapwood.tree.call.signature import NONE, Arrays, Whereabouts
+from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.node.node import Node
+from sapwood.tree.node.outputs import Alias, Constant, Copied, Fresh, Same
+from sapwood.tree.node.spans import Spans
+from sapwood.tree.replay.binding import Bindings
+from sapwood.tree.replay.in_c import Again, Parts, in_c
+from sapwood.tree.replay.last_call import Memo
+from sapwood.tree.replay.program import Program
+from sapwood.tree.replay.replay import (
+    copy_out,
+    escapes,
+    lease_outputs,
+    order,
+    prepare,
+)
+from sapwood.units import Addr
+
+__all__ = ["Encore"]
+
+_PATIENCE: Final = 8
+"""Replays in a row that were no encores, after which what it knows is outdated."""
+_PATIENCE_AT_MOST: Final = 1024
+_PAUSE_AT_MOST: Final = 64
+_MANY: Final = 16
+"""Replays in C for which it was worth the while to put an encore to C."""
+_PLAIN: Final = Alias | Constant | Fresh | Same
+
+
+class Encore:
+    """One recording on one stream, and calls that look like the one of ``memo``.
+
+    Used under the device's lock.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_aims",
+        "_ambient_lows",
+        "_changes",
+        "_copiers",
+        "_forest",
+        "_kept",
+        "_marks",
+        "_missed",
+        "_own",
+        "_pause",
+        "_played",
+        "_program",
+        "_renewals",
+        "_rest",
+        "_seen",
+        "_spans",
+        "_stream",
+        "_whereabouts",
+        "again",
+        "bindings",
+        "era",
+        "memo",
+        "node",
+        "patience",
+        "rivals",
+    )
+
+    def __init__(
+        self, forest: Forest, node: Node, given: Arrays, ambient: Arrays, memo: Memo
+    ) -> None:
+        self.memo, self.node, self._forest = memo, node, forest
+        node.ambient.glance.write()
+        self._stream = ref(forest.device.stream())
+        self._marks = forest.adapter.marks(ambient.arrays)
+        self._ambient_lows = ambient.lows
+        self._whereabouts = Whereabouts()
+        if self._marks is not None:
+            self._whereabouts.others = self._marks[1]
+        self._renewals = node.ambient.glance.renewals
+        self._seen: Sequence[Addr] | None = None
+        self._changes = self._aims = -1
+        self._missed, self.patience = 0, _PATIENCE
+        self._kept: Kept | None = None
+        self._own = node.passing()
+        self._program = Program.of(node)
+        self._copiers = self._program.copiers(node, forest)
+        self._spans = Spans.of(node, given, ambient, forest.adapter)
+        self.bindings = Bindings(node)
+        self.again: Again | None = None
+        self.rivals: Sequence[Node] = ()
+        self.era = 0
+        self._rest, self._pause, self._played = 1, 1, 0
+
+    @classmethod
+    def of(
+        cls,
+        forest: Forest,
+        node: Node,
+        given: Arrays,
+        ambient: Arrays,
+        memo: Memo,
+        before: Encore | None = None,
+    ) -> Encore | None:
+        """Return what replays a node again; None where every replay must be decided.
+
+        It takes the place of one ``before``, which was outdated.
+        """
+        outputs = (*node.outputs.leaves, *node.outputs.bound)
+        plain = all(isinstance(each, _PLAIN) for each in outputs) and not any(
+            isinstance(each, Copied) for each in outputs
+        )
+        if not plain or node.chain or node.doubtful or node.revokes:
+            return None
+        made = cls(forest, node, given, ambient, memo)
+        if before is not None:
+            made.patience = min(2 * before.patience, _PATIENCE_AT_MOST)
+        return made
+
+    def is_outdated(self) -> bool:
+        """Note a replay that was no encore; return whether there were too many."""
+        self._missed += 1
+        return self._missed >= self.patience
+
+    def let_go(self) -> None:
+        """Keep no storages any more: those that arrays have stay as long as these."""
+        self._kept = None
+        self.era += 1
+
+    def play(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, Sequence[Any], Sequence[Any], Sequence[Any]] | None:
+        """Return the result of a replay, the values to bind, and the arrays.
+
+        Those are first the arrays that it read, and then the call's.
+
+        None where it is no encore. Raises what a replay raises, and then nothing of it
+        counts as done; where the framework has no memory for a copy, though all
+        recordings that can went, the replay has run.
+        """
+        memo, node, forest = self.memo, self.node, self._forest
+        arrays = memo.arguments(args, kwargs)
+        lows = None if arrays is None else memo.whereabouts(arrays)
+        same = lows is memo.lows
+        if arrays is None or lows is None or not (same or self._fits(lows)):
+            return None
+        stream = forest.device.stream()
+        if stream is not self._stream() or not self._is_free() or self._is_costly():
+            return None
+        # Any code may run while it is looked: a finaliser's, which may replay, too.
+        copies = self._copies()
+        era, escaped = self.era, {} if copies else escapes(forest, node, stream)
+        found = node.ambient.glance.look()
+        if found is None or not self._is_there(found) or not self._are_those(arrays):
+            return None
+        if self.era != era or not self._is_free():
+            return None
+        if not (same and CHANGES.latest == self._changes):
+            given = memo.given(arrays, lows)
+            if given is None or not self._order(given, found, stream):
+                return None
+        forest.device.pages.claim(stream, node.clobbers)
+        self._aim(lows, same=same)
+        node.exec.launch(stream.handle)
+        kept = self._kept or self._keep(stream)
+        flown = copies or self._flown(escaped, stream)
+        made = self._program.run((*kept.makers, *flown), arrays, found)
+        self._count()
+        return *made, found, arrays
+
+    def _count(self) -> None:
+        forest, node = self._forest, self.node
+        self._missed, self.patience = 0, _PATIENCE
+        node.hits += 1
+        node.last_used = forest.tick()
+        forest.last = node
+
+    def put_to_c(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
+        """Have replays like this one, of these arrays, played in C; say if that is new.
+
+        It ``found`` the others. As things are now: where they change often, that is
+        done ever more seldom.
+        """
+        self._rest -= 1
+        if self._rest or (self.node.ferries and not self._copies()):
+            return False
+        longer = min(2 * self._pause, _PAUSE_AT_MOST)
+        self._pause = 1 if self._played >= _MANY else longer
+        self._rest, self._played = self._pause, 0
+        before = self.again
+        made = in_c(
+            Parts(
+                encore=self,
+                forest=self._forest,
+                node=self.node,
+                memo=self.memo,
+                spans=self._spans,
+                pattern=self._program.pattern,
+                stream=self._stream,
+                kept=self._kept,
+                copies=self._copies(),
+                marks=self._marks,
+                slots=self.bindings.plan(),
+                arrays=arrays,
+                found=found,
+            )
+        )
+        # What another thread changed meanwhile, C is not to take for as it was.
+        alike = made is not None and self._look_alike(arrays, found)
+        self.again = made if alike else None
+        return self.again is not before
+
+    def _are_those(self, arrays: Sequence[Any]) -> bool:
+        """Return whether those are one that were, after a look at what is read."""
+        which, ambient = self.node.which, self.node.ambient
+        if not which:
+            return True
+        reached = [each() for each in ambient.glance.latest]
+        return ambient.sameness.among(arrays, reached) == which
+
+    def _look_alike(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
+        alike, adapter = self._whereabouts.are_like, self._forest.adapter
+        return (
+            self.memo.whereabouts(arrays) is not None
+            and self._are_those(arrays)
+            and (not found or alike(found, adapter, self.node.ambient.layouts))
+        )
+
+    def noted(self) -> tuple[list[int], list[int]]:
+        """Return, once, when each replay in C began, and for how long it took."""
+        found = [] if self.again is None else self.again.noted()
+        self._played += len(found) // 2
+        return found[::2], found[1::2]
+
+    def _fits(self, lows: Sequence[Addr]) -> bool:
+        """Return whether the arguments may be at these other addresses."""
+        node = self.node
+        if any(lows[i] != address for i, address in node.fixed):
+            return False
+        return not node.watches_overlap or self._spans.are_apart(lows)
+
+    def _is_there(self, found: list[Any]) -> bool:
+        """Return whether the arrays that the function reads are as they were."""
+        if not found:
+            return True
+        node, adapter = self.node, self._forest.adapter
+        glance, marks = node.ambient.glance, adapter.marks(found)
+        if marks is not None and glance.renewals == self._renewals:
+            alike = self._whereabouts.are_like
+            return marks == self._marks and alike(found, adapter, node.ambient.layouts)
+        # They may be others: looked at once, and from then on by what marks them, or
+        # where nothing does, by which they are.
+        ambient = self._read(found)
+        if ambient is None:
+            return False
+        if ambient.lows is not self._seen or glance.renewals != self._renewals:
+            if [*ambient.lows] != [*self._ambient_lows]:
+                return False
+            self._seen, self._marks = ambient.lows, self._whereabouts.marks
+            self._renewals, self._changes = glance.renewals, -1
+        return True
+
+    def _order(self, given: Arrays, found: list[Any], stream: Stream) -> bool:
+        """Order the stream after all uses of what the node uses, if that can be."""
+        node, changes = self.node, CHANGES.latest
+        if changes == self._changes:
+            order(node.used[: node.used_arguments], given.storages, stream)
+            return True
+        kept, forest = self._kept, self._forest
+        if kept is not None and not kept.is_only(stream):
+            # Their lease ends as any, and the pages are claimed.
+            self.let_go()
+            forest.device.returns.drain_dropped()
+        ambient = self._read(found) if found else NONE
+        if ambient is None or ambient.sharing != node.ambient_sharing:
+            return False
+        if not self._is_free():
+            return False
+        prepare(node, given, ambient, stream)
+        self._changes = changes
+        return True
+
+    def _read(self, found: Sequence[Any]) -> Arrays | None:
+        adapter, layouts = self._forest.adapter, self.node.ambient.layouts
+        return self._whereabouts.look(found, adapter, layouts)
+
+    def _is_free(self) -> bool:
+        """Return whether no page that the replay clobbers is live for others."""
+        kept, live = self._kept, self._forest.device.pages.live & self.node.clobbers
+        if kept is None or not self._own:
+            return not live
+        return not live & ~self._own and kept.is_idle()
+
+    def _is_costly(self) -> bool:
+        """Return whether one that copies less out may fit."""
+        if self.node.ferries:
+            live = self._forest.device.pages.live
+            for rival in self.rivals:
+                if rival is self.node:
+                    break
+                if not rival.clobbers & live:
+                    return True
+        return False
+
+    def _aim(self, lows: Sequence[Addr], *, same: bool) -> None:
+        node, exec_ = self.node, self.node.exec
+        if not node.aimed or (same and exec_.aims == self._aims):
+            return
+        places = [*lows, *self._ambient_lows]
+        for i in node.aimed:
+            exec_.aim(i + 1, places[i])
+        self._aims = exec_.aims if same else -1
+
+    def _copies(self) -> Sequence[Callable[[], Any]]:
+        """Return what copies outputs out by the framework itself, if it can be so.
+
+        A step could not end such copies.
+        """
+        return () if self._forest.stepped else self._copiers
+
+    def _keep(self, stream: Stream) -> Kept:
+        forest, node = self._forest, self.node
+        storages = lease_outputs(forest, node, node.copied())
+        for storage in storages:
+            storage.writer = stream
+        kept = forest.adapter.keep(storages, self._program.made)
+        if storages or self._copies():
+            self._kept = kept
+            self.era += 1
+        if storages:
+            forest.kept[self] = None
+        return kept
+
+    def _flown(
+        self, escaped: Mapping[int, Storage], stream: Stream
+    ) -> list[Callable[[], Any]]:
+        """Copy outputs out; return what makes the arrays over the copies."""
+        forest, storages = self._forest, self.node.outputs.storages
+        copy_out(forest, self.node, escaped, stream)
+        for storage in escaped.values():
+            storage.writer = stream
+            forest.leases.begin_loose(storage)
+        make = forest.adapter.make
+        return [
+            partial(
+                make,
+                template,
+                escaped[k],
+                Addr(address + escaped[k].address - storages[k].address),
+            )
+            for k, template, address in self._program.flown
+        ]

@@ -1,0 +1,294 @@
+"""Encores in C: what one is told, and where there can be one.
+
+The interpreter takes longer to say that all is as it was than the device to begin. So
+where a framework lets C look at its arrays, and the driver lets C launch, an encore is
+put to C once, as a tuple. What does not fit there is played in Python, as ever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+from weakref import ref
+
+from sapwood.driver.streams import Stream
+from sapwood.errors import MisuseError
+from sapwood.memory.storage import CHANGES
+from sapwood.native import native_path
+from sapwood.tree.call.adapter import Marks
+from sapwood.tree.call.offsets import offset
+from sapwood.tree.call.output_cache import Kept
+from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.guards.steps_in_c import is_suited
+from sapwood.tree.node.node import Node
+from sapwood.tree.node.spans import Spans
+from sapwood.tree.replay.last_call import Memo
+
+__all__ = ["MISS", "SOURCE", "Again", "Parts", "Pattern", "in_c", "library", "maker"]
+
+SOURCE: Final = Path(__file__).parents[1] / "again.c"
+
+_REST: Final = 3
+"""Arguments behind the first that C knows how to pass."""
+
+MISS: Final = object()
+"""What C gives where a call does not fit, and nothing has been done."""
+
+_WANTS: Final = "requires_grad"
+
+
+class Pattern(NamedTuple):
+    """How a result is put together of ``made`` new arrays and what else there is.
+
+    ``picks`` are numbers of new arrays, then of ``constants``, of the call's arrays,
+    and of those that were read; None: the new arrays, as they are. The last ``bound``
+    values are bound. ``shape`` makes a nest of the others, None where there is one.
+    """
+
+    made: int
+    constants: tuple[Any, ...]
+    picks: Sequence[int] | None
+    bound: int
+    shape: Callable[[list[Any]], Any] | None
+
+
+class Owner(Protocol):
+    """An encore, as C knows it: in another ``era`` it keeps something else.
+
+    ``rivals`` are recordings for the same calls, among which those before it copy less.
+    """
+
+    era: int
+    rivals: Sequence[Node]
+
+
+class Parts(NamedTuple):
+    """What an encore is made of; ``arrays`` are those of a call that fits.
+
+    ``slots`` are which of the read arrays get which attribute, from which of the values
+    that are bound; None where others are bound, too. What is ``kept`` stays the
+    encore's alone, and ``copies`` make the other new arrays. The arrays that the call
+    ``found`` are those that were read.
+    """
+
+    encore: Owner
+    forest: Forest
+    node: Node
+    memo: Memo
+    spans: Spans
+    pattern: Pattern
+    stream: Callable[[], Stream | None]
+    kept: Kept | None
+    copies: Sequence[Callable[[], Any]]
+    marks: Marks | None
+    slots: Sequence[tuple[int, str, int]] | None
+    arrays: Sequence[Any]
+    found: Sequence[Any]
+
+
+class Again(NamedTuple):
+    """``play(args, kwargs)`` replays, or gives `MISS`; ``noted()`` tells what it did.
+
+    That is when each replay since the last time began, and for how long it took, in
+    turn, in nanoseconds.
+    """
+
+    play: Callable[[tuple[Any, ...], dict[str, Any]], Any]
+    noted: Callable[[], list[int]]
+
+
+def in_c(parts: Parts) -> Again | None:
+    """Return an encore in C, as things are now; None where there can be none."""
+    exchange, stream = parts.forest.adapter.exchange(), parts.stream()
+    if exchange is None or stream is None or not _is_plain(parts):
+        return None
+    make, lent = maker(), parts.node.exec.lend()
+    if make is None or lent is None:
+        return None
+    aimed = parts.node.aimed
+    words = [
+        tuple(lent.words.get(i + 1, ())) if i in aimed else ()
+        for i in range(len(parts.memo.lows))
+    ]
+    if any(i in aimed and not found for i, found in enumerate(words)):
+        return None
+    native = lent.native
+    nodes = tuple((each.node, each.params) for each in native.copies)
+    raw = parts.forest.device.driver.raw_stream(stream.handle)
+    numbers = (
+        *(exchange.table, exchange.ordinal, raw, native.launch, native.set_params),
+        *(native.context_of, native.exec_, native.context, nodes),
+        *(exchange.quick, exchange.inside, lent),
+    )
+    slots = _slots(parts)
+    if None in slots:
+        return None
+    conditions = _conditions(parts, words)
+    last = numbers, _WANTS, exchange.flags, _which(parts), _rivals(parts)
+    spec = (MISS, slots, *conditions, *_deeds(parts), *last)
+    made = make(spec, (*parts.arrays, *parts.found))
+    return None if made is None else Again(*made)
+
+
+def _is_plain(parts: Parts) -> bool:
+    """Return whether all that calls need is what C knows."""
+    memo, node = parts.memo, parts.node
+    return (
+        memo.flat
+        and all(memo.lows)
+        and parts.marks is not None
+        and parts.slots is not None
+        and not node.ambient.sameness.ids
+        and (parts.kept is not None or not parts.pattern.made)
+        and parts.forest.before_call is None
+        and all(i < node.argument_places for i in node.aimed)
+    )
+
+
+@functools.cache
+def library() -> ctypes.PyDLL | None:
+    """Return what is written in C, compiled now if it never was, or None."""
+    abi = getattr(sys, "abiflags", "")
+    if not is_suited(sys.implementation.name, abi, sys.maxsize):
+        return None
+    try:
+        return ctypes.PyDLL(str(native_path(SOURCE)))
+    except (MisuseError, OSError):
+        # No compiler, no folder, or an interpreter whose functions cannot be found.
+        return None
+
+
+@functools.cache
+def maker() -> Callable[[Any, Any], Any] | None:
+    """Return what makes encores of tuples, or None where there is no C."""
+    found = library()
+    if found is None:
+        return None
+    make: Any = found.sapwood_again
+    make.restype = ctypes.py_object
+    make.argtypes = (ctypes.py_object, ctypes.py_object)
+    return make  # type: ignore[no-any-return]
+
+
+def _conditions(
+    parts: Parts, words: Sequence[tuple[tuple[int, int], ...]]
+) -> tuple[Any, ...]:
+    """Return what must be as it was, as `enum place` in C has it from `ENCORE` on."""
+    node, forest, kept = parts.node, parts.forest, parts.kept
+    device, (addresses, wants) = forest.device, parts.marks or ((), ())
+    copied = node.copied()
+    stay = [mask for k, mask in enumerate(node.output_masks) if k not in copied]
+    own = functools.reduce(operator.or_, stay, 0)
+    held, uses = (kept.held, kept.uses) if kept else ((), ())
+    count: Callable[[int], int] = int
+    numbers: tuple[int, ...] = ()
+    others: tuple[int, ...] = ()
+    if kept:
+        count, numbers, others = kept.count, tuple(kept.numbers), tuple(kept.others)
+    return (
+        ref(parts.encore),
+        (parts.encore.era, parts.marks),
+        CHANGES,
+        node.ambient.glance,
+        (device.lock.acquire, device.lock.release, device.is_mine),
+        (device.returns.waiting, device.returns.drain_dropped),
+        forest,
+        parts.stream,
+        device.pages,
+        (node.clobbers & ~own if kept else node.clobbers, node.clobbers),
+        tuple(_given(parts, words)),
+        parts.spans.others() if node.watches_overlap else ((), ()),
+        node.ambient.glance.look,
+        (tuple(addresses), tuple(wants)),
+        # By number: one more reference to them would count.
+        (tuple(map(id, held)), tuple(uses)),
+        (count, numbers, others),
+    )
+
+
+def _slots(parts: Parts) -> tuple[int | None, ...]:
+    """Return where the slots lie that are read, in the order of `enum slot` in C."""
+    pages: Any = type(parts.forest.device.pages)
+    read: tuple[tuple[Any, tuple[str, ...]], ...] = (
+        (type(parts.encore), ("era", "_changes", "_marks", "_renewals", "_kept")),
+        (type(CHANGES), ("latest",)),
+        (pages, ("revoked",)),
+        (type(parts.node.ambient.glance), ("renewals",)),
+        (type(parts.forest), ("alone",)),
+        (pages, ("live", "uses")),
+    )
+    return tuple(offset(cls, name) for cls, names in read for name in names)
+
+
+def _given(
+    parts: Parts, words: Sequence[tuple[tuple[int, int], ...]]
+) -> list[tuple[Any, ...]]:
+    """Return what is to be known of each argument."""
+    memo, node = parts.memo, parts.node
+    fixed = {i for i, _ in node.fixed}
+    return [
+        (
+            memo.references[i],
+            memo.lows[i],
+            parts.spans.lengths[i],
+            i in fixed,
+            words[i],
+        )
+        for i in range(len(parts.arrays))
+    ]
+
+
+def _which(parts: Parts) -> tuple[Any, ...]:
+    """Return the references to what is reached, and which of them each argument is."""
+    which, ambient = parts.node.which, parts.node.ambient
+    if not which:
+        return ()
+    numbers, keys = ambient.sameness[:2]
+    count, latest = len(parts.arrays), ambient.glance.latest
+    # Of several, the last that is noted here is the first.
+    first = dict(zip(reversed(which[count:]), reversed(numbers), strict=True))
+    seen = *latest, *keys
+    return latest, seen, tuple(first.get(k, -1) for k in which[:count])
+
+
+def _rivals(parts: Parts) -> tuple[int, ...]:
+    """Return the pages that recordings overwrite which copy less out, one by one."""
+    if not parts.node.ferries:
+        return ()
+    before = itertools.takewhile(lambda n: n is not parts.node, parts.encore.rivals)
+    return tuple(rival.clobbers for rival in before)
+
+
+def _deeds(parts: Parts) -> tuple[Any, ...]:
+    """Return what makes the result, and what is bound."""
+    pattern, kept = parts.pattern, parts.kept
+    glance, first = parts.node.ambient.glance, _total(pattern) - pattern.bound
+    makers = [_maker(each) for each in (*(kept.makers if kept else ()), *parts.copies)]
+    picks: tuple[Any, ...] = ()
+    if pattern.picks is not None:
+        picks = pattern.constants, tuple(pattern.picks)
+    slots = tuple((k, name, first + number) for k, name, number in parts.slots or ())
+    expected: tuple[Any, ...] = ()
+    if pattern.bound and glance.latest:
+        pairs = [(place, first + number) for number, place in parts.node.expects or ()]
+        expected = glance.latest, *pairs
+    return tuple(makers), picks, (pattern.shape, pattern.bound), slots, expected
+
+
+def _total(pattern: Pattern) -> int:
+    return pattern.made if pattern.picks is None else len(pattern.picks)
+
+
+def _maker(make: Callable[[], Any]) -> tuple[Any, ...]:
+    """Return a function and its arguments, the first by number, or its own number."""
+    match make:
+        case functools.partial(func=function, args=(first, *rest)):
+            if len(rest) == _REST and not make.keywords:
+                return function, id(first), *rest
+    return (id(make),)

@@ -1,0 +1,195 @@
+"""Running a recording that fits: plan, perform, commit.
+
+Everything that may fail comes before the commit, which only assigns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from sapwood.driver.streams import Stream
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.signature import Arrays
+from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.node.copy_out import landed
+from sapwood.tree.node.leases import Lease
+from sapwood.tree.node.node import Node
+from sapwood.units import Addr
+
+_NONE: Final[Mapping[int, Storage]] = {}
+
+__all__ = [
+    "Done",
+    "copy_out",
+    "escapes",
+    "lease_outputs",
+    "order",
+    "prepare",
+    "replay",
+    "replay_in_place",
+]
+
+
+class Done(NamedTuple):
+    """What a replay gives: the result, the values to bind, and the new storages."""
+
+    result: Any
+    values: list[Any]
+    storages: Sequence[Storage]
+
+
+def replay(
+    forest: Forest,
+    node: Node,
+    given: Arrays,
+    ambient: Arrays,
+    carried: Sequence[Storage] = (),
+) -> Done:
+    """Replay a node on a call; ``carried`` are storages of the parts before it.
+
+    Raises `DriverError` or `OutOfMemory`, and then nothing of it counts as done.
+    """
+    device = forest.device
+    stream = device.stream()
+    lows = prepare(node, given, ambient, stream)
+    device.pages.claim(stream, node.clobbers)
+    escaped = escapes(forest, node, stream)
+    if node.made:
+        lows = [*lows, *(escaped[k].address for k in range(len(escaped)))]
+    launch(node, lows, stream)
+    copy_out(forest, node, escaped, stream)
+    return _commit(forest, node, given, ambient, stream, escaped, carried)
+
+
+def replay_in_place(
+    forest: Forest, node: Node, given: Arrays, ambient: Arrays, new: Sequence[Storage]
+) -> None:
+    """Launch a node on the very storages that it was captured with.
+
+    What is ``new`` and outlives it is leased from now on, at the same address.
+    """
+    stream = forest.device.stream()
+    lows = prepare(node, given, ambient, stream)
+    made = [storage.address for storage in new if not storage.captured]
+    forest.device.pages.claim(stream, node.clobbers)
+    launch(node, [*lows, *made], stream)
+    leases = forest.leases
+    leases.cross(new)
+    for storage, mask in zip(new, node.output_masks, strict=True):
+        storage.writer, storage.readers = stream, ()
+        if storage.captured:
+            lease = Lease(leases, node.range, mask)
+            storage.token, storage.captured = lease, False
+            leases.begin(lease, storage)
+        else:
+            leases.begin_loose(storage)
+    for i in node.revokes:
+        leases.donate(given.storages[i], node.label)
+
+
+def prepare(
+    node: Node, given: Arrays, ambient: Arrays, stream: Stream
+) -> Sequence[Addr]:
+    """Order a stream after the uses of what a node uses; return where that starts."""
+    storages: Sequence[Storage] = given.storages
+    lows: Sequence[Addr] = given.lows
+    if ambient.arrays:
+        storages, lows = [*storages, *ambient.storages], [*lows, *ambient.lows]
+    order(node.used, storages, stream)
+    return lows
+
+
+def order(
+    used: Sequence[tuple[int, bool]], storages: Sequence[Storage], stream: Stream
+) -> None:
+    """Order a stream after the uses of storages that it is to use, or write."""
+    for i, written in used:
+        storage = storages[i]
+        if storage.writer is stream and not (written and storage.readers):
+            continue  # it was this stream that used the bytes last
+        if not written and stream in storage.readers:
+            continue  # it is ordered after the last write
+        if written:
+            storage.order_write(stream)
+        else:
+            storage.order_read(stream)
+
+
+def launch(node: Node, lows: Sequence[Addr], stream: Stream) -> None:
+    """Run a node's ops on a stream that is prepared for it."""
+    for i in node.aimed:
+        node.exec.aim(i + 1, lows[i])
+    node.exec.launch(stream.handle)
+
+
+def copy_out(
+    forest: Forest, node: Node, escaped: Mapping[int, Storage], stream: Stream
+) -> None:
+    """Copy the outputs that escape to their storages, after the launch."""
+    copy = forest.device.driver.copy
+    for start, size, numbers in node.ferries:
+        first = numbers[0]
+        moved = escaped[first].address - node.outputs.storages[first].address
+        if size and not node.made:
+            copy(Addr(start + moved), start, size, stream.handle)
+
+
+def escapes(forest: Forest, node: Node, stream: Stream) -> Mapping[int, Storage]:
+    """Return the storages of outputs that are copied out, by their number."""
+    if not node.ferries:
+        return _NONE
+    found: dict[int, Storage] = {}
+    forest.busy.add(node)
+    try:
+        for ferry in node.ferries:
+            new = landed(forest.device, ferry, node.outputs.storages, stream)
+            found |= zip(ferry.storages, new, strict=True)
+        return found
+    finally:
+        forest.busy.discard(node)
+
+
+def _commit(
+    forest: Forest,
+    node: Node,
+    given: Arrays,
+    ambient: Arrays,
+    stream: Stream,
+    escaped: Mapping[int, Storage],
+    carried: Sequence[Storage],
+) -> Done:
+    leased = iter(lease_outputs(forest, node, escaped))
+    for storage in escaped.values():
+        forest.leases.begin_loose(storage)
+    storages = [escaped.get(k) or next(leased) for k in range(len(node.output_masks))]
+    for storage in storages:
+        storage.writer = stream
+    node.hits += 1
+    node.last_used = forest.tick()
+    forest.last = node
+    forest.ran_on(stream)
+    result, values = node.outputs.make(
+        forest.adapter, storages, given.arrays, ambient.arrays, carried
+    )
+    for i in node.revokes:
+        forest.leases.donate(given.storages[i], node.label)
+    return Done(result, values, storages)
+
+
+def lease_outputs(forest: Forest, node: Node, escaped: Container[int]) -> list[Storage]:
+    """Return new storages of those outputs of a node that have not ``escaped``.
+
+    They hold their pages.
+    """
+    leases, returns = forest.leases, forest.device.returns
+    storages: list[Storage] = []
+    masks = zip(node.outputs.storages, node.output_masks, strict=True)
+    for k, (new, mask) in enumerate(masks):
+        if k in escaped:
+            continue
+        lease = Lease(leases, node.range, mask)
+        storage = Storage(new.address, new.size, lease, returns)
+        leases.begin(lease, storage)
+        storages.append(storage)
+    return storages

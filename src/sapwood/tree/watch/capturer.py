@@ -1,0 +1,165 @@
+"""A framework that captures by itself: what is asked of it, and what it then tells."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import monotonic, sleep
+from typing import Any, Final, Protocol
+
+from sapwood.driver.api import Driver, GraphHandle
+from sapwood.driver.streams import Stream, outside
+from sapwood.errors import CaptureError, DriverError
+from sapwood.graphs.adopt import Owner
+from sapwood.graphs.recording import RANGE, Kind, RecordedOp, Recording, Touch
+from sapwood.memory.device import Device
+from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.signature import Place
+from sapwood.tree.node.node import Node
+from sapwood.tree.watch.session import Session
+from sapwood.tree.watch.watch import Capture
+from sapwood.units import Addr, Size, size_text
+
+__all__ = ["Adopting", "Captor", "forgotten", "lasting", "told_of"]
+
+_NOTHING: Final[Mapping[Addr, int]] = {}
+PATIENCE: Final = 0.5
+"""For how many seconds other threads may hold what the function has made."""
+
+_PAUSE: Final = 1e-3  # seconds
+
+
+class Captor(Protocol):
+    """A framework that captures by itself."""
+
+    def stream(self) -> Stream:
+        """Return the stream that captures are made on."""
+        ...
+
+    def rejoin(self) -> None:
+        """Have all work to come run after what captures have run on that stream.
+
+        What is captured has not; but the framework may have prepared something.
+        """
+
+    def refusal(self, result: Any) -> CaptureError | None:
+        """Return what would be wrong with the result of what this thread ran last."""
+        ...
+
+    def owner(self, range_: Range, room: Size, stream: Stream, *, warm: bool) -> Owner:
+        """Return a capture on ``stream`` that allocates from ``room`` of a range.
+
+        ``warm`` says that this thread has run before what is to be captured.
+        """
+        ...
+
+
+class Adopting(Capture):
+    """A capture that its ``owner`` makes: another one, where it is resumed."""
+
+    def __init__(
+        self, device: Device, captor: Captor, range_: Range, owner: Owner
+    ) -> None:
+        super().__init__(device, captor.stream(), range_, frozenset())
+        self.captor, self.owner = captor, owner
+
+    def pause(self) -> GraphHandle:
+        """End the capture, and return its graph."""
+        self.fork.join()
+        self._open = False
+        raw = self.owner.end()
+        self.fork.leave()
+        with outside(self.fork):
+            self.captor.rejoin()
+        return self.device.driver.adopt_graph(raw)
+
+    def _begin(self) -> None:
+        self.owner.begin()
+        self._open = True
+
+    def _abandon(self, failed: BaseException) -> None:
+        if not self._open:
+            return
+        self.owner.abandon()
+        try:
+            self.captor.rejoin()
+        except DriverError as error:
+            failed.add_note(f"no stream could wait for it: {error.name}")
+
+
+@contextmanager
+def forgotten(driver: Driver, graph: GraphHandle) -> Iterator[list[Node]]:
+    """Forget a graph that stays its owner's, when nodes were made of it, or none.
+
+    Yields the list that they belong into: they are closed where that fails.
+    """
+    nodes: list[Node] = []
+    try:
+        yield nodes
+    except BaseException:
+        driver.destroy_graph(graph)
+        raise
+    try:
+        driver.destroy_graph(graph)
+    except DriverError:
+        for node in nodes:
+            node.exec.close()
+        raise
+
+
+def lasting(lost: Callable[[], list[tuple[Addr, Size]]]) -> list[tuple[Addr, Size]]:
+    """Return what stays ``lost`` once garbage is collected, and others had some time.
+
+    Garbage may be in cycles, or be what another thread is about to let go of:
+    autograd's tell that they are done before they do.
+    """
+    found, deadline = lost(), monotonic() + PATIENCE
+    while found and monotonic() < deadline:
+        gc.collect()
+        sleep(_PAUSE)  # a collection leaves no other thread its turn
+        found = lost()
+    return found
+
+
+def told_of(
+    session: Session,
+    places: Sequence[Place],
+    stages: Mapping[int, Storage],
+    range_: Range,
+    first: int = 0,
+    crossing: Mapping[Addr, int] = _NOTHING,
+) -> Recording:
+    """Return what the session was told, as a recording whose ops have only names.
+
+    Those are the ops from the ``first`` on. What it was not told of may write all
+    places. ``crossing`` are places, by where they begin, of which the function has
+    arrays over storages of its own. Raises `CaptureError` for a storage that is neither
+    in the range nor in a place.
+    """
+    symbols: dict[int, int] = {}
+    for i, place in enumerate(places):
+        symbols.setdefault(id(stages.get(i, place.storage)), i + 1)
+    touches: list[Touch] = []
+    if session.untold:
+        sizes = [Size(place.hi - place.lo) for place in places]
+        touches += [Touch(i + 1, 0, size, True) for i, size in enumerate(sizes) if size]
+    for storage, use in session.used.items():
+        inside = range_.holds(storage.address)
+        symbol = symbols.get(id(storage), RANGE if inside else None)
+        if symbol is None and storage.address in crossing:
+            symbol = crossing[storage.address] + 1
+        if symbol is None and storage.size:
+            raise CaptureError(
+                f"an array of {size_text(storage.size)} is used that is neither an "
+                "argument nor reachable from what the function's code names",
+                where=use.where,
+                remedy="Pass it as an argument, or keep it in a variable, attribute or "
+                "container that the function itself names",
+            )
+        if symbol:
+            touches.append(Touch(symbol, 0, storage.size, use.writes))
+    ops = session.ops[first:]
+    named = tuple(RecordedOp(Kind.KERNEL, b"", name=name) for name, _ in ops)
+    return Recording(named, (), (), tuple(touches))

@@ -1,0 +1,301 @@
+"""What is watched while a user's function runs as a warm-up or is captured.
+
+The framework's integration tells the current session of everything that a recording
+could not repeat; the session knows whether that is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+
+from sapwood.errors import CaptureError
+from sapwood.memory.storage import Storage
+from sapwood.surroundings import follow
+from sapwood.units import Addr, Size
+
+__all__ = [
+    "Broken",
+    "LivePart",
+    "Midway",
+    "Raised",
+    "Session",
+    "Unready",
+    "Use",
+    "current",
+    "entered",
+    "helped",
+    "is_users",
+    "raising_line",
+    "served",
+    "user_line",
+]
+
+_PACKAGES = ("cupy", "cupy_backends", "cupyx", "numpy", "torch", "triton")
+_FRAMEWORKS = tuple(f"-packages/{name}/" for name in _PACKAGES)
+_CONTEXTS = contextlib.__file__
+_COMPILED = tuple(f"{name}/" for name in _PACKAGES)
+_ROOM = f"{Path(__file__).parents[2]}/"
+_session: ContextVar[Session | None] = ContextVar("sapwood_session", default=None)
+follow(_session)
+
+
+class LivePart(Protocol):
+    """A function that runs live, between two recorded parts of another."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def held(self) -> Callable[[], Callable[..., Any] | None]:
+        """Return a weak reference to the function, and to what it is a method of."""
+        ...
+
+
+Broken: TypeAlias = tuple[int, str, str, str]
+"""A live part that ran: after how many ops, its name, and its arguments and result."""
+
+Between: TypeAlias = Callable[[LivePart, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class Unready(CaptureError):
+    """A function cannot be captured before another warm-up; nothing of it has run.
+
+    Where the call has ``moved``, to be another one than it was taken for, a warm-up
+    of it would not be that one's.
+    """
+
+    def __init__(
+        self, what: str, *, where: str | None = None, moved: bool = False
+    ) -> None:
+        super().__init__(what, where=where, remedy="Call it again, outside of captures")
+        self.moved = moved
+
+    def anew(self) -> Unready:
+        """Return the same error without a traceback."""
+        return Unready(self.what, where=self.where, moved=self.moved)
+
+
+class Midway(CaptureError):
+    """A call cannot go on as recorded when parts of it have run, nor begin anew."""
+
+    def anew(self) -> Midway:
+        """Return the same error without a traceback."""
+        return Midway(self.what, where=self.where, remedy=self.remedy)
+
+
+class Raised(CaptureError):
+    """A function raised where it was captured; maybe because it was."""
+
+    def anew(self) -> Raised:
+        """Return the same error without a traceback."""
+        return Raised(self.what, where=self.where, remedy=self.remedy)
+
+
+class Use(NamedTuple):
+    """How ops use a storage, and the line that the first of them came from."""
+
+    writes: bool
+    where: str | None
+
+
+def _nothing(_: object) -> bool:
+    return False
+
+
+class Session:
+    """One warm-up or capture in progress, on this thread.
+
+    ``tolerant`` sessions note what cannot be recorded, in ``unrecordable``, and let
+    the function go on eagerly; others raise `CaptureError` there and then. ``between``
+    runs live parts, where the session has any; ``breaks`` says, for each, after how
+    many ops which one ran, on what and with what result. ``lines`` are those of the
+    ops that were given to the device, ``spans`` the bytes of those that were not.
+    Where the framework says so itself, ``used`` are the storages that ops use, ``made``
+    those of a warm-up that were first seen as what an op gives; ``room`` is how many
+    bytes a capture is likely to need for what was allocated; ``code`` is what a
+    compiler has made of parts of the function, behind what tells it apart. If it
+    ``prepares`` what later calls find ready, a warm-up shows nothing of those.
+    ``untold`` counts what was captured and is no op's: it may use, and write, whatever
+    can be reached. ``constants`` are what the ops of a capture read of the host;
+    ``holds`` says of a value whether it is guarded.
+    ``asks`` says that somebody asked whether a capture is on, who may do other work in
+    one. A session that ``rehearses``, as warm-ups do, finds nothing unrecordable from
+    then on: only a capture does. ``as_captured`` is the answer, where none is on.
+    """
+
+    def __init__(
+        self,
+        *,
+        tolerant: bool,
+        rehearses: bool = False,
+        as_captured: bool = False,
+        holds: Callable[[object], bool] = _nothing,
+    ) -> None:
+        self.tolerant, self.rehearses = tolerant, rehearses
+        self.as_captured, self.asks = as_captured, False
+        self.unrecordable: CaptureError | None = None
+        self.ops: list[tuple[str, bytes]] = []
+        self.lines: list[str | None] = []
+        self.spans: list[tuple[Addr, Addr]] = []
+        self.used: dict[Storage, Use] = {}
+        self.made: set[Storage] = set()
+        self.room = Size(0)
+        self.code: list[tuple[str, object]] = []
+        self.constants: list[object] = []
+        self.holds = holds
+        self.prepares = False
+        self.untold = 0
+        self._where: list[str | None] = []
+        self.breaks: list[Broken] = []
+        self.between: Between | None = None
+
+    def op(self, name: str, constants: bytes) -> None:
+        """Note one op that the function gave to the device, addresses left out."""
+        self.lines.append(self._note(name, constants))
+
+    def needless(self, name: str, constants: bytes, span: tuple[Addr, Addr]) -> None:
+        """Note one op that was not given, because it writes what is there already.
+
+        At other addresses it would be: it is told from others, and uses its ``span``.
+        """
+        self._note(name, constants)
+        self.spans.append(span)
+
+    def _note(self, name: str, constants: bytes) -> str | None:
+        line = user_line()
+        self.ops.append((name, constants))
+        self._where.append(line)
+        return line
+
+    def uses(self, storage: Storage, *, writes: bool) -> None:
+        """Note that the latest op uses a storage."""
+        known = self.used.get(storage)
+        if known is None:
+            self.used[storage] = Use(writes, self._where[-1] if self._where else None)
+            self.spans.append((storage.address, Addr(storage.address + storage.size)))
+        elif writes and not known.writes:
+            self.used[storage] = Use(writes, known.where)
+
+    def go_on(self) -> None:
+        """Forget what ops have used so far: what comes is captured by itself."""
+        self.used, self.spans, self.untold = {}, [], 0
+
+    def where(self, op: int) -> str | None:
+        """Return the line that an op was noted at."""
+        return self._where[op]
+
+    def digests(self) -> tuple[bytes, ...]:
+        """Return what tells ops apart, the same in every process."""
+        return tuple(
+            hashlib.sha256(f"{name}\0".encode() + constants).digest()
+            for name, constants in self.ops
+        )
+
+    def broken(self, part: LivePart, passed: str, returned: str) -> None:
+        """Note that a live part ran, on what and with what result, as text."""
+        self.breaks.append((len(self.ops), part.name, passed, returned))
+
+    def live(
+        self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a live part, which the function has come to."""
+        if self.between is not None:
+            return self.between(part, args, kwargs)
+        self.refuse(
+            f"the live part {part.name} is called, and was not in the call before with "
+            "the same arguments",
+            "Let that depend on an argument, or on a value that the function names",
+        )
+        return None
+
+    def unready(self, what: str) -> NoReturn:
+        """Say that a capture would hold more than the function does each time."""
+        error = Unready(what, where=user_line())
+        self.unrecordable = self.unrecordable or error
+        raise error.anew()
+
+    def asked(self) -> None:
+        """Note that somebody asked whether a capture is on."""
+        self.asks = True
+
+    def refuse(self, what: str, remedy: str, where: str | None = None) -> None:
+        """Say that the function does something that no replay could repeat.
+
+        It does so at ``where``, or else where it is just now.
+        """
+        if self.asks and self.rehearses:
+            return
+        where = where or user_line()
+        if self.unrecordable is None:
+            self.unrecordable = CaptureError(what, where=where, remedy=remedy)
+        if not self.tolerant:
+            # Not that one: an error that its own frames name outlives its handlers.
+            raise CaptureError(what, where=where, remedy=remedy)
+
+
+current: Callable[[], Session | None] = _session.get
+"""Returns the session that this thread or task is in."""
+
+
+helped: list[Callable[[], Session | None]] = []
+"""Each returns the session that this thread works for without being in it, if any:
+frameworks have threads of their own."""
+
+
+def served() -> Session | None:
+    """Return the session that this thread works for, be it another thread's."""
+    found = (ask() for ask in helped)
+    return current() or next((each for each in found if each is not None), None)
+
+
+class entered:
+    """``with entered(session):`` makes a session (or None) current."""
+
+    def __init__(self, session: Session | None) -> None:
+        self.session = session
+
+    def __enter__(self) -> Session | None:
+        self.token = _session.set(self.session)
+        return self.session
+
+    def __exit__(self, *_: object) -> None:
+        _session.reset(self.token)
+
+
+def user_line() -> str | None:
+    """Return ``file:line`` of the innermost frame that is the user's own code."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - made for this
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
+
+
+def raising_line(error: BaseException) -> str | None:
+    """Return ``file:line`` where the user's own code was when it raised an error."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        if is_users(trace.tb_frame.f_code.co_filename):
+            found = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+@lru_cache(maxsize=4096)
+def is_users(file: str) -> bool:
+    """Return whether a file is the user's own code, and no framework's."""
+    if file.startswith((_ROOM, "<", *_COMPILED)) or file == _CONTEXTS:
+        return False
+    return not any(package in file for package in _FRAMEWORKS)

@@ -1,0 +1,366 @@
+"""Running a user's function while it is watched: as a warm-up, or captured.
+
+Either way its Python runs exactly once, to its end or to its exception. A capture
+that ends with an exception is kept up to there: that is what eager code would have
+done to memory.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NoReturn
+
+from sapwood.driver.api import GraphHandle
+from sapwood.driver.streams import Fork, Stream, outside
+from sapwood.errors import CaptureError, DriverError, InternalError
+from sapwood.memory.blocks import ALIGNMENT
+from sapwood.memory.device import Device, routed
+from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.watch.placement import Made
+from sapwood.tree.watch.session import (
+    Session,
+    current,
+    entered,
+    raising_line,
+    user_line,
+)
+from sapwood.tree.watch.warm import Warm
+from sapwood.units import Size, align_up
+
+__all__ = [
+    "Allocations",
+    "Capture",
+    "Captured",
+    "Caught",
+    "Watched",
+    "unrepeated",
+    "warm_up",
+]
+
+Function = Callable[..., Any]
+
+SCATTERED: Final = 4
+"""Fragmentation, estimated: a capture spreads over so many bytes for each alive."""
+
+_PLAIN: Final = {bool, bytes, complex, float, int, str, type(None)}
+
+
+class Caught:
+    """An exception on its way, until it is raised again.
+
+    Its traceback keeps alive what the frames in it name: if one of them named it, that
+    would be for ever. They name this, which lets go of it.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self.error: BaseException | None = error
+        # What an array holds cannot be told while anything is captured.
+        plain = all(type(each) in _PLAIN for each in error.args)
+        self.text = repr(error) if plain else type(error).__name__
+        self.where = raising_line(error)
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether it is an error, and not what ends the program or a task."""
+        return isinstance(self.error, Exception)
+
+    def taken(self) -> BaseException | None:
+        """Return the exception, for the first who asks."""
+        error, self.error = self.error, None
+        return error
+
+    def reraise(self) -> NoReturn:
+        """Raise the exception, for the first who asks."""
+        error = self.taken()
+        try:
+            if error is None:
+                raise InternalError(f"{self.text} is raised once")
+            raise error
+        finally:
+            del error
+
+
+@contextmanager
+def unrepeated(error: CaptureError | Caught | Warm | None) -> Iterator[None]:
+    """Raise ``error``, if there was one before a driver's: nothing is to run again.
+
+    What an ordinary exception had come to has no trace; written values have.
+    """
+    try:
+        yield
+    except DriverError:
+        if isinstance(error, CaptureError):
+            raise error.anew() from None
+        if isinstance(error, Caught) and not error.is_ordinary:
+            error.reraise()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a function did: its result or its exception, and what it allocated.
+
+    After a warm-up, ``storages`` are those that outlived it and ``stays`` their
+    places in the order of allocation.
+    """
+
+    result: Any
+    error: Caught | None
+    session: Session | None
+    storages: tuple[Storage, ...]
+    stays: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Captured(Watched):
+    """The same, with the graph that was captured instead of run.
+
+    ``made`` are its allocations, in order.
+    """
+
+    session: Session
+    graph: GraphHandle
+    made: tuple[Made, ...]
+
+
+class Allocations:
+    """The allocations of a watched function, in order, held weakly."""
+
+    def __init__(self) -> None:
+        self._made: list[weakref.ref[Storage]] = []
+        self._all = self._alive = self._most = 0
+
+    def add(self, storage: Storage) -> Storage:
+        """Note an allocation, and return it."""
+        size = align_up(max(storage.size, 1), ALIGNMENT)
+        self._made.append(weakref.ref(storage, partial(self._gone, size)))
+        self._all += size
+        self._alive += size
+        self._most = max(self._most, self._alive)
+        return storage
+
+    def _gone(self, size: int, _: object) -> None:
+        self._alive -= size
+
+    def room(self) -> Size:
+        """Return how much they need, if they are made again: a guess, on the safe side.
+
+        They lie scattered where those between them have gone, but not without end.
+        """
+        return Size(min(self._all, SCATTERED * self._most))
+
+    def count(self) -> int:
+        """Return how many there were."""
+        return len(self._made)
+
+    def alive(self) -> dict[int, Storage]:
+        """Return those that somebody holds, by their place in the order."""
+        found = {i: made() for i, made in enumerate(self._made)}
+        return {i: storage for i, storage in found.items() if storage is not None}
+
+
+class _HeapRoute:
+    def __init__(self, device: Device, allocations: Allocations) -> None:
+        self.device, self.allocations = device, allocations
+
+    def allocate(self, size: Size, stream: Stream) -> Storage:
+        return self.allocations.add(self.device.allocate_on_heap(size, stream))
+
+
+class _RangeRoute:
+    def __init__(
+        self,
+        device: Device,
+        range_: Range,
+        allocations: Allocations,
+        stays: frozenset[int],
+    ) -> None:
+        self.device, self.range = device, range_
+        self.allocations, self.stays = allocations, stays
+        self.outside: Callable[[], ExitStack] | None = None
+        self.held: list[Storage] = []
+        self.made: list[Made] = []
+
+    def allocate(self, size: Size, stream: Stream) -> Storage:
+        stays = self.allocations.count() in self.stays
+        if stays and self.outside is not None:
+            with self.outside():
+                storage = self.device.allocate_on_heap(size, self.device.stream())
+            # Whether it stays is a guess, and the ops that use it are there already.
+            self.held.append(storage)
+            return self.allocations.add(storage)
+        line = user_line()
+        self.device.returns.drain()
+        storage = self.range.allocate(
+            size, stream, self.device.returns, stays=stays, line=line
+        )
+        session = current()
+        if session is not None:
+            self.made.append(Made(len(session.lines), storage.address, size))
+        return self.allocations.add(storage)
+
+
+def warm_up(
+    fn: Function,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    device: Device,
+    session: Session | None,
+    allocations: Allocations | None = None,
+) -> Watched:
+    """Run a function eagerly and watch what it allocates; its exceptions pass.
+
+    Without a session it may do what no recording could repeat. ``allocations`` are
+    filled meanwhile.
+    """
+    allocations = Allocations() if allocations is None else allocations
+    with (
+        routed(_HeapRoute(device, allocations)),
+        entered(session),
+        device.framework.watched(device.allocate),
+    ):
+        result = fn(*args, **kwargs)
+    if session is not None:
+        session.room = Size(session.room + allocations.room())
+    alive = allocations.alive()
+    return Watched(result, None, session, tuple(alive.values()), frozenset(alive))
+
+
+class Capture:
+    """The capture of one function; what runs live interrupts it.
+
+    ``allocations`` are those of the function, in order. Those that are expected to
+    stay are on the heap if it ``escapes``. ``written`` is said of the first change
+    that could not be put back when the capture failed.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        stream: Stream,
+        range_: Range,
+        stays: frozenset[int],
+        *,
+        escapes: bool = False,
+    ) -> None:
+        self.device, self.stream = device, stream
+        self.allocations = Allocations()
+        self.route = _RangeRoute(device, range_, self.allocations, stays)
+        self.route.outside = self.live if escapes else None
+        self.fork = Fork(stream)
+        self._around = stream
+        self.failed: Caught | None = None
+        self.written: CaptureError | None = None
+        self._open = False
+
+    def run(
+        self,
+        fn: Function,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        session: Session,
+    ) -> Captured:
+        """Run a function, captured; its graph is what was captured last.
+
+        Raises `DriverError` where the capture itself failed. The caller destroys the
+        graph.
+        """
+        result, error = None, None
+        self._around = self.device.stream()
+        self._begin()
+        try:
+            with self.fork, self.stream, routed(self.route):
+                try:
+                    with (
+                        entered(session),
+                        self.device.framework.watched(self.device.allocate),
+                    ):
+                        result = fn(*args, **kwargs)
+                except DriverError:
+                    raise
+                except BaseException as raised:  # noqa: BLE001 - raised after a launch
+                    error = Caught(raised)
+                self._check()
+                graph = self._ended(session)
+        except BaseException as failed:
+            self.failed = None
+            self.fork.leave()  # as what enters it may have been interrupted
+            self._abandon(failed)
+            raise
+        made = tuple(self.route.made)
+        return Captured(result, error, session, (), frozenset(), graph, made)
+
+    def _check(self) -> None:
+        if self.failed is not None:
+            # Whatever the function made of it: it is captured no more.
+            self.failed.reraise()
+
+    def _ended(self, session: Session) -> GraphHandle:
+        """End the capture; what the function may not do can have invalidated it."""
+        try:
+            return self.pause()
+        except DriverError:
+            if session.unrecordable is not None:
+                raise session.unrecordable.anew() from None
+            raise
+
+    def pause(self) -> GraphHandle:
+        """End the capture so far, and return its graph."""
+        self.fork.join()
+        graph = self.device.driver.end_capture(self.stream.handle)
+        self._open = False
+        self.fork.leave()
+        return graph
+
+    def survivors(self, first: int) -> list[Storage]:
+        """Return those of the allocations from the ``first`` on that outlive it."""
+        alive = [s for i, s in self.allocations.alive().items() if i >= first]
+        self.route.held.clear()
+        return alive
+
+    def live(self, graph: GraphHandle | None = None) -> ExitStack:
+        """Return a context in which nothing is captured, nor anybody watched.
+
+        Work goes to the stream that was current before the capture. A ``graph`` that
+        was captured so far is destroyed where this raises.
+        """
+        around = entered(None), routed(None), outside(self.fork), self._around
+        with ExitStack() as context:
+            try:
+                for each in around:
+                    context.enter_context(each)
+            except BaseException:
+                if graph is not None:
+                    self.device.driver.destroy_graph(graph)
+                raise
+            return context.pop_all()
+
+    def resume(self, range_: Range) -> None:
+        """Capture on, into another range."""
+        with outside(self.fork):
+            self._begin()
+        self.route.range = range_
+        self.fork.again()
+
+    def _begin(self) -> None:
+        self.device.framework.prime()
+        self.device.driver.begin_capture(self.stream.handle)
+        self._open = True
+
+    def _abandon(self, failed: BaseException) -> None:
+        """End a capture that nobody wants, so that the stream can be used again."""
+        if not self._open:
+            return
+        driver = self.device.driver
+        try:
+            graph = driver.end_capture(self.stream.handle)
+        except DriverError as error:
+            # An invalidated capture reports that at its end: it is over all the same.
+            failed.add_note(f"the capture ended with {error.name}")
+        else:
+            driver.destroy_graph(graph)
