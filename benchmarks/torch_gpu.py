@@ -134,7 +134,7 @@ def replayed(row: Row) -> tuple[Figures, Figures, dict[str, int]]:
 
 def recorded_in(graphed: Any) -> dict[str, int]:
     """Return how many arrays the most used recording pins, and its operations."""
-    nodes = graphed.runner().families.nodes
+    nodes = graphed.runner().cache.nodes
     node = max(nodes, key=lambda each: each.hits, default=None)
     if node is None:
         return {"pinned": 0, "operations": 0}

@@ -114,23 +114,23 @@ CHANGES = {
         "its arrays are reached by other names",
     ),
     "a slot of a plain value": (
-        lambda t: _way(t, "bonds", 0, lambda s: [*s[:-1], [s[-1][0], "rate"]]),
+        lambda t: _way(t, "bindings", 0, lambda s: [*s[:-1], [s[-1][0], "rate"]]),
         "is not there to be bound",
     ),
     "a slot that cannot be bound": (
-        lambda t: _way(t, "bonds", 0, lambda _: [["type", 0]]),
+        lambda t: _way(t, "bindings", 0, lambda _: [["type", 0]]),
         "is not there to be bound",
     ),
     "a slot of nothing": (
-        lambda t: _way(t, "bonds", 0, lambda _: [["cells", 99]]),
+        lambda t: _way(t, "bindings", 0, lambda _: [["cells", 99]]),
         "is not there to be bound",
     ),
     "a slot by no number": (
-        lambda t: _way(t, "bonds", 0, lambda _: [["cells", "h"]]),
+        lambda t: _way(t, "bindings", 0, lambda _: [["cells", "h"]]),
         "is not there to be bound",
     ),
     "a slot of an argument's": (
-        lambda t: _way(t, "bonds", 0, lambda _: [["attributes", "h"]], start="x"),
+        lambda t: _way(t, "bindings", 0, lambda _: [["attributes", "h"]], start="x"),
         "is not there to be bound",
     ),
     "other sharing": (

@@ -13,7 +13,7 @@ import pytest
 import sapwood as sw
 from sapwood.graphs.recording import Kind
 from sapwood.graphs.sections import join, split
-from sapwood.integrations.numpy.adapter import NumpyAdapter
+from sapwood.integrations.numpy.integration import NumpyIntegration
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_why_a_recording_is_not_taken_up_is_told(rt, path, monkeypatch):
         raise ValueError(f"{name} is refused on purpose")
 
     with monkeypatch.context() as patch:
-        patch.setattr(NumpyAdapter, "check_op", refuse)
+        patch.setattr(NumpyIntegration, "check_op", refuse)
         for _ in range(40):
             with pytest.raises(sw.MisuseError, match=r"not taken up: op 0: .* purpose"):
                 g(x)
@@ -185,7 +185,7 @@ def test_recordings_for_values_that_are_no_more_are_left_out(rt, path):
     _times(f, one)
     sw.save(f, path)
     g = rt.load(path)
-    assert len(g.parcel.recordings) == 1
+    assert len(g.bundle.recordings) == 1
     assert _host(g(one)) == [3.0, 3.0]
 
 

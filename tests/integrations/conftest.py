@@ -35,16 +35,16 @@ def returns():
 @pytest.fixture
 def adapter_of(torch, returns):
     """Return what makes an adapter of the tensors of one kind of device."""
-    from sapwood.integrations.torch.adapter import TorchAdapter
+    from sapwood.integrations.torch.integration import TorchIntegration
 
     def make(kind):
-        return TorchAdapter(SimpleNamespace(returns=returns), torch.device(kind))
+        return TorchIntegration(SimpleNamespace(returns=returns), torch.device(kind))
 
     return make
 
 
 @pytest.fixture
-def adapter(adapter_of):
+def integration(adapter_of):
     """Return an adapter of CPU tensors."""
     return adapter_of("cpu")
 
@@ -215,7 +215,7 @@ def watched(adapter_of, torch, monkeypatch):
 
     Who asks whether a capture is on is told what a capture would tell.
     """
-    from sapwood.integrations.torch import modes, openings  # noqa: F401 - as runtimes
+    from sapwood.integrations.torch import accessors, modes  # noqa: F401 - as runtimes
     from tests.integrations.models.worlds import Stopped, Watched
 
     def capturing(*_):

@@ -132,7 +132,7 @@ def test_every_address_is_accounted_for(keeping):
         known += [x, state]
         rig.recorded.reset()
         f(x, state, x[1:])
-        reserved += [range_.base for range_ in rt._forest.ranges()]
+        reserved += [range_.base for range_ in rt._recordings.ranges()]
         calls = rig.recorded.calls
         reserved += [args[0] for call, args in calls if call == "unreserve"]
         known.append(holder["h"])

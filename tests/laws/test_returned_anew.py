@@ -23,7 +23,7 @@ def shown(x):
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("live", [False, True])
 def test_what_is_made_inside(rt, kind, nested, live):
-    """Whatever earlier callers do to theirs, in encores, too."""
+    """Whatever earlier callers do to theirs, in fast replays, too."""
     make, change = MAKERS[kind]
 
     def fn(x):
@@ -90,7 +90,7 @@ def test_what_was_passed(rt, kind):
 
 
 def test_what_cannot_be_changed_is_shared(rt):
-    """A frozenset stays the one that it is, and encores are played."""
+    """A frozenset stays the one that it is, and fast replays are played."""
     f, x = rt.graph(lambda x: (x * 2, frozenset("a"))), rt.array([1.0, 2.0])
     results = [f(x)[1] for _ in range(20)]
     assert len({*map(id, results[1:])}) == 1

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.tree.record.taking import Order
+from sapwood.tree.record.taking import RecordRequest
 from tests.support.rig import Rig
 from tests.support.tree_mutants import WHICH_MUTANTS
 
@@ -378,7 +378,7 @@ def test_a_slot_that_another_thread_binds_meanwhile(rt, monkeypatch):
     state, x = State(rt.array(np.ones(3))), rt.array(np.arange(3.0))
     f = rt.graph(lambda x: x * 2 if state.a is x else x * 3)
     f(x)
-    apart, check = state.a, Order.check_same
+    apart, check = state.a, RecordRequest.check_same
 
     def binds(order, now):
         if state.a is apart and not bound:
@@ -388,7 +388,7 @@ def test_a_slot_that_another_thread_binds_meanwhile(rt, monkeypatch):
         check(order, now)
 
     bound = []
-    monkeypatch.setattr(Order, "check_same", binds)
+    monkeypatch.setattr(RecordRequest, "check_same", binds)
     assert np.asarray(f(x)).tolist() == [0, 2, 4]
     assert bound
     for a, factor in [(apart, 3), (x, 2)] * 4:

@@ -24,7 +24,7 @@ from tests.support.seeded import steps_under, steps_until_caught
 from tests.support.store import Puts
 from tests.support.store_mutants import STORE_MUTANTS
 from tests.support.tree import Calls
-from tests.support.tree_mutants import ENCORE_MUTANTS, TREE_MUTANTS, Mutant
+from tests.support.tree_mutants import FAST_REPLAY_MUTANTS, TREE_MUTANTS, Mutant
 
 pytestmark = pytest.mark.deep
 
@@ -84,7 +84,7 @@ ROOMS = {
     "caching": Room(
         CACHING_MUTANTS, _caching, _alike(partial(_caching, examples=40)), (1, 2, 3)
     ),
-    "encore": Room(ENCORE_MUTANTS, repeats.steps_until_wrong, ON_ALL_DEVICES),
+    "fast_replay": Room(FAST_REPLAY_MUTANTS, repeats.steps_until_wrong, ON_ALL_DEVICES),
     "file": Room(FILE_MUTANTS, checks_until_caught, _alike(checks_until_caught)),
     "fold": Room(
         FOLD_MUTANTS, folded.steps_until_wrong, _alike(folded.steps_until_wrong)

@@ -23,7 +23,7 @@ from tests.support.rig import IN_C, Rig
 
 WAYS = ("C", "Python")
 MANY = 40
-"""Calls after which encores are played in C."""
+"""Calls after which fast replays are played in C."""
 
 
 @pytest.fixture(params=WAYS)
@@ -52,7 +52,7 @@ def numbers(rig):
 
 
 def settled(f, *args):
-    """Call till encores are played in C, and return the function."""
+    """Call till fast replays are played in C, and return the function."""
     for _ in range(MANY):
         f(*args)
     return f
@@ -66,16 +66,16 @@ def test_most_calls_are_replays_in_c(rig):
     """Whichever way the class is called."""
     x = numbers(rig)
     f = settled(rig.runtime.graph(lambda x: x + 1.0), x)
-    before, agains = rig.lending.launches, f.runner().encores.agains
-    references = sys.getrefcount(agains)
-    replays, (node,) = f.stats().replays, f.runner().families.nodes
+    before, players = rig.lending.launches, f.runner().fast_replays.players
+    references = sys.getrefcount(players)
+    replays, (node,) = f.stats().replays, f.runner().cache.nodes
     hits, timed = node.hits, node.timed
     for _ in range(MANY):
         assert told(f(x)) == [1.0, 2.0, 3.0, 4.0]
     assert rig.lending.launches == before + MANY
     assert f.stats().replays == replays + MANY
     assert (node.hits, node.timed) == (hits + MANY, timed + MANY)
-    assert sys.getrefcount(agains) == references
+    assert sys.getrefcount(players) == references
 
 
 def test_keywords_and_wrong_calls(rig):
@@ -142,7 +142,7 @@ def test_other_runtimes_are_asked_for(rig):
 
 
 def test_a_runtime_that_is_closed_is_told_of(rig):
-    """No encore outlives it."""
+    """No fast replay outlives it."""
     x = numbers(rig)
     f = settled(rig.runtime.graph(lambda x: x + 1.0), x)
     rig.runtime.close()
@@ -232,7 +232,7 @@ def test_nothing_grows(rig):
     """Neither references nor memory, whether a call fits or not."""
     x = numbers(rig)
     f = settled(rig.runtime.graph(lambda x, by=1.0: x * by), x)
-    watched = (x, f, f._runtime, rig.runtime, f.runner().encores)
+    watched = (x, f, f._runtime, rig.runtime, f.runner().fast_replays)
 
     def counts():
         rig.runtime.synchronize()
@@ -279,15 +279,15 @@ def test_recordings_that_go_while_others_call(rig):
     threads = [threading.Thread(target=call, args=(k,)) for k in range(3)]
     for each in threads:
         each.start()
-    forest = rig.runtime._forest
+    recordings = rig.runtime._recordings
     try:
         wait_until(lambda: rig.lending.launches or wrong)
         for _ in range(40):
             over.wait(0.02)
-            with forest.device.lock:
-                for node in [*forest.nodes]:
+            with recordings.device.lock:
+                for node in [*recordings.nodes]:
                     if not node.running:
-                        forest.fell(node, "for this test")
+                        recordings.fell(node, "for this test")
     finally:
         over.set()
         for each in threads:

@@ -177,7 +177,7 @@ AGAIN_MUTANTS: Final = (
         "return 1;",
     ),
 )
-"""What calls of encores in C must catch, under a seed at least."""
+"""What calls of fast replays in C must catch, under a seed at least."""
 
 C_MUTANTS: Final = (
     CMutant(

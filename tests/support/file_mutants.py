@@ -10,7 +10,7 @@ from typing import Final
 from sapwood.graphs import sections
 from sapwood.graphs.relocate import resolve
 from sapwood.tree.format import codec
-from sapwood.tree.format.bundle import Parcel
+from sapwood.tree.format.bundle import Bundle
 from sapwood.tree.persist import naming, restore
 from sapwood.tree.persist.slot_bindings import Finder
 from tests.support.tree_mutants import mutant
@@ -40,7 +40,7 @@ FILE_MUTANTS: Final = (
     mutant(
         "kernels not checked",
         restore._check_ops,
-        "adapter.check_op(op.name, op.params)",
+        "integration.check_op(op.name, op.params)",
         "pass",
     ),
     mutant(
@@ -87,7 +87,7 @@ FILE_MUTANTS: Final = (
     ),
     mutant(
         "contents of another array",
-        Parcel.arrays,
+        Bundle.arrays,
         "storage = made[kept.storage]",
         "storage = made[-1 - kept.storage]",
     ),

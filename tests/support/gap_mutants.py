@@ -39,7 +39,7 @@ from sapwood.tree.node.outputs import _Known
 from sapwood.tree.persist import restore
 from sapwood.tree.record import host_data
 from sapwood.tree.replay import program
-from sapwood.tree.replay.last_call import Memo
+from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.replay.replay import order
 from sapwood.tree.run.making import Making
 from sapwood.tree.run.runner import Runner
@@ -51,7 +51,7 @@ __all__ = ["C_MUTANTS", "GAP_MUTANTS", "TORCH_MUTANTS", "TRIED_MUTANTS"]
 def _torch_mutants() -> tuple[Mutant, ...]:
     if not find_spec("torch"):
         return ()
-    from sapwood.integrations.torch.adapter import TorchAdapter, _finished
+    from sapwood.integrations.torch.integration import TorchIntegration, _finished
 
     return (
         mutant(
@@ -62,7 +62,7 @@ def _torch_mutants() -> tuple[Mutant, ...]:
         ),
         mutant(
             "item size of a stale address forgotten",
-            TorchAdapter.address,
+            TorchIntegration.address,
             "array.storage_offset() * array.element_size()",
             "array.storage_offset()",
         ),
@@ -147,7 +147,7 @@ GAP_MUTANTS: Final = (
     mutant(
         "view from its storage",
         _Known.find,
-        "adapter.address(self._arrays[owner])",
+        "integration.address(self._arrays[owner])",
         "storage.address",
     ),
     mutant(
@@ -166,7 +166,9 @@ GAP_MUTANTS: Final = (
         "and target.layout == value.layout",
         "",
     ),
-    mutant("replays by C uncounted", Runtime.stats, "self._forest.settle()", "pass"),
+    mutant(
+        "replays by C uncounted", Runtime.stats, "self._recordings.settle()", "pass"
+    ),
     mutant(
         "readers alone are no change",
         Storage._used,
@@ -227,7 +229,7 @@ TRIED_MUTANTS: Final = (
     ),
     mutant(
         "moved argument of another layout",
-        Memo._moved,
+        LastCall._moved,
         "if seen is None or seen[0] != layouts[k]:",
         "if seen is None:",
     ),
@@ -258,7 +260,7 @@ TRIED_MUTANTS: Final = (
     mutant(
         "the recording that is played gives way",
         program._room_beside,
-        "forest.busy.add(node)",
+        "recordings.busy.add(node)",
         "pass",
     ),
     mutant(
@@ -294,13 +296,13 @@ TRIED_MUTANTS: Final = (
     mutant(
         "a call that strays is replayed again",
         Making.strayed,
-        "if node in self.forest.nodes:",
+        "if node in self.recordings.nodes:",
         "if False:",
     ),
     mutant(
         "asking around a live part is not rehearsed",
         next_step,
-        "or group.wants_another",
+        "or specialization.wants_another",
         "or False",
     ),
 )
@@ -311,7 +313,7 @@ TORCH_MUTANTS: Final = _torch_mutants()
 
 C_MUTANTS: Final = (
     (
-        "encore on any stream",
+        "fast replay on any stream",
         "tree/again_fits.h",
         "return is_on_stream(a) && is_state_same(a)",
         "return is_state_same(a)",

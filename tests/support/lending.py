@@ -1,7 +1,7 @@
 """An emulated device that C may launch on, with arrays that C may look at.
 
-On a GPU encores are played in C, which nobody sees from outside. Here C calls back: so
-it meets every layer, schedule and law that there is, on arrays like NumPy's.
+On a GPU fast replays are played in C, which nobody sees from outside. Here C calls
+back: so it meets every layer, schedule and law that there is, on arrays like NumPy's.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sapwood.driver.cuda.native import Native, NativeCopies
 from sapwood.driver.layers import Layer
 from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError
-from sapwood.integrations.numpy.adapter import NumpyAdapter, Shape
 from sapwood.integrations.numpy.array import Array
+from sapwood.integrations.numpy.integration import NumpyIntegration, Shape
 from sapwood.memory.storage import Storage
 from sapwood.runtime import Runtime
-from sapwood.tree.call.adapter import Exchange, Marks
+from sapwood.tree.call.integration import Exchange, Marks
 from sapwood.units import Addr, Size
 
 __all__ = ["Lending", "lend", "relook"]
@@ -160,14 +160,14 @@ class _Nobodys:
         del streams
 
 
-class _Looked(NumpyAdapter):
+class _Looked(NumpyIntegration):
     """The adapter, with arrays that C looks at; where they lie is what marks them.
 
     They may be given other looks.
     """
 
     def __init__(self, runtime: Runtime) -> None:
-        device = runtime._forest.device
+        device = runtime._recordings.device
         super().__init__(device)
         self._buffers: dict[str, Any] = {}
         self._device_of = device
@@ -259,9 +259,9 @@ def relook(array: Array, way: Callable[[Any], Any]) -> None:
 
 
 def lend(runtime: Runtime) -> None:
-    """Have C play the encores of a runtime, whose outermost driver is a `Lending`.
+    """Have C play the fast replays of a runtime, whose outermost driver is a `Lending`.
 
     Nothing is patched, as where a framework captures by itself: all is copied.
     """
-    forest = runtime._forest
-    forest.adapter, forest.patch_from = _Looked(runtime), _NEVER
+    recordings = runtime._recordings
+    recordings.integration, recordings.patch_from = _Looked(runtime), _NEVER

@@ -14,14 +14,14 @@ from sapwood.graphs.sections import join, split
 from sapwood.runtime import Runtime
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import look
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.format.codec import decode, encode
 from sapwood.tree.guards import survey
 from sapwood.tree.nests.containers import unflatten
 from sapwood.tree.persist.restore import restore
 from sapwood.tree.record.recorder import Recorded, record
 from sapwood.tree.record.taking import (
-    Order,
+    RecordRequest,
 )
 
 __all__ = ["relink"]
@@ -33,12 +33,12 @@ def relink(runtime: Runtime) -> Counter[str]:
     ``"restored"`` are those that went through bytes, ``"kept"`` those that no file
     could hold, by their reason.
     """
-    forest = runtime._forest
+    recordings = runtime._recordings
     outcomes: Counter[str] = Counter()
 
-    def recorder(order: Order, forest: Forest) -> Recorded:
-        made = record(order, forest)
-        sections = _sections(made, order, forest)
+    def recorder(order: RecordRequest, recordings: Recordings) -> Recorded:
+        made = record(order, recordings)
+        sections = _sections(made, order, recordings)
         if isinstance(sections, str):
             outcomes[sections] += 1
             return made
@@ -46,35 +46,35 @@ def relink(runtime: Runtime) -> Counter[str]:
         with Release() as release:
             release(made.node.exec.close)
             release(made.node.range.close)
-        again = _again(sections, made.node.roles(), order, forest)
+        again = _again(sections, made.node.roles(), order, recordings)
         outcomes["restored"] += 1
         return again
 
-    forest.recorder = recorder
+    recordings.recorder = recorder
     return outcomes
 
 
 def _sections(
-    made: Recorded, order: Order, forest: Forest
+    made: Recorded, order: RecordRequest, recordings: Recordings
 ) -> Mapping[str, bytes] | str:
     if made.error is not None:
         return "it ended with an error"
-    given, adapter = order.plan.call.given, forest.adapter
-    sharing = look([*given.arrays, *made.ambient.arrays], adapter).sharing
-    return encode(made.node, made.bound, sharing, adapter)
+    given, integration = order.plan.call.given, recordings.integration
+    sharing = look([*given.arrays, *made.ambient.arrays], integration).sharing
+    return encode(made.node, made.bound, sharing, integration)
 
 
 def _again(
     sections: Mapping[str, bytes],
     roles: Sequence[Role],
-    order: Order,
-    forest: Forest,
+    order: RecordRequest,
+    recordings: Recordings,
 ) -> Recorded:
-    archive = decode(split(join(sections)), forest.adapter)
+    archive = decode(split(join(sections)), recordings.integration)
     call = order.plan.call
     args, kwargs = unflatten(call.structure, call.leaves)
-    looked = survey(order.fn, order.bind(args, kwargs), forest.adapter)
-    again = restore(archive, order, looked, forest)
+    looked = survey(order.fn, order.bind(args, kwargs), recordings.integration)
+    again = restore(archive, order, looked, recordings)
     if isinstance(again, str):
         raise InternalError(f"what was recorded can be restored, but: {again}")
     if again.node.roles() != roles:

@@ -28,7 +28,7 @@ _CARRIED: Final = 20
 def steps_until_wrong(seed: int, variant: str = "latest") -> int | None:
     """Return after how many turns a result was not NumPy's; None where all were.
 
-    Raises `InternalError` where hardly any call was an encore: then nothing is shown.
+    Raises `InternalError` where hardly any call was a fast replay: it shows nothing.
     """
     rig = Rig(variant)
     try:
@@ -46,7 +46,7 @@ def steps_until_wrong(seed: int, variant: str = "latest") -> int | None:
         return _TURNS
     hits = world.hits()
     if hits < _TURNS:
-        raise InternalError(f"most calls are encores, but {hits} were replayed")
+        raise InternalError(f"most calls are fast replays, but {hits} were replayed")
     return None
 
 

@@ -30,7 +30,7 @@ __all__ = [
     "IN_C",
     "VARIANTS",
     "Rig",
-    "encores_at_once",
+    "fast_replays_at_once",
     "poison_idle",
 ]
 
@@ -46,7 +46,7 @@ INEXACT: Final = "inexact"
 """The variant of a rig whose device cannot tell addresses from numbers."""
 
 IN_C: Final = "latest, in C"
-"""The variant of a rig whose encores are played in C, as on a GPU."""
+"""The variant of a rig whose fast replays are played in C, as on a GPU."""
 
 CUDA: Final = "cuda"
 """The variant of a rig on the first GPU, for those who have one."""
@@ -111,7 +111,7 @@ class Rig:
         if variant == "poisoned":
             poison_idle(self.runtime, self.checked)
         if variant != "restored":
-            encores_at_once(self.runtime)
+            fast_replays_at_once(self.runtime)
         self.relinked = relink(self.runtime) if variant == "restored" else Counter()
 
     def finish(self) -> None:
@@ -155,9 +155,9 @@ class Rig:
             )
 
 
-def encores_at_once(runtime: Runtime) -> None:
-    """Have recordings replayed as encores from their first replay on."""
-    runtime._forest.encore_from = 1
+def fast_replays_at_once(runtime: Runtime) -> None:
+    """Have recordings replayed as fast replays from their first replay on."""
+    runtime._recordings.fast_from = 1
 
 
 def poison_idle(runtime: Runtime, checked: Checked) -> None:
@@ -166,17 +166,17 @@ def poison_idle(runtime: Runtime, checked: Checked) -> None:
     Whatever a recording expects there from an earlier one, it then finds destroyed.
     ``checked`` is the layer that the runtime's driver calls go through.
     """
-    forest = runtime._forest
+    recordings = runtime._recordings
 
     def poison() -> None:
-        idle, page = forest.idle_pages(), checked.abilities.page
+        idle, page = recordings.idle_pages(), checked.abilities.page
         spans = {
             number: Addr(address + i * page)
-            for range_ in forest.ranges()
+            for range_ in recordings.ranges()
             for address, extent in range_.mappings()
             for i, number in enumerate(page_numbers(extent.mask))
             if idle >> number & 1
         }
         checked.poison((address, page) for address in spans.values())
 
-    forest.before_call = poison
+    recordings.before_call = poison

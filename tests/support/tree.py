@@ -34,7 +34,7 @@ from sapwood.memory.pages import page_numbers
 from sapwood.runtime import Runtime
 from sapwood.units import Mask, Size
 from tests.support.machine import Machine
-from tests.support.rig import encores_at_once, poison_idle
+from tests.support.rig import fast_replays_at_once, poison_idle
 
 __all__ = ["Calls", "Program", "emulated"]
 
@@ -143,11 +143,11 @@ class Calls(Machine):
         with knobs.scope(patch_from=patch_from):
             self.runtime = Runtime(device=self.checked)
         if variant != "random:3":
-            encores_at_once(self.runtime)
+            fast_replays_at_once(self.runtime)
         if self.eager_check:
             poison_idle(self.runtime, self.checked)
-        self.forest = self.runtime._forest
-        self.device = self.forest.device
+        self.recordings = self.runtime._recordings
+        self.device = self.recordings.device
         self.functions: list[Any] = []
         self.here = Program(self.runtime.array, self._graph)
         self.there = Program(np.array, lambda fn: fn)
@@ -340,13 +340,13 @@ class Calls(Machine):
                 raise InternalError("an output that has ended cannot be used")
         self.kept = [twin for twin in self.kept if twin.device.storage.stale is None]
 
-    @precondition(lambda self: self.forest.nodes)
+    @precondition(lambda self: self.recordings.nodes)
     @rule(place=_place)
     def evict(self, place: int) -> None:
         """Remove a recording, its outputs held or not."""
         with self.device.lock:
-            nodes = list(self.forest.nodes)
-            self.forest.fell(nodes[place % len(nodes)], "the test says so")
+            nodes = list(self.recordings.nodes)
+            self.recordings.fell(nodes[place % len(nodes)], "the test says so")
 
     @rule()
     def synchronize(self) -> None:
@@ -365,9 +365,9 @@ class Calls(Machine):
         """There are no more recordings than were allowed."""
         self.stepped()
         for function in self.functions:
-            families = function.runner().families
-            groups = [g for groups in families.groups.values() for g in groups]
-            if len(families.nodes) > _RECORDINGS or any(
+            cache = function.runner().cache
+            groups = [g for groups in cache.groups.values() for g in groups]
+            if len(cache.nodes) > _RECORDINGS or any(
                 len(group.nodes) > _VARIANTS + 1 for group in groups
             ):
                 raise InternalError("recordings are bounded", function.explain())
@@ -379,7 +379,7 @@ class Calls(Machine):
         with self.device.lock:
             self.device.returns.drain()
             leased = Mask(0)
-            for lease in self.forest.leases._held:
+            for lease in self.recordings.leases._held:
                 leased = Mask(leased | lease.mask)
             scratch = Mask(0)
             for extent in pages.extents:
@@ -424,7 +424,7 @@ class Calls(Machine):
         self.kept.clear()
         self.inputs.clear()
         self.runtime.close()
-        for name in ("runtime", "here", "there", "side", "forest", "functions"):
+        for name in ("runtime", "here", "there", "side", "recordings", "functions"):
             delattr(self, name)
         if self.checked.leaks():
             gc.collect()

@@ -24,11 +24,11 @@ from sapwood.tree.guards.reading import Reading
 from sapwood.tree.guards.trail import Trail
 from sapwood.tree.node.leases import Leases
 from sapwood.tree.record.build import build
-from sapwood.tree.replay.fast_replay import Encore
+from sapwood.tree.replay.fast_replay import FastReplay
 from sapwood.tree.replay.replay import copy_out
 
 __all__ = [
-    "ENCORE_MUTANTS",
+    "FAST_REPLAY_MUTANTS",
     "TRAIL_MUTANTS",
     "TREE_MUTANTS",
     "WHICH_MUTANTS",
@@ -111,7 +111,7 @@ TREE_MUTANTS: Final = (
     ),
 )
 
-ENCORE_MUTANTS: Final = (
+FAST_REPLAY_MUTANTS: Final = (
     mutant(
         "kept outputs taken from their holders",
         Kept.is_idle,
@@ -119,26 +119,26 @@ ENCORE_MUTANTS: Final = (
         "return True",
     ),
     mutant(
-        "encore beside another stream",
-        Encore.play,
+        "fast replay beside another stream",
+        FastReplay.play,
         "stream is not self._stream()",
         "False",
     ),
     mutant(
-        "encore over live pages",
-        Encore._is_free,
+        "fast replay over live pages",
+        FastReplay._is_free,
         "return not live\n",
         "return True\n",
     ),
     mutant(
         "changes of order unseen",
-        Encore.play,
+        FastReplay.play,
         "CHANGES.latest == self._changes",
         "self._changes >= 0",
     ),
     mutant(
         "arrays that others bound trusted",
-        Encore._is_there,
+        FastReplay._is_there,
         "marks is not None and glance",
         "glance",
     ),
@@ -164,7 +164,7 @@ TRAIL_MUTANTS: Final = (
         "for value, doubt in ()",
     ),
     mutant(
-        "openings not asked again",
+        "accessors not asked again",
         Trail._agree,
         "for each in self.outline.asked",
         "for each in ()",
@@ -174,8 +174,8 @@ TRAIL_MUTANTS: Final = (
 WHICH_MUTANTS: Final = (
     mutant("asked of no recording", Ambient.are_those, "not (which or nests)", "True"),
     mutant(
-        "asked of no encore",
-        Encore._are_those,
+        "asked of no fast replay",
+        FastReplay._are_those,
         "not which",
         "True",
     ),

@@ -68,7 +68,7 @@ class PlainAdapter:
 
 
 @pytest.fixture(scope="session")
-def adapter():
+def integration():
     """Return an adapter of plain arrays."""
     return PlainAdapter()
 

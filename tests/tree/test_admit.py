@@ -27,10 +27,10 @@ class Changed:
 
 
 @given(clobbers=st.integers(0, 255), live=st.integers(0, 255))
-def test_no_clobbered_page_is_live(make_node, adapter, clobbers, live):
+def test_no_clobbered_page_is_live(make_node, integration, clobbers, live):
     """The mask decides, whatever else fits; the miss counts the pages."""
     node = make_node(clobbers=clobbers)
-    why = rejects(node, live, NOTHING, NOTHING, adapter)
+    why = rejects(node, live, NOTHING, NOTHING, integration)
     both = [n for n in range(8) if clobbers >> n & 1 and live >> n & 1]
     assert why == (Why.LIVE if both else None)
     if why:
@@ -41,19 +41,19 @@ def test_no_clobbered_page_is_live(make_node, adapter, clobbers, live):
 @pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize("there", [True, False])
 def test_fixed_arguments_are_where_they_were(
-    make_node, make_use, make_array, adapter, role, there
+    make_node, make_use, make_array, integration, role, there
 ):
     """Those that are copied or patched may be anywhere."""
     node = make_node(make_use(address=0x1000), make_use(role, 0x2000))
     arrays = [make_array(0x1000), make_array(0x2000 if there else 0x8000)]
-    why = rejects(node, 0, look(arrays, adapter), NOTHING, adapter)
+    why = rejects(node, 0, look(arrays, integration), NOTHING, integration)
     assert why == (Why.MOVED if role.fixed and not there else None)
 
 
 @pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize("there", [True, False])
 def test_fixed_ambient_arrays_are_where_they_were(
-    make_node, make_use, make_array, adapter, role, there
+    make_node, make_use, make_array, integration, role, there
 ):
     """The same holds for what the function reads by itself."""
     node = make_node(
@@ -62,24 +62,24 @@ def test_fixed_ambient_arrays_are_where_they_were(
         arguments=1,
         lows=[0x2000],
     )
-    argument = look([make_array(0x1000)], adapter)
-    ambient = look([make_array(0x2000 if there else 0x8000)], adapter)
-    why = rejects(node, 0, argument, ambient, adapter)
+    argument = look([make_array(0x1000)], integration)
+    ambient = look([make_array(0x2000 if there else 0x8000)], integration)
+    why = rejects(node, 0, argument, ambient, integration)
     assert why == (Why.MOVED if role.fixed and not there else None)
 
 
 @pytest.mark.parametrize("moved", [True, False])
 def test_ambient_arrays_share_what_they_shared(
-    make_node, make_use, make_array, make_storage, adapter, moved
+    make_node, make_use, make_array, make_storage, integration, moved
 ):
     """Two arrays over one storage are not two arrays, wherever they are."""
     storage = make_storage(0x2000)
-    ambient = look([make_array(0x2000, storage=storage) for _ in range(2)], adapter)
+    ambient = look([make_array(0x2000, storage=storage) for _ in range(2)], integration)
     lows = [0x8000] if moved else [0x2000]
     node = make_node(make_use(address=lows[0]), arguments=0, lows=lows)
-    assert rejects(node, 0, NOTHING, ambient, adapter) is Why.OVERLAP
+    assert rejects(node, 0, NOTHING, ambient, integration) is Why.OVERLAP
     node.ambient_sharing = ambient.sharing
-    why = rejects(node, 0, NOTHING, ambient, adapter)
+    why = rejects(node, 0, NOTHING, ambient, integration)
     assert why is (Why.MOVED if moved else None)
 
 
@@ -93,7 +93,7 @@ def test_ambient_arrays_share_what_they_shared(
     facts=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=4, max_size=4),
 )
 def test_what_is_found_by_itself_overlaps_nothing(
-    make_node, make_use, make_array, adapter, spans, facts
+    make_node, make_use, make_array, integration, spans, facts
 ):
     """Bytes that are copied or patched meet no others that are used; pinned ones may.
 
@@ -105,7 +105,7 @@ def test_what_is_found_by_itself_overlaps_nothing(
         for array, (fixed, used) in zip(arrays, facts, strict=False)
     ]
     *given_arrays, last = arrays
-    ambient = look([last], adapter)
+    ambient = look([last], integration)
     node = make_node(
         *uses, arguments=len(given_arrays), lows=ambient.lows, watches_overlap=True
     )
@@ -118,7 +118,7 @@ def test_what_is_found_by_itself_overlaps_nothing(
         for i in range(len(arrays))
         for j in range(len(arrays))
     )
-    why = rejects(node, 0, look(given_arrays, adapter), ambient, adapter)
+    why = rejects(node, 0, look(given_arrays, integration), ambient, integration)
     assert why == (Why.OVERLAP if meet else None)
 
 
@@ -131,26 +131,28 @@ VERBS = {Role.PINNED: "was at", Role.INHERITED: "came from"}
 
 @pytest.mark.parametrize("role", VERBS)
 @pytest.mark.parametrize("where", ["argument", "ambient"])
-def test_a_miss_names_what_moved(make_node, make_use, make_array, adapter, where, role):
+def test_a_miss_names_what_moved(
+    make_node, make_use, make_array, integration, where, role
+):
     """By its name, with where it was and where it is."""
     uses = make_use(Role.COPIED, name="x"), make_use(role, 0x2000, name="h")
     arrays = [make_array(0x9000), make_array(0x8000)]
     if where == "argument":
-        node, given_arrays, ambient = make_node(*uses), look(arrays, adapter), None
+        node, given_arrays, ambient = make_node(*uses), look(arrays, integration), None
     else:
         node = make_node(*uses, arguments=1, lows=[0x2000])
-        given_arrays, ambient = (look([array], adapter) for array in arrays)
+        given_arrays, ambient = (look([array], integration) for array in arrays)
     miss = explain(node, Why.MOVED, 0, given_arrays, ambient)
     assert str(miss).endswith(f": h {VERBS[role]} 0x2000, is at 0x8000")
     assert miss.why is Why.MOVED
 
 
 def test_a_miss_is_about_nothing_where_all_is_back(
-    make_node, make_use, make_array, adapter
+    make_node, make_use, make_array, integration
 ):
     """What moved may have moved back by the time somebody asks."""
     node = make_node(make_use(address=0x1000))
-    here = look([make_array(0x1000)], adapter)
+    here = look([make_array(0x1000)], integration)
     assert explain(node, Why.MOVED, 0, here, None) == Miss(Why.MOVED)
     assert explain(node, Why.MOVED, 0, here, NOTHING) == Miss(Why.MOVED)
 

@@ -182,16 +182,16 @@ class World:
         self.below = Adopting(Inexact(self.emulated))
         self.checked = Checked(self.below)
         self.runtime = sw.Runtime(device=self.checked)
-        self.forest = self.runtime._forest
-        self.device = self.forest.device
-        self.forest.captor = self
-        self.forest.recorder = partial(record_adopted, captor=self)
+        self.recordings = self.runtime._recordings
+        self.device = self.recordings.device
+        self.recordings.capturer = self
+        self.recordings.recorder = partial(record_adopted, capturer=self)
         self.device.framework.watched = self.watched
         self.device.framework.resting = self.resting
         poison_idle(self.runtime, self.checked)
 
     def stream(self):
-        return self.forest.capture_stream()
+        return self.recordings.capture_stream()
 
     def rejoin(self):
         self.rejoined += 1
@@ -238,7 +238,7 @@ class World:
     def finish(self):
         self.runtime.close()
         # They hold the stream that all replays were on.
-        del self.runtime, self.forest, self.device
+        del self.runtime, self.recordings, self.device
         gc.collect()
         assert self.checked.leaks() == {}
         self.emulated.close()
@@ -536,7 +536,7 @@ def test_work_that_is_untold_may_use_all_there_is(
     with make_world() as world:
         held, want = {"h": world.runtime.array(np.ones(9))}, {"h": np.ones(9)}
         if words == "ends":
-            span = world.forest.adapter.span
+            span = world.recordings.integration.span
             ends = staticmethod(lambda *_: frozenset({span(held["h"])[1]}))
             monkeypatch.setattr(Adopting, "words", ends)
         f = world.runtime.graph(partial(_past, held=held, noticed=noticed))

@@ -47,32 +47,32 @@ def runner(rt):
 @pytest.fixture(scope="module")
 def node(runner):
     """Return its first recording."""
-    node, *_ = runner.families.nodes
+    node, *_ = runner.cache.nodes
     return node
 
 
 @pytest.fixture(scope="module")
 def sections(runner, node, rt):
     """Return the recording as sections."""
-    bound, origins = runner.families.bound[node], runner.families.origins[node]
-    return encode(node, bound, origins.sharing, rt._forest.adapter)
+    bound, origins = runner.cache.bound[node], runner.cache.origins[node]
+    return encode(node, bound, origins.sharing, rt._recordings.integration)
 
 
 @pytest.fixture(scope="module")
-def adapter(rt):
+def integration(rt):
     """Return the adapter of arrays."""
-    return rt._forest.adapter
+    return rt._recordings.integration
 
 
-def test_a_node_comes_back(sections, node, adapter):
+def test_a_node_comes_back(sections, node, integration):
     """Its ops, roles, slots and outputs; addresses are offsets from its range."""
-    archive = decode(sections, adapter)
+    archive = decode(sections, integration)
     assert archive.recording.ops == node.recording.ops
     assert archive.recording.relocations == node.recording.relocations
     assert archive.arguments == node.argument_places == 2
     assert archive.roles == tuple(node.roles())
-    assert [bond.path for bond in archive.ambient] == ["STATE.h"]
-    assert archive.bonds == archive.ambient
+    assert [binding.path for binding in archive.ambient] == ["STATE.h"]
+    assert archive.bindings == archive.ambient
     assert archive.outputs.structure == node.outputs.structure
     base = node.range.base
     mine, theirs = archive.outputs.storages, node.outputs.storages
@@ -105,29 +105,29 @@ def test_addresses_are_nowhere_in_it(sections, node):
     assert max(numbers) < 1 << 38 < base
 
 
-def test_results_may_be_left_unnested(sections, adapter):
+def test_results_may_be_left_unnested(sections, integration):
     """As a list of leaves: then the classes of the result need not be there."""
-    archive = decode(sections, adapter, nested=False)
+    archive = decode(sections, integration, nested=False)
     assert archive.outputs.structure == (list, None, (None,) * 8)
-    assert archive.outputs.leaves == decode(sections, adapter).outputs.leaves
+    assert archive.outputs.leaves == decode(sections, integration).outputs.leaves
 
 
-def test_live_parts_are_not_written(sections, node, adapter):
+def test_live_parts_are_not_written(sections, node, integration):
     """No file holds their Python: the reason is returned."""
     assert isinstance(sections, dict)
     cut = copy.copy(node)
     cut.chain = (None,)
-    reason = encode(cut, (), None, adapter)
+    reason = encode(cut, (), None, integration)
     assert reason == "it has live parts, whose Python no file holds"
 
 
-def test_what_is_no_plain_value_is_not_written(node, adapter):
+def test_what_is_no_plain_value_is_not_written(node, integration):
     """Nor a recording whose result holds any object: the reason is returned."""
     cut = copy.copy(node)
     outputs = node.outputs
     object.__setattr__(cut, "outputs", copy.copy(outputs))
     object.__setattr__(cut.outputs, "leaves", (Constant(object()), *outputs.leaves[1:]))
-    assert "a object is no plain value" in encode(cut, (), None, adapter)
+    assert "a object is no plain value" in encode(cut, (), None, integration)
 
 
 JUNK = [None, True, -1, 0, 1, 9, 1 << 47, 1 << 70, "", "x", "pinned", [], {}, [[]]]
@@ -138,7 +138,7 @@ def _written(table):
 
 
 @pytest.mark.parametrize("nested", [True, False])
-def test_a_changed_table_is_another_archive_or_refused(sections, adapter, nested):
+def test_a_changed_table_is_another_archive_or_refused(sections, integration, nested):
     """Whatever stands at any place of it; no other exception, and no repair."""
     table = json.loads(sections["call"])
     refused = accepted = 0
@@ -146,7 +146,7 @@ def test_a_changed_table_is_another_archive_or_refused(sections, adapter, nested
         for junk in JUNK:
             wrong = sections | {"call": _written(replaced(table, path, junk))}
             try:
-                decode(wrong, adapter, nested=nested)
+                decode(wrong, integration, nested=nested)
             except StoreError:
                 refused += 1
             else:
@@ -155,18 +155,18 @@ def test_a_changed_table_is_another_archive_or_refused(sections, adapter, nested
     assert accepted > 20
 
 
-def test_tables_are_all_there_and_no_other(sections, adapter):
+def test_tables_are_all_there_and_no_other(sections, integration):
     """None may be missing, and none more be there."""
     table = json.loads(sections["call"])
     for key in table:
         less = {k: v for k, v in table.items() if k != key}
         with pytest.raises(StoreError, match="the parts of its call"):
-            decode(sections | {"call": _written(less)}, adapter)
+            decode(sections | {"call": _written(less)}, integration)
     more = sections | {"call": _written(table | {"more": 1})}
     with pytest.raises(StoreError, match="the parts of its call"):
-        decode(more, adapter)
+        decode(more, integration)
     with pytest.raises(StoreError, match="it has no call"):
-        decode({k: v for k, v in sections.items() if k != "call"}, adapter)
+        decode({k: v for k, v in sections.items() if k != "call"}, integration)
 
 
 def _template(shape=("tuple", 4), strides=("tuple", 8), kind="<f8", aligned=True):
@@ -197,27 +197,27 @@ def _template(shape=("tuple", 4), strides=("tuple", 8), kind="<f8", aligned=True
     ],
     ids=lambda template: json.dumps(template)[:70],
 )
-def test_arrays_that_cannot_be_are_refused(sections, adapter, template):
+def test_arrays_that_cannot_be_are_refused(sections, integration, template):
     """Shapes, strides and dtypes are held against what arrays can have."""
     table = json.loads(sections["call"])
     table["outputs"]["leaves"][0][2] = template
     with pytest.raises(StoreError):
-        decode(sections | {"call": _written(table)}, adapter)
+        decode(sections | {"call": _written(table)}, integration)
 
 
-def test_outputs_lie_in_their_storages(sections, adapter):
+def test_outputs_lie_in_their_storages(sections, integration):
     """Not a byte before, and not one behind."""
     table = json.loads(sections["call"])
     for change in (-8, 8):
         wrong = copy.deepcopy(table)
         wrong["outputs"]["leaves"][0][3] += change
         with pytest.raises(StoreError, match=r"an output outside its storage|a count"):
-            decode(sections | {"call": _written(wrong)}, adapter)
+            decode(sections | {"call": _written(wrong)}, integration)
 
 
-def test_every_bound_slot_has_its_output(sections, adapter):
+def test_every_bound_slot_has_its_output(sections, integration):
     """As many slots as there are outputs for them."""
     table = json.loads(sections["call"])
-    table["bonds"] *= 2
+    table["bindings"] *= 2
     with pytest.raises(StoreError, match="what it binds"):
-        decode(sections | {"call": _written(table)}, adapter)
+        decode(sections | {"call": _written(table)}, integration)

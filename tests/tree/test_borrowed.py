@@ -30,7 +30,7 @@ class Beside:
 
     def __init__(self, rig):
         self.rig, self.rt = rig, rig.runtime
-        self.device, self.adapter = self.rt._device, self.rt._forest.adapter
+        self.device, self.integration = self.rt._device, self.rt._recordings.integration
         self.f, self.side = self.rt.graph(work), self.rt.stream()
         self.given = [self.rt.array(np.full(LENGTH, float(k))) for k in range(3)]
         # Beforehand: whoever allocates has outputs that are kept let go.
@@ -55,7 +55,7 @@ class Beside:
     def lend(self, *, says, views=False):
         """Read a result on the side, drop it, and say so or not."""
         y, value = self.call()
-        storage = self.adapter.storage(y[8:] if views else y)
+        storage = self.integration.storage(y[8:] if views else y)
         room = self.rooms.pop()
         self.side.wait(self.device.stream())
         self.rig.recorded.copy(
@@ -109,7 +109,7 @@ def test_what_nobody_says_is_not_waited_for(beside):
 def test_what_is_borrowed_outlives_its_runtime(beside):
     """Pages of a runtime that was closed go when all have read."""
     y, value = beside.call()
-    storage, room = beside.adapter.storage(y), beside.rooms.pop()
+    storage, room = beside.integration.storage(y), beside.rooms.pop()
     beside.rt.close()
     beside.side.wait(beside.device.default)
     copy = beside.rig.recorded.copy
@@ -124,7 +124,7 @@ def test_what_is_borrowed_outlives_its_runtime(beside):
 def test_c_plays_on(beside):
     """One result that was borrowed is waited for once, and C goes on after it."""
     if beside.rig.lending is None:
-        pytest.skip("is about encores in C")
+        pytest.skip("is about fast replays in C")
     for _ in range(4):
         beside.lend(says=True)
         before = beside.rig.lending.launches
@@ -133,7 +133,7 @@ def test_c_plays_on(beside):
     before = beside.rig.lending.launches
     for _ in range(20):
         y, _ = beside.call()
-        beside.adapter.storage(y).borrow(beside.device.stream())
+        beside.integration.storage(y).borrow(beside.device.stream())
         del y
     assert beside.rig.lending.launches == before + 20, "its own stream is no other"
     assert beside.wrong() == 0
@@ -150,7 +150,7 @@ def _borrow_unsaid(self, stream):
 MUTANTS = {
     "borrowers are no users": (Storage, "users", Storage._ordered),
     "kept whoever reads": (Kept, "is_only", _kept_whoever_reads),
-    "encores are not told": (Storage, "borrow", _borrow_unsaid),
+    "fast replays are not told": (Storage, "borrow", _borrow_unsaid),
 }
 
 

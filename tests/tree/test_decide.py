@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from sapwood.errors import CaptureError
 from sapwood.tree.call.miss import Why
 from sapwood.tree.call.roles import History, Role
-from sapwood.tree.choose.decide import Deed, Step, next_step
-from sapwood.tree.choose.specialization import Group
+from sapwood.tree.choose.decide import Action, Step, next_step
+from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import AmbientKey
 from sapwood.tree.watch.warm import Warm
 
@@ -22,44 +22,46 @@ def make_group():
     """Return a maker of groups that were warmed up, with such recordings."""
 
     def make(*nodes, max_variants=2, misses=()):
-        group = Group(AmbientKey(None, ()), max_variants)
-        group.warm = WARM
+        specialization = Specialization(AmbientKey(None, ()), max_variants)
+        specialization.warm = WARM
         for node in nodes:
-            group.add(node)
-        group.misses = misses
-        return group
+            specialization.add(node)
+        specialization.misses = misses
+        return specialization
 
     return make
 
 
 def test_the_first_call_warms_up():
     """Nothing is recorded that has not been seen to run."""
-    assert next_step(Group(AmbientKey(None, ()), 2), [], {}, 8) == Step(Deed.WARM_UP)
+    assert next_step(Specialization(AmbientKey(None, ()), 2), [], {}, 8) == Step(
+        Action.WARM_UP
+    )
 
 
 def test_what_cannot_be_recorded_passes_through():
     """For the reason that was found then, however often it is called."""
-    group = Group(AmbientKey(None, ()), 2)
-    group.unrecordable = CaptureError("it reads a value", remedy="Return it")
-    step = next_step(group, [], {}, 8)
-    assert step.deed is Deed.PASS_THROUGH
+    specialization = Specialization(AmbientKey(None, ()), 2)
+    specialization.unrecordable = CaptureError("it reads a value", remedy="Return it")
+    step = next_step(specialization, [], {}, 8)
+    assert step.action is Action.PASS_THROUGH
     assert step.reason == "it reads a value. Return it"
 
 
 def test_a_variant_is_recorded_where_there_is_room(make_node, make_group):
     """Beside those there are, at fixed addresses, and nothing is evicted."""
-    group = make_group(make_node())
-    assert next_step(group, group.nodes, {}, 8) == Step(Deed.RECORD)
+    specialization = make_group(make_node())
+    assert next_step(specialization, specialization.nodes, {}, 8) == Step(Action.RECORD)
 
 
 def test_what_is_recorded_in_vain_is_tried_now_and_then(make_group):
     """Sixteen recordings that nobody replayed: another one at every 64th miss."""
-    group = make_group()
-    group.wasted = 16
+    specialization = make_group()
+    specialization.wasted = 16
     tried = []
     for miss in range(1, 129):
-        group.missed(miss)
-        if next_step(group, [], {}, 8).deed is Deed.RECORD:
+        specialization.missed(miss)
+        if next_step(specialization, [], {}, 8).action is Action.RECORD:
             tried.append(miss)
     assert tried == [64, 128]
 
@@ -67,33 +69,35 @@ def test_what_is_recorded_in_vain_is_tried_now_and_then(make_group):
 def test_a_variant_that_waits_for_an_address_gives_way(make_node, make_group):
     """The one unused longest, to one that takes any address and need not escape."""
     nodes = [make_node(last_used=clock) for clock in (9, 4, 2)]
-    group = make_group(*nodes, max_variants=3)
+    specialization = make_group(*nodes, max_variants=3)
     reasons = {nodes[0]: Why.MOVED, nodes[1]: Why.MOVED, nodes[2]: Why.LIVE}
-    step = next_step(group, group.nodes, reasons, 8)
-    assert step == Step(Deed.RECORD, (nodes[1],), anywhere=True)
+    step = next_step(specialization, specialization.nodes, reasons, 8)
+    assert step == Step(Action.RECORD, (nodes[1],), anywhere=True)
 
 
 def test_where_all_variants_are_held_one_escapes(make_node, make_group):
     """It takes any address, and replaces one that escaped before it."""
     held = [make_node(), make_node()]
-    group = make_group(*held)
+    specialization = make_group(*held)
     reasons = dict.fromkeys(held, Why.LIVE)
-    step = next_step(group, group.nodes, reasons, 8)
-    assert step == Step(Deed.RECORD, anywhere=True, escapes=True)
+    step = next_step(specialization, specialization.nodes, reasons, 8)
+    assert step == Step(Action.RECORD, anywhere=True, escapes=True)
     before = make_node(escapes=True)
-    group.add(before)
-    step = next_step(group, group.nodes, {**reasons, before: Why.MOVED}, 8)
-    assert step == Step(Deed.RECORD, (before,), anywhere=True, escapes=True)
+    specialization.add(before)
+    step = next_step(
+        specialization, specialization.nodes, {**reasons, before: Why.MOVED}, 8
+    )
+    assert step == Step(Action.RECORD, (before,), anywhere=True, escapes=True)
 
 
 @pytest.mark.parametrize("escapes", [False, True])
 def test_an_outdated_variant_goes_first(make_node, make_group, make_use, escapes):
     """One that inherits a place which comes from too many addresses; evicted once."""
     old = make_node(make_use(Role.INHERITED), escapes=escapes)
-    group = make_group(old, make_node(make_use()), make_node(make_use()))
-    group.places = [History(moved=True)]
-    step = next_step(group, group.nodes, {}, 8)
-    assert step == Step(Deed.RECORD, (old,), anywhere=True, escapes=True)
+    specialization = make_group(old, make_node(make_use()), make_node(make_use()))
+    specialization.places = [History(moved=True)]
+    step = next_step(specialization, specialization.nodes, {}, 8)
+    assert step == Step(Action.RECORD, (old,), anywhere=True, escapes=True)
 
 
 @pytest.mark.parametrize(
@@ -104,12 +108,12 @@ def test_a_newcomer_evicts_what_it_was_missed_twice_since(
 ):
     """At `max_recordings` only, and only the recording whose last use is oldest."""
     others = [make_node(last_used=clock) for clock in (7, 4)]
-    group = make_group(misses=misses)
-    step = next_step(group, others, {}, 2)
+    specialization = make_group(misses=misses)
+    step = next_step(specialization, others, {}, 2)
     if evicts:
-        assert step == Step(Deed.RECORD, (others[1],))
+        assert step == Step(Action.RECORD, (others[1],))
     else:
-        assert step.deed is Deed.PASS_THROUGH
+        assert step.action is Action.PASS_THROUGH
         assert not step.evict
         assert step.reason.startswith("max_recordings=2, ")
 
@@ -117,15 +121,15 @@ def test_a_newcomer_evicts_what_it_was_missed_twice_since(
 def test_evicting_for_room_leaves_the_rest_alone(make_node, make_group):
     """Where a variant gives way, no other recording has to."""
     mine, other = make_node(last_used=5), make_node(last_used=1)
-    group = make_group(mine, max_variants=1)
-    step = next_step(group, [mine, other], {mine: Why.MOVED}, 2)
+    specialization = make_group(mine, max_variants=1)
+    step = next_step(specialization, [mine, other], {mine: Why.MOVED}, 2)
     assert step.evict == (mine,)
 
 
 def test_nothing_is_evicted_that_is_not_there(make_group):
     """A function that may have no recording passes through."""
     step = next_step(make_group(misses=(1, 2)), [], {}, 0)
-    assert step.deed is Deed.PASS_THROUGH
+    assert step.action is Action.PASS_THROUGH
 
 
 @given(data=st.data())
@@ -149,15 +153,15 @@ def test_recordings_stay_bounded(make_node, make_group, make_use, data):
     ]
     assume(len(mine) + len(others) <= max_recordings)
     misses = tuple(data.draw(st.lists(st.integers(0, 9), max_size=2)))
-    group = make_group(*mine, max_variants=max_variants, misses=misses)
-    group.places = [History(moved=data.draw(st.booleans()))]
+    specialization = make_group(*mine, max_variants=max_variants, misses=misses)
+    specialization.places = [History(moved=data.draw(st.booleans()))]
     reasons = {node: data.draw(st.sampled_from([Why.LIVE, Why.MOVED])) for node in mine}
 
-    step = next_step(group, [*mine, *others], reasons, max_recordings)
+    step = next_step(specialization, [*mine, *others], reasons, max_recordings)
 
     assert len(set(step.evict)) == len(step.evict)
     assert set(step.evict) <= {*mine, *others}
-    if step.deed is Deed.PASS_THROUGH:
+    if step.action is Action.PASS_THROUGH:
         assert not step.evict
         return
     left = [node for node in mine if node not in step.evict]

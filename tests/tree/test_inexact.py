@@ -35,7 +35,7 @@ def _host(*nest):
 
 
 def _roles(rt):
-    return [[use.role for use in node.places] for node in rt._forest.nodes]
+    return [[use.role for use in node.places] for node in rt._recordings.nodes]
 
 
 def test_what_moves_is_copied_once_and_then_patched(rt):

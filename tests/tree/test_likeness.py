@@ -11,7 +11,7 @@ import sapwood as sw
 from sapwood.tree.call.likeness import Likeness
 from sapwood.tree.call.signature import describe
 from sapwood.tree.replay import in_c
-from sapwood.tree.replay.last_call import Memo
+from sapwood.tree.replay.last_call import LastCall
 from tests.support.lending import relook
 from tests.support.rig import IN_C, Rig
 
@@ -23,7 +23,7 @@ class Thing:
         self.looks = looks
 
 
-class Adapter:
+class Integration:
     """Counts layouts; ``meanwhile`` is called while it looks at many."""
 
     def __init__(self):
@@ -40,7 +40,7 @@ class Adapter:
         return lambda values: [array.looks for array in values] == known
 
 
-class Settled(Adapter):
+class Settled(Integration):
     """Of arrays that cannot be given other looks."""
 
     def steady(self, arrays):
@@ -49,48 +49,48 @@ class Settled(Adapter):
 
 def test_layouts_are_read_once():
     """From then on all are compared at once, others that look so as well."""
-    adapter, likeness = Adapter(), Likeness()
+    integration, likeness = Integration(), Likeness()
     arrays = [Thing(1), Thing(2)]
     for _ in range(3):
-        assert likeness.holds(arrays, [1, 2], adapter)
-        assert likeness.holds([Thing(1), Thing(2)], [1, 2], adapter)
-    assert adapter.asked == 2
+        assert likeness.holds(arrays, [1, 2], integration)
+        assert likeness.holds([Thing(1), Thing(2)], [1, 2], integration)
+    assert integration.asked == 2
 
 
 def test_other_looks_are_denied_till_they_are_as_written_again():
     """However often, and whichever of them it is."""
-    adapter, likeness = Adapter(), Likeness()
+    integration, likeness = Integration(), Likeness()
     arrays = [Thing(1), Thing(2)]
-    assert not likeness.holds([Thing(2), Thing(1)], [1, 2], adapter)
+    assert not likeness.holds([Thing(2), Thing(1)], [1, 2], integration)
     for each in (*arrays, *arrays):
-        assert likeness.holds(arrays, [1, 2], adapter)
+        assert likeness.holds(arrays, [1, 2], integration)
         before, each.looks = each.looks, 3
-        assert not likeness.holds(arrays, [1, 2], adapter)
-        assert not likeness.holds(arrays, [1, 2], adapter)
+        assert not likeness.holds(arrays, [1, 2], integration)
+        assert not likeness.holds(arrays, [1, 2], integration)
         each.looks = before
 
 
 def test_nothing_stands_for_what_was_so_for_a_moment():
     """Another thread turned an array over and back while it was looked at."""
-    adapter, likeness = Adapter(), Likeness()
+    integration, likeness = Integration(), Likeness()
     array = Thing(1)
 
     def turn():
         array.looks = 3 - array.looks
 
-    adapter.meanwhile = turn
-    assert likeness.holds([array], [1], adapter)
-    adapter.meanwhile = lambda: None
+    integration.meanwhile = turn
+    assert likeness.holds([array], [1], integration)
+    integration.meanwhile = lambda: None
     array.looks = 2
-    assert not likeness.holds([array], [1], adapter)
+    assert not likeness.holds([array], [1], integration)
 
 
 def test_arrays_that_stay_as_they_are_are_not_asked():
     """Guards have compared them."""
-    adapter, likeness = Settled(), Likeness()
+    integration, likeness = Settled(), Likeness()
     for _ in range(3):
-        assert likeness.holds([Thing(1)], [1], adapter)
-    assert adapter.asked == 0
+        assert likeness.holds([Thing(1)], [1], integration)
+    assert integration.asked == 0
 
 
 # Arrays that change, under functions.
@@ -107,7 +107,7 @@ WAYS = {
 
 @pytest.fixture(params=["in C", "in Python"])
 def rig(request, monkeypatch):
-    """Return a rig whose arrays may change, and whose encores are played so."""
+    """Return a rig whose arrays may change, and whose fast replays are played so."""
     if request.param == "in Python":
         monkeypatch.setattr(in_c, "maker", lambda: None)
     elif in_c.maker() is None:
@@ -160,16 +160,16 @@ def test_what_a_function_is_passed_may_change_in_place(rig, way):
 
 def test_a_memo_knows_the_same_arrays_by_their_looks(rig, way):
     """Changed in place they are no call like the one before, till they are again."""
-    adapter = rig.runtime._forest.adapter
+    integration = rig.runtime._recordings.integration
     arrays = tuple(rig.runtime.array(np.ones((4, 4))) for _ in range(2))
-    memo = Memo.of(describe(arrays, {}, adapter), adapter)
+    last_call = LastCall.of(describe(arrays, {}, integration), integration)
     for each in (*arrays, *arrays):
-        assert memo.whereabouts(arrays) is memo.lows
+        assert last_call.whereabouts(arrays) is last_call.lows
         before = each.face
         relook(each, way)
-        assert memo.recognise(arrays, {}) is None
+        assert last_call.recognise(arrays, {}) is None
         relook(each, lambda _, before=before: before)
-        assert memo.recognise(arrays, {}) is not None
+        assert last_call.recognise(arrays, {}) is not None
 
 
 class Slots:

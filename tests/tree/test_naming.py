@@ -26,13 +26,13 @@ def rt():
 @pytest.fixture
 def key(rt):
     """Return what names a call of a function."""
-    adapter = rt._forest.adapter
+    integration = rt._recordings.integration
 
     def key(fn, *args, name="f", **abilities):
-        call = describe(args, {}, adapter)
+        call = describe(args, {}, integration)
         arguments = inspect.signature(fn).bind(*args).arguments
-        device = replace(rt._forest.device.driver.abilities, **abilities)
-        return key_of(name, call, survey(fn, arguments, adapter), device)
+        device = replace(rt._recordings.device.driver.abilities, **abilities)
+        return key_of(name, call, survey(fn, arguments, integration), device)
 
     return key
 
@@ -172,13 +172,13 @@ def test_an_argument_that_nobody_looks_into_has_no_key(rt, key):
 
 def test_signatures_are_text_for_files(rt):
     """Without a survey, only arrays and plain values can be said."""
-    adapter = rt._forest.adapter
+    integration = rt._recordings.integration
     x = rt.array(np.zeros(3))
-    assert signature_text(describe((x, 1.5), {}, adapter), None).isascii()
-    assert signature_text(describe((x, object()), {}, adapter), None) is None
+    assert signature_text(describe((x, 1.5), {}, integration), None).isascii()
+    assert signature_text(describe((x, object()), {}, integration), None) is None
 
     class Local(dict):
         pass
 
     sw.register_container(Local, lambda d: (list(d.values()), tuple(d)), Local)
-    assert signature_text(describe((Local(a=x),), {}, adapter), None) is None
+    assert signature_text(describe((Local(a=x),), {}, integration), None) is None

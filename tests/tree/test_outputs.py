@@ -23,12 +23,12 @@ def storage(make_storage):
     return make_storage(0x4000, 64)
 
 
-def test_new_storages_are_told_once(make_array, make_storage, adapter, storage):
+def test_new_storages_are_told_once(make_array, make_storage, integration, storage):
     """Views of one new storage are fresh arrays over it; other storages are others."""
     whole = make_array(0x4000, 64, storage=storage)
     part = make_array(0x4010, 16, storage=storage)
     other = make_array(0x5000, 8, storage=make_storage(0x5000, 8))
-    outputs = analyse([whole, (part, other)], (), (), adapter)
+    outputs = analyse([whole, (part, other)], (), (), integration)
     assert outputs.storages == (Bytes(0x4000, 64), Bytes(0x5000, 8))
     assert outputs.leaves == (
         Fresh(0, whole.layout, 0x4000),
@@ -37,41 +37,41 @@ def test_new_storages_are_told_once(make_array, make_storage, adapter, storage):
     )
 
 
-def test_what_was_given_is_no_new_storage(make_array, adapter):
+def test_what_was_given_is_no_new_storage(make_array, integration):
     """An argument is the very object, and a view of one is a view of it."""
     x, y = make_array(0x1000), make_array(0x2000)
     view = make_array(0x2008, 4, storage=y.storage)
-    outputs = analyse((y, view, x), (), (x, y), adapter)
+    outputs = analyse((y, view, x), (), (x, y), integration)
     assert outputs.leaves == (Alias(1), View(1, view.layout, 8), Alias(0))
     assert outputs.storages == ()
 
 
-def test_one_object_stays_one_object(make_array, adapter, storage):
+def test_one_object_stays_one_object(make_array, integration, storage):
     """Also where it is bound to a slot."""
     y = make_array(0x4000, storage=storage)
-    outputs = analyse({"a": y, "b": [y]}, [y], (), adapter)
+    outputs = analyse({"a": y, "b": [y]}, [y], (), integration)
     assert outputs.leaves == (Fresh(0, y.layout, 0x4000), Same(0))
     assert outputs.bound == (Same(0),)
 
 
-def test_plain_values_are_constants(adapter):
+def test_plain_values_are_constants(integration):
     """They are returned as they are, and make a key by type and bits."""
     keys = set()
     for value in (1, True, 1.0, 0.0, -0.0, "1", None):
-        outputs = analyse(value, (), (), adapter)
+        outputs = analyse(value, (), (), integration)
         assert outputs.leaves == (Constant(value),)
         keys.add(outputs.told())
     assert len(keys) == 7
 
 
-def test_arrays_are_not_in_the_key_of_constants(make_array, adapter):
+def test_arrays_are_not_in_the_key_of_constants(make_array, integration):
     """Nor are arrays bound to slots."""
-    outputs = analyse((make_array(0x1000), 3), [make_array(0x2000)], (), adapter)
-    assert outputs.told() == analyse(3, (), (), adapter).told()
+    outputs = analyse((make_array(0x1000), 3), [make_array(0x2000)], (), integration)
+    assert outputs.told() == analyse(3, (), (), integration).told()
 
 
 @pytest.mark.parametrize("moved", [0, 0x3000])
-def test_outputs_are_made_anew(make_array, make_storage, adapter, storage, moved):
+def test_outputs_are_made_anew(make_array, make_storage, integration, storage, moved):
     """From new storages, this call's arguments, and what it reads: same relations.
 
     Storages that were copied out lie elsewhere, and so do the arrays over them.
@@ -81,11 +81,11 @@ def test_outputs_are_made_anew(make_array, make_storage, adapter, storage, moved
     part = make_array(0x4010, storage=storage)
     row = make_array(0x2004, 4, storage=table.storage)
     result = {"y": whole, "part": [part, part], "x": x, "row": row, "n": 7}
-    outputs = analyse(result, [table, part], (x, table), adapter)
+    outputs = analyse(result, [table, part], (x, table), integration)
 
     new = make_storage(0x4000 + moved, 64)
     x2, table2 = make_array(0x8000), make_array(0x9000)
-    made, bound = outputs.make(adapter, [new], [x2], [table2])
+    made, bound = outputs.make(integration, [new], [x2], [table2])
 
     assert list(made) == list(result)
     assert made["y"].storage is made["part"][0].storage is new
@@ -99,21 +99,21 @@ def test_outputs_are_made_anew(make_array, make_storage, adapter, storage, moved
     assert made["n"] == 7
 
 
-def test_a_single_leaf_needs_no_nest(make_array, make_storage, adapter, storage):
+def test_a_single_leaf_needs_no_nest(make_array, make_storage, integration, storage):
     """A function that returns one array returns just that, beside what it binds."""
     y = make_array(0x4000, storage=storage)
-    outputs = analyse(y, [y], (), adapter)
+    outputs = analyse(y, [y], (), integration)
     new = make_storage(0x4000)
-    made, bound = outputs.make(adapter, [new], (), ())
+    made, bound = outputs.make(integration, [new], (), ())
     assert made.storage is new
     assert bound == [made]
 
 
-def test_places_that_the_result_shows_are_found(make_array, adapter):
+def test_places_that_the_result_shows_are_found(make_array, integration):
     """Through aliases and views, in the result and in slots; others are not."""
     arrays = [make_array(0x1000 * (i + 1)) for i in range(4)]
-    call = describe((arrays,), {}, adapter)
+    call = describe((arrays,), {}, integration)
     view = make_array(0x1004, 4, storage=arrays[0].storage)
-    outputs = analyse((view, 1, make_array(0x9000)), [arrays[2]], arrays, adapter)
+    outputs = analyse((view, 1, make_array(0x9000)), [arrays[2]], arrays, integration)
     assert outputs.shown(call) == {0, 2}
     assert Outputs(None, (), (), ()).shown(call) == frozenset()

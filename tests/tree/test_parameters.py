@@ -29,11 +29,11 @@ async def _agen():
 
 
 @pytest.fixture
-def names(adapter):
+def names(integration):
     """Return what names the array arguments of a call."""
 
     def names(fn, *args, **kwargs):
-        return Parameters(fn).names(describe(args, kwargs, adapter))
+        return Parameters(fn).names(describe(args, kwargs, integration))
 
     return names
 
@@ -146,10 +146,10 @@ def test_a_function_without_signature_has_numbered_arguments(names, make_array):
     assert names(lambda a: a, x, y) == ["a", "args[1]"]
 
 
-def test_a_whole_call_that_is_one_array_is_named_by_its_path(make_array, adapter):
+def test_a_whole_call_that_is_one_array_is_named_by_its_path(make_array, integration):
     """A path that is no argument's is its own name."""
     parameters = Parameters(_train)
-    call = describe((make_array(0x1000),), {}, adapter)
+    call = describe((make_array(0x1000),), {}, integration)
     alone = call._replace(structure=None, positions=[0])
     assert parameters.names(alone) == [""]
 

@@ -43,12 +43,12 @@ def unready(monkeypatch):
     def end(calls):
         left = [calls]
 
-        def record(order, forest):
-            made = recorder.record(order, forest)
+        def record(order, recordings):
+            made = recorder.record(order, recordings)
             left[0] -= 1
             if left[0] < 0:
                 return made
-            forest.discard(made.node)
+            recordings.discard(made.node)
             raise Unready("it compiles")
 
         monkeypatch.setattr(making, "record", record)

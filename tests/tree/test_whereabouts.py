@@ -42,9 +42,9 @@ class _Adapter:
         return array.at, array.at + 8
 
 
-def seen(where, arrays, adapter):
+def seen(where, arrays, integration):
     """Return what is told of arrays that were plain."""
-    return where.look(arrays, adapter, ["plain" for _ in arrays])
+    return where.look(arrays, integration, ["plain" for _ in arrays])
 
 
 def _seen(found):
@@ -54,13 +54,16 @@ def _seen(found):
 @pytest.mark.parametrize("seed", range(5))
 def test_it_tells_what_looking_tells(seed):
     """Whatever arrays come and go, and share storages or not."""
-    draw, adapter, where = random.Random(seed), _Adapter(), Whereabouts()
+    draw, integration, where = random.Random(seed), _Adapter(), Whereabouts()
     storages = [_Thing() for _ in range(3)]
     pool = [_Thing(8 * i, draw.choice(storages)) for i in range(6)]
     for _ in range(200):
         arrays = draw.sample(pool, draw.randrange(4)) if draw.random() < 0.5 else pool
         for _ in range(2):
-            found, expected = seen(where, arrays, adapter), look(arrays, adapter)
+            found, expected = (
+                seen(where, arrays, integration),
+                look(arrays, integration),
+            )
             assert _seen(found) == _seen(expected)
             assert list(found.storages) == list(expected.storages)
         pool[draw.randrange(6)] = _Thing(draw.randrange(64), draw.choice(storages))
@@ -68,23 +71,23 @@ def test_it_tells_what_looking_tells(seed):
 
 def test_arrays_that_are_known_are_not_asked_about():
     """Nor is their memory, or anybody, kept alive."""
-    adapter, where = _Adapter(), Whereabouts()
+    integration, where = _Adapter(), Whereabouts()
     arrays = [_Thing(storage=_Thing()), _Thing(storage=_Thing())]
-    seen(where, arrays, adapter)
-    asked = adapter.asked
-    seen(where, list(arrays), adapter)
-    assert adapter.asked == asked
+    seen(where, arrays, integration)
+    asked = integration.asked
+    seen(where, list(arrays), integration)
+    assert integration.asked == asked
     arrays[0] = _Thing(storage=_Thing())
     gc.collect()
-    assert seen(where, arrays, adapter).storages[0] is arrays[0].storage
+    assert seen(where, arrays, integration).storages[0] is arrays[0].storage
 
 
 def test_a_storage_may_go_before_its_array():
     """One that stands for somebody else's memory is asked for anew."""
-    adapter, where = _Adapter(), Whereabouts()
+    integration, where = _Adapter(), Whereabouts()
     arrays = [_Thing(16)]
     for _ in range(3):
-        found = seen(where, arrays, adapter)
+        found = seen(where, arrays, integration)
         assert found.storages[0] is not None
         del found
 
@@ -102,54 +105,54 @@ class _Marked(_Adapter):
 
 def test_marks_stand_for_the_arrays():
     """New objects at the same addresses are known; at others they are asked about."""
-    adapter, where, storage = _Marked(), Whereabouts(), _Thing()
+    integration, where, storage = _Marked(), Whereabouts(), _Thing()
     where.others = ["plain"]
-    seen(where, [_Thing(8, storage)], adapter)
-    asked = adapter.asked
+    seen(where, [_Thing(8, storage)], integration)
+    asked = integration.asked
     again = [_Thing(8, storage)]
-    found = seen(where, again, adapter)
-    assert adapter.asked == asked
+    found = seen(where, again, integration)
+    assert integration.asked == asked
     assert _seen(found) == ([*again], [8], None)
     assert found.storages == [storage]
     moved = [_Thing(16, storage)]
-    assert _seen(seen(where, moved, adapter)) == _seen(look(moved, adapter))
+    assert _seen(seen(where, moved, integration)) == _seen(look(moved, integration))
 
 
 def test_other_marks_are_another_recording_s():
     """Where anything but an address differs, nothing is told."""
-    adapter, where = _Marked(), Whereabouts()
-    assert seen(where, [_Thing(8, _Thing())], adapter) is None
+    integration, where = _Marked(), Whereabouts()
+    assert seen(where, [_Thing(8, _Thing())], integration) is None
     where.others = ["plain"]
-    assert seen(where, [_Thing(8, _Thing())], adapter) is not None
-    adapter.others = ["frozen"]
-    assert seen(where, [_Thing(8, _Thing())], adapter) is None
+    assert seen(where, [_Thing(8, _Thing())], integration) is not None
+    integration.others = ["frozen"]
+    assert seen(where, [_Thing(8, _Thing())], integration) is None
 
 
 @pytest.mark.parametrize("kind", [_Adapter, _Marked])
 def test_arrays_that_look_otherwise_are_none_of_those(kind):
     """The same object at the same address; and as it was again, it is known again."""
-    adapter, where = kind(), Whereabouts()
+    integration, where = kind(), Whereabouts()
     where.others = ["plain"]
     arrays = [_Thing(8, _Thing()), _Thing(16, _Thing())]
     for each in (*arrays, *arrays):
         for _ in range(2):
-            assert seen(where, arrays, adapter).lows == [8, 16]
+            assert seen(where, arrays, integration).lows == [8, 16]
         each.looks = "turned"
         for _ in range(2):
-            assert seen(where, arrays, adapter) is None
+            assert seen(where, arrays, integration) is None
         each.looks = "plain"
 
 
 def test_where_others_lie_that_look_otherwise_is_not_learnt():
     """Nothing that is told of them later is of what was there before."""
-    adapter, where = _Marked(), Whereabouts()
+    integration, where = _Marked(), Whereabouts()
     where.others = ["plain"]
     array = _Thing(8, _Thing())
-    seen(where, [array], adapter)
+    seen(where, [array], integration)
     array.at, array.looks = 16, "turned"
-    assert seen(where, [array], adapter) is None
+    assert seen(where, [array], integration) is None
     array.looks = "plain"
-    assert seen(where, [array], adapter).lows == [16]
+    assert seen(where, [array], integration).lows == [16]
 
 
 class _Interrupted(_Adapter):
@@ -182,14 +185,16 @@ class _Interrupted(_Adapter):
 @pytest.mark.parametrize("known", [False, True])
 def test_a_look_that_is_interrupted_is_none(marked, steps, known):
     """What it had found by then is not taken for what is there."""
-    adapter, where = _Interrupted(marked=marked), Whereabouts()
+    integration, where = _Interrupted(marked=marked), Whereabouts()
     before = [_Thing(8, _Thing()), _Thing(16, _Thing())]
     after = [_Thing(24, _Thing()), _Thing(32, _Thing())]
     if known:
-        seen(where, before, adapter)
-    adapter.left = steps
+        seen(where, before, integration)
+    integration.left = steps
     with contextlib.suppress(KeyboardInterrupt):
-        seen(where, after, adapter)
-    adapter.left = None
+        seen(where, after, integration)
+    integration.left = None
     for arrays in (after, before, after):
-        assert _seen(seen(where, arrays, adapter)) == _seen(look(arrays, adapter))
+        assert _seen(seen(where, arrays, integration)) == _seen(
+            look(arrays, integration)
+        )

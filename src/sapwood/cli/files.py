@@ -47,11 +47,11 @@ def _say(line: str) -> None:
 
 
 def _contents(function: Loaded) -> dict[str, Any]:
-    parcel = function.parcel
+    bundle = function.bundle
     return {
-        "name": parcel.name,
-        "device": parcel.device,
-        "bytes": sum(map(len, parcel.storages)),
+        "name": bundle.name,
+        "device": bundle.device,
+        "bytes": sum(map(len, bundle.storages)),
         "recordings": [
             {
                 "ops": len(saved.archive.recording.ops),
@@ -65,7 +65,7 @@ def _contents(function: Loaded) -> dict[str, Any]:
                 "reads": [slot.path for slot in saved.archive.ambient],
                 "returns": len(saved.archive.outputs.leaves),
             }
-            for saved in parcel.recordings
+            for saved in bundle.recordings
         ],
     }
 
@@ -80,7 +80,7 @@ def run(path: str, inputs: Sequence[str], outputs: Sequence[str]) -> int:
     named, unnamed = _split(inputs)
     with sw.Runtime() as runtime:
         function = runtime.load(path, nested=False)
-        saved, arrays = _choose(function.parcel.recordings, named, unnamed)
+        saved, arrays = _choose(function.bundle.recordings, named, unnamed)
         leaves = [
             function.arguments[saved.pinned[name]]
             if host is None

@@ -31,10 +31,10 @@ from sapwood.runtime.files import Loaded, load_from
 from sapwood.runtime.graphed import GraphOptions, graphed
 from sapwood.runtime.snapshot import picture, store_picture
 from sapwood.store import DiskStore, Entries, Store, is_store, open_store
-from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.stats import Stats, Tally, stats_of
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.persist.source import Library, Source
 from sapwood.tree.record.attempts import record_adopted
@@ -63,11 +63,11 @@ VIEW: Final = "sapwood.view"
 """What draws the pictures of a runtime, from plain data."""
 
 
-class Integration(Protocol):
+class IntegrationModule(Protocol):
     """What a runtime needs of the module in `INTEGRATIONS`."""
 
     def framework(self, driver: Driver) -> Framework: ...
-    def adapter(self, device: Device) -> Adapter: ...
+    def integration(self, device: Device) -> Integration: ...
     def array_from_host(self, device: Device, host: Any) -> Array: ...
     def make_generator(self, device: Device, seed: int) -> Any: ...
 
@@ -109,20 +109,20 @@ class Runtime:
             owns_driver=owned,
             settings=heap,
         )
-        self._forest = Forest(
+        self._recordings = Recordings(
             self._device,
-            self._integration.adapter(self._device),
+            self._integration.integration(self._device),
             self._events,
             patch_from=settings.patch_from,
             timeline=settings.timeline,
             held_beyond=settings.held_beyond,
         )
-        capture = getattr(self._integration, "captor", None)
+        capture = getattr(self._integration, "capturer", None)
         if capture is not None:
-            self._forest.captor = captor = capture(self._device)
-            self._forest.recorder = partial(record_adopted, captor=captor)
+            self._recordings.capturer = capturer = capture(self._device)
+            self._recordings.recorder = partial(record_adopted, capturer=capturer)
         self._entries = _entries(store, settings, self._events)
-        self._library = _library(self._entries, self._forest)
+        self._library = _library(self._entries, self._recordings)
         self._runners: weakref.WeakSet[Runner] = weakref.WeakSet()
         self._check_entries()
 
@@ -148,10 +148,10 @@ class Runtime:
 
     def __del__(self) -> None:
         # One that failed to be made has nothing; when the process ends, all goes.
-        forest = self.__dict__.get("_forest")
-        if forest is None or self.closed or sys.is_finalizing():
+        recordings = self.__dict__.get("_recordings")
+        if recordings is None or self.closed or sys.is_finalizing():
             return
-        forest.device.abandon(forest.close)
+        recordings.device.abandon(recordings.close)
         said = f"{self!r} was dropped. Call close(), or use `with sw.Runtime() as rt:`"
         warnings.warn(said, ResourceWarning, stacklevel=2, source=self)
 
@@ -206,7 +206,7 @@ class Runtime:
         source: Source | None,
     ) -> Runner:
         """Return a runner for a graphed function; for `Graphed` alone."""
-        runner = Runner(target, options, self._forest, source or self._library)
+        runner = Runner(target, options, self._recordings, source or self._library)
         self._runners.add(runner)
         return runner
 
@@ -219,7 +219,7 @@ class Runtime:
         on another kind of device.
         """
         self._open()
-        return load_from(path, self, self._forest, nested=nested)
+        return load_from(path, self, self._recordings, nested=nested)
 
     @contextmanager
     def step(self, keep: Any = ()) -> Iterator[None]:
@@ -230,20 +230,20 @@ class Runtime:
         ends before it is dropped.
         """
         self._open()
-        adapter = self._forest.adapter
-        leaves, nest = flatten(keep, adapter.is_array)
-        arrays = [leaf for leaf in leaves if adapter.is_array(leaf)]
+        integration = self._recordings.integration
+        leaves, nest = flatten(keep, integration.is_array)
+        arrays = [leaf for leaf in leaves if integration.is_array(leaf)]
         if nest is None and keep is not None and not arrays:
             raise MisuseError(
                 f"keep={keep!r} is neither an array nor a nest of arrays. Pass the "
                 "arrays themselves, in a list, tuple or dict"
             )
-        kept: set[Storage] = set(map(adapter.storage, arrays))
+        kept: set[Storage] = set(map(integration.storage, arrays))
         with self._device.lock:
-            self._forest.begin_steps()
+            self._recordings.begin_steps()
             self._device.returns.drain()
             if self._device.framework.traps:
-                self._forest.leases.revoke("a later step() began", kept)
+                self._recordings.leases.revoke("a later step() began", kept)
         yield
 
     # Arrays, streams, generators.
@@ -282,9 +282,9 @@ class Runtime:
         """Return the sum of the statistics of all functions that are alive."""
         total, skipped = Tally(), Tally()
         with self._device.lock:
-            self._forest.settle()
+            self._recordings.settle()
         for runner in list(self._runners):
-            total.update(runner.diary.tally)
+            total.update(runner.call_log.tally)
             skipped.update(runner.skips.counts)
         return stats_of(total, skipped)
 
@@ -304,7 +304,7 @@ class Runtime:
         device = self._device
         with device.lock:
             device.returns.drain()
-            ranges = self._forest.ranges()
+            ranges = self._recordings.ranges()
             return {
                 "heap.bytes": device.heap.used(),
                 "heap.pages": device.pages.heap,
@@ -324,9 +324,11 @@ class Runtime:
         docs/snapshot.md describes it; `report` draws it.
         """
         memory = self.memory_stats()
-        runners = sorted(self._runners, key=lambda runner: runner.diary.number)
+        runners = sorted(self._runners, key=lambda runner: runner.call_log.number)
         with self._device.lock:
-            found = picture(self._forest, runners, memory, self._events, __version__)
+            found = picture(
+                self._recordings, runners, memory, self._events, __version__
+            )
         if self._entries is not None:
             found["store"] = store_picture(self._entries)
         return found
@@ -342,7 +344,7 @@ class Runtime:
         """Return who holds which addresses and pages, as plain JSON-able data."""
         with self._device.lock:
             self._device.returns.drain()
-            return self._forest.snapshot()
+            return self._recordings.snapshot()
 
     @property
     def abilities(self) -> Abilities:
@@ -367,16 +369,16 @@ class Runtime:
             if device.closed:
                 return
             release(device.returns.drain)
-            recordings = len(self._forest.nodes)
-            release(self._forest.close)
-            self._events(Closed(recordings, len(self._forest.leases)))
+            recordings = len(self._recordings.nodes)
+            release(self._recordings.close)
+            self._events(Closed(recordings, len(self._recordings.leases)))
             release(device.close)
 
     def _open(self) -> None:
         self._device.check_open("this runtime")
 
 
-def _integration(driver: Driver, arrays: str | None) -> Integration:
+def _integration(driver: Driver, arrays: str | None) -> IntegrationModule:
     abilities = driver.abilities
     known = KINDS.get(abilities.kind, ())
     if not known:
@@ -392,13 +394,13 @@ def _integration(driver: Driver, arrays: str | None) -> Integration:
             f"{' or '.join(map(repr, known))}"
         )
     found: Any = importlib.import_module(INTEGRATIONS[arrays])
-    integration: Integration = found
+    integration: IntegrationModule = found
     return integration
 
 
 def _fitting(
     driver: Driver, arrays: str | None, limit: Size | None, *, owned: bool
-) -> Integration:
+) -> IntegrationModule:
     """Return the integration of a driver; one that is ``owned`` is closed otherwise."""
     try:
         _check_limit(limit, driver.abilities)
@@ -440,9 +442,9 @@ def _entries(
     return Entries(store, lambda reason: emit(StoreTrouble(reason)))
 
 
-def _library(entries: Entries | None, forest: Forest) -> Library | None:
-    abilities = forest.device.driver.abilities
+def _library(entries: Entries | None, recordings: Recordings) -> Library | None:
+    abilities = recordings.device.driver.abilities
     # Recordings of a framework's own kernels hold no code that could be kept.
     if entries is None or not abilities.exact_addresses:
         return None
-    return Library(entries, abilities, forest.adapter)
+    return Library(entries, abilities, recordings.integration)

@@ -15,17 +15,17 @@ from weakref import WeakValueDictionary
 from sapwood.errors import MisuseError, SapwoodError, StoreError
 from sapwood.graphs.sections import join, split
 from sapwood.runtime.graphed import Bound, Graphed
-from sapwood.tree.call.adapter import Array
+from sapwood.tree.call.integration import Array
 from sapwood.tree.call.miss import Why
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.signature import Call, describe
-from sapwood.tree.choose.recordings import Forest
-from sapwood.tree.format.bundle import Parcel, Saved, device_text, unpack
-from sapwood.tree.format.codec import Archive, Bond
+from sapwood.tree.choose.recordings import Recordings
+from sapwood.tree.format.bundle import Bundle, Saved, device_text, unpack
+from sapwood.tree.format.codec import Archive, SlotBinding
 from sapwood.tree.guards import Survey
 from sapwood.tree.persist.naming import signature_text
 from sapwood.tree.persist.saving import pack
-from sapwood.tree.tell.call_log import Diary
+from sapwood.tree.tell.call_log import CallLog
 
 if TYPE_CHECKING:
     from sapwood.runtime.core import Runtime
@@ -46,13 +46,13 @@ def save(function: Graphed | Bound, path: str | os.PathLike[str]) -> None:
             f"{function!r} is not a graphed function: save what sapwood.graph returned"
         )
     runner = function.runner()
-    if runner.forest.device.closed:
+    if runner.recordings.device.closed:
         raise MisuseError(
             f"the runtime of {runner.options.name} is closed, and its recordings are "
             "gone. Save before close()"
         )
-    with runner.forest.device.lock:
-        sections = pack(runner.options.name, runner.families, runner.forest)
+    with runner.recordings.device.lock:
+        sections = pack(runner.options.name, runner.cache, runner.recordings)
     try:
         _write(Path(path), join(sections))
     except OSError as error:
@@ -88,20 +88,24 @@ def read(path: str | os.PathLike[str]) -> dict[str, bytes]:
 
 
 def load_from(
-    path: str | os.PathLike[str], runtime: Runtime, forest: Forest, *, nested: bool
+    path: str | os.PathLike[str],
+    runtime: Runtime,
+    recordings: Recordings,
+    *,
+    nested: bool,
 ) -> Loaded:
     """Return the function in a file, on a runtime; for `Runtime` alone."""
-    parcel = unpack(read(path), forest.adapter, nested=nested)
-    device = forest.device
+    bundle = unpack(read(path), recordings.integration, nested=nested)
+    device = recordings.device
     here = device_text(device.driver.abilities)
-    if parcel.device != here:
+    if bundle.device != here:
         raise StoreError(
-            f"{os.fspath(path)} was saved on another kind of device ({parcel.device}), "
+            f"{os.fspath(path)} was saved on another kind of device ({bundle.device}), "
             f"and this one is {here}. Save it again on such a device"
         )
     with device.lock:
-        arguments, ambient = parcel.arrays(device, forest.adapter)
-    return Loaded(parcel, os.fspath(path), arguments, ambient, runtime, nested=nested)
+        arguments, ambient = bundle.arrays(device, recordings.integration)
+    return Loaded(bundle, os.fspath(path), arguments, ambient, runtime, nested=nested)
 
 
 class Loaded(Graphed):
@@ -113,7 +117,7 @@ class Loaded(Graphed):
 
     def __init__(
         self,
-        parcel: Parcel,
+        bundle: Bundle,
         path: str,
         arguments: Mapping[str, Array],
         ambient: Mapping[str, Array],
@@ -121,13 +125,13 @@ class Loaded(Graphed):
         *,
         nested: bool,
     ) -> None:
-        self.parcel, self.arguments = parcel, dict(arguments)
+        self.bundle, self.arguments = bundle, dict(arguments)
         self.state = dict(ambient)
-        target = _target(parcel, path, self.state)
-        super().__init__(target, Options(name=parcel.name), lambda: runtime)
+        target = _target(bundle, path, self.state)
+        super().__init__(target, Options(name=bundle.name), lambda: runtime)
         recordings = [
             replace(saved, archive=_moved(saved.archive, target))
-            for saved in parcel.recordings
+            for saved in bundle.recordings
         ]
         self._source = self._file = _File(recordings, nested=nested)
         _loaded[id(self.state)] = self
@@ -138,20 +142,20 @@ class Loaded(Graphed):
         if runner is None:
             return None
         try:
-            call = describe(args, kwargs, runner.forest.adapter)
+            call = describe(args, kwargs, runner.recordings.integration)
         except (TypeError, SapwoodError):
             return None
-        return self._file.unfit(call, runner.diary)
+        return self._file.unfit(call, runner.call_log)
 
     def __repr__(self) -> str:
         return f"<loaded {self._options.name}>"
 
 
-def _target(parcel: Parcel, path: str, state: dict[str, Array]) -> Callable[..., Any]:
+def _target(bundle: Bundle, path: str, state: dict[str, Array]) -> Callable[..., Any]:
     def saved(*args: Any, **kwargs: Any) -> Any:
-        raise MisuseError(_refusal(parcel, path, _unfit(state, args, kwargs)))
+        raise MisuseError(_refusal(bundle, path, _unfit(state, args, kwargs)))
 
-    saved.__name__ = saved.__qualname__ = parcel.name
+    saved.__name__ = saved.__qualname__ = bundle.name
     return saved
 
 
@@ -166,18 +170,18 @@ def _unfit(
     return None if loaded is None else loaded.unfit(args, kwargs)
 
 
-def _refusal(parcel: Parcel, path: str, unfit: str | None) -> str:
+def _refusal(bundle: Bundle, path: str, unfit: str | None) -> str:
     if unfit is not None:
         return (
-            f"{parcel.name} was loaded from {path}, whose recording for such arguments "
+            f"{bundle.name} was loaded from {path}, whose recording for such arguments "
             f"is not taken up: {unfit}. Record the function itself here, and save it "
             "again"
         )
     known = "; ".join(
-        dict.fromkeys(", ".join(each.texts) for each in parcel.recordings)
+        dict.fromkeys(", ".join(each.texts) for each in bundle.recordings)
     )
     return (
-        f"{parcel.name} was loaded from {path}, which has no recording for such "
+        f"{bundle.name} was loaded from {path}, which has no recording for such "
         f"arguments. It has recordings for: {known}. Call it with those, or record "
         "the function itself with others and save it again"
     )
@@ -187,14 +191,14 @@ def _moved(archive: Archive, target: Callable[..., Any]) -> Archive:
     """Return an archive whose ambient arrays and bound slots are in the state."""
     cell = target.__code__.co_freevars.index("state")
 
-    def moved(bond: Bond) -> Bond:
-        steps = (("cells", cell), ("dict", bond.path))
-        return Bond(bond.path, target.__name__, steps)
+    def moved(binding: SlotBinding) -> SlotBinding:
+        steps = (("cells", cell), ("dict", binding.path))
+        return SlotBinding(binding.path, target.__name__, steps)
 
     return replace(
         archive,
         ambient=tuple(map(moved, archive.ambient)),
-        bonds=tuple(map(moved, archive.bonds)),
+        bindings=tuple(map(moved, archive.bindings)),
     )
 
 
@@ -226,13 +230,13 @@ class _File:
         found = self._found(call)
         return _ABSENT if found is None else self._by_signature[found]
 
-    def unfit(self, call: Call, diary: Diary) -> str | None:
+    def unfit(self, call: Call, call_log: CallLog) -> str | None:
         """Return why what is found for a call did not fit; None: nothing is found."""
         found = self._found(call)
         if found is None:
             return None
-        text = diary.text(call)
-        for missing in list(diary.misses):
+        text = call_log.text(call)
+        for missing in list(call_log.misses):
             for _, miss in missing.reasons if missing.signature == text else ():
                 if miss.why is Why.ABSENT and miss.about != _ABSENT:
                     self._unfit[found] = miss.about

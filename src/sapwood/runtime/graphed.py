@@ -22,7 +22,7 @@ from sapwood.tree.call.parameters import Parameters, check_kind
 from sapwood.tree.call.stats import Stats
 from sapwood.tree.persist.source import Source
 from sapwood.tree.replay.call_in_c import Front, in_front
-from sapwood.tree.replay.fast_replays import Encores
+from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.replay.in_c import MISS
 from sapwood.tree.run.runner import Runner
 from sapwood.tree.watch import session
@@ -142,11 +142,11 @@ class Graphed:
 
     ``runtime`` says on which runtime; it is asked at every call, so that decorating
     makes no device. As a class attribute it binds like a function, and every
-    instance has recordings of its own. Once there are encores in C, the class is
+    instance has recordings of its own. Once there are fast replays in C, the class is
     called there: see `_call_in_c`.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_encores", "_on", "_runtime")
+    __slots__ = ("__dict__", "__weakref__", "_fast_replays", "_on", "_runtime")
 
     def __init__(
         self, fn: Callable[..., Any], options: Options, runtime: Callable[[], Runtime]
@@ -155,7 +155,7 @@ class Graphed:
         self.__wrapped__ = fn
         self._options, self._runtime = options, runtime
         self._runner: Runner | None = None
-        self._encores: Encores | None = None
+        self._fast_replays: FastReplays | None = None
         self._on: Runtime | None = None
         self._source: Source | None = None
         self._bound: dict[int, tuple[weakref.ref[Any], Graphed]] = {}
@@ -167,12 +167,12 @@ class Graphed:
         if runner is None or self._runtime() is not self._on:
             runner = self.runner()
         # Most calls of most functions end here.
-        for play in runner.encores.agains:
+        for play in runner.fast_replays.players:
             result = play(args, kwargs)
             if result is not MISS:
                 return result
         result = runner.call(args, kwargs)
-        if runner.encores.agains:
+        if runner.fast_replays.players:
             _call_in_c()
         return result
 
@@ -208,7 +208,7 @@ class Graphed:
         runtime = self._runtime()
         if self._runner is None or runtime is not self._on:
             self._runner = runtime.runner(self._target(), self._options, self._source)
-            self._encores, self._on = self._runner.encores, runtime
+            self._fast_replays, self._on = self._runner.fast_replays, runtime
         return self._runner
 
     def _target(self) -> Callable[[], Callable[..., Any]]:
@@ -235,9 +235,9 @@ class Graphed:
     def __copy__(self) -> Graphed:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Graphed:
+    def __deepcopy__(self, last_call: dict[int, Any]) -> Graphed:
         """Graph a copy of what is graphed, without recordings; functions have none."""
-        fn = deepcopy(self.__wrapped__, memo)
+        fn = deepcopy(self.__wrapped__, last_call)
         if fn is self.__wrapped__:
             return self
         return Graphed(fn, self._options, self._runtime)
@@ -289,7 +289,7 @@ _FRONT: Final = Front(
     _disabled,
     Graphed.__call__,
     Graphed._missed,  # noqa: SLF001 - its own
-    ("_encores", "_runtime", "_on"),
+    ("_fast_replays", "_runtime", "_on"),
 )
 
 
@@ -337,9 +337,9 @@ class Bound:
     def __copy__(self) -> Bound:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Graphed | Bound:
+    def __deepcopy__(self, last_call: dict[int, Any]) -> Graphed | Bound:
         """Return the method of a copy of the object."""
-        found: Graphed | Bound = self._of.__get__(deepcopy(self.__self__, memo))
+        found: Graphed | Bound = self._of.__get__(deepcopy(self.__self__, last_call))
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:

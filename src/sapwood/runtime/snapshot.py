@@ -12,10 +12,10 @@ from sapwood.events import Event
 from sapwood.memory.pages import page_numbers
 from sapwood.memory.storage import Storage
 from sapwood.store import Entries
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.node import Node, PlaceUse
 from sapwood.tree.run.runner import Runner
-from sapwood.tree.tell.call_log import Diary, Missing
+from sapwood.tree.tell.call_log import CallLog, Missing
 from sapwood.units import Addr
 
 __all__ = ["SCHEMA", "picture", "store_picture"]
@@ -24,40 +24,42 @@ SCHEMA: Final = 1
 
 
 def picture(
-    forest: Forest,
+    recordings: Recordings,
     runners: Sequence[Runner],
     memory: Mapping[str, int],
     events: Iterable[Event],
     version: str,
 ) -> dict[str, Any]:
     """Return a snapshot, the store left out; called under the device's lock."""
-    forest.settle()
-    live = forest.leases.addresses()
-    functions = {runner.diary.number: runner.options.name for runner in runners}
+    recordings.settle()
+    live = recordings.leases.addresses()
+    functions = {runner.call_log.number: runner.options.name for runner in runners}
     told = [
-        (runner.diary, missing) for runner in runners for missing in runner.diary.misses
+        (runner.call_log, missing)
+        for runner in runners
+        for missing in runner.call_log.misses
     ]
     told.sort(key=lambda pair: pair[1].number)
     indices = {missing.number: i for i, (_, missing) in enumerate(told)}
-    calls = _calls(forest, functions, indices)
+    calls = _calls(recordings, functions, indices)
     called = {call["miss"]: i for i, call in enumerate(calls)}
     return {
         "schema": SCHEMA,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "sapwood": version,
-        "device": _device(forest),
+        "device": _device(recordings),
         "memory": dict(memory),
         "functions": [_function(runner) for runner in runners],
         "recordings": [
-            _recording(runner.options.name, node, forest, live)
+            _recording(runner.options.name, node, recordings, live)
             for runner in runners
-            for node in runner.families.nodes
+            for node in runner.cache.nodes
         ],
         "misses": [
-            _miss(diary, missing, called.get(indices[missing.number]))
-            for diary, missing in told
+            _miss(call_log, missing, called.get(indices[missing.number]))
+            for call_log, missing in told
         ],
-        "pages": list(_pages(forest)),
+        "pages": list(_pages(recordings)),
         "calls": calls,
         "store": None,
         "events": [_event(event) for event in events],
@@ -82,8 +84,8 @@ def store_picture(entries: Entries) -> dict[str, Any] | None:
     }
 
 
-def _device(forest: Forest) -> dict[str, Any]:
-    device = forest.device
+def _device(recordings: Recordings) -> dict[str, Any]:
+    device = recordings.device
     abilities = device.driver.abilities
     # A device that was closed with its runtime has no memory any more.
     total = 0 if device.finished else device.driver.memory_info().total
@@ -97,16 +99,16 @@ def _device(forest: Forest) -> dict[str, Any]:
 
 
 def _function(runner: Runner) -> dict[str, Any]:
-    stats = runner.diary.stats()
+    stats = runner.call_log.stats()
     counts = {each.name: getattr(stats, each.name) for each in fields(stats)}
     skipped = [{"reason": text, "calls": calls} for text, calls in stats.skipped]
     return {"name": runner.options.name, **counts, "skipped": skipped}
 
 
 def _recording(
-    function: str, node: Node, forest: Forest, live: Mapping[Addr, Storage]
+    function: str, node: Node, recordings: Recordings, live: Mapping[Addr, Storage]
 ) -> dict[str, Any]:
-    parents = {other.label: other.number for other in forest.nodes}
+    parents = {other.label: other.number for other in recordings.nodes}
     outputs = [
         {"bytes": storage.size, "live": storage.address in live}
         for storage in node.outputs.storages
@@ -154,25 +156,25 @@ def _argument(place: PlaceUse) -> dict[str, Any]:
 
 
 def _calls(
-    forest: Forest, functions: Mapping[int, str], misses: Mapping[int, int]
+    recordings: Recordings, functions: Mapping[int, str], misses: Mapping[int, int]
 ) -> list[dict[str, Any]]:
     return [
         {
-            "at_us": (entry.began - forest.timeline.origin) / 1000,
+            "at_us": (entry.began - recordings.timeline.origin) / 1000,
             "host_us": entry.took / 1000,
             "function": functions.get(entry.function, "a function that is gone"),
             "kind": entry.ran.text,
             "recording": entry.recording or None,
             "miss": misses.get(entry.miss),
         }
-        for entry in forest.timeline
+        for entry in recordings.timeline
     ]
 
 
-def _miss(diary: Diary, missing: Missing, call: int | None) -> dict[str, Any]:
+def _miss(call_log: CallLog, missing: Missing, call: int | None) -> dict[str, Any]:
     return {
         "call": call,
-        "function": diary.function,
+        "function": call_log.function,
         "signature": missing.signature,
         "reasons": [
             {"recording": number or None, "text": str(miss)}
@@ -181,20 +183,20 @@ def _miss(diary: Diary, missing: Missing, call: int | None) -> dict[str, Any]:
     }
 
 
-def _pages(forest: Forest) -> Iterator[dict[str, Any]]:
+def _pages(recordings: Recordings) -> Iterator[dict[str, Any]]:
     """Yield the numbered pages, with who uses each."""
     holds: dict[int, list[str]] = {}
     users: dict[int, list[int]] = {}
-    for node in forest.nodes:
+    for node in recordings.nodes:
         for number in page_numbers(node.clobbers):
             users.setdefault(number, []).append(node.number)
         for i, mask in enumerate(node.output_masks):
             for number in page_numbers(mask):
                 holds.setdefault(number, []).append(f"output {i} of {node.label}")
-    for extent in forest.device.pages.extents:
+    for extent in recordings.device.pages.extents:
         for number in page_numbers(extent.mask):
             use = "scratch" if extent.scratch else "output"
-            if forest.device.pages.live >> number & 1:
+            if recordings.device.pages.live >> number & 1:
                 use = "live"
             elif not extent.ranges:
                 use = "free"

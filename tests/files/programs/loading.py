@@ -48,7 +48,7 @@ def _run(name, rt, folder):
         state = state(g) if callable(state) else {path: g.state[path] for path in state}
         shown = args if name != "donated" else ()
         pictures.append(nests.Picture().of(result, shown, state))
-    return pictures, vars_of(g.stats()), [each.base for each in rt._forest.ranges()]
+    return pictures, vars_of(g.stats()), [each.base for each in rt._recordings.ranges()]
 
 
 STATES = {

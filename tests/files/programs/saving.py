@@ -54,7 +54,7 @@ def _run(name, rt, folder):
         result = f(*args, **kwargs)
         shown = args if name != "donated" else ()
         pictures.append(Picture().of(result, shown, state()))
-    return pictures, [each.base for each in rt._forest.ranges()]
+    return pictures, [each.base for each in rt._recordings.ranges()]
 
 
 def main():

@@ -203,9 +203,9 @@ class Seen:
 class Watched(World):
     """Where functions are surveyed and watched as a capture would, on no device."""
 
-    def __init__(self, adapter: Any) -> None:
+    def __init__(self, integration: Any) -> None:
         super().__init__("meta")
-        self.adapter, self.seen = adapter, []
+        self.integration, self.seen = integration, []
         self.refused: CaptureError | None = None
         self.late = ""
 
@@ -213,13 +213,13 @@ class Watched(World):
         self, fn: Callable[..., Any], reads: Callable[[], Any] = tuple, **_: Any
     ) -> Any:
         parameters, seen = Parameters(fn, "f"), Seen()
-        surveyor = Surveyor(lambda: fn, self.adapter)
+        surveyor = Surveyor(lambda: fn, self.integration)
         self.seen.append(seen)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
                 look = looks((args, kwargs, reads()))
-                given = parameters.describe(args, kwargs, self.adapter)
+                given = parameters.describe(args, kwargs, self.integration)
                 before = surveyor.survey(parameters.bind(args, kwargs))
                 key = before.key_with(given.given.arrays, given.nests)
             except Exception as error:
@@ -231,7 +231,7 @@ class Watched(World):
                 raise self._stopped(change)
             if change is not None:
                 self.late = str(change)
-            seen.add(look, key, told(result, self.adapter.is_array))
+            seen.add(look, key, told(result, self.integration.is_array))
             return result
 
         call.__wrapped__ = fn
@@ -242,7 +242,7 @@ class Watched(World):
 
         session = Session(tolerant=True, as_captured=True, holds=before.holds)
         try:
-            with entered(session), Watcher(session, self.adapter.storages_of):
+            with entered(session), Watcher(session, self.integration.storages_of):
                 result = fn(*args, **kwargs)
         except Exception as error:
             if session.unrecordable is None:

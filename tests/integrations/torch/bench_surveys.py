@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import torch
 
-from sapwood.integrations.torch.adapter import TorchAdapter
 from sapwood.integrations.torch.capture import _NONE, TorchOwner
+from sapwood.integrations.torch.integration import TorchIntegration
 from sapwood.tree.call.signature import look
 from sapwood.tree.guards import Surveyor, survey
 from sapwood.tree.record.recorder import used_by
@@ -41,16 +41,16 @@ def _held(tensors):
 def main() -> None:
     """Print a table in microseconds."""
     device = SimpleNamespace(returns=deque())
-    adapter = TorchAdapter(device, torch.device("cpu"))
+    integration = TorchIntegration(device, torch.device("cpu"))
     layer = torch.nn.TransformerEncoderLayer(64, 4, 64, batch_first=True)
     norm = torch.nn.LayerNorm(64)
     model = torch.nn.TransformerEncoder(layer, 4, norm).eval()
     tensors, arguments = list(model.parameters()), {"src": torch.ones(2, 3, 64)}
-    surveyor = Surveyor(lambda: model, adapter)
+    surveyor = Surveyor(lambda: model, integration)
     kept = [surveyor.survey(arguments) for _ in range(5)][-1]
     guards = kept.guards(lambda _: True)
     rows = {
-        "a walk": _microseconds(lambda: survey(model, arguments, adapter), 9),
+        "a walk": _microseconds(lambda: survey(model, arguments, integration), 9),
         "a survey": _microseconds(lambda: surveyor.survey(arguments)),
     }
     del kept
@@ -60,17 +60,17 @@ def main() -> None:
     rows["a recording's surveys"] = _microseconds(
         lambda: _recording(surveyor, arguments)
     )
-    found, spans = look(tensors, adapter), [*map(adapter.span, tensors)]
-    used = used_by(spans, (), adapter)
+    found, spans = look(tensors, integration), [*map(integration.span, tensors)]
+    used = used_by(spans, (), integration)
     rows |= {
         f"{name} of {len(tensors)} tensors": _microseconds(call)
         for name, call in {
-            "witness": lambda: adapter.witness(tensors),
-            "layouts": lambda: [*map(adapter.layout, tensors)],
-            "spans": lambda: [*map(adapter.span, tensors)],
-            "storages": lambda: [*map(adapter.storage, tensors)],
-            "look": lambda: look(tensors, adapter),
-            "places": lambda: found.places(adapter),
+            "witness": lambda: integration.witness(tensors),
+            "layouts": lambda: [*map(integration.layout, tensors)],
+            "spans": lambda: [*map(integration.span, tensors)],
+            "storages": lambda: [*map(integration.storage, tensors)],
+            "look": lambda: look(tensors, integration),
+            "places": lambda: found.places(integration),
             "uses": lambda: [*map(used, tensors)],
             "holding": lambda: _held(tensors),
         }.items()

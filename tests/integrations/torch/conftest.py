@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from sapwood import Runtime
-from tests.support.rig import encores_at_once
+from tests.support.rig import fast_replays_at_once
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ class World:
 
 @pytest.fixture(params=["behind layers", "in C"])
 def played(request):
-    """Return a runtime of torch's tensors, whose encores Python or C plays.
+    """Return a runtime of torch's tensors, whose fast replays Python or C plays.
 
     C launches past all layers: where there are some, it plays none.
     """
@@ -95,7 +95,7 @@ def played(request):
         yield request.getfixturevalue("rt")
         return
     with Runtime(device="cuda:0", arrays="torch") as made:
-        encores_at_once(made)
+        fast_replays_at_once(made)
         yield made
 
 

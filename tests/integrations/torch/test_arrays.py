@@ -9,7 +9,7 @@ import pytest
 
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.signature import describe
-from sapwood.tree.replay.last_call import Memo
+from sapwood.tree.replay.last_call import LastCall
 from sapwood.units import Addr, Size
 
 torch = pytest.importorskip("torch")
@@ -26,7 +26,7 @@ class Token:
 
 
 @pytest.fixture
-def over(adapter, returns):
+def over(integration, returns):
     """Return what makes a tensor like another one over a storage of ours."""
 
     def make(tensor):
@@ -35,7 +35,7 @@ def over(adapter, returns):
             Addr(memory.data_ptr()), Size(memory.nbytes()), token, returns
         )
         address = Addr(tensor.data_ptr())
-        return adapter.make(adapter.template(tensor), storage, address), token
+        return integration.make(integration.template(tensor), storage, address), token
 
     return make
 
@@ -71,23 +71,23 @@ def drain(returns):
         "wishful",
     ],
 )
-def test_what_is_made_is_like_its_template(adapter, over, make):
+def test_what_is_made_is_like_its_template(integration, over, make):
     """A tensor made from a template has its layout, values and gradient's wish."""
     tensor = make()
     made, _ = over(tensor)
-    assert adapter.layout(made) == adapter.layout(tensor)
+    assert integration.layout(made) == integration.layout(tensor)
     assert torch.equal(made.detach(), tensor.detach())
-    assert adapter.bits(made) == adapter.bits(tensor)
+    assert integration.bits(made) == integration.bits(tensor)
 
 
-def test_a_storage_ends_with_its_last_tensor(adapter, over, returns):
+def test_a_storage_ends_with_its_last_tensor(integration, over, returns):
     """Views and autograd's own references keep a storage; the last one ends it."""
     weight = torch.ones(8, requires_grad=True)
     tensor = torch.randn(8)
     made, token = over(tensor)
     view = made[2:]
     total = (made * weight).sum()
-    assert adapter.storage(made) is adapter.storage(view)
+    assert integration.storage(made) is integration.storage(view)
     del made
     drain(returns)
     assert not token.count
@@ -101,49 +101,49 @@ def test_a_storage_ends_with_its_last_tensor(adapter, over, returns):
     assert token.count == 1
 
 
-def test_views_of_one_storage_are_of_one_of_torchs(adapter, returns):
+def test_views_of_one_storage_are_of_one_of_torchs(integration, returns):
     """Two tensors made over one storage share it for torch, too."""
     memory = torch.zeros(16)
     storage = Storage(Addr(memory.data_ptr()), Size(64), Token(), returns)
-    template = adapter.template(torch.zeros(4))
-    one = adapter.make(template, storage, Addr(memory.data_ptr()))
-    two = adapter.make(template, storage, Addr(memory.data_ptr() + 8))
+    template = integration.template(torch.zeros(4))
+    one = integration.make(template, storage, Addr(memory.data_ptr()))
+    two = integration.make(template, storage, Addr(memory.data_ptr() + 8))
     one.fill_(5)
     assert two.tolist() == [5, 5, 0, 0]
     assert one.untyped_storage()._cdata == two.untyped_storage()._cdata
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.complex128])
-def test_where_a_refused_tensor_lay_is_known(adapter, returns, monkeypatch, dtype):
+def test_where_a_refused_tensor_lay_is_known(integration, returns, monkeypatch, dtype):
     """By its storage and its place there; only torch built with CUDA refuses one."""
     memory = torch.zeros(24, dtype=dtype)
     size = Size(memory.untyped_storage().nbytes())
     storage = Storage(Addr(memory.data_ptr()), size, Token(), returns)
-    whole = adapter.make(adapter.template(memory), storage, storage.address)
+    whole = integration.make(integration.template(memory), storage, storage.address)
     views = [whole, whole[2:], whole.view(6, 4).t()[1:]]
-    before = [adapter.span(each) for each in views]
+    before = [integration.span(each) for each in views]
 
     def refuse(_):
         raise RuntimeError("refused")
 
-    monkeypatch.setattr(sys.modules[type(adapter).__module__], "_where", refuse)
+    monkeypatch.setattr(sys.modules[type(integration).__module__], "_where", refuse)
     with pytest.raises(RuntimeError, match="refused"):
-        adapter.span(whole)
+        integration.span(whole)
     storage.revoke("a later step() began")
-    assert [adapter.span(each) for each in views] == before
+    assert [integration.span(each) for each in views] == before
 
 
-def test_nothing_is_remembered_of_what_is_gone(adapter):
+def test_nothing_is_remembered_of_what_is_gone(integration):
     """Looking at tensors of torch's own leaves nothing behind when they go."""
     kept = torch.randn(3)
-    first = adapter.storage(kept)
+    first = integration.storage(kept)
     for _ in range(100):
-        adapter.look(torch.randn(5))
-    assert len(adapter.storages_of) == 1
-    assert adapter.storage(kept[1:]) is first
+        integration.look(torch.randn(5))
+    assert len(integration.storages_of) == 1
+    assert integration.storage(kept[1:]) is first
 
 
-def test_layouts_tell_tensors_apart(adapter):
+def test_layouts_tell_tensors_apart(integration):
     """Whatever decides what a kernel does, or autograd, is in the layout."""
     base = torch.zeros(8, 8)
     several = [
@@ -158,25 +158,25 @@ def test_layouts_tell_tensors_apart(adapter):
         base.to(torch.complex64).conj(),
         base.view(4, 16),
     ]
-    assert len({adapter.layout(each) for each in several}) == len(several)
-    assert adapter.layout(base) == adapter.layout(base.clone())
+    assert len({integration.layout(each) for each in several}) == len(several)
+    assert integration.layout(base) == integration.layout(base.clone())
 
 
-def test_marks_show_what_changes_in_place(adapter):
+def test_marks_show_what_changes_in_place(integration):
     """A tensor that is given other memory, or frozen, is marked otherwise."""
     weight = torch.nn.Parameter(torch.randn(3))
-    before = adapter.marks([weight])
-    assert adapter.marks([weight]) == before
+    before = integration.marks([weight])
+    assert integration.marks([weight]) == before
     weight.requires_grad_(requires_grad=False)
-    assert adapter.marks([weight]) != before
+    assert integration.marks([weight]) != before
     weight.requires_grad_()
     weight.data = torch.randn(3)
-    assert adapter.marks([weight]) != before
+    assert integration.marks([weight]) != before
 
 
 def test_refusals_say_what_to_do(adapter_of):
     """What is no plain tensor of the device is refused, with a remedy."""
-    adapter = adapter_of("meta")
+    integration = adapter_of("meta")
     meta = torch.zeros(3, device="meta")
 
     class Tagged(torch.Tensor):
@@ -189,32 +189,32 @@ def test_refusals_say_what_to_do(adapter_of):
         (torch.zeros(3).numpy(), "rt.array"),
         (torch.zeros(3).to_sparse(), "to_dense"),
     ):
-        assert not adapter.is_array(value)
-        assert remedy in adapter.refusal(value)
-    assert adapter.is_array(meta)
-    assert adapter.refusal(3.0) is None
+        assert not integration.is_array(value)
+        assert remedy in integration.refusal(value)
+    assert integration.is_array(meta)
+    assert integration.refusal(3.0) is None
     with pytest.raises(TypeError, match="detach"):
-        adapter.look(meta.requires_grad_() * 2)
+        integration.look(meta.requires_grad_() * 2)
 
 
 @pytest.mark.parametrize("inference", [False, True])
-def test_a_call_is_known_by_its_tensors_looks_of_now(torch, adapter, inference):
+def test_a_call_is_known_by_its_tensors_looks_of_now(torch, integration, inference):
     """Writing in place changes nothing; the same object turned over is another call."""
     with torch.inference_mode(inference):
         x = torch.zeros(3, 3).as_strided((2, 3), (3, 1))
-    memo = Memo.of(describe((x,), {}, adapter), adapter)
-    assert memo.recognise((x,), {}) is not None
+    last_call = LastCall.of(describe((x,), {}, integration), integration)
+    assert last_call.recognise((x,), {}) is not None
     with torch.inference_mode(inference):
         x.add_(1.0)
-        assert memo.recognise((x,), {}) is not None
+        assert last_call.recognise((x,), {}) is not None
         x.t_()
-        assert memo.recognise((x,), {}) is None
+        assert last_call.recognise((x,), {}) is None
         x.t_()
-        assert memo.recognise((x,), {}) is not None
-    assert memo.recognise((1.0,), {}) is None
+        assert last_call.recognise((x,), {}) is not None
+    assert last_call.recognise((1.0,), {}) is None
 
 
-def test_bits_are_those_of_any_layout(adapter):
+def test_bits_are_those_of_any_layout(integration):
     """The bytes of a tensor in C order can be had, whatever its strides are."""
     for tensor in (torch.ones(4)[::2][:1], torch.ones(3, 4)[:, :1][:1], torch.ones(())):
-        assert adapter.bits(tensor) == bytes(tensor.clone().numpy().tobytes())
+        assert integration.bits(tensor) == bytes(tensor.clone().numpy().tobytes())

@@ -47,7 +47,7 @@ def stream(borrowing):
 
 
 @pytest.fixture
-def told(adapter):
+def told(integration):
     """Return what the adapter was told of streams."""
     told = []
 
@@ -55,12 +55,12 @@ def told(adapter):
         told.append(theirs)
         return str(theirs.stream_id)
 
-    adapter.storages_of.stream_of = stream_of
+    integration.storages_of.stream_of = stream_of
     return told
 
 
 @pytest.fixture
-def over(adapter, returns, told):
+def over(integration, returns, told):
     """Return what makes a tensor over a storage of ours, which takes the place of one.
 
     The bytes stay torch's, for as long as the test runs.
@@ -74,7 +74,9 @@ def over(adapter, returns, told):
         storage = Storage(
             Addr(memory.data_ptr()), Size(memory.nbytes()), token, returns, **options
         )
-        made = adapter.make(adapter.template(like), storage, Addr(like.data_ptr()))
+        made = integration.make(
+            integration.template(like), storage, Addr(like.data_ptr())
+        )
         return made, storage, token
 
     assert told == []
@@ -165,11 +167,11 @@ def test_dispatch_modes_see_it_still(over, stream):
     ],
     ids=["dense", "wishful", "sparse"],
 )
-def test_what_is_torchs_goes_on_to_torch(adapter, stream, told, make):
+def test_what_is_torchs_goes_on_to_torch(integration, stream, told, make):
     """Known to an adapter or not: the error is torch's, who has nothing for the CPU."""
     tensor = make()
     if not tensor.is_sparse:
-        adapter.storage(tensor)
+        integration.storage(tensor)
     with pytest.raises(NotImplementedError, match="record_stream"):
         tensor.record_stream(stream)
     assert told == []
@@ -184,7 +186,7 @@ def test_what_is_captured_is_no_use(over, stream, told):
     assert (storage.borrowers, nothing.borrowers, told) == ((), (), [])
 
 
-def test_what_is_refused_is_told(adapter, over, stream):
+def test_what_is_refused_is_told(integration, over, stream):
     """An error of this library's comes out of torch's dispatcher as it is."""
     from sapwood import MisuseError
 
@@ -192,7 +194,7 @@ def test_what_is_refused_is_told(adapter, over, stream):
         raise MisuseError(f"{theirs} is elsewhere")
 
     y, storage, _ = over(torch.randn(LENGTH))
-    adapter.storages_of.stream_of = refuse
+    integration.storages_of.stream_of = refuse
     with pytest.raises(MisuseError, match="elsewhere"):
         y.record_stream(stream)
     assert storage.borrowers == ()
@@ -231,11 +233,11 @@ def test_threads_record_at_once(over, borrowing):
 
 def test_bytes_outlive_whoever_lent_them(adapter_of, returns):
     """A tensor alone keeps its storage: nothing else needs to know it any more."""
-    adapter, token, memory = adapter_of("cpu"), Token(), torch.randn(LENGTH)
+    integration, token, memory = adapter_of("cpu"), Token(), torch.randn(LENGTH)
     storage = Storage(Addr(memory.data_ptr()), Size(4 * LENGTH), token, returns)
-    y = adapter.make(adapter.template(memory), storage, storage.address)
+    y = integration.make(integration.template(memory), storage, storage.address)
     part = y[1:]
-    del adapter, storage, y
+    del integration, storage, y
     drain(returns)
     assert token.users == []
     del part

@@ -38,7 +38,7 @@ def words(monkeypatch):
 
     def noted(scene, taken):
         captured = taken.captured
-        named = set(words_of(scene.forest.device.driver, captured.graph))
+        named = set(words_of(scene.recordings.device.driver, captured.graph))
         told = [(s.address, s.address + s.size) for s in captured.session.used]
         found.append((named, told))
         return built(scene, taken)
@@ -81,7 +81,7 @@ def mlp(width):
 
 def operations(f):
     """Return the operations that were captured, by name."""
-    return [op.name for node in f._runner.families.nodes for op in node.recording.ops]
+    return [op.name for node in f._runner.cache.nodes for op in node.recording.ops]
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ class Token:
 
 
 @pytest.fixture
-def kept(adapter, returns):
+def kept(integration, returns):
     """Return two storages that are kept, of three tensors."""
     # The bytes are torch's: they stay for as long as these tensors do.
     memories = [torch.randn(6, 7), torch.randn(5)]
@@ -29,14 +29,14 @@ def kept(adapter, returns):
         Storage(Addr(each.data_ptr()), Size(each.nbytes), Token(), returns)
         for each in memories
     ]
-    first, second = map(adapter.template, memories)
-    part = adapter.template(memories[0][1:])
+    first, second = map(integration.template, memories)
+    part = integration.template(memories[0][1:])
     made = [
         (0, first, storages[0].address),
         (0, part, Addr(memories[0][1:].data_ptr())),
         (1, second, storages[1].address),
     ]
-    yield adapter.keep(storages, made)
+    yield integration.keep(storages, made)
     del memories
 
 

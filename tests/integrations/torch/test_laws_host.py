@@ -394,7 +394,7 @@ def test_words_that_are_addresses_are_those_that_were_told(rt, monkeypatch):
     found, built = [], adopted._built
 
     def noted(scene, taken):
-        driver, captured = scene.forest.device.driver, taken.captured
+        driver, captured = scene.recordings.device.driver, taken.captured
         words = set()
         for node in driver.nodes(captured.graph):
             try:

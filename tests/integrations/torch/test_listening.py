@@ -23,14 +23,14 @@ def watch(adapter_of):
     """Return what runs a function while it is watched, and what was told of it."""
     from sapwood.integrations.torch.watching import Watcher
 
-    adapter = adapter_of("cpu")
+    integration = adapter_of("cpu")
 
     def run(fn, *args):
         session = Session(tolerant=False)
-        with Watcher(session, adapter.storages_of) as watcher:
+        with Watcher(session, integration.storages_of) as watcher:
             fn(*args)
         used = {id(storage): use for storage, use in session.used.items()}
-        return session, watcher, lambda t: used.get(id(adapter.storage(t)))
+        return session, watcher, lambda t: used.get(id(integration.storage(t)))
 
     return run
 
@@ -56,9 +56,9 @@ def meta(adapter_of):
     """Return a watcher of tensors without memory, and its session."""
     from sapwood.integrations.torch.watching import Watcher
 
-    adapter, session = adapter_of("meta"), Session(tolerant=False)
-    with Watcher(session, adapter.storages_of) as watcher:
-        yield watcher, session, adapter.storage
+    integration, session = adapter_of("meta"), Session(tolerant=False)
+    with Watcher(session, integration.storages_of) as watcher:
+        yield watcher, session, integration.storage
 
 
 class _Generator(torch.Generator):
@@ -291,12 +291,12 @@ import sys
 from collections import deque
 from types import SimpleNamespace
 import torch
-from sapwood.integrations.torch.adapter import TorchAdapter
+from sapwood.integrations.torch.integration import TorchIntegration
 from sapwood.integrations.torch.watching import Watcher
 from sapwood.tree.guards import Surveyor
 from sapwood.tree.watch.session import Session
 
-adapter = TorchAdapter(SimpleNamespace(returns=deque()), torch.device("cpu"))
+adapter = TorchIntegration(SimpleNamespace(returns=deque()), torch.device("cpu"))
 doubles = []
 
 def watched(fn):
@@ -404,7 +404,7 @@ class _Scaled(nn.Module):
 
 
 @pytest.mark.parametrize("way", ["itself", "in a closure", "by method"])
-def test_a_compiled_module_is_read_as_the_module(adapter, way):
+def test_a_compiled_module_is_read_as_the_module(integration, way):
     """What it was made of is read, and nothing of what the compiler keeps."""
     torch._dynamo.reset()
     module, x = _Scaled(), torch.randn(2, 4)
@@ -415,7 +415,7 @@ def test_a_compiled_module_is_read_as_the_module(adapter, way):
     fn = compiled if way == "itself" else lambda x: compiled(x)
 
     def look():
-        return survey(fn, {"x": x}, adapter)
+        return survey(fn, {"x": x}, integration)
 
     with torch.no_grad():
         before = look()
@@ -430,7 +430,7 @@ def test_a_compiled_module_is_read_as_the_module(adapter, way):
 
 
 @pytest.mark.parametrize("way", ["itself", "in a closure"])
-def test_a_compiled_function_is_read_as_the_function(adapter, way):
+def test_a_compiled_function_is_read_as_the_function(integration, way):
     """It, and a function that calls it, read what the plain one reads."""
     torch._dynamo.reset()
     weight, x, scale = torch.ones(4), torch.randn(2, 4), 2.0
@@ -442,7 +442,7 @@ def test_a_compiled_function_is_read_as_the_function(adapter, way):
     fn = compiled if way == "itself" else lambda x: compiled(x)
 
     def look():
-        return survey(fn, {"x": x}, adapter)
+        return survey(fn, {"x": x}, integration)
 
     before = look()
     fn(x)
@@ -469,7 +469,7 @@ import sys, warnings
 from collections import deque
 from types import SimpleNamespace
 import torch
-from sapwood.integrations.torch.adapter import TorchAdapter
+from sapwood.integrations.torch.integration import TorchIntegration
 from sapwood.integrations.torch.watching import Watcher
 from sapwood.tree.watch.session import Session
 with warnings.catch_warnings():
@@ -478,7 +478,7 @@ with warnings.catch_warnings():
 
 assert "torch._inductor.cudagraph_trees" not in sys.modules
 warnings.simplefilter("error")
-adapter = TorchAdapter(SimpleNamespace(returns=deque()), torch.device("cpu"))
+adapter = TorchIntegration(SimpleNamespace(returns=deque()), torch.device("cpu"))
 with Watcher(Session(tolerant=False), adapter.storages_of):
     torch.ones(3) + 1
 print("done")

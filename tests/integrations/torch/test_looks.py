@@ -209,7 +209,7 @@ PRECISE = {
 
 
 @pytest.mark.parametrize("which", PRECISE)
-def test_precision_by_its_newer_names_is_a_mode(adapter, which):
+def test_precision_by_its_newer_names_is_a_mode(integration, which):
     """Torch refuses to say it by the older ones then; it is guarded all the same.
 
     What is said of all operations counts for those of which nothing else is.
@@ -220,7 +220,7 @@ def test_precision_by_its_newer_names_is_a_mode(adapter, which):
     def fn(x):
         return x * weight
 
-    surveyor = Surveyor(lambda: fn, adapter)
+    surveyor = Surveyor(lambda: fn, integration)
 
     def guards():
         return surveyor.survey({"x": torch.ones(3)}).guards(lambda _: True)
@@ -251,14 +251,14 @@ def threads():
     torch.set_num_threads(before)
 
 
-def test_what_does_not_count_is_soon_forgotten(adapter, threads):
+def test_what_does_not_count_is_soon_forgotten(integration, threads):
     """How many threads there are is no mode: guards hold, and are quick again soon."""
     weight = torch.ones(3)
 
     def f(x):
         return x * weight
 
-    surveyor = Surveyor(lambda: f, adapter)
+    surveyor = Surveyor(lambda: f, integration)
     ambient = surveyor.survey({"x": torch.ones(3)}).guards(lambda _: True)
     for _ in range(20):
         assert ambient.match() is not None

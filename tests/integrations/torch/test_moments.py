@@ -206,16 +206,16 @@ def test_nothing_is_noted_where_nothing_is_followed(following):
 @pytest.fixture
 def lending(following, adapter_of):
     """Return moments that follow the storage of a tensor, and what lends it."""
-    adapter = adapter_of("cpu")
+    integration = adapter_of("cpu")
     tensor = torch.arange(6.0).view(2, 3).t()
-    stage = adapter.storage(tensor)
+    stage = integration.storage(tensor)
     moments, allocator = following(stage)
     return SimpleNamespace(
         moments=moments,
         allocator=allocator,
         tensor=tensor,
-        storages=adapter.storages_of,
-        lend=lambda each: moments.lend(adapter.storages_of, each),
+        storages=integration.storages_of,
+        lend=lambda each: moments.lend(integration.storages_of, each),
         died=lambda: [life.died for life in moments.lives([stage], allocator.events)],
         stage=stage,
     )

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import sapwood  # noqa: E402
 from sapwood import Runtime  # noqa: E402
-from tests.support.rig import encores_at_once  # noqa: E402
+from tests.support.rig import fast_replays_at_once  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -61,7 +61,7 @@ def test_a_training_step(name, to_none):
 
     x, y = torch.randn(8, 16, device="cuda"), torch.randn(8, 4, device="cuda")
     with Runtime(device="cuda:0", arrays="torch") as rt:
-        encores_at_once(rt)
+        fast_replays_at_once(rt)
         f = rt.graph(step)
         for _ in range(80):
             f(x, y)

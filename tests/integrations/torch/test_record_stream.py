@@ -24,7 +24,7 @@ SLEEP = 50_000_000
 
 SHAPE = 256, 257
 CALLS = 60
-"""Calls before, so that those that are tested are encores."""
+"""Calls before, so that those that are tested are fast replays."""
 
 MODES = {
     "plain": nullcontext,
@@ -70,7 +70,7 @@ def late(y, side, *, says=True):
 
 
 def settled(rt, fn, given, **options):
-    """Return a graphed function that has been called until all calls are encores."""
+    """Return a graphed function that was called until all calls are fast replays."""
     f = rt.graph(fn, **options)
     for i in range(CALLS):
         f(given[i % len(given)])

@@ -30,11 +30,13 @@ class Kept:
 
 
 @pytest.fixture
-def made(adapter, returns):
+def made(integration, returns):
     """Return a storage, and a tensor over its bytes."""
     memory = torch.arange(8.0)
     storage = Storage(Addr(memory.data_ptr()), Size(32), Kept(memory), returns)
-    return storage, adapter.make(adapter.template(memory), storage, storage.address)
+    return storage, integration.make(
+        integration.template(memory), storage, storage.address
+    )
 
 
 USES = {
@@ -67,46 +69,48 @@ def test_views_from_before_are_refused(made):
             each.sum()
 
 
-def test_whoever_asks_here_is_told_by_the_error_of_ours(made, adapter):
+def test_whoever_asks_here_is_told_by_the_error_of_ours(made, integration):
     """An argument, an array that a function reads, arrays by their marks."""
     storage, tensor = made
     storage.revoke("a later step() began")
     for ask in (
-        lambda: adapter.look(tensor),
-        lambda: adapter.layout(tensor[1:]),
-        lambda: adapter.marks([torch.ones(2), tensor]),
+        lambda: integration.look(tensor),
+        lambda: integration.layout(tensor[1:]),
+        lambda: integration.marks([torch.ones(2), tensor]),
     ):
         with pytest.raises(StaleOutput, match=r"a later step\(\) began"):
             ask()
 
 
-def test_one_that_merely_lies_somewhere_is_known_by_its_bytes(made, adapter):
+def test_one_that_merely_lies_somewhere_is_known_by_its_bytes(made, integration):
     """Where it lay is told, for those who look at all that a function reaches."""
     storage, tensor = made
     views = [tensor, tensor[2:], tensor.view(2, 4).t()[1:]]
-    before = [(adapter.address(each), adapter.span(each)) for each in views]
+    before = [(integration.address(each), integration.span(each)) for each in views]
     storage.revoke("a later step() began")
-    assert [(adapter.address(each), adapter.span(each)) for each in views] == before
+    assert [
+        (integration.address(each), integration.span(each)) for each in views
+    ] == before
 
 
-def test_a_tensor_of_the_users_may_be_revoked(adapter):
+def test_a_tensor_of_the_users_may_be_revoked(integration):
     """As one that was donated."""
     mine = torch.ones(4)
-    adapter.storage(mine).revoke("it was donated to f")
+    integration.storage(mine).revoke("it was donated to f")
     with pytest.raises(RuntimeError, match=r"^sapwood\.StaleOutput"):
         mine + 1
 
 
-def test_errors_that_are_not_of_staleness_pass(adapter):
+def test_errors_that_are_not_of_staleness_pass(integration):
     """They are torch's own."""
     mine = torch.ones(4)
     torch._C._set_storage_data_ptr_access_error_msg(
         mine.untyped_storage()._cdata, "out of order"
     )
     for ask in (
-        lambda: adapter.layout(mine),
-        lambda: adapter.marks([mine]),
-        lambda: adapter.span(mine),
+        lambda: integration.layout(mine),
+        lambda: integration.marks([mine]),
+        lambda: integration.span(mine),
     ):
         with pytest.raises(RuntimeError, match=r"^out of order"):
             ask()

@@ -14,7 +14,7 @@ from sapwood.tree.call.signature import Whereabouts, describe  # noqa: E402
 from sapwood.tree.choose.function_cache import ambient_arrays  # noqa: E402
 from sapwood.tree.guards import Surveyor  # noqa: E402
 from sapwood.tree.regions.passed import Passed  # noqa: E402
-from sapwood.tree.replay.last_call import Memo  # noqa: E402
+from sapwood.tree.replay.last_call import LastCall  # noqa: E402
 
 # Ways to change a tensor of four by four, its address and its bytes excepted.
 
@@ -122,11 +122,11 @@ def told(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("told")
-def test_other_looks_are_no_longer_those(adapter, kind, changes):
+def test_other_looks_are_no_longer_those(integration, kind, changes):
     """Of the first of two, or of the second, and whoever is asked in both places."""
     one, two = _made(kind), _made("tensor")
     for tensors in ([one], [one, two], [two, one], [one, two, one]):
-        steady = adapter.steady(tensors)
+        steady = integration.steady(tensors)
         before = one.data
         assert steady(tensors)
         others = {id(one): _made(kind), id(two): _made("tensor")}
@@ -137,66 +137,66 @@ def test_other_looks_are_no_longer_those(adapter, kind, changes):
         assert steady(tensors)
 
 
-def test_no_tensors_are_as_they_were(adapter):
+def test_no_tensors_are_as_they_were(integration):
     """There is something to ask all the same: tensors can change."""
-    assert adapter.steady(())(())
+    assert integration.steady(())(())
 
 
-def test_a_conjugate_is_another(adapter):
+def test_a_conjugate_is_another(integration):
     """At the same address, and of the same shape."""
     spun = torch.ones(4, dtype=torch.complex64) * 1j
-    steadies = [adapter.steady([spun])]
+    steadies = [integration.steady([spun])]
     at = spun.data_ptr()
     spun.data = spun.data.conj()
     assert spun.data_ptr() == at
     assert not any(steady([spun]) for steady in steadies)
 
 
-def test_where_tensors_are_is_not_asked(adapter):
+def test_where_tensors_are_is_not_asked(integration):
     """Nor what is in them: that is for others to say."""
     tensors = [_made("trained"), _made("tensor")]
-    steady = adapter.steady(tensors)
+    steady = integration.steady(tensors)
     tensors[0].data = torch.zeros(4, 4)
     with torch.no_grad():
         tensors[1].zero_()
     assert steady(tensors)
 
 
-def test_an_argument_that_is_changed_is_another(adapter, kind, changes):
+def test_an_argument_that_is_changed_is_another(integration, kind, changes):
     """Till it is as it was again."""
     array, other = _made(kind), _made("tensor")
     with torch.no_grad():
-        memo = Memo.of(describe((array, other), {}, adapter), adapter)
+        last_call = LastCall.of(describe((array, other), {}, integration), integration)
         for _ in range(3):
-            assert memo.whereabouts((array, other)) is memo.lows
+            assert last_call.whereabouts((array, other)) is last_call.lows
             before = array.data
             changes(array)
-            assert memo.recognise((array, other), {}) is None
+            assert last_call.recognise((array, other), {}) is None
             _restored(array, before)
-            assert memo.recognise((array, other), {}) is not None
+            assert last_call.recognise((array, other), {}) is not None
 
 
-def _recording(adapter, fn):
+def _recording(integration, fn):
     """Return what is asked of a recording of a function."""
-    surveyor = Surveyor(lambda: fn, adapter)
+    surveyor = Surveyor(lambda: fn, integration)
     ambient = surveyor.survey({"x": 1}).guards(lambda _: True)
     slots = [slot.read() for slot in ambient.arrays]
     where = Whereabouts()
-    where.others = adapter.marks(slots)[1]
+    where.others = integration.marks(slots)[1]
     return SimpleNamespace(ambient=ambient, whereabouts=where), surveyor
 
 
-def test_a_live_part_that_gives_other_memory_is_noticed(adapter, kind):
+def test_a_live_part_that_gives_other_memory_is_noticed(integration, kind):
     """Of the same looks; and what is as it was again is so."""
     array = _made(kind)
-    before, passed = array.data, Passed((array,), {}, adapter)
+    before, passed = array.data, Passed((array,), {}, integration)
     array.data = torch.zeros(4, 4)
     assert passed.reshaped()
     _restored(array, before)
     assert not passed.reshaped()
 
 
-def test_what_a_live_part_was_passed_and_changes_is_noticed(adapter, kind, changes):
+def test_what_a_live_part_was_passed_and_changes_is_noticed(integration, kind, changes):
     """However it was passed, and in whatever container; values may be written."""
     array, other = _made(kind), _made("tensor")
     ways = (
@@ -205,7 +205,7 @@ def test_what_a_live_part_was_passed_and_changes_is_noticed(adapter, kind, chang
         (([other, {"k": array}],), {}),
     )
     for args, kwargs in ways:
-        before, passed = array.data, Passed(args, kwargs, adapter)
+        before, passed = array.data, Passed(args, kwargs, integration)
         with torch.no_grad():
             array.add_(1)
         assert not passed.reshaped()
@@ -216,13 +216,13 @@ def test_what_a_live_part_was_passed_and_changes_is_noticed(adapter, kind, chang
         assert not passed.reshaped()
 
 
-def test_what_a_function_reads_and_is_changed_is_another(adapter, kind, changes):
+def test_what_a_function_reads_and_is_changed_is_another(integration, kind, changes):
     """Till it is as it was again; why is told, and a survey sees it, too."""
     weight, more = _made(kind), [_made("tensor")]
-    node, surveyor = _recording(adapter, lambda x: (x, weight, more))
+    node, surveyor = _recording(integration, lambda x: (x, weight, more))
     key = surveyor.survey({"x": 1}).key
     for turn in range(12):
-        found = ambient_arrays(node, adapter)
+        found = ambient_arrays(node, integration)
         assert [each.data_ptr() for each in found.arrays] == [
             slot.read().data_ptr() for slot in node.ambient.arrays
         ]
@@ -230,29 +230,29 @@ def test_what_a_function_reads_and_is_changed_is_another(adapter, kind, changes)
         before = weight.data
         changes(weight)
         assert weight.data_ptr() == before.data_ptr()
-        assert ambient_arrays(node, adapter) is None, turn
+        assert ambient_arrays(node, integration) is None, turn
         assert node.ambient.miss().startswith("weight had layout (torch.Size([4, 4]), ")
         assert surveyor.survey({"x": 1}).key != key
         _restored(weight, before)
         assert surveyor.survey({"x": 1}).key == key
 
 
-def test_what_is_changed_while_it_is_looked_at_is_another(adapter):
+def test_what_is_changed_while_it_is_looked_at_is_another(integration):
     """Another thread turns it over and back, and later for good."""
     weight = _made("tensor")
-    node, _ = _recording(adapter, lambda x: (x, weight))
+    node, _ = _recording(integration, lambda x: (x, weight))
 
     def hasty(arrays):
         weight.t_()
-        made = type(adapter).steady(adapter, arrays)
+        made = type(integration).steady(integration, arrays)
         weight.t_()
         return made
 
-    adapter.steady = hasty
-    assert ambient_arrays(node, adapter) is not None
-    del adapter.steady
+    integration.steady = hasty
+    assert ambient_arrays(node, integration) is not None
+    del integration.steady
     weight.t_()
-    assert ambient_arrays(node, adapter) is None
+    assert ambient_arrays(node, integration) is None
 
 
 # On a GPU.

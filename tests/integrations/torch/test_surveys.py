@@ -18,11 +18,11 @@ def nn():
 
 
 @pytest.fixture
-def look(adapter):
+def look(integration):
     """Return what surveys a function without arguments."""
 
     def look(fn):
-        return survey(fn, {}, adapter)
+        return survey(fn, {}, integration)
 
     return look
 
@@ -334,7 +334,7 @@ def test_state_that_an_optimizer_comes_to_have_is_noticed(look, model):
 
 
 @pytest.mark.parametrize("grad", [True, False])
-def test_a_model_surveyed_again_is_as_if_walked_anew(adapter, model, grad):
+def test_a_model_surveyed_again_is_as_if_walked_anew(integration, model, grad):
     """Whatever is done to a model, a survey is what a walk would find."""
     optimizer = torch.optim.Adam(model.parameters())
 
@@ -344,7 +344,7 @@ def test_a_model_surveyed_again_is_as_if_walked_anew(adapter, model, grad):
         optimizer.step()
         return states
 
-    surveyor = Surveyor(lambda: step, adapter)
+    surveyor = Surveyor(lambda: step, integration)
     was, then, trails = None, None, 0
     with torch.set_grad_enabled(grad):
         for change in _CHANGES:
@@ -353,7 +353,7 @@ def test_a_model_surveyed_again_is_as_if_walked_anew(adapter, model, grad):
                     change(model, optimizer)
                 arguments = {"x": torch.ones(2, 4), "states": [torch.ones(turn)]}
                 found = surveyor.survey(arguments)
-                fresh = survey(step, arguments, adapter)
+                fresh = survey(step, arguments, integration)
                 assert found.key == fresh.key
                 assert found.arrays() == fresh.arrays()
                 assert fresh.changes_since(found) == ()

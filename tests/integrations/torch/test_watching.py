@@ -23,15 +23,15 @@ def watch(adapter_of):
     """Return what runs a function while it is watched, and what was told of it."""
     from sapwood.integrations.torch.watching import Watcher
 
-    adapters = {kind: adapter_of(kind) for kind in ("meta", "cpu")}
+    integrations = {kind: adapter_of(kind) for kind in ("meta", "cpu")}
 
     def run(fn, *args, kind="meta", tolerant=False, moments=None):
-        adapter = adapters[kind]
+        integration = integrations[kind]
         session = Session(tolerant=tolerant)
-        watcher = Watcher(session, adapter.storages_of, moments=moments)
+        watcher = Watcher(session, integration.storages_of, moments=moments)
         with watcher:
             fn(*args)
-        return session, watcher, adapter
+        return session, watcher, integration
 
     return run
 
@@ -50,11 +50,11 @@ def test_uses_and_writes_are_told(watch, x):
         torch._foreach_mul_([other[1:]], 2)
         return x.t() @ x
 
-    session, _, adapter = watch(fn)
+    session, _, integration = watch(fn)
     told = {id(s): use.writes for s, use in session.used.items()}
-    assert told[id(adapter.storage(x))] is False
-    assert told[id(adapter.storage(out))] is True
-    assert told[id(adapter.storage(other))] is True
+    assert told[id(integration.storage(x))] is False
+    assert told[id(integration.storage(out))] is True
+    assert told[id(integration.storage(other))] is True
     assert all(__file__ in use.where for use in session.used.values())
 
 
@@ -67,10 +67,10 @@ def test_backward_is_seen(watch, x):
 
     ahead, watcher, _ = watch(forward)
     assert not watcher.went_back
-    back, watcher, adapter = watch(lambda: forward().backward())
+    back, watcher, integration = watch(lambda: forward().backward())
     assert watcher.went_back
     assert len(back.ops) > len(ahead.ops)
-    assert adapter.storage(weight) in back.used
+    assert integration.storage(weight) in back.used
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -102,10 +102,10 @@ def test_zeros_that_autograd_makes_are_no_memory(watch):
     def fn():
         found.append(torch.func.hessian(lambda x: (x[1:] * x[:-1] ** 2).sum())(x))
 
-    session, _, adapter = watch(fn, kind="cpu")
+    session, _, integration = watch(fn, kind="cpu")
     fn()
     assert torch.equal(*found)
-    assert adapter.storage(x) in session.used
+    assert integration.storage(x) in session.used
 
 
 def test_recording_a_stream_is_no_operation(watch, x):
@@ -363,8 +363,8 @@ def jagged(x):
 def test_parameters_are_told_like_other_tensors(watch, x):
     """They are of a class of their own, which leaves it to torch what happens."""
     weight = torch.nn.Parameter(x)
-    session, _, adapter = watch(lambda: weight.data.clone())
-    assert adapter.storage(weight) in session.used
+    session, _, integration = watch(lambda: weight.data.clone())
+    assert integration.storage(weight) in session.used
 
 
 @pytest.mark.parametrize("wrap", [Wrapped, jagged])
@@ -380,8 +380,8 @@ def test_tensors_made_of_others_use_those(watch, x, wrap):
     watch(
         fn, moments=SimpleNamespace(passed=lambda used: uses.extend(s for s, _ in used))
     )
-    _, _, adapter = watch(lambda: None)
-    assert adapter.storage(x) in uses
+    _, _, integration = watch(lambda: None)
+    assert integration.storage(x) in uses
 
 
 def sparse(x):
@@ -458,7 +458,7 @@ def captured(adapter_of):
     """
     from sapwood.integrations.torch.watching import Watcher
 
-    adapter = adapter_of("meta")
+    integration = adapter_of("meta")
 
     class Launching(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -472,7 +472,7 @@ def captured(adapter_of):
 
     def run(fn, *, tell=lambda count: count, raises=None):
         session = Session(tolerant=False)
-        watcher = Watcher(session, adapter.storages_of, lambda: tell(count[0]))
+        watcher = Watcher(session, integration.storages_of, lambda: tell(count[0]))
         with raises or nullcontext(), Launching(), watcher:
             fn(launch, watcher.region)
         return session.untold
@@ -578,14 +578,14 @@ def test_compiled_graphs_are_lent_what_they_only_read(adapter_of, x):
     """They use that until they let go of it, and all else until they are over."""
     from sapwood.integrations.torch.watching import Watcher
 
-    adapter = adapter_of("meta")
+    integration = adapter_of("meta")
     graph = SimpleNamespace(
         device_types={"meta"}, cache_key="k", mutated_input_idxs=(1,)
     )
     read, written, other = x, torch.zeros_like(x), torch.zeros_like(x)
-    followed = Following(adapter.storage(read), adapter.storage(written))
+    followed = Following(integration.storage(read), integration.storage(written))
     session, inputs = Session(tolerant=False), [read, written, other, 3]
-    with Watcher(session, adapter.storages_of, int, followed) as watcher:
+    with Watcher(session, integration.storages_of, int, followed) as watcher:
         with watcher.region(graph, inputs):
             assert inputs[0] is not read
             assert inputs[1] is written

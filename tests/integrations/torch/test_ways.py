@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sapwood.integrations.torch import openings  # noqa: E402
+from sapwood.integrations.torch import accessors  # noqa: E402
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def module():
 @pytest.mark.parametrize("name", ["PARAMETERS", "BUFFERS", "MODULES", "GRADIENTS"])
 def test_ways_say_what_is_opened(module, name):
     """An attribute and an item of it, and an attribute of each of its values."""
-    view = getattr(openings, name)
+    view = getattr(accessors, name)
     way, opened = view.way, view.open(module)
     space = getattr(module, way.attribute)[way.item]
     assert opened

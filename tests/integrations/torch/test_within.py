@@ -15,7 +15,7 @@ from tests.support.tree_mutants import miswritten
 
 torch = pytest.importorskip("torch")
 
-from sapwood.integrations.torch.adapter import TorchAdapter  # noqa: E402
+from sapwood.integrations.torch.integration import TorchIntegration  # noqa: E402
 from sapwood.integrations.torch.witness import (  # noqa: E402
     Steady,
     Witness,
@@ -136,7 +136,7 @@ def _shown(found):
     walk = found._walk
     rows = [(i.node, i.view.name, r) for i in walk.insides for r in i.rows]
     return (
-        [(node.path, node.openings, node.frozen) for node in walk.nodes],
+        [(node.path, node.accessors, node.frozen) for node in walk.nodes],
         [(node, view, r.key, r.role, r.frozen, r.node) for node, view, r in rows],
         [id(r.value) for _, _, r in rows if r.role == "array"],
         found.key,
@@ -145,15 +145,15 @@ def _shown(found):
     )
 
 
-def first_difference(adapter, change):
+def first_difference(integration, change):
     """Return when a survey was not what a walk would have found; None: never."""
     weights, kept = Weights(), None
     fn, arguments = _function(weights), {"x": torch.ones(2)}
-    surveyor = Surveyor(lambda: fn, adapter)
+    surveyor = Surveyor(lambda: fn, integration)
     for turn in range(TURNS):
         if turn == CHANGED:
             change(weights)
-        found, fresh = surveyor.survey(arguments), survey(fn, arguments, adapter)
+        found, fresh = surveyor.survey(arguments), survey(fn, arguments, integration)
         if _shown(found) != _shown(fresh):
             return turn
         if kept is not None:
@@ -168,10 +168,10 @@ def first_difference(adapter, change):
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_what_changes_within_is_seen(adapter, change, mode):
+def test_what_changes_within_is_seen(integration, change, mode):
     """A survey is what walking anew finds, in the same objects and in others."""
     with mode():
-        assert first_difference(adapter, change) is None
+        assert first_difference(integration, change) is None
 
 
 MUTANTS = {
@@ -213,7 +213,7 @@ MUTANTS = {
 @pytest.mark.skipif(maker() is None, reason="nothing is compiled here")
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
 @pytest.mark.deep
-def test_every_mutant_is_caught(adapter, mutant):
+def test_every_mutant_is_caught(integration, mutant):
     """Some change shows it."""
     # Whether torch's guards are truthful is asked once: not while something is wrong.
     witness_of([torch.ones(2)])
@@ -221,7 +221,7 @@ def test_every_mutant_is_caught(adapter, mutant):
     with miswritten(*mutant):
         for change in CHANGES.values():
             Weights.scale = before
-            if first_difference(adapter, change) is not None:
+            if first_difference(integration, change) is not None:
                 return
     pytest.fail("no change shows it")
 
@@ -255,7 +255,7 @@ def test_a_witness_is_of_places():
     assert not made([one, two, alike])
 
 
-class Hasty(TorchAdapter):
+class Hasty(TorchIntegration):
     """Has a tensor look otherwise just while a witness is made."""
 
     meanwhile = None
@@ -269,9 +269,9 @@ class Hasty(TorchAdapter):
         return made
 
 
-def test_no_witness_stands_for_what_changed_meanwhile(adapter):
+def test_no_witness_stands_for_what_changed_meanwhile(integration):
     """Another thread turned a tensor over and back; later it is turned for good."""
-    hasty = Hasty(adapter.device, adapter.place)
+    hasty = Hasty(integration.device, integration.place)
     weights = Weights()
     fn = _function(weights)
     surveyor = Surveyor(lambda: fn, hasty)
@@ -283,11 +283,11 @@ def test_no_witness_stands_for_what_changed_meanwhile(adapter):
     assert _shown(found) == _shown(fresh)
 
 
-def test_a_witness_keeps_nothing_alive(adapter):
+def test_a_witness_keeps_nothing_alive(integration):
     """Neither it nor a trail holds tensors."""
     weights = Weights()
     fn = _function(weights)
-    surveyor = Surveyor(lambda: fn, adapter)
+    surveyor = Surveyor(lambda: fn, integration)
     for _ in range(4):
         surveyor.survey({"x": 1})
     gone = weakref.ref(weights.weight), weakref.ref(weights.more[1])

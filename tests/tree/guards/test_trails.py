@@ -308,7 +308,7 @@ def _insides(found):
     walk = found._walk
     return (
         walk.apart,
-        [(id(n.value), n.path, n.frozen, n.openings, n.covered) for n in walk.nodes],
+        [(id(n.value), n.path, n.frozen, n.accessors, n.covered) for n in walk.nodes],
         [(n.parent, n.step, n.root) for n in walk.nodes],
         [
             (inside.node, id(inside.view), inside.lacks, inside.named)

@@ -12,10 +12,10 @@ from typing import Any
 from sapwood.driver.api import Driver
 from sapwood.driver.cuda import declare_unread
 from sapwood.errors import InternalError
-from sapwood.integrations.cupy import openings
-from sapwood.integrations.cupy.adapter import CupyAdapter
+from sapwood.integrations.cupy import accessors
 from sapwood.integrations.cupy.array import Array, from_host
 from sapwood.integrations.cupy.indexers import unread
+from sapwood.integrations.cupy.integration import CupyIntegration
 from sapwood.integrations.cupy.random import Generator, seeded
 from sapwood.integrations.cupy.streams import CupyFramework
 from sapwood.memory.device import Device
@@ -23,11 +23,11 @@ from sapwood.memory.device import Device
 __all__ = [
     "Array",
     "Generator",
-    "adapter",
+    "accessors",
     "array_from_host",
     "framework",
+    "integration",
     "make_generator",
-    "openings",
 ]
 
 declare_unread(unread)
@@ -38,9 +38,9 @@ def framework(driver: Driver) -> CupyFramework:
     return CupyFramework(driver.abilities.ordinal)
 
 
-def adapter(device: Device) -> CupyAdapter:
+def integration(device: Device) -> CupyIntegration:
     """Return what the tree asks of this integration."""
-    return CupyAdapter(device, _of(device))
+    return CupyIntegration(device, _of(device))
 
 
 def array_from_host(device: Device, host: Any) -> Array:

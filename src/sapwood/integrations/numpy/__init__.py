@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from sapwood.driver.api import Driver
-from sapwood.integrations.numpy.adapter import NumpyAdapter
 from sapwood.integrations.numpy.array import Array
 from sapwood.integrations.numpy.creation import from_host
+from sapwood.integrations.numpy.integration import NumpyIntegration
 from sapwood.integrations.numpy.random import Generator, make_generator
 from sapwood.memory.device import Device
 from sapwood.memory.framework import Plain
@@ -19,9 +19,9 @@ from sapwood.memory.framework import Plain
 __all__ = [
     "Array",
     "Generator",
-    "adapter",
     "array_from_host",
     "framework",
+    "integration",
     "make_generator",
 ]
 
@@ -32,9 +32,9 @@ def framework(driver: Driver) -> Plain:
     return Plain()
 
 
-def adapter(device: Device) -> NumpyAdapter:
+def integration(device: Device) -> NumpyIntegration:
     """Return what the tree asks of this integration."""
-    return NumpyAdapter(device)
+    return NumpyIntegration(device)
 
 
 def array_from_host(device: Device, host: Any) -> Array:

@@ -12,18 +12,18 @@ import torch
 
 from sapwood.driver.api import Driver
 from sapwood.errors import MisuseError, NoDevice
-from sapwood.integrations.torch import openings as openings
-from sapwood.integrations.torch.adapter import TorchAdapter
+from sapwood.integrations.torch import accessors as accessors
 from sapwood.integrations.torch.asking import notice_askers
 from sapwood.integrations.torch.borrowing import notice_borrowers
-from sapwood.integrations.torch.capture import TorchCaptor
+from sapwood.integrations.torch.capture import TorchCapturer
 from sapwood.integrations.torch.constants import Bringing
+from sapwood.integrations.torch.integration import TorchIntegration
 from sapwood.integrations.torch.modes import notice_settings
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.device import Device
 from sapwood.tree.watch import session
 
-__all__ = ["adapter", "array_from_host", "captor", "framework", "make_generator"]
+__all__ = ["array_from_host", "capturer", "framework", "integration", "make_generator"]
 
 
 def framework(driver: Driver) -> TorchFramework:
@@ -42,10 +42,10 @@ def framework(driver: Driver) -> TorchFramework:
     return TorchFramework(torch.device("cuda", driver.abilities.ordinal))
 
 
-def adapter(device: Device) -> TorchAdapter:
+def integration(device: Device) -> TorchIntegration:
     """Return what the tree asks of this integration."""
     place = torch.device("cuda", device.driver.abilities.ordinal)
-    made = TorchAdapter(device, place)
+    made = TorchIntegration(device, place)
     if isinstance(device.framework, TorchFramework):
         device.framework.storages = made.storages_of
         device.framework.bring = Bringing(device, place)
@@ -53,11 +53,11 @@ def adapter(device: Device) -> TorchAdapter:
     return made
 
 
-def captor(device: Device) -> TorchCaptor:
+def capturer(device: Device) -> TorchCapturer:
     """Return what has torch capture functions."""
     if not isinstance(device.framework, TorchFramework):
         raise MisuseError("this device is not of torch's tensors: make a new runtime")
-    return TorchCaptor(device.framework)
+    return TorchCapturer(device.framework)
 
 
 def array_from_host(device: Device, host: Any) -> Any:

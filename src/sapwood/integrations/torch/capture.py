@@ -31,7 +31,7 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.nests.containers import flatten
 from sapwood.units import Addr, Size
 
-__all__ = ["TorchCaptor", "TorchOwner"]
+__all__ = ["TorchCapturer", "TorchOwner"]
 
 _C: Any = torch._C
 
@@ -47,7 +47,7 @@ class _Held(NamedTuple):
 _NONE: Final = _Held((), (), [[]] * 5)
 
 
-class TorchCaptor:
+class TorchCapturer:
     """Has torch capture functions."""
 
     def __init__(self, framework: TorchFramework) -> None:
@@ -291,7 +291,7 @@ class TorchOwner:
                 remedy="Return what torch.autograd.grad(...) gives, or keep the "
                 "tensor in a module or optimizer that the function names",
             )
-        return TorchCaptor(self._framework).refusal(result)
+        return TorchCapturer(self._framework).refusal(result)
 
     def _has_new_grad(self, tensor: Any) -> bool:
         return tensor.is_leaf and tensor.grad is not None and self._is_new(tensor.grad)

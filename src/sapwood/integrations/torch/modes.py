@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 
 from sapwood.memory.framework import Manner
 from sapwood.tree.guards.frameworks import declare_opening
-from sapwood.tree.guards.scope import Opening, Openings, Reach
+from sapwood.tree.guards.scope import Accessor, Openings, Reach
 from sapwood.tree.guards.views import View, Way, Witness
 
 __all__ = ["MODES", "Modes", "Prevailing", "is_told_of_operations", "notice_settings"]
@@ -336,7 +336,7 @@ _VIEW: Final = View(
 
 
 def _open(_: Any, __: Reach) -> Openings:
-    yield Opening(_VIEW, frozenset(_GETTERS))
+    yield Accessor(_VIEW, frozenset(_GETTERS))
 
 
 declare_opening(Modes, _open, lambda _: ())

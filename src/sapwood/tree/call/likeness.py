@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.integration import Array, Integration
 
 __all__ = ["Likeness"]
 
@@ -22,7 +22,10 @@ class Likeness:
         self._steady: Callable[[Sequence[Any]], bool] | None = _deny
 
     def holds(
-        self, arrays: Sequence[Array], layouts: Sequence[Hashable], adapter: Adapter
+        self,
+        arrays: Sequence[Array],
+        layouts: Sequence[Hashable],
+        integration: Integration,
     ) -> bool:
         """Return whether arrays that had these layouts once, or their like, have them.
 
@@ -31,10 +34,10 @@ class Likeness:
         steady = self._steady
         if steady is None or steady(arrays):
             return True
-        made = adapter.steady(arrays)
+        made = integration.steady(arrays)
         if made is not None:
             pairs = zip(arrays, layouts, strict=True)
-            if any(adapter.layout(array) != layout for array, layout in pairs):
+            if any(integration.layout(array) != layout for array, layout in pairs):
                 return False
             # What another thread changes meanwhile, nothing is to stand for.
             if not made(arrays):

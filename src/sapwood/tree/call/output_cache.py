@@ -80,10 +80,12 @@ _COUNTING: Final = _held_once() - 1
 """References that counting makes itself."""
 
 
-def keep(adapter: Makes, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
+def keep(
+    integration: Makes, storages: Sequence[Storage], arrays: Sequence[Made]
+) -> Kept:
     """Keep storages whose arrays refer to them; ``arrays`` are made by every replay."""
     makers = [
-        partial(adapter.make, template, storages[k], address)
+        partial(integration.make, template, storages[k], address)
         for k, template, address in arrays
     ]
     return Kept(storages, storages, makers, [k for k, *_ in arrays])

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from sapwood.errors import MisuseError
-from sapwood.tree.call.adapter import Adapter
+from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Call, describe
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.nests.paths import paths
@@ -103,31 +103,31 @@ class Parameters:
         return True
 
     def describe(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], adapter: Adapter
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], integration: Integration
     ) -> Call:
         """Flatten a call's arguments; of one that is refused, say which it is.
 
         Raises what `signature.describe` raises.
         """
         try:
-            return describe(args, kwargs, adapter)
+            return describe(args, kwargs, integration)
         except (TypeError, MisuseError) as error:
             refused = None
             if type(error) in {TypeError, MisuseError}:
-                refused = self._refused(args, kwargs, adapter)
+                refused = self._refused(args, kwargs, integration)
             if refused is None:
                 raise
             text = f"{self._function} cannot take {refused}: {error}"
             raise type(error)(text) from None
 
     def _refused(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], adapter: Adapter
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], integration: Integration
     ) -> str | None:
         """Return what a user would call the first argument that is refused."""
         with suppress(MisuseError):
-            leaves, structure = flatten((args, kwargs), adapter.is_array)
+            leaves, structure = flatten((args, kwargs), integration.is_array)
             for leaf, path in zip(leaves, paths(structure, ""), strict=True):
-                if _is_refused(leaf, adapter):
+                if _is_refused(leaf, integration):
                     return self._name(path)
         return None
 
@@ -184,8 +184,8 @@ class Parameters:
         return f"args[{position}]{rest}"
 
 
-def _is_refused(leaf: Any, adapter: Adapter) -> bool:
+def _is_refused(leaf: Any, integration: Integration) -> bool:
     try:
-        return adapter.look(leaf) is None and adapter.refusal(leaf) is not None
+        return integration.look(leaf) is None and integration.refusal(leaf) is not None
     except (TypeError, MisuseError):
         return True

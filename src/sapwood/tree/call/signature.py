@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from weakref import ref
 
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Adapter, Array, Marks
+from sapwood.tree.call.integration import Array, Integration, Marks
 from sapwood.tree.call.likeness import Likeness
 from sapwood.tree.nests.containers import constant_key, taken_apart
 from sapwood.units import Addr
@@ -54,16 +54,20 @@ class Arrays(NamedTuple):
     def holding(self, arrays: AbstractSet[int]) -> frozenset[int]:
         """Return the places that hold any of the arrays at these positions."""
         return frozenset(
-            i for i, group in enumerate(self.groups()) if not arrays.isdisjoint(group)
+            i
+            for i, specialization in enumerate(self.groups())
+            if not arrays.isdisjoint(specialization)
         )
 
-    def places(self, adapter: Adapter) -> list[Place]:
+    def places(self, integration: Integration) -> list[Place]:
         """Return the places with their ends."""
         groups = self.groups()
-        ends = [adapter.span(array)[1] for array in self.arrays]
+        ends = [integration.span(array)[1] for array in self.arrays]
         if self.sharing is not None:
             pairs = zip(groups, self.storages, strict=True)
-            ends = [_end(group, ends, storage) for group, storage in pairs]
+            ends = [
+                _end(specialization, ends, storage) for specialization, storage in pairs
+            ]
         return [*map(Place, self.storages, self.lows, ends, groups)]
 
 
@@ -100,7 +104,7 @@ class Call(NamedTuple):
 
 
 def describe(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], adapter: Adapter
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], integration: Integration
 ) -> Call:
     """Flatten a call's arguments.
 
@@ -108,16 +112,16 @@ def describe(
     array that was revoked, `MisuseError` for a container that contains itself.
     """
     nest = args, kwargs
-    leaves, structure, containers = taken_apart(nest, adapter.is_array)
+    leaves, structure, containers = taken_apart(nest, integration.is_array)
     parts: list[Hashable] = []
     positions: list[int] = []
     arrays: list[Array] = []
     storages: list[Storage] = []
     lows: list[Addr] = []
     for i, leaf in enumerate(leaves):
-        seen = adapter.look(leaf)
+        seen = integration.look(leaf)
         if seen is None:
-            parts.append(_constant(leaf, adapter))
+            parts.append(_constant(leaf, integration))
             continue
         layout, storage, low = seen
         parts.append(layout)
@@ -137,12 +141,12 @@ def _twins(arrays: Sequence[Array]) -> tuple[int, ...]:
     return tuple([first.setdefault(id(x), k) for k, x in enumerate(arrays)])
 
 
-def look(arrays: Sequence[Array], adapter: Adapter) -> Arrays:
+def look(arrays: Sequence[Array], integration: Integration) -> Arrays:
     """Return where some arrays are, and which share a storage."""
     return _grouped(
         arrays,
-        [adapter.storage(array) for array in arrays],
-        [adapter.span(array)[0] for array in arrays],
+        [integration.storage(array) for array in arrays],
+        [integration.span(array)[0] for array in arrays],
     )
 
 
@@ -164,30 +168,36 @@ class Whereabouts:
         self.marks: Marks | None = None
 
     def are_like(
-        self, arrays: Sequence[Array], adapter: Adapter, layouts: Sequence[Hashable]
+        self,
+        arrays: Sequence[Array],
+        integration: Integration,
+        layouts: Sequence[Hashable],
     ) -> bool:
         """Return whether arrays that guards took for those recorded look like them.
 
         Guards know an array that stays the same object, whatever shape it is given.
         Raises `StaleOutput`.
         """
-        return self._likeness.holds(arrays, layouts, adapter)
+        return self._likeness.holds(arrays, layouts, integration)
 
     def look(
-        self, arrays: Sequence[Array], adapter: Adapter, layouts: Sequence[Hashable]
+        self,
+        arrays: Sequence[Array],
+        integration: Integration,
+        layouts: Sequence[Hashable],
     ) -> Arrays | None:
         """Return what `look` does; None where an array is otherwise than it was."""
-        self.marks = marks = adapter.marks(arrays)
+        self.marks = marks = integration.marks(arrays)
         if marks is not None and marks[1] != self.others:
             return None
-        if not self.are_like(arrays, adapter, layouts):
+        if not self.are_like(arrays, integration, layouts):
             return None
         seen = self._seen
         if seen is not None and seen.are_there(arrays, marks):
             storages = [*map(call, seen.storages)]
             if None not in storages:
                 return Arrays(arrays, storages, seen.lows, seen.sharing)
-        found = look(arrays, adapter)
+        found = look(arrays, integration)
         # All at once: what is interrupted in between would be taken for the same.
         self._seen = _Seen(
             [ref(array) for array in arrays],
@@ -218,13 +228,13 @@ class _Seen(NamedTuple):
         return all(map(is_, map(call, self.arrays), arrays))
 
 
-def _end(group: Sequence[int], ends: Sequence[Addr], storage: Storage) -> Addr:
+def _end(specialization: Sequence[int], ends: Sequence[Addr], storage: Storage) -> Addr:
     whole = Addr(storage.address + storage.size)
-    return max((ends[i] for i in group), default=whole)
+    return max((ends[i] for i in specialization), default=whole)
 
 
-def _constant(leaf: Any, adapter: Adapter) -> Hashable:
-    refusal = adapter.refusal(leaf)
+def _constant(leaf: Any, integration: Integration) -> Hashable:
+    refusal = integration.refusal(leaf)
     if refusal is not None:
         raise TypeError(refusal)
     return constant_key(leaf)
@@ -240,9 +250,9 @@ def _grouped(
         groups.setdefault(storage, []).append(i)
     firsts: list[Addr] = []
     sharing: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-    for group in groups.values():
-        places = [lows[i] for i in group]
+    for specialization in groups.values():
+        places = [lows[i] for i in specialization]
         first = min(places)
         firsts.append(first)
-        sharing.append((tuple(group), tuple([low - first for low in places])))
+        sharing.append((tuple(specialization), tuple([low - first for low in places])))
     return Arrays(arrays, list(groups), firsts, tuple(sharing))

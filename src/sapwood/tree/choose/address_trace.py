@@ -13,13 +13,13 @@ from sapwood.graphs.recording import RANGE, WORD, RecordedOp, Recording, Relocat
 from sapwood.tree.call.roles import Role
 from sapwood.units import Addr
 
-__all__ = ["Sketch", "confirmed", "known"]
+__all__ = ["AddressTrace", "confirmed", "known"]
 
 _Found = Mapping[int, Relocation]
 
 
 @dataclass(frozen=True, slots=True)
-class Sketch:
+class AddressTrace:
     """A capture: the names of its places, and where they were, by symbol."""
 
     recording: Recording
@@ -28,29 +28,29 @@ class Sketch:
 
 
 def confirmed(
-    roles: Sequence[Role], sketch: Sketch, before: Sketch
+    roles: Sequence[Role], trace: AddressTrace, before: AddressTrace
 ) -> tuple[Role, ...] | None:
     """Return the roles, with places pinned whose addresses are not all known.
 
     None where the two captures differ by more than addresses.
     """
-    symbols = known(sketch, before)
+    symbols = known(trace, before)
     if symbols is None:
         return None
-    used = sketch.recording.symbols()
+    used = trace.recording.symbols()
     return tuple(
         Role.PINNED if role is Role.PATCHED and i in used and i not in symbols else role
         for i, role in enumerate(roles, 1)
     )
 
 
-def known(sketch: Sketch, before: Sketch) -> frozenset[int] | None:
+def known(trace: AddressTrace, before: AddressTrace) -> frozenset[int] | None:
     """Return the symbols that moved, and of which every address is known.
 
     None where the captures differ by more than addresses.
     """
-    now, then = sketch.recording, before.recording
-    if sketch.names != before.names or now.edges != then.edges:
+    now, then = trace.recording, before.recording
+    if trace.names != before.names or now.edges != then.edges:
         return None
     if len(now.ops) != len(then.ops):
         return None
@@ -63,7 +63,7 @@ def known(sketch: Sketch, before: Sketch) -> frozenset[int] | None:
         if doubtful is None:
             return None
         unknown |= doubtful
-    pairs = zip(sketch.addresses, before.addresses, strict=True)
+    pairs = zip(trace.addresses, before.addresses, strict=True)
     moved = {i for i, (a, b) in enumerate(pairs) if a != b}
     return frozenset(moved - unknown)
 

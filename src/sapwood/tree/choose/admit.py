@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sapwood.tree.call.adapter import Adapter
+from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.miss import Miss, Why
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import Arrays, Place
@@ -24,7 +24,7 @@ def rejects(
     live: Mask,
     given: Arrays,
     ambient: Arrays,
-    adapter: Adapter,
+    integration: Integration,
 ) -> Why | None:
     """Return why a node may not be replayed on this call, or None.
 
@@ -48,7 +48,7 @@ def rejects(
     regrouped = node.chain and sharing(ambient, given) != node.chain[0].shared
     if regrouped or (
         node.watches_overlap
-        and _overlap(node, [*given.places(adapter), *ambient.places(adapter)])
+        and _overlap(node, [*given.places(integration), *ambient.places(integration)])
     ):
         return Why.OVERLAP
     return None

@@ -11,16 +11,16 @@ from typing import Final
 from sapwood.errors import CaptureError
 from sapwood.tree.call.miss import Why
 from sapwood.tree.choose.skips import is_due
-from sapwood.tree.choose.specialization import Group, least_recent
+from sapwood.tree.choose.specialization import Specialization, least_recent
 from sapwood.tree.node.node import Node
 
 _WASTEFUL: Final = "its recordings wait for arrays at addresses that do not come again"
 _NOBODY: Final[Mapping[Node, frozenset[int]]] = {}
 
-__all__ = ["Deed", "Step", "next_step"]
+__all__ = ["Action", "Step", "next_step"]
 
 
-class Deed(enum.Enum):
+class Action(enum.Enum):
     """How a call is run that is not replayed."""
 
     WARM_UP = "warm up"
@@ -39,7 +39,7 @@ class Step:
     is why a call that is passed through cannot be recorded, where that is so.
     """
 
-    deed: Deed
+    action: Action
     evict: tuple[Node, ...] = ()
     anywhere: bool = False
     escapes: bool = False
@@ -49,7 +49,7 @@ class Step:
 
 
 def next_step(
-    group: Group,
+    specialization: Specialization,
     nodes: Sequence[Node],
     reasons: Mapping[Node, Why],
     max_recordings: int,
@@ -57,39 +57,43 @@ def next_step(
     held: Mapping[Node, frozenset[int]] = _NOBODY,
     crowded: bool = False,
 ) -> Step:
-    """Decide for a call in ``group``; ``nodes`` are all recordings of the function.
+    """Decide for a call in ``specialization``; ``nodes`` are all of the function.
 
-    ``reasons`` say why those of the group do not fit, ``held`` which of their outputs
+    ``reasons`` say why its own do not fit, ``held`` which of their outputs
     somebody has; it is ``crowded`` where outputs hold more beyond their own bytes than
     they may. At ``max_recordings`` a newcomer evicts the recording used longest ago,
     and only if it was itself missed twice since then: so a cycle through more shapes
     than fit replays what it has. What failed for a reason that may pass is tried
     again, each time after twice as many calls.
     """
-    skips = group.unrecordable or (None if is_due(group.missing) else group.failed)
+    skips = specialization.unrecordable or (
+        None if is_due(specialization.missing) else specialization.failed
+    )
     if skips is not None:
-        return Step(Deed.PASS_THROUGH, reason=str(skips), skips=skips)
-    if group.archive is None and (group.warm is None or group.wants_another):
-        return Step(Deed.WARM_UP)
-    if group.is_wasteful():
-        return Step(Deed.PASS_THROUGH, reason=_WASTEFUL)
-    evict, escapes, copies = _make_room(group, reasons, held, crowded=crowded)
+        return Step(Action.PASS_THROUGH, reason=str(skips), skips=skips)
+    if specialization.archive is None and (
+        specialization.warm is None or specialization.wants_another
+    ):
+        return Step(Action.WARM_UP)
+    if specialization.is_wasteful():
+        return Step(Action.PASS_THROUGH, reason=_WASTEFUL)
+    evict, escapes, copies = _make_room(specialization, reasons, held, crowded=crowded)
     full = bool(evict) or escapes
     if len(nodes) - len(evict) >= max_recordings:
         victim = least_recent(n for n in nodes if n not in evict)
-        if victim is None or group.missed_since(victim.last_used) < 2:
+        if victim is None or specialization.missed_since(victim.last_used) < 2:
             return Step(
-                Deed.PASS_THROUGH,
+                Action.PASS_THROUGH,
                 reason=f"max_recordings={max_recordings}, and all that there are were "
                 "replayed since this call was last missed",
             )
         evict.append(victim)
-    deed = Deed.RECORD if group.archive is None else Deed.RESTORE
-    return Step(deed, tuple(evict), anywhere=full, escapes=escapes, copies=copies)
+    action = Action.RECORD if specialization.archive is None else Action.RESTORE
+    return Step(action, tuple(evict), anywhere=full, escapes=escapes, copies=copies)
 
 
 def _make_room(
-    group: Group,
+    specialization: Specialization,
     reasons: Mapping[Node, Why],
     held: Mapping[Node, frozenset[int]],
     *,
@@ -99,23 +103,27 @@ def _make_room(
 
     That is whether all do, or else which.
     """
-    evict = group.outdated()
-    variants = [n for n in group.nodes if not n.escapes and n not in evict]
+    evict = specialization.outdated()
+    variants = [n for n in specialization.nodes if not n.escapes and n not in evict]
     copied = frozenset[int]().union(*(node.copied() for node in variants))
-    if len(variants) < group.max_variants and not crowded:
+    if len(variants) < specialization.max_variants and not crowded:
         return evict, False, copied
     # One that waits for an address gives way to one that takes any.
     stale = least_recent(n for n in variants if reasons.get(n) is Why.MOVED)
     if stale is not None:
         return [*evict, stale], crowded, copied
-    evict += [n for n in group.nodes if n.escapes and n not in evict]
-    kept = frozenset[int]() if crowded else copied | _kept(group, variants, held)
+    evict += [n for n in specialization.nodes if n.escapes and n not in evict]
+    kept = (
+        frozenset[int]() if crowded else copied | _kept(specialization, variants, held)
+    )
     stuck = [node for node in variants if not node.copied() >= kept]
     return [*evict, *stuck], not stuck, kept if stuck else frozenset()
 
 
 def _kept(
-    group: Group, variants: Sequence[Node], held: Mapping[Node, frozenset[int]]
+    specialization: Specialization,
+    variants: Sequence[Node],
+    held: Mapping[Node, frozenset[int]],
 ) -> frozenset[int]:
     """Return which outputs are kept, if it is not all, and none in live parts.
 
@@ -125,5 +133,5 @@ def _kept(
     counts = Counter(k for node in variants for k in held.get(node, ()))
     kept = frozenset(k for k, count in counts.items() if count > 1)
     most = max((len(node.output_masks) for node in variants), default=0)
-    live = group.warm is not None and bool(group.warm.breaks)
+    live = specialization.warm is not None and bool(specialization.warm.breaks)
     return frozenset() if live or len(kept) == most else kept

@@ -8,20 +8,20 @@ from typing import Final, NamedTuple
 
 from sapwood.memory.pages import Extent, Pages
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.miss import Miss, Why
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.call.roles import History
 from sapwood.tree.call.signature import NONE, Arrays, Call
 from sapwood.tree.choose.admit import explain, rejects
-from sapwood.tree.choose.decide import Deed, Step
+from sapwood.tree.choose.decide import Action, Step
 from sapwood.tree.choose.nearest import unfound, unlike
-from sapwood.tree.choose.specialization import Group
+from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.format.bundle import Origins
 from sapwood.tree.guards import AmbientKey, Slot
 from sapwood.tree.node.node import Node
 
-__all__ = ["Families", "Found", "ambient_arrays"]
+__all__ = ["Found", "FunctionCache", "ambient_arrays"]
 
 NEAR: Final = 64
 """With so many signatures a new one is compared, those of the last calls."""
@@ -34,14 +34,14 @@ class Found(NamedTuple):
     ambient: Arrays
 
 
-def ambient_arrays(node: Node, adapter: Adapter) -> Arrays | None:
+def ambient_arrays(node: Node, integration: Integration) -> Arrays | None:
     """Return the ambient arrays that a recording uses; None where a guard fails."""
     found = node.ambient.match()
     if found is None:
         return None
     if not found:
         return NONE
-    return node.whereabouts.look(found, adapter, node.ambient.layouts)
+    return node.whereabouts.look(found, integration, node.ambient.layouts)
 
 
 def are_those(node: Node, call: Call) -> bool:
@@ -50,17 +50,17 @@ def are_those(node: Node, call: Call) -> bool:
     return node.ambient.are_those(call.given.arrays, call.nests, *key)
 
 
-class Families:
+class FunctionCache:
     """All groups and recordings of one function; used under the device's lock.
 
     ``limit`` bounds the signatures, and the ambient values of each, that are
     remembered without a recording.
     """
 
-    def __init__(self, adapter: Adapter, pages: Pages, *, limit: int) -> None:
-        self.adapter, self.pages, self.limit = adapter, pages, limit
-        self.groups: OrderedDict[Hashable, list[Group]] = OrderedDict()
-        self.nodes: dict[Node, tuple[Hashable, Group]] = {}
+    def __init__(self, integration: Integration, pages: Pages, *, limit: int) -> None:
+        self.integration, self.pages, self.limit = integration, pages, limit
+        self.groups: OrderedDict[Hashable, list[Specialization]] = OrderedDict()
+        self.nodes: dict[Node, tuple[Hashable, Specialization]] = {}
         self.bound: dict[Node, tuple[Slot, ...]] = {}
         self.origins: dict[Node, Origins] = {}
         self._outputs: dict[Node, tuple[Extent, ...]] = {}
@@ -69,15 +69,15 @@ class Families:
         """Return a recording that may be replayed on this call."""
         live = self.pages.live
         asked, ambient = None, None
-        for group in self.groups.get(call.key, ()):
-            for node in group.nodes:
+        for specialization in self.groups.get(call.key, ()):
+            for node in specialization.nodes:
                 if node.ambient is not asked:
-                    # Recordings of one group share their guards: asked once.
+                    # Recordings of one specialization share their guards: asked once.
                     asked = node.ambient
-                    ambient = ambient_arrays(node, self.adapter)
+                    ambient = ambient_arrays(node, self.integration)
                 if (
                     ambient is not None
-                    and not rejects(node, live, call.given, ambient, self.adapter)
+                    and not rejects(node, live, call.given, ambient, self.integration)
                     and are_those(node, call)
                 ):
                     return Found(node, ambient)
@@ -87,13 +87,13 @@ class Families:
         """Return why each recording with the call's signature does not fit."""
         live = self.pages.live
         found: dict[Node, Miss] = {}
-        for group in self.groups.get(call.key, ()):
-            for node in group.nodes:
-                ambient = ambient_arrays(node, self.adapter)
+        for specialization in self.groups.get(call.key, ()):
+            for node in specialization.nodes:
+                ambient = ambient_arrays(node, self.integration)
                 if ambient is None:
                     found[node] = explain(node, Why.AMBIENT, live, call.given, None)
                     continue
-                why = rejects(node, live, call.given, ambient, self.adapter)
+                why = rejects(node, live, call.given, ambient, self.integration)
                 if why is None and not are_those(node, call):
                     why = Why.WHICH
                 if why is not None:
@@ -101,82 +101,88 @@ class Families:
         return found
 
     def unfound(
-        self, call: Call, group: Group, step: Step, parameters: Parameters
+        self,
+        call: Call,
+        specialization: Specialization,
+        step: Step,
+        parameters: Parameters,
     ) -> tuple[Miss, ...]:
         """Return why a call has nothing to be replayed, besides what `misses` says."""
         known, about = len(self.groups[call.key]) > 1, ""
-        if not known and step.deed is Deed.WARM_UP:
+        if not known and step.action is Action.WARM_UP:
             others = [key for key in self.groups if key != call.key]
             about = unlike(call.key, others[-NEAR:], parameters.leaf_names(call))
-        return unfound(group, step, known=known, about=about)
+        return unfound(specialization, step, known=known, about=about)
 
-    def known(self, call: Call, ambient_key: AmbientKey) -> Group | None:
-        """Return the group of a call, if there is one."""
-        for group in self.groups.get(call.key, ()):
-            if group.ambient_key == ambient_key:
-                return group
+    def known(self, call: Call, ambient_key: AmbientKey) -> Specialization | None:
+        """Return the specialization of a call, if there is one."""
+        for specialization in self.groups.get(call.key, ()):
+            if specialization.ambient_key == ambient_key:
+                return specialization
         return None
 
-    def group(self, call: Call, ambient_key: AmbientKey, max_variants: int) -> Group:
-        """Return the group of a call, a new one if need be."""
+    def specialization(
+        self, call: Call, ambient_key: AmbientKey, max_variants: int
+    ) -> Specialization:
+        """Return the specialization of a call, a new one if need be."""
         groups = self.groups.setdefault(call.key, [])
         self.groups.move_to_end(call.key)
         known = self.known(call, ambient_key)
         if known is not None:
             return known
-        group = Group(ambient_key, max_variants)
-        group.places = [History() for _ in call.given.lows]
-        groups.append(group)
+        specialization = Specialization(ambient_key, max_variants)
+        specialization.places = [History() for _ in call.given.lows]
+        groups.append(specialization)
         self._forget_oldest(groups)
-        return group
+        return specialization
 
     def saw(
         self,
         call: Call,
-        group: Group,
+        specialization: Specialization,
         reached: Mapping[str, Array],
         inherits: Callable[[Storage], bool],
     ) -> None:
-        """Have a group remember where a call's arrays are.
+        """Have a specialization remember where a call's arrays are.
 
         ``reached`` are those that the function reads besides, by path; ``inherits``
         tells which storages recordings made.
         """
-        given, adapter = call.given, self.adapter
-        group.saw(
+        given, integration = call.given, self.integration
+        specialization.saw(
             zip(given.lows, map(inherits, given.storages), strict=True),
             {
-                path: (adapter.span(array)[0], inherits(adapter.storage(array)))
+                path: (integration.span(array)[0], inherits(integration.storage(array)))
                 for path, array in reached.items()
             },
         )
 
-    def _forget_oldest(self, groups: list[Group]) -> None:
-        for group in [g for g in groups[:-1] if not g.nodes]:
+    def _forget_oldest(self, groups: list[Specialization]) -> None:
+        for specialization in [g for g in groups[:-1] if not g.nodes]:
             if len(groups) <= self.limit:
                 break
-            groups.remove(group)
+            groups.remove(specialization)
         for key in list(self.groups)[:-1]:
             if len(self.groups) <= self.limit:
                 break
-            if not any(group.nodes for group in self.groups[key]):
+            if not any(specialization.nodes for specialization in self.groups[key]):
                 del self.groups[key]
 
     def plant(
         self,
         call: Call,
-        group: Group,
+        specialization: Specialization,
         node: Node,
         bound: tuple[Slot, ...],
         origins: Origins,
     ) -> None:
         """Add a recording, which from now on is found."""
-        for other in group.nodes:
+        for other in specialization.nodes:
             if other.ambient == node.ambient:
                 node.ambient = other.ambient
-        _, node.which, node.nests = group.ambient_key
-        group.add(node)
-        self.nodes[node] = (call.key, group)
+        _, node.which, node.nests = specialization.ambient_key
+        specialization.add(node)
+        self.nodes[node] = (call.key, specialization)
         self.bound[node] = bound
         self.origins[node] = origins
         self._outputs[node] = tuple(
@@ -185,10 +191,10 @@ class Families:
 
     def remove(self, node: Node) -> None:
         """Remove a recording, which is not found any more."""
-        _, group = self.nodes.pop(node)
-        group.nodes.remove(node)
+        _, specialization = self.nodes.pop(node)
+        specialization.nodes.remove(node)
         # That of the call that recorded it is one.
-        group.wasted = 0 if node.hits > 1 else group.wasted + 1
+        specialization.wasted = 0 if node.hits > 1 else specialization.wasted + 1
         del self.bound[node], self.origins[node], self._outputs[node]
 
     def candidates(self, call: Call) -> list[Extent]:

@@ -6,25 +6,27 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from sapwood.tree.call.miss import Miss, Why
-from sapwood.tree.choose.decide import Deed, Step
-from sapwood.tree.choose.specialization import Group
+from sapwood.tree.choose.decide import Action, Step
+from sapwood.tree.choose.specialization import Specialization
 
 __all__ = ["unfound", "unlike"]
 
 
-def unfound(group: Group, step: Step, *, known: bool, about: str) -> tuple[Miss, ...]:
+def unfound(
+    specialization: Specialization, step: Step, *, known: bool, about: str
+) -> tuple[Miss, ...]:
     """Return why a call has nothing to be replayed, by what is done with it instead.
 
     ``known`` says whether the signature was seen before, ``about`` what is `unlike`.
     """
-    if step.deed is Deed.PASS_THROUGH:
-        refused = group.unrecordable is not None
+    if step.action is Action.PASS_THROUGH:
+        refused = specialization.unrecordable is not None
         return (Miss(Why.EAGER, "it cannot be recorded" if refused else step.reason),)
-    if step.deed is Deed.WARM_UP:
+    if step.action is Action.WARM_UP:
         return (Miss(Why.AMBIENT),) if known else (Miss(Why.UNSEEN, about),)
-    if group.nodes:
+    if specialization.nodes:
         return ()
-    return (Miss(Why.WARMED if step.deed is Deed.RECORD else Why.STORED),)
+    return (Miss(Why.WARMED if step.action is Action.RECORD else Why.STORED),)
 
 
 def unlike(key: Hashable, others: Iterable[Hashable], names: Sequence[str]) -> str:

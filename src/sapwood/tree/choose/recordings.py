@@ -15,20 +15,20 @@ from sapwood.memory.pages import page_numbers
 from sapwood.memory.range import Range
 from sapwood.memory.snapshot import snapshot
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Adapter
+from sapwood.tree.call.integration import Integration
 from sapwood.tree.choose.specialization import least_recent
 from sapwood.tree.choose.timeline import Timeline
 from sapwood.tree.node.leases import Lease, Leases
 from sapwood.tree.node.node import Node
-from sapwood.tree.watch.capturer import Captor
+from sapwood.tree.watch.capturer import GraphCapturer
 from sapwood.units import Mask
 
-__all__ = ["Forest"]
+__all__ = ["Recordings"]
 
 Forget = Callable[[Node, str | None], None]
 
 
-_forests: weakref.WeakSet[Forest] = weakref.WeakSet()
+_forests: weakref.WeakSet[Recordings] = weakref.WeakSet()
 """All there are: addresses belong to the process, whichever runtime has them."""
 
 
@@ -45,16 +45,16 @@ class Quiet(Protocol):
     def let_go(self) -> None: ...
 
 
-class Forest:
+class Recordings:
     """What the runners of one runtime share; guarded by the device's lock.
 
     ``emit`` takes event records; ``last`` is the recording that was replayed last;
     ``kept`` are those who keep storages of outputs for the next replay. A recording
-    gets an encore after ``encore_from`` replays. ``alone`` refers to the stream that
+    gets a fast replay after ``fast_from`` replays. ``alone`` refers to the stream that
     all replays ran on, None before the first and once they ran on several. ``quiet``
-    are those who replay without telling, till they are asked. ``captor`` is a framework
-    that captures by itself, where this one does. Once it was ``stepped``, outputs of
-    calls that run eagerly are known, too, for a later step to end them.
+    are those who replay without telling, till they are asked. ``capturer`` is a
+    framework that captures by itself, where this one does. Once it was ``stepped``,
+    outputs of calls that run eagerly are known, too, for a later step to end them.
     """
 
     __slots__ = ("__dict__", "__weakref__", "alone")  # which C looks at
@@ -62,14 +62,14 @@ class Forest:
     def __init__(
         self,
         device: Device,
-        adapter: Adapter,
+        integration: Integration,
         emit: Callable[[Any], None],
         *,
         patch_from: int,
         timeline: int,
         held_beyond: int = 1 << 30,
     ) -> None:
-        self.device, self.adapter, self.emit = device, adapter, emit
+        self.device, self.integration, self.emit = device, integration, emit
         self.patch_from, self.held_beyond = patch_from, held_beyond
         self.leases = Leases(device.pages)
         self.nodes: dict[Node, weakref.WeakMethod[Forget]] = {}
@@ -83,11 +83,11 @@ class Forest:
         self.busy: set[Node] = set()
         self.before_call: Callable[[], None] | None = None
         self.stepped = False
-        self.recorder: Callable[[Any, Forest], Any] | None = None
-        self.captor: Captor | None = None
+        self.recorder: Callable[[Any, Recordings], Any] | None = None
+        self.capturer: GraphCapturer | None = None
         self._capture_stream: Stream | None = None
         self.kept: dict[Keeper, None] = {}
-        self.encore_from = 4
+        self.fast_from = 4
         device.returns.let_go = self._let_go
         device.pages.reclaim, device.pages.evict = self._reclaim, self._evict_anywhere
         _forests.add(self)
@@ -97,7 +97,7 @@ class Forest:
     def tells(self) -> bool:
         """Whether sessions are told of all that is launched."""
         exact = self.device.driver.abilities.exact_addresses
-        return exact or self.captor is not None
+        return exact or self.capturer is not None
 
     def capture_stream(self) -> Stream:
         """Return the stream that all captures are made on."""

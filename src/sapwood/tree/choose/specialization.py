@@ -8,14 +8,14 @@ from typing import Final
 
 from sapwood.errors import CaptureError
 from sapwood.tree.call.roles import History, Role
-from sapwood.tree.choose.address_trace import Sketch, known
+from sapwood.tree.choose.address_trace import AddressTrace, known
 from sapwood.tree.format.codec import Archive
 from sapwood.tree.guards import AmbientKey
 from sapwood.tree.node.node import Node
 from sapwood.tree.watch.warm import Warm
 from sapwood.units import Addr
 
-__all__ = ["Group", "least_recent"]
+__all__ = ["Specialization", "least_recent"]
 
 
 _WASTED: Final = 16
@@ -23,13 +23,13 @@ _TRIED: Final = 64
 """So many calls between two tries, where so many recordings were not replayed."""
 
 
-class Group:
+class Specialization:
     """The recordings of one signature and one set of ambient values.
 
     ``archive`` is the recording of another process that serves its calls; ``asked``
     says that it was looked for. ``misses`` are the clock readings of the last two
     calls that no recording fitted, of ``missing`` in all, and ``wasted`` counts the
-    recordings that went in a row without a replay. ``sketch`` is the last capture,
+    recordings that went in a row without a replay. ``trace`` is the last capture,
     where only a comparison of two shows what is an address. ``unrecordable`` is why its
     calls never are recorded, ``failed`` why the last attempt failed, where another one
     may not; ``unready`` counts those in a row that could not begin.
@@ -48,7 +48,7 @@ class Group:
         self.ambient: dict[str, History] = {}
         self.misses: tuple[int, ...] = ()
         self.missing = self.wasted = 0
-        self.sketch: Sketch | None = None
+        self.trace: AddressTrace | None = None
         self._in_vain = False
 
     @property
@@ -84,16 +84,16 @@ class Group:
     @property
     def hopeful(self) -> bool:
         """Whether the next capture may show what is an address."""
-        return self.sketch is not None
+        return self.trace is not None
 
-    def sketched(self, sketch: Sketch, node: Node) -> None:
+    def sketched(self, trace: AddressTrace, node: Node) -> None:
         """Remember a capture, unless holding it against the one before was in vain."""
         if self._in_vain:
             return
-        if self.sketch is not None and known(sketch, self.sketch) is None:
-            self.sketch, self._in_vain = None, True
+        if self.trace is not None and known(trace, self.trace) is None:
+            self.trace, self._in_vain = None, True
             return
-        self.sketch = sketch
+        self.trace = trace
         node.doubtful = node.copied_bytes > 0
 
     def is_warm_here(self) -> bool:

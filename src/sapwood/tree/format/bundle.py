@@ -22,16 +22,16 @@ from sapwood.graphs.codec import expect
 from sapwood.graphs.plain import Json, from_text, to_json, to_text
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Adapter, Array, Template
+from sapwood.tree.call.integration import Array, Integration, Template
 from sapwood.tree.format.codec import Archive, decode, load_template
 from sapwood.units import Addr, Size
 
 __all__ = [
+    "Bundle",
     "Kept",
     "Origin",
     "Origins",
     "Packer",
-    "Parcel",
     "Saved",
     "device_text",
     "unpack",
@@ -93,7 +93,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Bundle:
     """What is in a file. ``arguments`` and ``ambient`` are arrays by their names."""
 
     name: str
@@ -104,7 +104,7 @@ class Parcel:
     storages: tuple[bytes, ...]
 
     def arrays(
-        self, device: Device, adapter: Adapter
+        self, device: Device, integration: Integration
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return new arrays with the contents of arguments and of ambient arrays."""
         made = [_storage(data, device) for data in self.storages]
@@ -112,10 +112,10 @@ class Parcel:
 
         def array(kept: Kept) -> Array:
             storage = made[kept.storage]
-            key = (kept.storage, kept.offset, adapter.dump(kept.template))
+            key = (kept.storage, kept.offset, integration.dump(kept.template))
             if key not in known:
                 address = Addr(storage.address + kept.offset)
-                known[key] = adapter.make(kept.template, storage, address)
+                known[key] = integration.make(kept.template, storage, address)
             return known[key]
 
         return (
@@ -138,7 +138,7 @@ class Packer:
     """Collects what goes into a file; to be used under the device's lock."""
 
     device: Device
-    adapter: Adapter
+    integration: Integration
     sections: dict[str, bytes] = field(default_factory=dict)
     _recordings: list[Json] = field(default_factory=list)
     _arguments: dict[str, Json] = field(default_factory=dict)
@@ -172,9 +172,9 @@ class Packer:
         self._line_up(ambient)
         for path, array in ambient.items():
             self._ambient[path] = self._kept(
-                self.adapter.storage(array),
-                self.adapter.template(array),
-                self.adapter.address(array),
+                self.integration.storage(array),
+                self.integration.template(array),
+                self.integration.address(array),
             )
         self._recordings.append(
             {
@@ -212,7 +212,7 @@ class Packer:
         number = self._numbers.setdefault(id(storage), len(self._storages))
         if number == len(self._storages):
             self._storages.append(storage)
-        plain = to_json(self.adapter.dump(template))
+        plain = to_json(self.integration.dump(template))
         return [number, plain, address - storage.address]
 
     def seal(self, function: str) -> dict[str, bytes]:
@@ -240,8 +240,8 @@ class Packer:
 
 
 def unpack(
-    sections: Mapping[str, bytes], adapter: Adapter, *, nested: bool = True
-) -> Parcel:
+    sections: Mapping[str, bytes], integration: Integration, *, nested: bool = True
+) -> Bundle:
     """Return what is in a file; raises `StoreError` where it is not as written."""
     expect("index" in sections, "it has no index")
     index = from_text(sections["index"])
@@ -253,7 +253,7 @@ def unpack(
     storages = tuple(sections[name] for name in names)
 
     def kept(pairs: Iterable[tuple[str, Json]]) -> dict[str, Kept]:
-        return {name: _load_kept(row, storages, adapter) for name, row in pairs}
+        return {name: _load_kept(row, storages, integration) for name, row in pairs}
 
     arguments = kept(_typed(index["arguments"], dict).items())
     pairs = [_typed(pair, list) for pair in _typed(index["ambient"], list)]
@@ -263,14 +263,14 @@ def unpack(
     ambient = kept((path, row) for path, row in pairs)
     expect(len(ambient) == len(pairs), "the path of an array")
     recordings = tuple(
-        _load_saved(number, row, sections, adapter, nested=nested)
+        _load_saved(number, row, sections, integration, nested=nested)
         for number, row in enumerate(_typed(index["recordings"], list))
     )
     for saved in recordings:
-        paths = {bond.path for bond in saved.archive.ambient}
+        paths = {binding.path for binding in saved.archive.ambient}
         expect(arguments.keys() >= set(saved.pinned.values()), "a name")
         expect(ambient.keys() >= paths, "the path of an array")
-    return Parcel(
+    return Bundle(
         index["name"],
         index["device"],
         recordings,
@@ -289,13 +289,13 @@ def _typed(found: Json, kind: type) -> Any:
     return found
 
 
-def _load_kept(row: Json, storages: Sequence[bytes], adapter: Adapter) -> Kept:
+def _load_kept(row: Json, storages: Sequence[bytes], integration: Integration) -> Kept:
     expect(type(row) is list and len(row) == 3, "the contents of an array")
     number, plain, offset = row
     expect(type(number) is type(offset) is int, "the contents of an array")
     expect(0 <= number < len(storages), "the contents of an array")
-    template = load_template(plain, adapter)
-    lo, hi = adapter.extent(template)
+    template = load_template(plain, integration)
+    lo, hi = integration.extent(template)
     inside = offset + lo >= 0 and offset + hi <= len(storages[number])
     expect(inside, "an array outside its bytes")
     return Kept(number, template, offset)
@@ -305,7 +305,7 @@ def _load_saved(
     number: int,
     row: Json,
     sections: Mapping[str, bytes],
-    adapter: Adapter,
+    integration: Integration,
     *,
     nested: bool,
 ) -> Saved:
@@ -323,7 +323,7 @@ def _load_saved(
     }
     return Saved(
         _signature(row["signature"], len(names)),
-        decode(own, adapter, nested=nested),
+        decode(own, integration, nested=nested),
         tuple(names),
         tuple(texts),
         pinned,

@@ -16,7 +16,7 @@ from sapwood.graphs.codec import decode_recording, encode_recording, expect
 from sapwood.graphs.plain import Json, from_json, from_text, to_json, to_text
 from sapwood.graphs.recording import Kind, Recording
 from sapwood.memory.range import REACH
-from sapwood.tree.call.adapter import Adapter, Template
+from sapwood.tree.call.integration import Integration, Template
 from sapwood.tree.call.roles import Role
 from sapwood.tree.format.structures import (
     dump_structure,
@@ -38,14 +38,14 @@ from sapwood.tree.node.outputs import (
 )
 from sapwood.units import Addr, Size
 
-__all__ = ["FORMAT", "Archive", "Bond", "decode", "encode", "load_template"]
+__all__ = ["FORMAT", "Archive", "SlotBinding", "decode", "encode", "load_template"]
 
 FORMAT: Final = 2
 """Changes with what is written here, and with what it means."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bond:
+class SlotBinding:
     """A slot, described: its path, where the way to it starts, and the way."""
 
     path: str
@@ -58,24 +58,25 @@ class Archive:
     """A recording that may be linked in any process.
 
     ``roles`` are those that the places had, the first ``arguments`` of them the
-    call's; ``ambient`` the slots of the arrays that it reads besides, ``bonds`` those
-    that replays bind; ``sharing`` which of all arrays share a storage, as in `Arrays`.
+    call's; ``ambient`` the slots of the arrays that it reads besides, ``bindings``
+    those that replays bind; ``sharing`` which of all arrays share a storage, as in
+    `Arrays`.
     """
 
     recording: Recording
     outputs: Outputs
     arguments: int
     roles: tuple[Role, ...]
-    ambient: tuple[Bond, ...]
+    ambient: tuple[SlotBinding, ...]
     sharing: Any
-    bonds: tuple[Bond, ...]
+    bindings: tuple[SlotBinding, ...]
 
 
 def encode(
     node: Node,
     bound: Sequence[Slot],
     sharing: Any,
-    adapter: Adapter,
+    integration: Integration,
     label: Callable[[Slot], str] = attrgetter("path"),
 ) -> dict[str, bytes] | str:
     """Return a node as sections, or why it cannot be kept; ``label`` names slots."""
@@ -91,8 +92,8 @@ def encode(
             "roles": [place.role.value for place in node.places],
             "ambient": [_dump_slot(slot, label) for slot in node.ambient.arrays],
             "sharing": to_json(sharing),
-            "bonds": [_dump_slot(slot, label) for slot in bound],
-            "outputs": _dump_outputs(node.outputs, node.range.base, adapter),
+            "bindings": [_dump_slot(slot, label) for slot in bound],
+            "outputs": _dump_outputs(node.outputs, node.range.base, integration),
         }
     except ValueError as error:
         return str(error)
@@ -104,17 +105,17 @@ def _dump_slot(slot: Slot, label: Callable[[Slot], str]) -> Json:
     return [label(slot), slot.start, steps]
 
 
-def _dump_outputs(outputs: Outputs, base: Addr, adapter: Adapter) -> Json:
+def _dump_outputs(outputs: Outputs, base: Addr, integration: Integration) -> Json:
     def dump(output: Output) -> Json:
         match output:
             case Fresh(k, template, address):
-                return ["fresh", k, to_json(adapter.dump(template)), address - base]
+                return ["fresh", k, to_json(integration.dump(template)), address - base]
             case Same(k):
                 return ["same", k]
             case Alias(k):
                 return ["alias", k]
             case View(k, template, offset):
-                return ["view", k, to_json(adapter.dump(template)), offset]
+                return ["view", k, to_json(integration.dump(template)), offset]
             case Constant(value):
                 return ["constant", to_json(value)]
 
@@ -127,7 +128,7 @@ def _dump_outputs(outputs: Outputs, base: Addr, adapter: Adapter) -> Json:
 
 
 def decode(
-    sections: Mapping[str, bytes], adapter: Adapter, *, nested: bool = True
+    sections: Mapping[str, bytes], integration: Integration, *, nested: bool = True
 ) -> Archive:
     """Return what `encode` wrote; without ``nested``, results are plain lists.
 
@@ -139,9 +140,9 @@ def decode(
     roles = _list(table["roles"])
     expect(all(type(role) is str and role in _ROLES for role in roles), "a role")
     arguments = _count(table["arguments"], len(roles) + 1)
-    outputs = _load_outputs(table["outputs"], adapter, nested=nested)
-    bonds = tuple(_load_slot(row) for row in _list(table["bonds"]))
-    expect(len(bonds) == len(outputs.bound), "what it binds")
+    outputs = _load_outputs(table["outputs"], integration, nested=nested)
+    bindings = tuple(_load_slot(row) for row in _list(table["bindings"]))
+    expect(len(bindings) == len(outputs.bound), "what it binds")
     return Archive(
         recording=decode_recording(sections, len(roles) + 1),
         outputs=outputs,
@@ -149,11 +150,11 @@ def decode(
         roles=tuple(Role(role) for role in roles),
         ambient=tuple(_load_slot(row) for row in _list(table["ambient"])),
         sharing=from_json(table["sharing"]),
-        bonds=bonds,
+        bindings=bindings,
     )
 
 
-_PARTS: Final = {"arguments", "roles", "ambient", "sharing", "bonds", "outputs"}
+_PARTS: Final = {"arguments", "roles", "ambient", "sharing", "bindings", "outputs"}
 _ROLES: Final = {role.value for role in Role}
 _OUTPUTS: Final = {"structure", "leaves", "bound", "storages"}
 
@@ -170,22 +171,24 @@ def _count(found: Json, end: int) -> int:
     return number
 
 
-def _load_slot(found: Json) -> Bond:
+def _load_slot(found: Json) -> SlotBinding:
     row = _list(found)
     expect(len(row) == 3 and type(row[0]) is type(row[1]) is str, "a slot")
     steps = [_list(step) for step in _list(row[2])]
     named = all(len(step) == 2 and type(step[0]) is str for step in steps)
     expect(named and len(steps) > 0, "a slot")
-    return Bond(row[0], row[1], tuple((name, from_json(key)) for name, key in steps))
+    return SlotBinding(
+        row[0], row[1], tuple((name, from_json(key)) for name, key in steps)
+    )
 
 
-def _load_outputs(found: Json, adapter: Adapter, *, nested: bool) -> Outputs:
+def _load_outputs(found: Json, integration: Integration, *, nested: bool) -> Outputs:
     expect(type(found) is dict and found.keys() == _OUTPUTS, "its outputs")
     storages = tuple(_storage(_list(row)) for row in _list(found["storages"]))
     leaves, bound = _list(found["leaves"]), _list(found["bound"])
     outputs: list[Output] = []
     for row in (*leaves, *bound):
-        outputs.append(_output(_list(row), outputs, storages, adapter))
+        outputs.append(_output(_list(row), outputs, storages, integration))
     structure: Structure = flat_structure(len(leaves))
     if nested:
         structure, count = load_structure(found["structure"])
@@ -208,13 +211,13 @@ def _output(
     row: list[Any],
     before: Sequence[Output],
     storages: Sequence[Bytes],
-    adapter: Adapter,
+    integration: Integration,
 ) -> Output:
     match row:
         case ["fresh", k, template, offset]:
             bytes_ = storages[_count(k, len(storages))]
-            loaded = load_template(template, adapter)
-            lo, hi = adapter.extent(loaded)
+            loaded = load_template(template, integration)
+            lo, hi = integration.extent(loaded)
             at = _count(offset, REACH)
             inside = (
                 bytes_.address <= at + lo and at + hi <= bytes_.address + bytes_.size
@@ -230,16 +233,18 @@ def _output(
             return Alias(_count(k, 1 << 31))
         case ["view", k, template, offset]:
             expect(type(offset) is int, "the offset of a view")
-            return View(_count(k, 1 << 31), load_template(template, adapter), offset)
+            return View(
+                _count(k, 1 << 31), load_template(template, integration), offset
+            )
         case ["constant", value]:
             return Constant(from_json(value))
         case _:
             raise StoreError("a recording is damaged: an output. Record it anew")
 
 
-def load_template(found: Json, adapter: Adapter) -> Template:
+def load_template(found: Json, integration: Integration) -> Template:
     """Return the template that was dumped; `StoreError` where there is none."""
     try:
-        return adapter.load(from_json(found))
+        return integration.load(from_json(found))
     except (ValueError, TypeError, OverflowError) as error:
         raise StoreError(f"a recording is damaged: {error}. Record it anew") from None

@@ -37,15 +37,15 @@ from sapwood.tree.guards.owners import (
     owner_of_module,
 )
 from sapwood.tree.guards.progress import PROGRESS, is_iterator
-from sapwood.tree.guards.scope import ATOMS, Opening, Openings, Reach
+from sapwood.tree.guards.scope import ATOMS, Accessor, Openings, Reach
 from sapwood.tree.guards.sources import STATE, is_random_source
 from sapwood.tree.guards.views import View
 from sapwood.tree.nests.containers import Identity, constant_key, registered
 
-__all__ = ["NEVER_NAMED", "OPERATORS", "deciders", "is_structural", "openings"]
+__all__ = ["NEVER_NAMED", "OPERATORS", "accessors", "deciders", "is_structural"]
 
 
-def openings(value: Any, reach: Reach) -> Openings:
+def accessors(value: Any, reach: Reach) -> Openings:
     """Return the ways to look into a value; none for a plain or opaque one."""
     cls = type(value)
     if cls in ATOMS:
@@ -57,13 +57,13 @@ def openings(value: Any, reach: Reach) -> Openings:
     if declared is not None:
         return declared.opened(value, reach)
     if registered(cls) is not None:
-        return iter((Opening(views.REGISTERED),))
+        return iter((Accessor(views.REGISTERED),))
     if is_random_source(value):
-        return iter((Opening(STATE),))
+        return iter((Accessor(STATE),))
     if issubclass(cls, type):
         return _class(value, reach)
     if is_iterator(value):
-        return iter((Opening(PROGRESS),))
+        return iter((Accessor(PROGRESS),))
     return _instance(value, reach)
 
 
@@ -106,50 +106,50 @@ def _function(value: FunctionType, reach: Reach) -> Openings:
     names = names_of(value.__code__)
     reach.add(names)
     reach.builtins |= names.globals - value.__globals__.keys()
-    yield Opening(views.FUNCTION)
+    yield Accessor(views.FUNCTION)
     if value.__closure__:
-        yield Opening(views.CELLS)
+        yield Accessor(views.CELLS)
     if names.every_global:
-        yield Opening(views.GLOBALS)
+        yield Accessor(views.GLOBALS)
     elif names.globals:
-        yield Opening(views.GLOBALS, names.globals)
+        yield Accessor(views.GLOBALS, names.globals)
     if names.modules:
-        yield Opening(views.IMPORTS)
-    yield Opening(views.ATTRIBUTES, reach.attributes(frozenset({"__wrapped__"})))
+        yield Accessor(views.IMPORTS)
+    yield Accessor(views.ATTRIBUTES, reach.attributes(frozenset({"__wrapped__"})))
     yield from _told(_TOLD_BY_FUNCTIONS, reach)
     if "__annotations__" in reach.names:
-        yield Opening(views.ANNOTATIONS)
+        yield Accessor(views.ANNOTATIONS)
 
 
 def _told(names: Iterable[str], reach: Reach) -> Openings:
     for name in names:
         if reach.dynamic or name in reach.names:
-            yield Opening(views.TOLD[name])
+            yield Accessor(views.TOLD[name])
 
 
 def _foreign(value: FunctionType) -> Openings:
     """Look into a package's function: for what it wraps, chooses from, or tells."""
     said = standard.said_by(value)
     if said is not None:
-        yield Opening(said)
+        yield Accessor(said)
     if "__wrapped__" in value.__dict__:
-        yield Opening(views.WRAPPED)
+        yield Accessor(views.WRAPPED)
     if "registry" in value.__dict__:
-        yield Opening(views.ATTRIBUTES, frozenset({"registry"}))
+        yield Accessor(views.ATTRIBUTES, frozenset({"registry"}))
 
 
 def _method(_: MethodType, __: Reach) -> Openings:
-    yield Opening(views.SELF)
-    yield Opening(views.INNER)
+    yield Accessor(views.SELF)
+    yield Accessor(views.INNER)
 
 
 def _module(value: ModuleType, reach: Reach) -> Openings:
     if is_random_source(value):
-        yield Opening(STATE)
+        yield Accessor(STATE)
         return
     owner = owner_of_module(value.__name__, value)
     if owner == "user":
-        yield Opening(views.MODULE, reach.attributes(frozenset({"__getattr__"})))
+        yield Accessor(views.MODULE, reach.attributes(frozenset({"__getattr__"})))
     elif owner != "sapwood":
         yield from module(value, reach, owner)
 
@@ -174,10 +174,10 @@ def _class(value: type, reach: Reach) -> Openings:
     if issubclass(value, Enum):
         special |= _OF_ENUMS
     special |= calls_of(value)
-    yield Opening(views.VARIABLES, OPERATORS.union(special, reach.names))
-    yield Opening(views.BASES)
+    yield Accessor(views.VARIABLES, OPERATORS.union(special, reach.names))
+    yield Accessor(views.BASES)
     if owner_of_class(type(value)) == "user":
-        yield Opening(views.TYPE)
+        yield Accessor(views.TYPE)
     else:
         yield from _told(_TOLD_BY_CLASSES, reach)
 
@@ -226,7 +226,7 @@ def _instance(value: Any, reach: Reach) -> Openings:
     owner = owner_of_class(cls)
     ours = owner == "sapwood" or cls.__module__ == "functools"
     if ours and hasattr(value, "__wrapped__"):
-        yield Opening(views.WRAPPED)
+        yield Accessor(views.WRAPPED)
         return
     if issubclass(cls, Enum) and _is_plain_member(value):
         return
@@ -235,11 +235,11 @@ def _instance(value: Any, reach: Reach) -> Openings:
     if owner == "sapwood" or (owner != "user" and _is_closed(value)):
         return
     if owner == "user":
-        yield Opening(views.TYPE)
+        yield Accessor(views.TYPE)
     opened = list(_contents(value, _attributes(cls, owner, reach)))
     yield from opened
     if (opened or owner == "user") and standard.bytes_of(value) is not None:
-        yield Opening(standard.BUFFER)
+        yield Accessor(standard.BUFFER)
 
 
 def _is_closed(value: object) -> bool:
@@ -259,27 +259,27 @@ def _attributes(cls: type, owner: Owner, reach: Reach) -> frozenset[str] | None:
 
 def _contents(value: Any, wanted: frozenset[str] | None) -> Openings:
     if standard.is_veiled(type(value)):
-        yield Opening(standard.OWN, wanted)
+        yield Accessor(standard.OWN, wanted)
     elif isinstance(getattr(value, "__dict__", None), dict):
-        yield Opening(views.ATTRIBUTES, wanted)
+        yield Accessor(views.ATTRIBUTES, wanted)
     if views.member_names(type(value)):
-        yield Opening(views.FIELDS, wanted)
+        yield Accessor(views.FIELDS, wanted)
     for base, view in _ITEMS.items():
         if issubclass(type(value), base):
-            yield from with_keys(value) if base is dict else (Opening(view),)
+            yield from with_keys(value) if base is dict else (Accessor(view),)
     if issubclass(type(value), deque):
-        yield Opening(standard.MAXLEN)
+        yield Accessor(standard.MAXLEN)
     if issubclass(type(value), defaultdict):
-        yield Opening(standard.FACTORY)
+        yield Accessor(standard.FACTORY)
 
 
 def _partial(_: Any, reach: Reach) -> Openings:
-    yield Opening(views.PARTIAL)
-    yield Opening(views.ATTRIBUTES, reach.attributes())
+    yield Accessor(views.PARTIAL)
+    yield Accessor(views.ATTRIBUTES, reach.attributes())
 
 
 def _with_default(value: Any, _: Reach) -> Openings:
-    yield Opening(standard.FACTORY)
+    yield Accessor(standard.FACTORY)
     yield from with_keys(value)
 
 
@@ -297,11 +297,11 @@ _ITEMS: dict[type, View] = {
 
 def _tuple(value: Any, _: Reach) -> Openings:
     if any(type(item) not in ATOMS for item in value):
-        yield Opening(views.TUPLE if isinstance(value, tuple) else views.SET)
+        yield Accessor(views.TUPLE if isinstance(value, tuple) else views.SET)
 
 
 def _always(*views_: View) -> Callable[[Any, Reach], Openings]:
-    return lambda _, __: iter([Opening(view) for view in views_])
+    return lambda _, __: iter([Accessor(view) for view in views_])
 
 
 _by_type: dict[type, Callable[[Any, Reach], Openings]] = {
@@ -322,7 +322,7 @@ _by_type: dict[type, Callable[[Any, Reach], Openings]] = {
     **NATIVES,
     **dict.fromkeys((OrderedDict, Counter), with_keys),
     defaultdict: _with_default,
-    ChainMap: lambda _, __: iter([Opening(views.ATTRIBUTES, frozenset({"maps"}))]),
+    ChainMap: lambda _, __: iter([Accessor(views.ATTRIBUTES, frozenset({"maps"}))]),
 }
 
 
@@ -351,7 +351,7 @@ _FIXED |= NATIVES.keys() - {BuiltinMethodType, dict}
 def deciders(value: Any, reach: Reach) -> tuple[View, ...] | None:
     """Return what decides how a value is opened, besides its class and what is read.
 
-    That are the names or the lengths of these views; None where nothing but `openings`
+    That are the names or the lengths of these views; None where nothing but `accessors`
     says it.
     """
     cls = type(value)

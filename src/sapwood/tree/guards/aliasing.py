@@ -17,7 +17,7 @@ from sapwood.tree.guards.views import CELLS, FUNCTION
 from sapwood.tree.nests.containers import constant_key
 from sapwood.tree.nests.weakly import weakly
 
-__all__ = ["Apart", "Sameness", "firsts", "kept_apart", "twins"]
+__all__ = ["Aliasing", "Apart", "firsts", "kept_apart", "twins"]
 
 
 def twins(arrays: Iterable[Any]) -> tuple[int, ...]:
@@ -35,7 +35,7 @@ def firsts(numbers: Iterable[int]) -> tuple[int, ...]:
     return tuple([first.setdefault(number, k) for k, number in enumerate(numbers)])
 
 
-class Sameness(NamedTuple):
+class Aliasing(NamedTuple):
     """How arrays are told apart by those who guard them, in the order of a survey.
 
     ``numbers`` say of each which it is of those that tests come by, in their order;
@@ -53,7 +53,7 @@ class Sameness(NamedTuple):
     @classmethod
     def of(
         cls, walk: Walk, tested: Sequence[Row], places: Mapping[Hashable, int]
-    ) -> Sameness:
+    ) -> Aliasing:
         """Return that of a walk, of whose arrays these come to be tested.
 
         One that is not was in another slot before, and is as that one. ``places`` are

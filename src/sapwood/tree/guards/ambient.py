@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, ModuleType
 from typing import Any
 
-from sapwood.tree.guards.aliasing import Apart, Sameness, kept_apart, twins
+from sapwood.tree.guards.aliasing import Aliasing, Apart, kept_apart, twins
 from sapwood.tree.guards.checks import (
     ArrayTest,
     ConstantTest,
@@ -68,7 +68,7 @@ class Ambient:
     roots: tuple[Callable[[], object], ...] = field(compare=False, repr=False)
     checks: tuple[Check, ...] = field(compare=False, repr=False)
     glance: Glance = field(compare=False, repr=False)
-    sameness: Sameness = field(compare=False, repr=False)
+    aliasing: Aliasing = field(compare=False, repr=False)
     apart: tuple[Apart, ...] = field(compare=False, repr=False)
 
     def holds(self) -> bool:
@@ -124,8 +124,8 @@ class Ambient:
             return False
         arrays, things = reached
         return (
-            self.sameness.among(given, arrays) == which
-            and self.sameness.of_nests(containers[: len(nests)], things) == nests
+            self.aliasing.among(given, arrays) == which
+            and self.aliasing.of_nests(containers[: len(nests)], things) == nests
         )
 
     def _reached(self) -> tuple[list[Any], list[Any]] | None:
@@ -199,7 +199,7 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
         tested += [row for kind in _TESTED for row in kinds.get(kind, ())]
         checks += _check(walk, inside, kinds, places)
     key = key, tuple(slot.path for slot in slots), alike
-    asked = Sameness.of(walk, tested, places), kept_apart(walk, places)
+    asked = Aliasing.of(walk, tested, places), kept_apart(walk, places)
     guards = tuple(roots), tuple(checks)
     glance = Glance(*guards, asked[1])
     return Ambient(key, tuple(slots), tuple(layouts), *guards, glance, *asked)

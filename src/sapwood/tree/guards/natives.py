@@ -37,7 +37,7 @@ from sapwood.tree.guards import standard, views
 from sapwood.tree.guards.code import functions_of, names_of
 from sapwood.tree.guards.comparing import is_comparing
 from sapwood.tree.guards.owners import Owner, owner_of_class, owner_of_module
-from sapwood.tree.guards.scope import ATOMS, Opening, Openings, Reach
+from sapwood.tree.guards.scope import ATOMS, Accessor, Openings, Reach
 from sapwood.tree.guards.sources import is_random_source, load_sources
 from sapwood.tree.guards.views import View
 
@@ -138,7 +138,7 @@ def module(value: ModuleType, reach: Reach, owner: Owner) -> Openings:
             if _is_state(space[name], name, any_data=standard_)
         }
     if wanted:
-        yield Opening(views.MODULE, frozenset(wanted))
+        yield Accessor(views.MODULE, frozenset(wanted))
 
 
 def _is_state(value: object, name: str, *, any_data: bool) -> bool:
@@ -159,12 +159,12 @@ def _built_in(value: Any, reach: Reach) -> Openings:
     # Names that are asked for among built-in ones were seen in code.
     reach.compares |= is_comparing(value)
     if said is not None:
-        yield Opening(said)
+        yield Accessor(said)
     elif any(value is each for each in _BY_TEXT):
         # Under another name, nobody sees what it is asked for.
         reach.dynamic = True
     elif value.__self__ is not None and not isinstance(value.__self__, ModuleType):
-        yield Opening(views.BOUND)
+        yield Accessor(views.BOUND)
 
 
 def is_logger(cls: type) -> bool:
@@ -176,10 +176,10 @@ def is_logger(cls: type) -> bool:
 def logger(value: Any, reach: Reach) -> Openings:
     """Look at a logger's level where code asks for it, and at the user's handlers."""
     if reach.dynamic or not reach.names.isdisjoint(_ASKING):
-        yield Opening(standard.LEVEL)
+        yield Accessor(standard.LEVEL)
     if not reach.dynamic and reach.names.isdisjoint(_LOGGING):
         return
-    yield Opening(standard.HANDLERS)
+    yield Accessor(standard.HANDLERS)
     if standard.HANDLERS.open(value):
         reach.names |= {"emit", "handle"}
 
@@ -201,30 +201,30 @@ def _dict(value: dict[Any, Any], _: Reach) -> Openings:
             for name, each in list(value.items())
             if type(each) is ModuleType and owner_of_module(name, each) == "user"
         )
-        yield Opening(views.LOADED, frozenset(users))
+        yield Accessor(views.LOADED, frozenset(users))
     elif value is not vars(builtins):
         yield from with_keys(value)
 
 
 def with_keys(value: Any, _: Reach | None = None) -> Openings:
     """Look into a dict, and into those of its keys that are no plain values."""
-    yield Opening(views.DICT)
+    yield Accessor(views.DICT)
     if views.KEYS.open(value):
-        yield Opening(views.KEYS)
+        yield Accessor(views.KEYS)
 
 
 def _weak(value: Any, _: Reach) -> Openings:
-    yield Opening(standard.WEAK)
+    yield Accessor(standard.WEAK)
     if standard.WEAK_KEYS.open(value):
-        yield Opening(standard.WEAK_KEYS)
+        yield Accessor(standard.WEAK_KEYS)
 
 
 def _by_name(_: Any, reach: Reach) -> Openings:
-    yield Opening(views.ATTRIBUTES, reach.attributes())
+    yield Accessor(views.ATTRIBUTES, reach.attributes())
 
 
 def _always(*views_: View) -> Callable[[Any, Reach], Openings]:
-    return lambda _, __: iter([Opening(view) for view in views_])
+    return lambda _, __: iter([Accessor(view) for view in views_])
 
 
 _ordered: OrderedDict[Any, Any] = OrderedDict()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import BuiltinFunctionType, CodeType
 from typing import Any, NamedTuple
 
-from sapwood.tree.guards.accessors import deciders, openings
+from sapwood.tree.guards.accessors import accessors, deciders
 from sapwood.tree.guards.ambient import Check
 from sapwood.tree.guards.checks import (
     Guard,
@@ -24,7 +24,7 @@ from sapwood.tree.guards.checks import (
 )
 from sapwood.tree.guards.progress import PROGRESS
 from sapwood.tree.guards.reach import Inside, Node, Row, Walk, is_book
-from sapwood.tree.guards.scope import Opening
+from sapwood.tree.guards.scope import Accessor
 from sapwood.tree.guards.starts import Start
 from sapwood.tree.guards.steps import Program, assembled
 from sapwood.tree.guards.views import View
@@ -85,7 +85,7 @@ class Asked(NamedTuple):
     """A node that is to be asked how it is opened; ``at`` as in `Plain`."""
 
     at: int
-    openings: tuple[Opening, ...]
+    accessors: tuple[Accessor, ...]
 
 
 class Frame(NamedTuple):
@@ -232,12 +232,12 @@ class _Draft:
                 Check(place, None, view.open, view.way, (_decider(view, node),))
                 for view in views
             ]
-            if tuple(openings(node.value, reach)) != node.openings:
+            if tuple(accessors(node.value, reach)) != node.accessors:
                 return False
         return True
 
     def _opens(self, value: Any) -> bool:
-        return any(True for _ in openings(value, self.walk.reach))
+        return any(True for _ in accessors(value, self.walk.reach))
 
     def outline(self, begins: Sequence[Start], frames: Sequence[Frame]) -> Outline:
         """Return all that was found."""
@@ -255,7 +255,7 @@ class _Draft:
             plain=self.plain,
             doubts=self.doubts,
             asked=[
-                Asked(things[number], nodes[number].openings) for number in self.asked
+                Asked(things[number], nodes[number].accessors) for number in self.asked
             ],
             arrays=[at for at, _ in self.arrays],
             layouts=[row.frozen for _, row in self.arrays],

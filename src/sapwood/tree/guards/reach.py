@@ -14,12 +14,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 from sapwood.errors import CaptureError
 from sapwood.tree.guards import views
-from sapwood.tree.guards.accessors import is_structural, openings
+from sapwood.tree.guards.accessors import accessors, is_structural
 from sapwood.tree.guards.arrays import Arrays, layout_of
 from sapwood.tree.guards.comparing import HASHING
 from sapwood.tree.guards.constants import constant_of
 from sapwood.tree.guards.owners import owner_of_class
-from sapwood.tree.guards.scope import Opening, Reach
+from sapwood.tree.guards.scope import Accessor, Reach
 from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.standard import KEYED
 from sapwood.tree.guards.starts import starts
@@ -79,7 +79,7 @@ class Node:
     value: Any
     path: str
     frozen: Hashable
-    openings: tuple[Opening, ...]
+    accessors: tuple[Accessor, ...]
     covered: bool = False
     parent: int = -1
     step: tuple[View, Any] | None = None
@@ -160,13 +160,13 @@ class Walk:
         if issubclass(type(value), type):
             self.reach.built.add(value)
         covered = parameter is not None and container_of(type(value)) is not None
-        opened = tuple(openings(value, self.reach))
+        opened = tuple(accessors(value, self.reach))
         if opened and (id(value), covered) not in self._known:
             node = Node(value, path, self._frozen(value), opened, covered)
             node.root = parameter
             first = self._enter(node)
             for number, each in _growing(self.nodes, first):
-                for view, wanted in each.openings:
+                for view, wanted in each.accessors:
                     self._look(number, each, view, wanted)
 
     def shares(self, other: Walk) -> int:
@@ -292,7 +292,7 @@ class Walk:
         covered = node.covered and _is_compared(value, keyed=keyed)
         known = self._known.get((id(value), covered))
         if known is None:
-            opened = () if is_tensor(value) else tuple(openings(value, self.reach))
+            opened = () if is_tensor(value) else tuple(accessors(value, self.reach))
             if not opened:
                 return Row(key, value, "constant", constant_of(value))
             path, frozen = self._label(node, view, key), self._frozen(value)

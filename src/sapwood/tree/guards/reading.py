@@ -67,7 +67,7 @@ class Reading:
                 value,
                 node.path,
                 node.frozen,
-                node.openings,
+                node.accessors,
                 parent=node.parent,
                 step=node.step,
                 root=node.root,

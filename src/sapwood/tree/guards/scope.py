@@ -11,7 +11,7 @@ from sapwood.tree.guards.code import Names
 from sapwood.tree.guards.owners import owner_of_code
 from sapwood.tree.guards.views import View
 
-__all__ = ["ATOMS", "Opening", "Openings", "Reach"]
+__all__ = ["ATOMS", "Accessor", "Openings", "Reach"]
 
 ATOMS: Final[frozenset[type]] = frozenset(
     {bool, int, float, complex, str, bytes, bytearray, type(None), type(...)}
@@ -20,14 +20,14 @@ ATOMS: Final[frozenset[type]] = frozenset(
 """Classes of values that have nothing inside."""
 
 
-class Opening(NamedTuple):
+class Accessor(NamedTuple):
     """A view and the names wanted from it; None: all there are."""
 
     view: View
     wanted: frozenset[str] | None = None
 
 
-Openings: TypeAlias = Iterator[Opening]
+Openings: TypeAlias = Iterator[Accessor]
 
 
 @dataclass(slots=True)

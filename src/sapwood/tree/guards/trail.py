@@ -18,7 +18,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from sapwood.errors import StaleOutput
-from sapwood.tree.guards.accessors import openings
+from sapwood.tree.guards.accessors import accessors
 from sapwood.tree.guards.ambient import Ambient
 from sapwood.tree.guards.arrays import Arrays, Witness
 from sapwood.tree.guards.constants import constant_of
@@ -180,7 +180,7 @@ class Trail:
                 for value, doubt in reading.doubts
             )
             and all(
-                tuple(openings(reading.values[each.at], reach)) == each.openings
+                tuple(accessors(reading.values[each.at], reach)) == each.accessors
                 for each in self.outline.asked
             )
         )
@@ -207,7 +207,7 @@ def _layouts(arrays: Arrays, found: Sequence[Any]) -> list[Hashable] | None:
 
 
 def _is_shut(value: Any, reach: Reach) -> bool:
-    return not any(True for _ in openings(value, reach))
+    return not any(True for _ in accessors(value, reach))
 
 
 def _is_equal(value: Any, plain: Plain) -> bool:

@@ -8,7 +8,7 @@ from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from sapwood.errors import CaptureError
-from sapwood.tree.call.adapter import Adapter
+from sapwood.tree.call.integration import Integration
 from sapwood.tree.node.outputs import Outputs
 from sapwood.units import Addr
 
@@ -31,12 +31,15 @@ def made_anew(value: object) -> CaptureError:
 
 
 def keeping(
-    outputs: Outputs, lost: Collection[Addr], adapter: Adapter, where: str | None
+    outputs: Outputs,
+    lost: Collection[Addr],
+    integration: Integration,
+    where: str | None,
 ) -> CaptureError | None:
     """Return an error of what in a result holds arrays that nothing accounts for."""
     for value in (leaf.value for leaf in outputs.plain()):
         if any(
-            adapter.is_array(each) and adapter.storage(each).address in lost
+            integration.is_array(each) and integration.storage(each).address in lost
             for each in _near(value)
         ):
             name = type(value).__name__

@@ -9,7 +9,7 @@ from typing import Any
 
 from sapwood.errors import CaptureError
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Adapter, Array, Template
+from sapwood.tree.call.integration import Array, Integration, Template
 from sapwood.tree.call.signature import Call
 from sapwood.tree.nests.containers import constant_key, flatten, unflatten
 from sapwood.tree.node.objects import ARRAY, Told, tell
@@ -115,7 +115,7 @@ class Outputs:
 
     def make(
         self,
-        adapter: Adapter,
+        integration: Integration,
         storages: Sequence[Storage],
         given: Sequence[Array],
         ambient: Sequence[Array],
@@ -129,9 +129,9 @@ class Outputs:
         made: list[Any] = []
         sources = storages, given, ambient, carried
         for output in self.leaves:
-            made.append(self._make(output, made, adapter, *sources))
+            made.append(self._make(output, made, integration, *sources))
         for output in self.bound:
-            made.append(self._make(output, made, adapter, *sources))
+            made.append(self._make(output, made, integration, *sources))
         count = len(self.leaves)
         if self.structure is None:
             return made[0], made[1:]
@@ -141,7 +141,7 @@ class Outputs:
         self,
         output: Output,
         made: list[Any],
-        adapter: Adapter,
+        integration: Integration,
         storages: Sequence[Storage],
         given: Sequence[Array],
         ambient: Sequence[Array],
@@ -151,15 +151,15 @@ class Outputs:
             case Fresh(k, template, address):
                 # Escaped storages lie elsewhere than where they were recorded.
                 moved = storages[k].address - self.storages[k].address
-                return adapter.make(template, storages[k], Addr(address + moved))
+                return integration.make(template, storages[k], Addr(address + moved))
             case Same(k):
                 return made[k]
             case Alias(k):
                 return _nth(k, given, ambient)
             case View(k, template, offset):
                 base = _nth(k, given, ambient)
-                address = Addr(adapter.address(base) + offset)
-                return adapter.make(template, adapter.storage(base), address)
+                address = Addr(integration.address(base) + offset)
+                return integration.make(template, integration.storage(base), address)
             case Copied(value):
                 return copy(value)
             case Constant(value):
@@ -168,7 +168,7 @@ class Outputs:
                 return target()
             case Carried(k, template, offset):
                 address = Addr(carried[k].address + offset)
-                return adapter.make(template, carried[k], address)
+                return integration.make(template, carried[k], address)
 
     def shown(self, call: Call) -> frozenset[int]:
         """Return the places of a call that the result or a slot still shows."""
@@ -260,7 +260,7 @@ def analyse(
     result: Any,
     bound: Sequence[Array],
     known: Sequence[Array],
-    adapter: Adapter,
+    integration: Integration,
     carried: Sequence[Storage | Bytes] = (),
 ) -> Outputs:
     """Describe what a captured function returned and bound to slots.
@@ -268,14 +268,14 @@ def analyse(
     ``known`` are the arrays that it was passed or reads, ``carried`` the storages that
     earlier parts of it made; any other storage is new.
     """
-    leaves, structure = flatten(result, adapter.is_array)
-    told = _Known(known, carried, adapter)
+    leaves, structure = flatten(result, integration.is_array)
+    told = _Known(known, carried, integration)
     seen: dict[int, int] = {}
     storages: dict[int, int] = {}
     new: list[Bytes] = []
     outputs: list[Output] = []
     for i, value in enumerate((*leaves, *bound)):
-        if not adapter.is_array(value):
+        if not integration.is_array(value):
             outputs.append(Constant(value))
             continue
         if id(value) in seen:
@@ -284,12 +284,12 @@ def analyse(
         seen[id(value)] = i
         output = told.find(value)
         if output is None:
-            storage = adapter.storage(value)
+            storage = integration.storage(value)
             if id(storage) not in storages:
                 storages[id(storage)] = len(new)
                 new.append(Bytes(storage.address, storage.size))
-            k, template = storages[id(storage)], adapter.template(value)
-            output = Fresh(k, template, adapter.address(value))
+            k, template = storages[id(storage)], integration.template(value)
+            output = Fresh(k, template, integration.address(value))
         outputs.append(output)
     count = len(leaves)
     return Outputs(
@@ -304,27 +304,29 @@ class _Known:
         self,
         arrays: Sequence[Array],
         carried: Sequence[Storage | Bytes],
-        adapter: Adapter,
+        integration: Integration,
     ) -> None:
-        self._arrays, self._adapter = arrays, adapter
+        self._arrays, self._integration = arrays, integration
         # The first of several counts.
         self._numbers = {id(array): k for k, array in reversed([*enumerate(arrays)])}
-        owners = enumerate(map(adapter.storage, arrays))
+        owners = enumerate(map(integration.storage, arrays))
         self._owners = {storage: k for k, storage in reversed([*owners])}
         # All of them are alive: by its address, each is the only one.
         self._carried = {storage.address: k for k, storage in enumerate(carried)}
 
     def find(self, value: Array) -> Output | None:
         """Return how replays come by an array; None for one over a new storage."""
-        adapter, number = self._adapter, self._numbers.get(id(value))
+        integration, number = self._integration, self._numbers.get(id(value))
         if number is not None:
             return Alias(number)
-        storage, address = adapter.storage(value), adapter.address(value)
+        storage, address = integration.storage(value), integration.address(value)
         owner = self._owners.get(storage)
         if owner is not None:
-            offset = address - adapter.address(self._arrays[owner])
-            return View(owner, adapter.template(value), offset)
+            offset = address - integration.address(self._arrays[owner])
+            return View(owner, integration.template(value), offset)
         owner = self._carried.get(storage.address)
         if owner is not None:
-            return Carried(owner, adapter.template(value), address - storage.address)
+            return Carried(
+                owner, integration.template(value), address - storage.address
+            )
         return None

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
-from sapwood.tree.call.adapter import Adapter
+from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Arrays
 from sapwood.tree.node.node import Node
 from sapwood.units import Addr
@@ -30,17 +30,21 @@ class Spans:
         self.lengths, self._starts, self._ends = lengths, starts, ends
 
     @classmethod
-    def of(cls, node: Node, given: Arrays, ambient: Arrays, adapter: Adapter) -> Spans:
+    def of(
+        cls, node: Node, given: Arrays, ambient: Arrays, integration: Integration
+    ) -> Spans:
         """Return the spans of the arrays of one call."""
         count = node.argument_places
         used = [place.used for place in node.places]
         lengths = [
             (place.hi - place.lo) * use
-            for place, use in zip(given.places(adapter), used, strict=False)
+            for place, use in zip(given.places(integration), used, strict=False)
         ]
         others = sorted(
             (place.lo, place.hi)
-            for place, use in zip(ambient.places(adapter), used[count:], strict=False)
+            for place, use in zip(
+                ambient.places(integration), used[count:], strict=False
+            )
             if use
         )
         starts = [lo for lo, _ in others]

@@ -18,18 +18,18 @@ from sapwood.graphs.recording import RANGE, Kind, Recording
 from sapwood.memory.device import Device
 from sapwood.memory.range import REACH, Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import Arrays, Place, look
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.format.codec import Archive
 from sapwood.tree.guards import Ambient, Survey
 from sapwood.tree.nests.containers import unflatten
 from sapwood.tree.node.outputs import Alias, Bytes, Fresh, Output, Outputs, View
 from sapwood.tree.persist.slot_bindings import Finder
-from sapwood.tree.record.build import Drawing, build
+from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.recorder import Recorded, ambient_roles, argument_roles
 from sapwood.tree.record.staging import late_stages
-from sapwood.tree.record.taking import Order
+from sapwood.tree.record.taking import RecordRequest
 from sapwood.units import Addr, Size
 
 __all__ = ["restore"]
@@ -39,38 +39,38 @@ _ANYWHERE: Final = Addr(1 << 46)
 
 
 def restore(
-    archive: Archive, order: Order, survey: Survey, forest: Forest
+    archive: Archive, order: RecordRequest, survey: Survey, recordings: Recordings
 ) -> Recorded | str:
     """Build a node of an archive, or say why that cannot be.
 
     Raises `DriverError` or `OutOfMemory`, and then nothing is left of it.
     """
-    adapter = forest.adapter
+    integration = recordings.integration
     args, kwargs = unflatten(order.plan.call.structure, order.plan.call.leaves)
-    finder = Finder(survey, order.bind(args, kwargs), adapter)
+    finder = Finder(survey, order.bind(args, kwargs), integration)
     ambient = finder.ambient(archive.ambient)
     if isinstance(ambient, str):
         return ambient
-    bound = finder.bindable(archive.bonds)
+    bound = finder.bindable(archive.bindings)
     if isinstance(bound, str):
         return bound
-    read_by = look([slot.read() for slot in ambient.arrays], adapter)
+    read_by = look([slot.read() for slot in ambient.arrays], integration)
     given = order.plan.call.given
-    everything = look([*given.arrays, *read_by.arrays], adapter)
+    everything = look([*given.arrays, *read_by.arrays], integration)
     if everything.sharing != archive.sharing:
         return "other arrays share memory than when it was recorded"
-    places = [*given.places(adapter), *read_by.places(adapter)]
+    places = [*given.places(integration), *read_by.places(integration)]
     if len(places) != len(archive.roles) or len(given.lows) != archive.arguments:
         return "it was recorded on other arrays"
     range_ = None
     try:
-        archive = _inspected(archive, places, forest.device)
-        pages = _pages(archive, forest.device)
-        size = Size((max(pages, default=0) + 1) * forest.device.pages.page)
-        range_ = Range.reserve(forest.device.pages, size, Size(0))
+        archive = _inspected(archive, places, recordings.device)
+        pages = _pages(archive, recordings.device)
+        size = Size((max(pages, default=0) + 1) * recordings.device.pages.page)
+        range_ = Range.reserve(recordings.device.pages, size, Size(0))
         range_.back(pages)
-        drawing = _drawing(archive, order, ambient, read_by, places, range_, forest)
-        return Recorded(build(drawing, range_, forest.device), read_by, bound, None)
+        drawing = _drawing(archive, order, ambient, read_by, places, range_, recordings)
+        return Recorded(build(drawing, range_, recordings.device), read_by, bound, None)
     except BaseException as error:
         if range_ is not None:
             with Release() as release:
@@ -90,26 +90,26 @@ def _inspected(archive: Archive, places: Sequence[Place], device: Device) -> Arc
 
 def _drawing(
     archive: Archive,
-    order: Order,
+    order: RecordRequest,
     ambient: Ambient,
     read_by: Arrays,
     places: Sequence[Place],
     range_: Range,
-    forest: Forest,
-) -> Drawing:
-    device, adapter, plan = forest.device, forest.adapter, order.plan
+    recordings: Recordings,
+) -> LinkSpec:
+    device, integration, plan = recordings.device, recordings.integration, order.plan
     recording = archive.recording
     arrays = [*plan.call.given.arrays, *read_by.arrays]
-    outputs = _outputs(archive.outputs, range_, arrays, adapter)
-    _check_result(outputs, plan.call.given.arrays, read_by.arrays, adapter, device)
-    _check_ops(recording, adapter)
+    outputs = _outputs(archive.outputs, range_, arrays, integration)
+    _check_result(outputs, plan.call.given.arrays, read_by.arrays, integration, device)
+    _check_ops(recording, integration)
     hints = archive.roles[: archive.arguments]
-    roles = argument_roles(order, places[: archive.arguments], forest, hints)
+    roles = argument_roles(order, places[: archive.arguments], recordings, hints)
     hints = archive.roles[archive.arguments :]
     ambient_places = places[archive.arguments :]
-    names, more = ambient_roles(order, ambient, ambient_places, forest, hints)
+    names, more = ambient_roles(order, ambient, ambient_places, recordings, hints)
     roles = (*roles, *more)
-    return Drawing(
+    return LinkSpec(
         plan=plan,
         recording=recording,
         outputs=outputs,
@@ -122,12 +122,12 @@ def _drawing(
     )
 
 
-def _check_ops(recording: Recording, adapter: Adapter) -> None:
+def _check_ops(recording: Recording, integration: Integration) -> None:
     """Raise `StoreError` for a kernel that would fail when it runs."""
     for number, op in enumerate(recording.ops):
         if op.kind == Kind.KERNEL:
             try:
-                adapter.check_op(op.name, op.params)
+                integration.check_op(op.name, op.params)
             except ValueError as error:
                 raise StoreError(f"op {number}: {error}") from error
 
@@ -182,7 +182,7 @@ def _pages(archive: Archive, device: Device) -> set[int]:
 
 
 def _outputs(
-    outputs: Outputs, range_: Range, arrays: Sequence[object], adapter: Adapter
+    outputs: Outputs, range_: Range, arrays: Sequence[object], integration: Integration
 ) -> Outputs:
     """Return outputs at the addresses of this range."""
     base = range_.base
@@ -194,12 +194,12 @@ def _outputs(
         match output:
             case Fresh(k, template, offset):
                 address = Addr(base + offset)
-                return Fresh(k, adapter.settle(template, address), address)
+                return Fresh(k, integration.settle(template, address), address)
             case Alias(k) | View(k):
                 if k >= len(arrays):
                     raise StoreError("an output is of an array that is not there")
                 if isinstance(output, View):
-                    _check_view(output, arrays[k], adapter)
+                    _check_view(output, arrays[k], integration)
                 return output
             case _:
                 return output
@@ -216,7 +216,7 @@ def _check_result(
     outputs: Outputs,
     given: Sequence[Array],
     ambient: Sequence[Array],
-    adapter: Adapter,
+    integration: Integration,
     device: Device,
 ) -> None:
     """Raise `StoreError` where no result can be made of the outputs."""
@@ -225,7 +225,7 @@ def _check_result(
         Storage(each.address, each.size, token, queue) for each in outputs.storages
     ]
     try:
-        outputs.make(adapter, storages, given, ambient)
+        outputs.make(integration, storages, given, ambient)
     except Exception as error:
         # Whatever somebody's container says to parts that it never had.
         raise StoreError(f"its result cannot be made: {error}") from error
@@ -238,9 +238,9 @@ class _Nobody:
         """Take back nothing."""
 
 
-def _check_view(view: View, array: object, adapter: Adapter) -> None:
-    storage = adapter.storage(array)
-    lo, hi = adapter.extent(view.template)
-    at = adapter.address(array) + view.offset
+def _check_view(view: View, array: object, integration: Integration) -> None:
+    storage = integration.storage(array)
+    lo, hi = integration.extent(view.template)
+    at = integration.address(array) + view.offset
     if at + lo < storage.address or at + hi > storage.address + storage.size:
         raise StoreError("an output reaches beyond the array that it is a view of")

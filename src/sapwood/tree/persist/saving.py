@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 from sapwood.errors import MisuseError, StoreError
-from sapwood.tree.call.adapter import Adapter
+from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Arrays, Call, look
-from sapwood.tree.choose.function_cache import Families
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.function_cache import FunctionCache
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.format.bundle import Origin, Origins, Packer
 from sapwood.tree.format.codec import encode
 from sapwood.tree.guards import Slot
@@ -27,7 +27,7 @@ def origins_of(
     call: Call,
     ambient: Arrays,
     names: list[str],
-    adapter: Adapter,
+    integration: Integration,
 ) -> Origins:
     """Describe the call that a recording was made for."""
     given = call.given
@@ -38,38 +38,47 @@ def origins_of(
         tuple(
             Origin(
                 name,
-                adapter.text(array),
-                adapter.template(array),
-                adapter.address(array),
-                weakref.ref(adapter.storage(array)),
+                integration.text(array),
+                integration.template(array),
+                integration.address(array),
+                weakref.ref(integration.storage(array)),
             )
             for name, array in zip(names, given.arrays, strict=True)
         ),
-        tuple(k for i, group in enumerate(given.groups()) if i in fixed for k in group),
-        _sharing(given, ambient, adapter),
+        tuple(
+            k
+            for i, specialization in enumerate(given.groups())
+            if i in fixed
+            for k in specialization
+        ),
+        _sharing(given, ambient, integration),
     )
 
 
-def _sharing(given: Arrays, ambient: Arrays, adapter: Adapter) -> Any:
+def _sharing(given: Arrays, ambient: Arrays, integration: Integration) -> Any:
     """Return which arrays of both share a storage, as `Arrays` says it."""
     apart = given.sharing is None and ambient.sharing is None
     if apart and {*given.storages}.isdisjoint(ambient.storages):
         return None
-    return look([*given.arrays, *ambient.arrays], adapter).sharing
+    return look([*given.arrays, *ambient.arrays], integration).sharing
 
 
-def pack(function: str, families: Families, forest: Forest) -> dict[str, bytes]:
+def pack(
+    function: str, cache: FunctionCache, recordings: Recordings
+) -> dict[str, bytes]:
     """Return all recordings of a function, and their arrays, as sections.
 
     Raises `StoreError` where there are none, or one cannot be kept.
     """
-    packer, labels = Packer(forest.device, forest.adapter), _Labels()
-    for groups in families.groups.values():
-        for group in groups:
+    packer, labels = Packer(recordings.device, recordings.integration), _Labels()
+    for groups in cache.groups.values():
+        for specialization in groups:
             # The others differ in roles and pages only.
-            node = next((node for node in group.nodes if not node.escapes), None)
+            node = next(
+                (node for node in specialization.nodes if not node.escapes), None
+            )
             if node is not None:
-                _pack(node, families, packer, labels)
+                _pack(node, cache, packer, labels)
     if not packer.sections:
         raise StoreError(
             f"{function} has no recording that could be saved. Call it at least twice, "
@@ -95,18 +104,18 @@ class _Labels:
         return self._known[key]
 
 
-def _pack(node: Node, families: Families, packer: Packer, labels: _Labels) -> None:
+def _pack(node: Node, cache: FunctionCache, packer: Packer, labels: _Labels) -> None:
     ambient = node.ambient.match()
     if ambient is None:
         return  # it was recorded for values that are no more
-    origins, bound = families.origins[node], families.bound[node]
+    origins, bound = cache.origins[node], cache.bound[node]
     for slot in bound:
         if isinstance(slot.root, str):
             raise StoreError(
                 f"{node.label} cannot be saved: it binds {slot.path}, which is in an "
                 "argument. Return the array instead"
             )
-    archive = encode(node, bound, origins.sharing, packer.adapter, labels)
+    archive = encode(node, bound, origins.sharing, packer.integration, labels)
     if isinstance(archive, str):
         raise StoreError(f"{node.label} cannot be saved: {archive}")
     if origins.signature is None:
@@ -119,7 +128,7 @@ def _pack(node: Node, families: Families, packer: Packer, labels: _Labels) -> No
         # What is bound and not read is there as well, so that nothing is new then.
         with suppress(MisuseError):
             held = slot.read()
-            if packer.adapter.look(held) is not None:
+            if packer.integration.look(held) is not None:
                 arrays.setdefault(labels(slot), held)
     packer.add(
         origins.signature,

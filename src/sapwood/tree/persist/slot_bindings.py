@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sapwood.errors import MisuseError
-from sapwood.tree.call.adapter import Adapter
-from sapwood.tree.format.codec import Bond
+from sapwood.tree.call.integration import Integration
+from sapwood.tree.format.codec import SlotBinding
 from sapwood.tree.guards import Ambient, Slot, Survey
 from sapwood.tree.guards.views import EMPTY
 
@@ -26,18 +26,18 @@ class Finder:
     """Finds slots from what a call's function reaches, and from its ``arguments``."""
 
     def __init__(
-        self, survey: Survey, arguments: Mapping[str, object], adapter: Adapter
+        self, survey: Survey, arguments: Mapping[str, object], integration: Integration
     ) -> None:
-        self.survey, self.arguments, self.adapter = survey, arguments, adapter
+        self.survey, self.arguments, self.integration = survey, arguments, integration
 
-    def ambient(self, bonds: Sequence[Bond]) -> Ambient | str:
-        """Return the guards of now, with the arrays in ``bonds`` pinned, or why not."""
+    def ambient(self, bindings: Sequence[SlotBinding]) -> Ambient | str:
+        """Return the guards of now, with arrays in ``bindings`` pinned, or why not."""
         wanted: set[int] = set()
         ways: list[Hashable] = []
-        for bond in bonds:
-            slot, held = self._found(bond)
-            if slot is None or not self.adapter.is_array(held):
-                return f"{bond.path} holds no array any more"
+        for binding in bindings:
+            slot, held = self._found(binding)
+            if slot is None or not self.integration.is_array(held):
+                return f"{binding.path} holds no array any more"
             wanted.add(id(held))
             ways.append((slot.start, slot.steps))
         ambient = self.survey.guards(lambda array: id(array) in wanted)
@@ -45,20 +45,20 @@ class Finder:
             return "its arrays are reached by other names"
         return ambient
 
-    def bindable(self, bonds: Sequence[Bond]) -> tuple[Slot, ...] | str:
-        """Return the slots in ``bonds``, which hold arrays or nothing, or why not."""
+    def bindable(self, bindings: Sequence[SlotBinding]) -> tuple[Slot, ...] | str:
+        """Return the slots in ``bindings``, which hold arrays or none, or why not."""
         slots: list[Slot] = []
-        for bond in bonds:
-            slot, held = self._found(bond)
-            fits = held is None or held is EMPTY or self.adapter.is_array(held)
+        for binding in bindings:
+            slot, held = self._found(binding)
+            fits = held is None or held is EMPTY or self.integration.is_array(held)
             if slot is None or slot.steps[-1][0].store is None or not fits:
-                return f"{bond.path} is not there to be bound"
+                return f"{binding.path} is not there to be bound"
             slots.append(slot)
         return tuple(slots)
 
-    def _found(self, bond: Bond) -> tuple[Slot | None, Any]:
-        slot = self.survey.slot(bond.path, bond.start, bond.steps)
-        if slot is None or len(slot.steps) != len(bond.steps):
+    def _found(self, binding: SlotBinding) -> tuple[Slot | None, Any]:
+        slot = self.survey.slot(binding.path, binding.start, binding.steps)
+        if slot is None or len(slot.steps) != len(binding.steps):
             return None, _ASTRAY
         try:
             return slot, self._held(slot)

@@ -12,7 +12,7 @@ from typing import Protocol
 from sapwood.driver.api import Abilities
 from sapwood.errors import StoreError
 from sapwood.store.entries import Absent, Entries
-from sapwood.tree.call.adapter import Adapter
+from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Call
 from sapwood.tree.format.codec import Archive, decode
 from sapwood.tree.guards import Survey
@@ -43,9 +43,9 @@ class Library:
     """The archives in a store."""
 
     def __init__(
-        self, entries: Entries, abilities: Abilities, adapter: Adapter
+        self, entries: Entries, abilities: Abilities, integration: Integration
     ) -> None:
-        self.entries, self.abilities, self.adapter = entries, abilities, adapter
+        self.entries, self.abilities, self.integration = entries, abilities, integration
 
     def find(self, function: str, call: Call, survey: Survey) -> Archive | str:
         """Return an archive from the store, or why there is none."""
@@ -56,7 +56,7 @@ class Library:
         if isinstance(found, Absent):
             return str(found)
         try:
-            return decode(found, self.adapter)
+            return decode(found, self.integration)
         except StoreError as error:
             return str(error)
 

@@ -13,7 +13,7 @@ from sapwood.memory.device import Device
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.signature import Place
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.opaque import keeping
 from sapwood.tree.node.outputs import Bytes, Outputs
 from sapwood.tree.record.staging import landing
@@ -95,7 +95,10 @@ def _regions(
 
 
 def check_allocations(
-    outputs: Outputs, stages: Mapping[int, Storage], range_: Range, forest: Forest
+    outputs: Outputs,
+    stages: Mapping[int, Storage],
+    range_: Range,
+    recordings: Recordings,
 ) -> None:
     """Raise where an allocation outlives the function and nothing says why.
 
@@ -106,14 +109,16 @@ def check_allocations(
             raise stray(storage)
     named = {storage.address for storage in outputs.storages}
     named.update(storage.address for storage in stages.values())
-    device = forest.device
+    device = recordings.device
     lost = _lost(range_, named, device)
     if lost:
         # Cycles keep arrays alive that nobody can reach.
         gc.collect()
         lost = _lost(range_, named, device)
     if lost:
-        kept = keeping(outputs, {at for at, *_ in lost}, forest.adapter, lost[0][2])
+        kept = keeping(
+            outputs, {at for at, *_ in lost}, recordings.integration, lost[0][2]
+        )
         raise kept or outliving(lost)
 
 

@@ -20,16 +20,16 @@ from sapwood.graphs.adopt import Owner, adopt
 from sapwood.memory.device import Device
 from sapwood.memory.range import LENT, Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import Arrays, Place, look
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Ambient
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.opaque import keeping
 from sapwood.tree.node.outputs import Outputs, analyse, each_anew
 from sapwood.tree.record.accounts import outliving, stray
-from sapwood.tree.record.build import Drawing, build
+from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.recorder import (
     Recorded,
     ambient_roles,
@@ -39,7 +39,7 @@ from sapwood.tree.record.recorder import (
 from sapwood.tree.record.repeated import code_of, concluded
 from sapwood.tree.record.staging import reserved, spoil, stand_ins
 from sapwood.tree.record.taking import (
-    Order,
+    RecordRequest,
     Taken,
     plain_changes,
     settled,
@@ -47,7 +47,13 @@ from sapwood.tree.record.taking import (
     undo,
     with_leaves,
 )
-from sapwood.tree.watch.capturer import Adopting, Captor, forgotten, lasting, told_of
+from sapwood.tree.watch.capturer import (
+    Adopting,
+    GraphCapturer,
+    forgotten,
+    lasting,
+    told_of,
+)
 from sapwood.tree.watch.session import Session, Unready
 from sapwood.tree.watch.warm import Warm
 from sapwood.tree.watch.watch import Capture, Captured, unrepeated
@@ -60,7 +66,9 @@ class Short(Exception):
     """There was too little room: what the function did then is not what it does."""
 
 
-def attempt(room: Size, order: Order, forest: Forest, captor: Captor) -> Recorded:
+def attempt(
+    room: Size, order: RecordRequest, recordings: Recordings, capturer: GraphCapturer
+) -> Recorded:
     """Capture a call once, with so much room, and build a node; nothing of it has run.
 
     Raises `Short` where more room may be enough, `CaptureError`, `DriverError` or
@@ -68,16 +76,16 @@ def attempt(room: Size, order: Order, forest: Forest, captor: Captor) -> Recorde
     reach; before a `Short`, and where the capture was spoilt, nor in anything else.
     """
     # Of captures that failed, whose tensors lived on in an exception.
-    forest.device.pages.close_lingering()
-    range_ = reserved(order.group, order.plan.call.given, forest, room)
+    recordings.device.pages.close_lingering()
+    range_ = reserved(order.specialization, order.plan.call.given, recordings, room)
     try:
-        warm = order.group.is_warm_here()
-        owner = captor.owner(range_, room, captor.stream(), warm=warm)
+        warm = order.specialization.is_warm_here()
+        owner = capturer.owner(range_, room, capturer.stream(), warm=warm)
     except BaseException:
         range_.close()
         raise
     try:
-        return _record_into(range_, order, forest, captor, owner, room)
+        return _record_into(range_, order, recordings, capturer, owner, room)
     except BaseException:
         # What the function made is garbage by now, or lives in its exception.
         gc.collect()
@@ -96,8 +104,8 @@ def is_spoilt(error: DriverError) -> bool:
 class _Scene:
     """A call, its places, and what stands in for them while it is captured."""
 
-    order: Order
-    forest: Forest
+    order: RecordRequest
+    recordings: Recordings
     range: Range
     owner: Owner
     places: Sequence[Place]
@@ -109,18 +117,24 @@ class _Scene:
 
 def _record_into(
     range_: Range,
-    order: Order,
-    forest: Forest,
-    captor: Captor,
+    order: RecordRequest,
+    recordings: Recordings,
+    capturer: GraphCapturer,
     owner: Owner,
     room: Size,
 ) -> Recorded:
-    device, adapter, given = forest.device, forest.adapter, order.plan.call.given
-    places = given.places(adapter)
-    roles = argument_roles(order, places, forest)
-    stages, arrays = stand_ins(given, places, roles, range_, device, adapter)
-    scene = _Scene(order, forest, range_, owner, places, roles, stages, arrays, room)
-    capture = Adopting(device, captor, range_, owner)
+    device, integration, given = (
+        recordings.device,
+        recordings.integration,
+        order.plan.call.given,
+    )
+    places = given.places(integration)
+    roles = argument_roles(order, places, recordings)
+    stages, arrays = stand_ins(given, places, roles, range_, device, integration)
+    scene = _Scene(
+        order, recordings, range_, owner, places, roles, stages, arrays, room
+    )
+    capture = Adopting(device, capturer, range_, owner)
     owner.follow(_followed(stages, device))
     try:
         made = _captured(scene, capture)
@@ -141,8 +155,8 @@ def _spoil(stages: Mapping[int, Storage]) -> None:
 
 
 def _captured(scene: _Scene, capture: Adopting) -> Recorded:
-    order, forest, owner = scene.order, scene.forest, scene.owner
-    device = forest.device
+    order, recordings, owner = scene.order, scene.recordings, scene.owner
+    device = recordings.device
     with owner.holding([*scene.arrays, *order.before.arrays()]):
         taken = _taken(scene, capture)
         # It stays the owner's, and is known as long as what was made of it.
@@ -156,7 +170,7 @@ def _captured(scene: _Scene, capture: Adopting) -> Recorded:
 def _taken(scene: _Scene, capture: Capture) -> Taken:
     owner = scene.owner
     try:
-        return take(scene.order, scene.forest, capture, scene.arrays)
+        return take(scene.order, scene.recordings, capture, scene.arrays)
     except DriverError as error:
         short = owner.short and scene.room < LENT
         if short or is_spoilt(error) or error.name == Result.OUT_OF_MEMORY.name:
@@ -168,31 +182,31 @@ def _taken(scene: _Scene, capture: Capture) -> Taken:
 
 
 def _built(scene: _Scene, taken: Taken) -> Recorded:
-    order, owner, adapter = scene.order, scene.owner, scene.forest.adapter
+    order, owner, integration = scene.order, scene.owner, scene.recordings.integration
     captured, session = taken.captured, taken.captured.session
     if owner.short:
         _check_room(scene, taken)
-    bound, error = settled(taken, scene.forest)
+    bound, error = settled(taken, scene.recordings)
     if error is None:
-        _check_code(order.group.warm, session)
+        _check_code(order.specialization.warm, session)
     values = [change.new for change in bound]
-    spans = _spans(captured, scene.forest.device.driver)
+    spans = _spans(captured, scene.recordings.device.driver)
     if spans is None:
         ambient = taken.before.guards(_any_array)
     else:
-        used = used_by(spans, (captured.result, values), adapter)
+        used = used_by(spans, (captured.result, values), integration)
         ambient = taken.before.guards(used)
-    read_by = look([slot.read() for slot in ambient.arrays], adapter)
+    read_by = look([slot.read() for slot in ambient.arrays], integration)
     known = [*scene.arrays, *read_by.arrays]
-    outputs = analyse(captured.result, values, known, adapter)
+    outputs = analyse(captured.result, values, known, integration)
     outputs = each_anew(outputs, order.plan.call.leaves, taken.before.holds)
     drawing = _drawn(scene, captured, outputs, ambient, read_by)
     if error is None:
         _check(owner.refusal(captured.result, scene.arrays), outputs, scene, taken)
-    marks = adapter.marks(read_by.arrays)
-    outcome = concluded(error, order.group.warm, session, outputs)
+    marks = integration.marks(read_by.arrays)
+    outcome = concluded(error, order.specialization.warm, session, outputs)
     with unrepeated(outcome):
-        node = build(drawing, scene.range, scene.forest.device)
+        node = build(drawing, scene.range, scene.recordings.device)
     node.whereabouts.others = () if marks is None else marks[1]
     return Recorded(node, read_by, tuple(change.slot for change in bound), outcome)
 
@@ -255,22 +269,22 @@ def _drawn(
     outputs: Outputs,
     ambient: Ambient,
     read_by: Arrays,
-) -> Drawing:
-    order, forest, session = scene.order, scene.forest, captured.session
+) -> LinkSpec:
+    order, recordings, session = scene.order, scene.recordings, captured.session
     # Whatever is no op's may use an input to the end.
     untold = session.untold
-    followed = [] if untold else _followed(scene.stages, forest.device)
-    ambient_places = read_by.places(forest.adapter)
+    followed = [] if untold else _followed(scene.stages, recordings.device)
+    ambient_places = read_by.places(recordings.integration)
     places = [*scene.places, *ambient_places]
-    names, roles = ambient_roles(order, ambient, ambient_places, forest)
+    names, roles = ambient_roles(order, ambient, ambient_places, recordings)
     linked = partial(
         adopt,
-        forest.device.driver,
+        recordings.device.driver,
         captured.graph,
         owner=scene.owner,
         code=(*(each for _, each in session.code), *session.constants),
     )
-    return Drawing(
+    return LinkSpec(
         plan=order.plan,
         recording=told_of(session, places, scene.stages, scene.range),
         outputs=outputs,
@@ -306,20 +320,24 @@ def _check(
         return
     # Only the surveys of this recording hold those any more.
     renewed = taken.after.renewed_since(taken.before)
-    named |= _addresses(renewed, scene.forest.adapter)
+    named |= _addresses(renewed, scene.recordings.integration)
     lost = lasting(partial(_lost, owner, named))
     if lost:
         addresses = {address for address, _ in lost}
-        kept = keeping(outputs, addresses, scene.forest.adapter, None)
+        kept = keeping(outputs, addresses, scene.recordings.integration, None)
         raise kept or outliving([(address, size, None) for address, size in lost])
 
 
-def _addresses(values: Any, adapter: Adapter) -> set[Addr]:
+def _addresses(values: Any, integration: Integration) -> set[Addr]:
     try:
-        leaves, _ = flatten(values, adapter.is_array)
+        leaves, _ = flatten(values, integration.is_array)
     except MisuseError:
         return set()  # it is no nest: then what is in there is lost, and refused
-    return {adapter.storage(leaf).address for leaf in leaves if adapter.is_array(leaf)}
+    return {
+        integration.storage(leaf).address
+        for leaf in leaves
+        if integration.is_array(leaf)
+    }
 
 
 def _lost(owner: Owner, named: set[Any]) -> list[tuple[Any, Size]]:

@@ -11,13 +11,13 @@ from typing import Final
 
 from sapwood.errors import DriverError
 from sapwood.memory.range import LENT
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.record.adopted import Short, attempt, is_spoilt
 from sapwood.tree.record.recorder import Recorded
 from sapwood.tree.record.taking import (
-    Order,
+    RecordRequest,
 )
-from sapwood.tree.watch.capturer import Captor
+from sapwood.tree.watch.capturer import GraphCapturer
 from sapwood.units import Size
 
 __all__ = ["record_adopted"]
@@ -34,7 +34,9 @@ TRIES: Final = 4
 """How often a function is captured before what spoils it is taken to be its own."""
 
 
-def record_adopted(order: Order, forest: Forest, captor: Captor) -> Recorded:
+def record_adopted(
+    order: RecordRequest, recordings: Recordings, capturer: GraphCapturer
+) -> Recorded:
     """Have a call captured and build a node; nothing of it has run.
 
     Whatever waits for the whole device, on any thread, spoils a capture; and there may
@@ -44,18 +46,20 @@ def record_adopted(order: Order, forest: Forest, captor: Captor) -> Recorded:
     """
     for _ in range(TRIES - 1):
         try:
-            return _record(order, forest, captor)
+            return _record(order, recordings, capturer)
         except DriverError as error:
             if not is_spoilt(error):
                 raise
-    return _record(order, forest, captor)
+    return _record(order, recordings, capturer)
 
 
-def _record(order: Order, forest: Forest, captor: Captor) -> Recorded:
-    warm = order.group.warm
+def _record(
+    order: RecordRequest, recordings: Recordings, capturer: GraphCapturer
+) -> Recorded:
+    warm = order.specialization.warm
     room = Size(ROOM + warm.room) if warm else Size(MORE * ROOM)
     while room < LENT:
         with suppress(Short):
-            return attempt(room, order, forest, captor)
+            return attempt(room, order, recordings, capturer)
         room = Size(MORE * room)
-    return attempt(LENT, order, forest, captor)
+    return attempt(LENT, order, recordings, capturer)

@@ -24,7 +24,7 @@ from sapwood.tree.node.outputs import Bytes, Outputs
 from sapwood.tree.record.staging import landing
 from sapwood.units import Addr, Mask, Size
 
-__all__ = ["Drawing", "Linker", "Plan", "build"]
+__all__ = ["LinkSpec", "Linker", "Plan", "build"]
 
 Linker = Callable[[Recording, Sequence[Addr], Sequence[Staged]], Exec]
 """Makes a recording launchable, its symbols at these addresses."""
@@ -50,7 +50,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class LinkSpec:
     """What is known of a captured call before it is built into a node.
 
     ``names`` and ``roles`` are those of ``places``, the call's and behind them those
@@ -75,7 +75,7 @@ class Drawing:
     held: Sequence[Bytes] = ()
 
 
-def build(drawing: Drawing, range_: Range, device: Device) -> Node:
+def build(drawing: LinkSpec, range_: Range, device: Device) -> Node:
     """Return a node, placed and linked. Raises `DriverError` or `OutOfMemory`."""
     plan, outputs = drawing.plan, drawing.outputs
     held = [_span(each) for each in drawing.held]
@@ -122,7 +122,7 @@ def _copied(plan: Plan, outputs: Outputs) -> AbstractSet[int]:
 
 
 def _link(
-    drawing: Drawing, uses: Sequence[PlaceUse], range_: Range, device: Device
+    drawing: LinkSpec, uses: Sequence[PlaceUse], range_: Range, device: Device
 ) -> Exec:
     staged = [
         Staged(
@@ -141,7 +141,7 @@ def _link(
     return link(device.driver, recording, addresses, staged, device.function)
 
 
-def _uses(drawing: Drawing) -> tuple[PlaceUse, ...]:
+def _uses(drawing: LinkSpec) -> tuple[PlaceUse, ...]:
     used, changed = drawing.recording.symbols(), drawing.recording.changed()
     # What the call returns is the caller's, donated or not: it is written in place.
     donated = drawing.plan.donated - drawing.outputs.shown(drawing.plan.call)

@@ -13,21 +13,21 @@ from sapwood.errors import CaptureError, DriverError
 from sapwood.graphs.capture import touched
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.roles import History, Role, assign
 from sapwood.tree.call.signature import Arrays, Place, look
-from sapwood.tree.choose.address_trace import Sketch, confirmed
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.address_trace import AddressTrace, confirmed
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Ambient, Slot
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Outputs, analyse, each_anew
 from sapwood.tree.record.accounts import check_allocations, read
-from sapwood.tree.record.build import Drawing, build
+from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.repack import repacked
 from sapwood.tree.record.repeated import concluded
 from sapwood.tree.record.staging import landing, late_stages, reserved, stand_ins
-from sapwood.tree.record.taking import Order, Taken, settled, take
+from sapwood.tree.record.taking import RecordRequest, Taken, settled, take
 from sapwood.tree.watch.warm import Warm
 from sapwood.tree.watch.watch import Capture, Caught, unrepeated
 from sapwood.units import Addr
@@ -69,15 +69,15 @@ class RecordedParts(NamedTuple):
     unfit: str
 
 
-def record(order: Order, forest: Forest) -> Recorded:
+def record(order: RecordRequest, recordings: Recordings) -> Recorded:
     """Capture a call and build a node; nothing of it has run.
 
     Raises `CaptureError`, `DriverError` or `OutOfMemory`, and then no trace is left
     of it in what the function is known to reach.
     """
-    range_ = reserved(order.group, order.plan.call.given, forest)
+    range_ = reserved(order.specialization, order.plan.call.given, recordings)
     try:
-        return _record_into(range_, order, forest)
+        return _record_into(range_, order, recordings)
     except BaseException:
         with Release() as release:
             release(range_.close)
@@ -85,26 +85,32 @@ def record(order: Order, forest: Forest) -> Recorded:
 
 
 def _outputs(
-    order: Order,
+    order: RecordRequest,
     taken: Taken,
     bound: Sequence[Array],
     known: Sequence[Array],
-    adapter: Adapter,
+    integration: Integration,
 ) -> Outputs:
     """Describe what a captured call returned, and what it bound to slots."""
-    outputs = analyse(taken.captured.result, bound, known, adapter)
+    outputs = analyse(taken.captured.result, bound, known, integration)
     return each_anew(outputs, order.plan.call.leaves, taken.before.holds)
 
 
-def _record_into(range_: Range, order: Order, forest: Forest) -> Recorded:
-    device, adapter, given = forest.device, forest.adapter, order.plan.call.given
-    places = given.places(adapter)
-    roles = argument_roles(order, places, forest)
-    stages, arrays = stand_ins(given, places, roles, range_, device, adapter)
-    taken = _take(order, forest, range_, arrays)
+def _record_into(
+    range_: Range, order: RecordRequest, recordings: Recordings
+) -> Recorded:
+    device, integration, given = (
+        recordings.device,
+        recordings.integration,
+        order.plan.call.given,
+    )
+    places = given.places(integration)
+    roles = argument_roles(order, places, recordings)
+    stages, arrays = stand_ins(given, places, roles, range_, device, integration)
+    taken = _take(order, recordings, range_, arrays)
     with taken.or_nothing():
         staged = _Staged(places, roles, stages, arrays)
-        return _built(range_, order, forest, staged, taken)
+        return _built(range_, order, recordings, staged, taken)
 
 
 class _Staged(NamedTuple):
@@ -117,44 +123,52 @@ class _Staged(NamedTuple):
 
 
 def _built(
-    range_: Range, order: Order, forest: Forest, staged: _Staged, taken: Taken
+    range_: Range,
+    order: RecordRequest,
+    recordings: Recordings,
+    staged: _Staged,
+    taken: Taken,
 ) -> Recorded:
     """Build a node of what was captured."""
-    device, adapter, captured = forest.device, forest.adapter, taken.captured
+    device, integration, captured = (
+        recordings.device,
+        recordings.integration,
+        taken.captured,
+    )
     places, roles, stages, arrays = staged
     try:
-        bound, error = settled(taken, forest)
+        bound, error = settled(taken, recordings)
         values = [change.new for change in bound]
-        ambient = _ambient(taken, values, forest)
-        read_by = look([slot.read() for slot in ambient.arrays], adapter)
-        everything = [*places, *read_by.places(adapter)]
+        ambient = _ambient(taken, values, recordings)
+        read_by = look([slot.read() for slot in ambient.arrays], integration)
+        everything = [*places, *read_by.places(integration)]
         lines = captured.session.lines
         recording = read(captured.graph, lines, everything, stages, range_, device)
     finally:
         device.driver.destroy_graph(captured.graph)
-    outputs = _outputs(order, taken, values, [*arrays, *read_by.arrays], adapter)
-    names, more = ambient_roles(order, ambient, everything[len(places) :], forest)
+    outputs = _outputs(order, taken, values, [*arrays, *read_by.arrays], integration)
+    names, more = ambient_roles(order, ambient, everything[len(places) :], recordings)
     starts = range_.base, *_starts(everything, stages)
-    sketch = Sketch(recording, (*order.names, *names), starts)
-    roles = _of_what_is_known((*roles, *more), sketch, order, forest)
+    trace = AddressTrace(recording, (*order.names, *names), starts)
+    roles = _of_what_is_known((*roles, *more), trace, order, recordings)
     with unrepeated(error):
         stages |= late_stages(everything, roles, stages, range_, device)
         if captured.error is None:
-            check_allocations(outputs, stages, range_, forest)
+            check_allocations(outputs, stages, range_, recordings)
             recording = repacked(recording, captured, starts, range_, device)
-        outcome = concluded(error, order.group.warm, captured.session, outputs)
-        drawing = Drawing(
+        outcome = concluded(error, order.specialization.warm, captured.session, outputs)
+        drawing = LinkSpec(
             plan=order.plan,
             recording=recording,
             outputs=outputs,
             places=everything,
-            names=sketch.names,
+            names=trace.names,
             roles=roles,
             stages=stages,
             ambient=ambient,
             ambient_arrays=read_by,
         )
-        node = _sketched(order, sketch, build(drawing, range_, device), forest)
+        node = _sketched(order, trace, build(drawing, range_, device), recordings)
     return Recorded(node, read_by, tuple(change.slot for change in bound), outcome)
 
 
@@ -164,51 +178,60 @@ def _starts(places: Sequence[Place], stages: Mapping[int, Storage]) -> Iterator[
         yield landing(stages[i], place) if i in stages else place.lo
 
 
-def _sketched(order: Order, sketch: Sketch, node: Node, forest: Forest) -> Node:
+def _sketched(
+    order: RecordRequest, trace: AddressTrace, node: Node, recordings: Recordings
+) -> Node:
     """Remember a capture where only another one shows what is an address."""
-    if not _is_exact(forest):
-        order.group.sketched(sketch, node)
+    if not _is_exact(recordings):
+        order.specialization.sketched(trace, node)
     return node
 
 
-def _is_exact(forest: Forest) -> bool:
-    return forest.device.driver.abilities.exact_addresses
+def _is_exact(recordings: Recordings) -> bool:
+    return recordings.device.driver.abilities.exact_addresses
 
 
 def _of_what_is_known(
-    roles: tuple[Role, ...], sketch: Sketch, order: Order, forest: Forest
+    roles: tuple[Role, ...],
+    trace: AddressTrace,
+    order: RecordRequest,
+    recordings: Recordings,
 ) -> tuple[Role, ...]:
     """Pin what was to be patched, and of which not every address is known."""
-    if _is_exact(forest):
+    if _is_exact(recordings):
         return roles
-    before = order.group.sketch
-    found = None if before is None else confirmed(roles, sketch, before)
+    before = order.specialization.trace
+    found = None if before is None else confirmed(roles, trace, before)
     if found is not None:
         return found
     return tuple(Role.PINNED if r is Role.PATCHED else r for r in roles)
 
 
-def _patchable(order: Order, forest: Forest, places: Sequence[Place]) -> list[bool]:
+def _patchable(
+    order: RecordRequest, recordings: Recordings, places: Sequence[Place]
+) -> list[bool]:
     """Say which places may be patched, as far as can be said before capture."""
-    if _is_exact(forest):
-        return [place.hi - place.lo >= forest.patch_from for place in places]
+    if _is_exact(recordings):
+        return [place.hi - place.lo >= recordings.patch_from for place in places]
     # A copy is copied back there, too: for all that is known, it is written.
-    return [order.group.hopeful] * len(places)
+    return [order.specialization.hopeful] * len(places)
 
 
-def _ambient(taken: Taken, bound: Sequence[Any], forest: Forest) -> Ambient:
+def _ambient(taken: Taken, bound: Sequence[Any], recordings: Recordings) -> Ambient:
     captured = taken.captured
-    spans = touched(forest.device.driver, captured.graph)
+    spans = touched(recordings.device.driver, captured.graph)
     used = used_by(
-        [*spans, *captured.session.spans], (captured.result, bound), forest.adapter
+        [*spans, *captured.session.spans],
+        (captured.result, bound),
+        recordings.integration,
     )
     return taken.before.guards(used)
 
 
 def argument_roles(
-    order: Order,
+    order: RecordRequest,
     places: Sequence[Place],
-    forest: Forest,
+    recordings: Recordings,
     hints: Sequence[Role] | None = None,
 ) -> tuple[Role, ...]:
     """Choose the roles of a call's places.
@@ -217,17 +240,17 @@ def argument_roles(
     """
     steady = [hint.fixed for hint in hints or ()]
     roles = assign(
-        order.group.places,
-        [forest.inherits(place.storage) for place in places],
+        order.specialization.places,
+        [recordings.inherits(place.storage) for place in places],
         [
             i in order.pinned or (i < len(steady) and steady[i] and history.fresh)
-            for i, history in enumerate(order.group.places)
+            for i, history in enumerate(order.specialization.places)
         ],
-        _patchable(order, forest, places),
+        _patchable(order, recordings, places),
         anywhere=order.anywhere,
     )
     # A copy of what the function also reads by itself would go its own way.
-    reached = {*map(forest.adapter.storage, order.before.arrays())}
+    reached = {*map(recordings.integration.storage, order.before.arrays())}
     return tuple(
         Role.PINNED if place.storage in reached else role
         for place, role in zip(places, roles, strict=True)
@@ -235,15 +258,15 @@ def argument_roles(
 
 
 def _take(
-    order: Order, forest: Forest, range_: Range, arrays: Sequence[Array]
+    order: RecordRequest, recordings: Recordings, range_: Range, arrays: Sequence[Array]
 ) -> Taken:
-    warm = order.group.warm
+    warm = order.specialization.warm
     stays = frozenset() if warm is None else warm.stays
-    capture = Capture(forest.device, forest.capture_stream(), range_, stays)
+    capture = Capture(recordings.device, recordings.capture_stream(), range_, stays)
     try:
-        return take(order, forest, capture, arrays)
+        return take(order, recordings, capture, arrays)
     except DriverError:
-        forest.renew_capture_stream()
+        recordings.renew_capture_stream()
         if capture.written is not None:
             # Another run, if only an eager one, would go on from there.
             raise capture.written.anew() from None
@@ -251,30 +274,30 @@ def _take(
 
 
 def used_by(
-    spans: Sequence[tuple[Addr, Addr]], left: Any, adapter: Adapter
+    spans: Sequence[tuple[Addr, Addr]], left: Any, integration: Integration
 ) -> Callable[[Array], bool]:
     """Return a test for arrays that ops use, or that are in what the call leaves."""
-    leaves, _ = flatten(left, adapter.is_array)
-    shown = {adapter.storage(leaf) for leaf in leaves if adapter.is_array(leaf)}
+    leaves, _ = flatten(left, integration.is_array)
+    shown = {integration.storage(leaf) for leaf in leaves if integration.is_array(leaf)}
     ordered = sorted(spans)
     starts = [start for start, _ in ordered]
     # How far any of those reaches that start no later.
     ends = [*accumulate((end for _, end in ordered), max)]
 
     def used(array: Array) -> bool:
-        lo, hi = adapter.span(array)
+        lo, hi = integration.span(array)
         before = bisect_left(starts, hi)
         overlaps = before > 0 and lo < ends[before - 1]
-        return overlaps or adapter.storage(array) in shown
+        return overlaps or integration.storage(array) in shown
 
     return used
 
 
 def ambient_roles(
-    order: Order,
+    order: RecordRequest,
     ambient: Ambient,
     places: Sequence[Place],
-    forest: Forest,
+    recordings: Recordings,
     hints: Sequence[Role] | None = None,
 ) -> tuple[list[str], list[Role]]:
     """Name the places of ambient arrays and choose their roles, each by its history.
@@ -282,18 +305,18 @@ def ambient_roles(
     ``hints`` as in `argument_roles`.
     """
     names = [ambient.arrays[place.arrays[0]].path for place in places]
-    histories = [order.group.ambient.get(name, History()) for name in names]
-    exact = _is_exact(forest) or order.group.hopeful
+    histories = [order.specialization.ambient.get(name, History()) for name in names]
+    exact = _is_exact(recordings) or order.specialization.hopeful
     steady = [hint.fixed for hint in hints] if hints else [True] * len(places)
     roles = assign(
         histories,
-        [forest.inherits(place.storage) for place in places],
+        [recordings.inherits(place.storage) for place in places],
         # Only a device that knows every address can have one moved after capture.
         [
             not exact or (history.fresh and fixed)
             for history, fixed in zip(histories, steady, strict=True)
         ],
-        _patchable(order, forest, places),
+        _patchable(order, recordings, places),
         anywhere=order.anywhere and exact,
     )
     given = order.plan.call.given.storages

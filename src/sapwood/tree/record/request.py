@@ -9,12 +9,12 @@ from sapwood.memory.pages import Extent
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.call.signature import Call
 from sapwood.tree.choose.decide import Step
-from sapwood.tree.choose.recordings import Forest
-from sapwood.tree.choose.specialization import Group
+from sapwood.tree.choose.recordings import Recordings
+from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import Survey, Surveyor
 from sapwood.tree.record.build import Plan
 from sapwood.tree.record.taking import (
-    Order,
+    RecordRequest,
 )
 
 __all__ = ["place_order"]
@@ -22,7 +22,7 @@ __all__ = ["place_order"]
 
 def place_order(
     call: Call,
-    group: Group,
+    specialization: Specialization,
     step: Step,
     before: Survey,
     *,
@@ -33,28 +33,31 @@ def place_order(
     pinned: frozenset[int],
     donated: frozenset[int],
     candidates: Sequence[Extent],
-    forest: Forest,
-) -> Order:
+    recordings: Recordings,
+) -> RecordRequest:
     """Return the order for a recording of ``fn``, which is called ``name``.
 
     ``before`` surveys the call; ``pinned`` and ``donated`` places were declared so.
     """
-    names, number = parameters.names(call), forest.number("recording")
-    return Order(
+    names, number = parameters.names(call), recordings.number("recording")
+    return RecordRequest(
         fn=fn,
         plan=Plan(
             label=f"{name}#{number}",
             number=number,
-            parent=None if forest.last is None else forest.last.label,
+            parent=None if recordings.last is None else recordings.last.label,
             call=call,
             donated=donated,
             escapes=step.escapes,
             candidates=candidates,
             copies=step.copies,
         ),
-        names=[" and ".join(names[k] for k in group) for group in call.given.groups()],
+        names=[
+            " and ".join(names[k] for k in specialization)
+            for specialization in call.given.groups()
+        ],
         pinned=pinned,
-        group=group,
+        specialization=specialization,
         anywhere=step.anywhere,
         before=before,
         bind=parameters.bind,

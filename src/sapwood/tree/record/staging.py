@@ -8,11 +8,11 @@ from typing import Final
 from sapwood.memory.device import Device
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import Arrays, Place
-from sapwood.tree.choose.recordings import Forest
-from sapwood.tree.choose.specialization import Group
+from sapwood.tree.choose.recordings import Recordings
+from sapwood.tree.choose.specialization import Specialization
 from sapwood.units import Addr, Size
 
 __all__ = [
@@ -41,13 +41,20 @@ def _stage(
 
 
 def reserved(
-    group: Group, given: Arrays, forest: Forest, lent: Size | None = None
+    specialization: Specialization,
+    given: Arrays,
+    recordings: Recordings,
+    lent: Size | None = None,
 ) -> Range:
     """Reserve what a capture of a call on such arrays is likely to need.
 
     Where a framework allocates by itself, so much is ``lent`` to it.
     """
-    pages, places, warm = forest.device.pages, given.places(forest.adapter), group.warm
+    pages, places, warm = (
+        recordings.device.pages,
+        given.places(recordings.integration),
+        specialization.warm,
+    )
     if warm is None and lent is None:
         return Range.reserve(pages)
     staged = sum(place.hi - place.lo + 2 * ALIGNMENT for place in places)
@@ -68,7 +75,7 @@ def stand_ins(
     roles: Sequence[Role],
     range_: Range,
     device: Device,
-    adapter: Adapter,
+    integration: Integration,
 ) -> tuple[dict[int, Storage], list[Array]]:
     """Stage the copied places of a call, and return arrays over them.
 
@@ -87,10 +94,10 @@ def stand_ins(
             if known is not None:
                 arrays[k] = known
                 continue
-            offset = adapter.address(given.arrays[k]) - place.lo
+            offset = integration.address(given.arrays[k]) - place.lo
             address = Addr(landing(stages[i], place) + offset)
-            template = adapter.template(given.arrays[k])
-            arrays[k] = adapter.make(template, stages[i], address)
+            template = integration.template(given.arrays[k])
+            arrays[k] = integration.make(template, stages[i], address)
             made[id(given.arrays[k])] = arrays[k]
     return stages, arrays
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sapwood.errors import CaptureError
-from sapwood.tree.call.adapter import Array
+from sapwood.tree.call.integration import Array
 from sapwood.tree.call.signature import Call
-from sapwood.tree.choose.recordings import Forest
-from sapwood.tree.choose.specialization import Group
+from sapwood.tree.choose.recordings import Recordings
+from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import (
     BoundArray,
     Change,
@@ -28,7 +28,7 @@ from sapwood.tree.watch.watch import Capture, Captured, Caught
 from sapwood.uncollected import uncollected
 
 __all__ = [
-    "Order",
+    "RecordRequest",
     "Taken",
     "plain_changes",
     "settled",
@@ -39,7 +39,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RecordRequest:
     """What is to be recorded, and how.
 
     ``names`` are those of the call's places; ``pinned`` the places that the user
@@ -50,7 +50,7 @@ class Order:
     plan: Plan
     names: Sequence[str]
     pinned: frozenset[int]
-    group: Group
+    specialization: Specialization
     anywhere: bool
     before: Survey
     bind: Callable[[tuple[Any, ...], Mapping[str, Any]], Mapping[str, object]]
@@ -91,7 +91,10 @@ def undo(before: Survey, states: Sequence[Callable[[], object]]) -> None:
 
 
 def take(
-    order: Order, forest: Forest, capture: Capture, arrays: Sequence[Array]
+    order: RecordRequest,
+    recordings: Recordings,
+    capture: Capture,
+    arrays: Sequence[Array],
 ) -> Taken:
     """Have a call captured with other arrays in it; slots are not restored yet."""
     args, kwargs = with_leaves(order.plan.call, arrays)
@@ -109,25 +112,25 @@ def take(
         raise
     try:
         after = order.survey(arguments)
-        warm = order.group.warm
+        warm = order.specialization.warm
         # Nothing of it changes when what the function bound is unbound.
         shown = fresh(
-            captured.result, forest.adapter.is_array, warm.told if warm else ()
+            captured.result, recordings.integration.is_array, warm.told if warm else ()
         )
         return Taken(replace(captured, result=shown), before, after, states)
     except BaseException:
         undo(before, states)
-        forest.device.driver.destroy_graph(captured.graph)
+        recordings.device.driver.destroy_graph(captured.graph)
         raise
 
 
-def _check_raised(captured: Captured, forest: Forest) -> None:
+def _check_raised(captured: Captured, recordings: Recordings) -> None:
     """Raise `Raised` for an error that may have been raised because of a capture.
 
     Frameworks raise such, and whoever asks whether one is on.
     """
     error, session = captured.error, captured.session
-    exact = forest.device.driver.abilities.exact_addresses
+    exact = recordings.device.driver.abilities.exact_addresses
     if error is None or (exact and not session.asks) or not error.is_ordinary:
         return
     if session.unrecordable is None:
@@ -141,13 +144,13 @@ def _check_raised(captured: Captured, forest: Forest) -> None:
 
 
 def settled(
-    taken: Taken, forest: Forest
+    taken: Taken, recordings: Recordings
 ) -> tuple[Sequence[BoundArray], CaptureError | Caught | None]:
     """Unbind what the function bound, and say what went wrong in its Python.
 
     The replay binds again; until then all is as before the call. Raises `Raised`.
     """
-    _check_raised(taken.captured, forest)
+    _check_raised(taken.captured, recordings)
     changes = taken.after.changes_since(taken.before)
     undo_bound(changes)
     bound = [change for change in changes if isinstance(change, BoundArray)]

@@ -18,10 +18,10 @@ from sapwood.memory.range import Range
 from sapwood.tree.call.signature import Place
 from sapwood.tree.node.outputs import Bytes
 from sapwood.tree.record.attempts import MORE, ROOM
-from sapwood.tree.record.build import Drawing
+from sapwood.tree.record.build import LinkSpec
 from sapwood.tree.regions.parts import Asked
 from sapwood.tree.regions.staged import StagedParts
-from sapwood.tree.watch.capturer import Adopting, Captor, told_of
+from sapwood.tree.watch.capturer import Adopting, GraphCapturer, told_of
 from sapwood.tree.watch.watch import Capture
 from sapwood.units import Addr, Size, size_text
 
@@ -29,20 +29,20 @@ __all__ = ["AdoptedParts"]
 
 
 class AdoptedParts(StagedParts):
-    """The recording of one call whose parts a ``captor`` captures.
+    """The recording of one call whose parts a ``capturer`` captures.
 
     ``owners`` are the captures of all parts, the last one that of the part in progress.
     """
 
-    def __init__(self, asked: Asked, captor: Captor) -> None:
+    def __init__(self, asked: Asked, capturer: GraphCapturer) -> None:
         super().__init__(asked)
-        self.captor, self.lent = captor, self._room()
+        self.capturer, self.lent = capturer, self._room()
         self.owners: list[Owner] = []
         self.first_op = self.first_code = self.first_constant = 0
 
     def _prepare(self) -> None:
-        stream, warm = self.captor.stream(), self.order.group.is_warm_here()
-        owner = self.captor.owner(self.inside(), self._room(), stream, warm=warm)
+        stream, warm = self.capturer.stream(), self.order.specialization.is_warm_here()
+        owner = self.capturer.owner(self.inside(), self._room(), stream, warm=warm)
         self.owners.append(owner)
         # Other parts may use a stand-in, so that its pages are nobody else's.
         self.owner.follow(())
@@ -54,12 +54,12 @@ class AdoptedParts(StagedParts):
 
     def _room(self) -> Size:
         """Return how much a part can allocate: nothing can be done twice."""
-        warm = self.order.group.warm
+        warm = self.order.specialization.warm
         return Size(MORE * (ROOM + (warm.room if warm else 0)))
 
     def _capturing(self, range_: Range) -> Capture:
         """Return the capture of all parts."""
-        self.adopting = Adopting(self.device, self.captor, range_, self.owner)
+        self.adopting = Adopting(self.device, self.capturer, range_, self.owner)
         return self.adopting
 
     def _hold(self) -> None:
@@ -99,7 +99,7 @@ class AdoptedParts(StagedParts):
     def _survivors(self) -> list[Bytes]:
         return [Bytes(*each) for each in self.owner.survivors()]
 
-    def _adopted(self, drawing: Drawing, graph: GraphHandle) -> Drawing:
+    def _adopted(self, drawing: LinkSpec, graph: GraphHandle) -> LinkSpec:
         code = tuple(each for _, each in self.session.code[self.first_code :])
         code += tuple(self.session.constants[self.first_constant :])
         driver = self.device.driver

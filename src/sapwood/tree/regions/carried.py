@@ -12,12 +12,12 @@ from collections.abc import Container, Iterable, Sequence
 
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import Arrays, Place
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Ambient
 from sapwood.tree.node.node import Node, PlaceUse
 from sapwood.tree.record.recorder import ambient_roles, argument_roles
 from sapwood.tree.record.taking import (
-    Order,
+    RecordRequest,
 )
 
 __all__ = ["CarriedRoles"]
@@ -30,12 +30,12 @@ class CarriedRoles:
     ``astray`` names one that a later part uses, and that no replay would find.
     """
 
-    def __init__(self, order: Order, forest: Forest) -> None:
-        self._order, self._forest = order, forest
-        self._exact = forest.device.driver.abilities.exact_addresses
+    def __init__(self, order: RecordRequest, recordings: Recordings) -> None:
+        self._order, self._recordings = order, recordings
+        self._exact = recordings.device.driver.abilities.exact_addresses
         given = order.plan.call.given
         self._names = list(order.names)
-        roles = argument_roles(order, given.places(forest.adapter), forest)
+        roles = argument_roles(order, given.places(recordings.integration), recordings)
         self._roles = [self._possible(role, Role.COPIED) for role in roles]
         self.astray: str | None = None
         self._first: dict[str, tuple[int, Place]] = {}
@@ -66,7 +66,9 @@ class CarriedRoles:
     ) -> tuple[list[str], list[Role]]:
         """Return the names and roles of the first part's places."""
         count = len(self._roles)
-        names, roles = ambient_roles(self._order, ambient, places[count:], self._forest)
+        names, roles = ambient_roles(
+            self._order, ambient, places[count:], self._recordings
+        )
         roles = [self._possible(role, Role.PINNED) for role in roles]
         found = enumerate(places[count:], count)
         self._first = dict(zip(names, found, strict=True))
@@ -112,5 +114,5 @@ class CarriedRoles:
         return names, roles
 
     def _anywhere(self, place: Place) -> Role:
-        large = place.hi - place.lo >= self._forest.patch_from
+        large = place.hi - place.lo >= self._recordings.patch_from
         return Role.PATCHED if large and self._exact else Role.COPIED

@@ -16,14 +16,14 @@ from typing import Any
 
 from sapwood.driver.release import Release
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Array
+from sapwood.tree.call.integration import Array
 from sapwood.tree.call.miss import Why
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import NONE, Arrays, Call
 from sapwood.tree.choose.admit import explain, rejects, sharing
 from sapwood.tree.choose.function_cache import Found, ambient_arrays
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.node import Link, Live, Node
 from sapwood.tree.regions.crossing import (
     REMEDY,
@@ -79,14 +79,14 @@ class Passage:
 
     def __init__(
         self,
-        forest: Forest,
+        recordings: Recordings,
         found: Found,
         call: Call,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         parameters: Parameters,
     ) -> None:
-        self.forest, self.node, self.ambient = forest, found.node, found.ambient
+        self.recordings, self.node, self.ambient = recordings, found.node, found.ambient
         self.args, self.kwargs, self.parameters = args, kwargs, parameters
         self.flat = call.is_flat
         self.carried = call.given
@@ -97,7 +97,7 @@ class Passage:
 
     def start(self) -> None:
         """Replay the first part, under the lock that it was found under."""
-        self.forest.enter(self.node, self.node.held)
+        self.recordings.enter(self.node, self.node.held)
         try:
             self._replay(self.node.chain[0], self.ambient)
         except BaseException:
@@ -112,13 +112,13 @@ class Passage:
                     self._cross(link.live, following)
             return self._shown
         finally:
-            with self.forest.device.lock:
+            with self.recordings.device.lock:
                 self._leave()
 
     def _replay(self, link: Link, ambient: Arrays) -> None:
-        forest = self.forest
-        done = replay(forest, link.part, self.carried, ambient, self.made)
-        forest.leases.cross(done.storages)
+        recordings = self.recordings
+        done = replay(recordings, link.part, self.carried, ambient, self.made)
+        recordings.leases.cross(done.storages)
         self.made += done.storages
         self._shown, self._new = done.result, done.storages
         self._bound = [value for value in done.values if value is not None]
@@ -129,16 +129,16 @@ class Passage:
 
     def _cross(self, live: Live, following: Link) -> None:
         """Run a live part, and replay the part behind it."""
-        adapter, device = self.forest.adapter, self.forest.device
+        integration, device = self.recordings.integration, self.recordings.device
         args, kwargs = self._shown
-        passed = Passed(args, kwargs, adapter, flat=live.flat)
-        asked = Passed(self.args, self.kwargs, adapter, flat=self.flat)
+        passed = Passed(args, kwargs, integration, flat=live.flat)
+        asked = Passed(self.args, self.kwargs, integration, flat=self.flat)
         result = _run(live, args, kwargs)
         changed = None if following.idle else changed_by(asked, live.name)
         if changed is not None:
             raise Midway(changed.what, remedy=changed.remedy)
         carried = carry(self.carried, self._new, [*passed.arrays(), *self._bound])
-        got = returned(live.name, result, passed, carried, adapter)
+        got = returned(live.name, result, passed, carried, integration)
         if got.refused:
             raise Midway(got.refused, remedy=REMEDY)
         if got.key != live.key or got.shared != live.shared:
@@ -156,15 +156,15 @@ class Passage:
 
     def _admitted(self, link: Link, live: Live) -> Arrays:
         """Return the ambient arrays of a part; raise where it may not be replayed."""
-        node, adapter = link.part, self.forest.adapter
+        node, integration = link.part, self.recordings.integration
         if link.idle:
             return NONE
-        ambient = ambient_arrays(node, adapter)
+        ambient = ambient_arrays(node, integration)
         miss = None
         if ambient is None:
             miss = explain(node, Why.AMBIENT, Mask(0), self.carried, None)
         else:
-            why = rejects(node, Mask(0), self.carried, ambient, adapter)
+            why = rejects(node, Mask(0), self.carried, ambient, integration)
             if why is None and sharing(ambient, self.carried) != link.shared:
                 why = Why.OVERLAP
             elif why is None and self._which(node, ambient) != link.which:
@@ -186,15 +186,15 @@ class Passage:
         return which_are_one(node.ambient, ambient, self.carried)
 
     def _leave(self) -> None:
-        forest = self.forest
+        recordings = self.recordings
         with Release() as release:
-            release(forest.leases.crossed, self.made)
+            release(recordings.leases.crossed, self.made)
             # The traceback of an error may hold this, which is not to hold arrays.
             self.made, self._new, self._bound, self._shown = [], [], [], None
             self.carried, self.args, self.kwargs = self.ambient, (), {}
-            if self.node in forest.nodes:
-                forest.last = self.node
-            release(forest.leave, self.node, self.node.held)
+            if self.node in recordings.nodes:
+                recordings.last = self.node
+            release(recordings.leave, self.node, self.node.held)
 
 
 def _run(live: Live, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from sapwood.errors import CaptureError, MisuseError
 from sapwood.memory.device import Device, routed
 from sapwood.memory.framework import Framework, Manner, Plain
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import NONE, Arrays, describe, look
 from sapwood.tree.choose.admit import sharing
 from sapwood.tree.guards import Ambient, Change, Survey
@@ -78,7 +78,7 @@ _NOTHING: Final = Returned(NONE, None, (), (), "None", "")
 
 
 def returned(
-    name: str, result: Any, passed: Passed, carried: Arrays, adapter: Adapter
+    name: str, result: Any, passed: Passed, carried: Arrays, integration: Integration
 ) -> Returned:
     """Describe the result of a live part; ``carried`` is what it may be part of.
 
@@ -86,9 +86,9 @@ def returned(
     """
     if result is None and not passed.changed() and not passed.reshaped():
         return _NOTHING
-    leaves, _ = flatten(result, adapter.is_array)
-    arrays = [leaf for leaf in leaves if adapter.is_array(leaf)]
-    plain = [x for x in leaves if x is not None and not adapter.is_array(x)]
+    leaves, _ = flatten(result, integration.is_array)
+    arrays = [leaf for leaf in leaves if integration.is_array(leaf)]
+    plain = [x for x in leaves if x is not None and not integration.is_array(x)]
     refused = ""
     if plain:
         refused = (
@@ -106,14 +106,14 @@ def returned(
             "dtype in place, or other memory, where what follows goes on with what "
             f"there was; {RAN}"
         )
-    found = look(arrays, adapter)
-    key = (len(plain),) if plain else describe((result,), {}, adapter).key
+    found = look(arrays, integration)
+    key = (len(plain),) if plain else describe((result,), {}, integration).key
     return Returned(
         found,
         key,
         sharing(found, carried),
-        sharing(found, look(passed.arrays(), adapter)),
-        ", ".join(map(adapter.text, arrays)) or "None",
+        sharing(found, look(passed.arrays(), integration)),
+        ", ".join(map(integration.text, arrays)) or "None",
         refused,
     )
 
@@ -139,13 +139,13 @@ def which_are_one(ambient: Ambient, arrays: Arrays, carried: Arrays) -> tuple[in
 
     Nothing where the function does not ask.
     """
-    if not ambient.sameness.asks:
+    if not ambient.aliasing.asks:
         return ()
     return twins((*carried.arrays, *arrays.arrays))
 
 
 def shown_places(
-    outputs: Outputs, carried: Arrays, adapter: Adapter, *, last: bool
+    outputs: Outputs, carried: Arrays, integration: Integration, *, last: bool
 ) -> frozenset[int]:
     """Return which places a slot still shows, or the result, behind the last part.
 
@@ -155,7 +155,7 @@ def shown_places(
     some = every if last else outputs.bound
     first = [every[each.output] if isinstance(each, Same) else each for each in some]
     shown = {
-        adapter.storage(arrays[each.array])
+        integration.storage(arrays[each.array])
         for each in first
         if isinstance(each, Alias | View) and each.array < len(arrays)
     }
@@ -171,11 +171,11 @@ def receive(carried: Arrays, result: Returned) -> Arrays:
     groups = [*_groups(carried)]
     arrays = result.arrays
     new = zip(arrays.storages, arrays.lows, _groups(arrays), result.shared, strict=True)
-    for storage, low, (group, steps), known in new:
+    for storage, low, (specialization, steps), known in new:
         if known is None:
             storages.append(storage)
             lows.append(low)
-            groups.append((tuple(first + k for k in group), steps))
+            groups.append((tuple(first + k for k in specialization), steps))
     return Arrays([*carried.arrays, *arrays.arrays], storages, lows, tuple(groups))
 
 
@@ -196,15 +196,15 @@ class Rehearsed:
     def __init__(
         self,
         session: Session,
-        adapter: Adapter,
+        integration: Integration,
         look: Callable[[], Survey],
         before: Survey,
     ) -> None:
-        self._session, self._adapter = session, adapter
+        self._session, self._integration = session, integration
         self._look, self._before = look, before
         self._framework: Framework = Plain()
         self._outside = self._framework.manner()
-        self._asked = Passed((), {}, adapter)
+        self._asked = Passed((), {}, integration)
         self.allocations = Allocations()
         self.changes: list[Change] = []
         self.crossing: set[int] = set()
@@ -221,13 +221,13 @@ class Rehearsed:
         session.between = self._between
         self._framework = device.framework
         self._outside = device.framework.manner()
-        self._asked = Passed(args, kwargs, self._adapter)
+        self._asked = Passed(args, kwargs, self._integration)
         try:
             watched = warm_up(fn, args, kwargs, device, session, self.allocations)
         finally:
             # Else all that was read would live until garbage is collected.
             session.between = None
-            self._asked = Passed((), {}, self._adapter)
+            self._asked = Passed((), {}, self._integration)
         self._settle()
         return watched
 
@@ -242,14 +242,14 @@ class Rehearsed:
             with self._outside():
                 self._settle()
             self.crossing |= self.allocations.alive().keys()
-            passed = Passed(args, kwargs, self._adapter)
+            passed = Passed(args, kwargs, self._integration)
             try:
                 with entered(None), routed(None):
                     result = part(*args, **kwargs)
             finally:
                 with self._outside():
                     self._before = self._look()
-            got = returned(part.name, result, passed, NONE, self._adapter)
+            got = returned(part.name, result, passed, NONE, self._integration)
         if got.refused:
             self._refuse(CaptureError(got.refused, remedy=REMEDY))
         changed = None if returns else changed_by(self._asked, part.name)

@@ -15,7 +15,7 @@ from sapwood.errors import CaptureError
 from sapwood.memory.device import Device
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import Arrays
 from sapwood.tree.nests.containers import container_of, flatten, unflatten
@@ -50,8 +50,8 @@ class Frame:
     # What others have is known by its identity, together with what is the function's:
     # both stay, so that nothing else gets it.
 
-    def __init__(self, carried: Arrays, adapter: Adapter) -> None:
-        self._adapter = adapter
+    def __init__(self, carried: Arrays, integration: Integration) -> None:
+        self._integration = integration
         self.arrays: list[Array] = list(carried.arrays)
         self.stages: dict[int, Storage] = {}
         self.new: list[Storage] = []
@@ -68,13 +68,13 @@ class Frame:
         self, carried: Arrays, roles: Sequence[Role], range_: Range, device: Device
     ) -> None:
         """Have stand-ins, in a range, for what came since the last time."""
-        places = carried.places(self._adapter)
+        places = carried.places(self._integration)
         roles = [
             role if i >= self._stood and i not in self.stages else Role.PINNED
             for i, role in enumerate(roles)
         ]
         stages, arrays = stand_ins(
-            carried, places, roles, range_, device, self._adapter
+            carried, places, roles, range_, device, self._integration
         )
         for k, (theirs, array) in enumerate(zip(carried.arrays, arrays, strict=True)):
             if array is not theirs:
@@ -103,8 +103,8 @@ class Frame:
         Raises `CaptureError` for what the function has no room for.
         """
         arrays = list(got.arrays.arrays)
-        for group, known in zip(got.arrays.groups(), got.shared, strict=True):
-            for k in group if known is not None else ():
+        for specialization, known in zip(got.arrays.groups(), got.shared, strict=True):
+            for k in specialization if known is not None else ():
                 own = self.own(arrays[k], carried)
                 if own is None:
                     raise CaptureError(
@@ -120,17 +120,19 @@ class Frame:
         known = self._own.get(id(array))
         if known is not None:
             return known[1]
-        adapter = self._adapter
-        storage = adapter.storage(array)
+        integration = self._integration
+        storage = integration.storage(array)
         i = next((i for i, s in enumerate(carried.storages) if s is storage), -1)
         stage = self.stages.get(i)
         if stage is None:
             return array  # it lies where the function has it, too
-        place, (low, end) = carried.places(adapter)[i], adapter.span(array)
+        place, (low, end) = carried.places(integration)[i], integration.span(array)
         if not place.lo <= low <= end <= place.hi:
             return None
-        at = Addr(landing(stage, place) + adapter.address(array) - place.lo)
-        return self.pair(array, adapter.make(adapter.template(array), stage, at))
+        at = Addr(landing(stage, place) + integration.address(array) - place.lo)
+        return self.pair(
+            array, integration.make(integration.template(array), stage, at)
+        )
 
     def let_go(self) -> None:
         """Forget all arrays."""
@@ -143,7 +145,7 @@ class Frame:
         The function passed its ``own``, and the live part got ``theirs``. Raises
         `CaptureError` for a container in which there is one of those that it got.
         """
-        is_array = self._adapter.is_array
+        is_array = self._integration.is_array
         pairs = zip(
             _containers(theirs, is_array), _containers(own, is_array), strict=True
         )

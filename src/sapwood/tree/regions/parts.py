@@ -20,21 +20,21 @@ from sapwood.graphs.recording import Recording
 from sapwood.memory.pages import Extent
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Array
+from sapwood.tree.call.integration import Array
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import Place, look
 from sapwood.tree.choose.admit import sharing
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import BoundArray, Slot, Survey, kept_states
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Link, Node
 from sapwood.tree.node.outputs import Bytes, Outputs, analyse, each_anew
 from sapwood.tree.record.accounts import outliving, read, stray
-from sapwood.tree.record.build import Drawing, Plan, build
+from sapwood.tree.record.build import LinkSpec, Plan, build
 from sapwood.tree.record.recorder import Recorded, RecordedParts
 from sapwood.tree.record.repeated import outcome_of
 from sapwood.tree.record.staging import late_stages, reserved
-from sapwood.tree.record.taking import Order, plain_changes, undo
+from sapwood.tree.record.taking import RecordRequest, plain_changes, undo
 from sapwood.tree.regions.carried import CarriedRoles
 from sapwood.tree.regions.chain import answer_for_all
 from sapwood.tree.regions.crossing import (
@@ -70,10 +70,10 @@ class Asked(NamedTuple):
     Where it is ``tolerant``, a live part may return what no replay could take.
     """
 
-    order: Order
+    order: RecordRequest
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    forest: Forest
+    recordings: Recordings
     tolerant: bool
 
 
@@ -93,12 +93,12 @@ class Parts:
     """Whether a live part is passed copies of the function's own containers."""
 
     def __init__(self, asked: Asked) -> None:
-        order, args, kwargs, forest, self.tolerant = self.asked = asked
-        self.order, self.forest, self.device = order, forest, forest.device
+        order, args, kwargs, recordings, self.tolerant = self.asked = asked
+        self.order, self.recordings, self.device = order, recordings, recordings.device
         self.args, self.kwargs = args, kwargs
         self.arguments = order.bind(args, kwargs)
         self.carried = order.plan.call.given
-        self.roles = CarriedRoles(order, forest)
+        self.roles = CarriedRoles(order, recordings)
         self.made: list[Storage] = []
         self.shown: set[int] = set()
         self.links: list[Link] = []
@@ -129,7 +129,7 @@ class Parts:
             raise session.unrecordable.anew()
         node = self._end(captured.graph, captured.result, last=True)
         result, self.gives = self.gives, None
-        other = outcome_of(order.group.warm, session, node.outputs)
+        other = outcome_of(order.specialization.warm, session, node.outputs)
         if isinstance(other, CaptureError) and self.stirred:
             self.unfit, other = self.unfit or str(other), None
         error = captured.error or self.error or other or self._unheld()
@@ -160,7 +160,7 @@ class Parts:
 
     def let_go(self) -> None:
         """Forget what the call made: from now on others say how long it lives."""
-        self.forest.leases.crossed(self.made)
+        self.recordings.leases.crossed(self.made)
         self.made.clear()
         self.bound = []
         self.carried = self.order.plan.call.given
@@ -178,17 +178,19 @@ class Parts:
 
     def _open(self) -> None:
         """Make room for the coming part."""
-        self.range = reserved(self.order.group, self.carried, self.forest, self.lent)
+        self.range = reserved(
+            self.order.specialization, self.carried, self.recordings, self.lent
+        )
 
     def _capturing(self, range_: Range) -> Capture:
         """Return the capture of all parts."""
-        warm, escapes = self.order.group.warm, self.order.plan.escapes
-        stays, stream = warm.stays if warm else (), self.forest.capture_stream()
+        warm, escapes = self.order.specialization.warm, self.order.plan.escapes
+        stays, stream = warm.stays if warm else (), self.recordings.capture_stream()
         return Capture(self.device, stream, range_, frozenset(stays), escapes=escapes)
 
     def _begin(self) -> None:
         """Look at all that the coming part may use."""
-        adapter = self.forest.adapter
+        integration = self.recordings.integration
         self.before = self._survey()
         self.states = kept_states(self.before)
         if not self.links:
@@ -196,14 +198,14 @@ class Parts:
         self.stirred |= bool(self.links) and self.before.key != self.first_key
         self.first_key = self.first_key if self.links else self.before.key
         self.ambient = self.before.guards(lambda _: True)
-        self.arrays = look([slot.read() for slot in self.ambient.arrays], adapter)
+        self.arrays = look([slot.read() for slot in self.ambient.arrays], integration)
         self.begun = True
         self.first_line = len(self.session.lines)
         self.first = self.capture.allocations.count()
 
     def _end(self, graph: GraphHandle, shown: Any, *, last: bool) -> Node:
         """Make a node of what was captured, and run it."""
-        range_, adapter = self.inside(), self.forest.adapter
+        range_, integration = self.inside(), self.recordings.integration
         survivors = self.capture.survivors(self.first)
         lines = self.session.lines[self.first_line :]
         try:
@@ -212,8 +214,8 @@ class Parts:
             new = _in_order(survivors, outputs)
             made = self._escaping(new)
             places = [
-                *self.carried.places(adapter),
-                *self.arrays.places(adapter),
+                *self.carried.places(integration),
+                *self.arrays.places(integration),
                 *(Place(s, s.address, Addr(s.address + s.size), ()) for s in made),
             ]
             recording = read(graph, lines, places, {}, range_, self.device)
@@ -224,7 +226,7 @@ class Parts:
         idle = last and not (recording.ops or bound) and self._gives_given(node)
         slots = tuple(change.slot for change in bound)
         self._append(node, slots, idle=idle)
-        replay_in_place(self.forest, node, self.carried, self.arrays, new)
+        replay_in_place(self.recordings, node, self.carried, self.arrays, new)
         self.made += new
         self.begun, self.gives = False, shown
         self.bound = [change.new for change in bound if change.new is not None]
@@ -248,13 +250,13 @@ class Parts:
         made: int,
         *,
         last: bool,
-    ) -> Drawing:
+    ) -> LinkSpec:
         """Say what replays do with each place; the last ``made`` they allocate."""
         if last:
             outputs = each_anew(outputs, self.order.plan.call.leaves, self.before.holds)
         symbols, old = recording.symbols(), places[: len(places) - made]
-        adapter = self.forest.adapter
-        self.still_shown |= shown_places(outputs, self.carried, adapter, last=last)
+        integration = self.recordings.integration
+        self.still_shown |= shown_places(outputs, self.carried, integration, last=last)
         if self.links:
             first = self.links[0].part.places
             names, roles = self.roles.later(
@@ -264,7 +266,7 @@ class Parts:
             names, roles = self.roles.first(self.ambient, old)
         roles += [Role.PATCHED] * made
         staged = [r if i in symbols else Role.PINNED for i, r in enumerate(roles, 1)]
-        return Drawing(
+        return LinkSpec(
             plan=self._plan(last=last),
             recording=recording,
             outputs=outputs,
@@ -330,16 +332,18 @@ class Parts:
         self, shown: Any, bound: Sequence[BoundArray], survivors: Sequence[Storage]
     ) -> Outputs:
         """Describe what the part shows; all that outlives it lies on output pages."""
-        adapter = self.forest.adapter
+        integration = self.recordings.integration
         known = [*self.carried.arrays, *self.arrays.arrays]
         values = [change.new for change in bound]
-        outputs = analyse(shown, values, known, adapter, self.made)
+        outputs = analyse(shown, values, known, integration, self.made)
         made = {s.address: Bytes(s.address, s.size) for s in survivors}
         for storage in outputs.storages:
             if made.pop(storage.address, None) is None:
                 raise stray(storage)
-        leaves, _ = flatten((shown, values), adapter.is_array)
-        self.shown.update(id(adapter.storage(x)) for x in leaves if adapter.is_array(x))
+        leaves, _ = flatten((shown, values), integration.is_array)
+        self.shown.update(
+            id(integration.storage(x)) for x in leaves if integration.is_array(x)
+        )
         return replace(outputs, storages=(*outputs.storages, *made.values()))
 
     # Live parts.
@@ -350,7 +354,7 @@ class Parts:
         """Run what was captured so far, then a live part; then capture on."""
         framework, capture = self.device.framework, self.capture
         run = Capture.run.__code__
-        told = Passed(args, kwargs, self.forest.adapter).text()
+        told = Passed(args, kwargs, self.recordings.integration).text()
         met = Break(part, told, framework.manner(), caught_at(run), only_returns(run))
         refuse_manner(part.name, met.manner, self.outside, self.session)
         try:
@@ -373,9 +377,9 @@ class Parts:
     def _cross(self, met: Break) -> tuple[Any, Caught | None]:
         """Run a live part; return its result, or its exception, for the function."""
         args, kwargs = self.gives
-        adapter, self.returns = self.forest.adapter, met.returns
-        passed = Passed(args, kwargs, adapter)
-        asked = Passed(self.asked.args, self.asked.kwargs, adapter)
+        integration, self.returns = self.recordings.integration, met.returns
+        passed = Passed(args, kwargs, integration)
+        asked = Passed(self.asked.args, self.asked.kwargs, integration)
         result, raised = unlocked(self.device, met.part, args, kwargs)
         changed = None if met.returns else changed_by(asked, met.part.name)
         if changed is not None:
@@ -392,7 +396,7 @@ class Parts:
         self, met: Break, passed: Passed, result: Any, raised: Caught | None
     ) -> Returned | None:
         """Note what the next part may use of what there is now; return its result."""
-        link, adapter, part = self.links[-1], self.forest.adapter, met.part
+        link, integration, part = self.links[-1], self.recordings.integration, met.part
         crossing = self.made[len(self.made) - len(link.part.outputs.storages) :]
         remembered = [*passed.arrays(), *self.bound]
         self.carried = carry(self.carried, crossing, remembered)
@@ -401,7 +405,7 @@ class Parts:
             self.unfit = f"the live part {part.name} raised {raised.text}"
             self.stirred = True
             return None
-        got = returned(part.name, result, passed, self.carried, adapter)
+        got = returned(part.name, result, passed, self.carried, integration)
         self.session.broken(part, met.told, got.kind)
         self._check(part.name, got, passed)
         link.part.outputs = hold_weakly(link.part.outputs)
@@ -411,12 +415,12 @@ class Parts:
         self.links[-1] = replace(link, live=met.live(got, flat=passed.flat))
         known = len(self.carried.storages)
         self.carried = receive(self.carried, got)
-        self.roles.returned(part.name, self.carried.places(adapter)[known:])
+        self.roles.returned(part.name, self.carried.places(integration)[known:])
         return got
 
     def _check(self, name: str, got: Returned, passed: Passed) -> None:
         """Refuse a result that no replay could take, or that differs from the last."""
-        warm = self.order.group.warm
+        warm = self.order.specialization.warm
         then = () if warm is None else warm.breaks
         refused = got.refused or unlike(name, got, self.session.breaks, then)
         if refused and self.tolerant and not (self.copies and passed.changed()):

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 from sapwood.errors import CaptureError, StaleOutput
-from sapwood.tree.call.adapter import Adapter, Array
+from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.nests.containers import constant_key, flatten
 
 __all__ = ["RAN", "Passed", "changed_by", "told_later"]
@@ -27,16 +27,16 @@ class Passed:
         self,
         args: tuple[Any, ...],
         kwargs: Any,
-        adapter: Adapter,
+        integration: Integration,
         *,
         flat: bool = False,
     ) -> None:
-        self._nest, self._adapter = (args, kwargs), adapter
+        self._nest, self._integration = (args, kwargs), integration
         self.leaves: Sequence[Any]
         if flat:
             self.flat, self.leaves = True, (*args, *kwargs.values())
         else:
-            self.leaves, self._structure = flatten(self._nest, adapter.is_array)
+            self.leaves, self._structure = flatten(self._nest, integration.is_array)
             ones = [*args, *kwargs.values()]
             pairs = zip(ones, self.leaves, strict=False)
             same = all(one is leaf for one, leaf in pairs)
@@ -45,10 +45,10 @@ class Passed:
 
     def arrays(self) -> list[Array]:
         """Return the arrays among them."""
-        return [leaf for leaf in self.leaves if self._adapter.is_array(leaf)]
+        return [leaf for leaf in self.leaves if self._integration.is_array(leaf)]
 
     def _look(self) -> list[Hashable]:
-        return [_seen(array, self._adapter) for array in self.arrays()]
+        return [_seen(array, self._integration) for array in self.arrays()]
 
     def reshaped(self) -> bool:
         """Return whether an array among them was given other looks, or other memory."""
@@ -58,8 +58,8 @@ class Passed:
     def text(self) -> str:
         """Return what tells these arguments from others, storages left out."""
         texts = [
-            self._adapter.layout(leaf)
-            if self._adapter.is_array(leaf)
+            self._integration.layout(leaf)
+            if self._integration.is_array(leaf)
             else constant_key(leaf)
             for leaf in self.leaves
         ]
@@ -72,7 +72,7 @@ class Passed:
         """
         if self.flat:
             return False
-        leaves, structure = flatten(self._nest, self._adapter.is_array)
+        leaves, structure = flatten(self._nest, self._integration.is_array)
         return (
             structure != self._structure
             or len(leaves) != len(self.leaves)
@@ -80,9 +80,9 @@ class Passed:
         )
 
 
-def _seen(array: Array, adapter: Adapter) -> Hashable:
+def _seen(array: Array, integration: Integration) -> Hashable:
     try:
-        return adapter.layout(array), adapter.address(array)
+        return integration.layout(array), integration.address(array)
     except StaleOutput:
         return None  # whoever uses it is told so
 

@@ -24,7 +24,7 @@ def record_parts(asked: Asked) -> RecordedParts:
     `CaptureError`, where nothing has run; where parts have, `Midway`, `DriverError` or
     `OutOfMemory`.
     """
-    forest = asked.forest
+    recordings = asked.recordings
     left = TRIES
     while True:
         left -= 1
@@ -32,7 +32,7 @@ def record_parts(asked: Asked) -> RecordedParts:
         try:
             return _recorded(parts)
         except DriverError as error:
-            forest.renew_capture_stream()
+            recordings.renew_capture_stream()
             if left and is_spoilt(error) and not (parts.links or parts.written):
                 continue
             if parts.links or not asked.tolerant:
@@ -42,12 +42,12 @@ def record_parts(asked: Asked) -> RecordedParts:
 
 
 def _parts_of(asked: Asked) -> Parts:
-    forest = asked.forest
-    if forest.device.driver.abilities.exact_addresses:
+    recordings = asked.recordings
+    if recordings.device.driver.abilities.exact_addresses:
         return Parts(asked)
-    if forest.captor is None:
+    if recordings.capturer is None:
         return StagedParts(asked)
-    return AdoptedParts(asked, forest.captor)
+    return AdoptedParts(asked, recordings.capturer)
 
 
 def _recorded(parts: Parts) -> RecordedParts:

@@ -22,7 +22,7 @@ from sapwood.graphs.recording import Recording
 from sapwood.memory.pages import Extent
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Array
+from sapwood.tree.call.integration import Array
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import Place
 from sapwood.tree.guards import Slot
@@ -30,7 +30,7 @@ from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Bytes, Outputs, analyse
 from sapwood.tree.record.accounts import outliving, read, stray
-from sapwood.tree.record.build import Drawing, build
+from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.staging import spoil
 from sapwood.tree.record.taking import (
     with_leaves,
@@ -61,8 +61,8 @@ class StagedParts(Parts):
 
     def __init__(self, asked: Asked) -> None:
         super().__init__(asked)
-        self.theirs, self.last = self.arguments, asked.forest.last
-        self.frame = Frame(self.carried, asked.forest.adapter)
+        self.theirs, self.last = self.arguments, asked.recordings.last
+        self.frame = Frame(self.carried, asked.recordings.integration)
         self.passed: list[Array] = []
         self.owned: list[Array] = []
         self.named: set[Addr] = set()
@@ -88,9 +88,9 @@ class StagedParts(Parts):
 
     def _capturing(self, range_: Range) -> Capture:
         """Return the capture of all parts."""
-        warm = self.order.group.warm
+        warm = self.order.specialization.warm
         stays = frozenset() if warm is None else warm.stays
-        return Capture(self.device, self.forest.capture_stream(), range_, stays)
+        return Capture(self.device, self.recordings.capture_stream(), range_, stays)
 
     def _begin(self) -> None:
         super()._begin()
@@ -138,13 +138,16 @@ class StagedParts(Parts):
         self, graph: GraphHandle, shown: Any, *, last: bool
     ) -> tuple[Node, list[tuple[Slot, Array]]]:
         """Return a node of what was captured, and the slots that it binds to what."""
-        adapter = self.forest.adapter
+        integration = self.recordings.integration
         self._put_back()
         with self.holding:
             self._refuse(shown, last=last)
             bound = [(change.slot, change.new) for change in self._bound(last=last)]
             outputs = self._given(shown, [new for _, new in bound], last=last)
-            places = [*self.carried.places(adapter), *self.arrays.places(adapter)]
+            places = [
+                *self.carried.places(integration),
+                *self.arrays.places(integration),
+            ]
             recording = self._recorded(graph, places)
             drawing = self._drawing(recording, outputs, places, 0, last=last)
             self._check_found()
@@ -154,7 +157,7 @@ class StagedParts(Parts):
             drawing = self._adopted(replace(drawing, held=held), graph)
             node = build(drawing, self.inside(), self.device)
         with self.outside():
-            marks = adapter.marks(self.arrays.arrays)
+            marks = integration.marks(self.arrays.arrays)
         node.whereabouts.others = () if marks is None else marks[1]
         return node, bound
 
@@ -168,8 +171,8 @@ class StagedParts(Parts):
         self.device.pages.hold(node.held)
 
     def _arrays_in(self, nest: Any) -> list[Array]:
-        leaves, _ = flatten(nest, self.forest.adapter.is_array)
-        return [leaf for leaf in leaves if self.forest.adapter.is_array(leaf)]
+        leaves, _ = flatten(nest, self.recordings.integration.is_array)
+        return [leaf for leaf in leaves if self.recordings.integration.is_array(leaf)]
 
     def _refuse(self, shown: Any, *, last: bool) -> None:
         """Raise where the function did what no replay of the part could do."""
@@ -194,15 +197,15 @@ class StagedParts(Parts):
 
     def _given(self, shown: Any, values: Sequence[Array], *, last: bool) -> Outputs:
         """Describe what the part shows; what outlives it crosses to the next one."""
-        adapter, frame = self.forest.adapter, self.frame
+        integration, frame = self.recordings.integration, self.frame
         known = [*frame.arrays, *self.arrays.arrays]
-        outputs = analyse(shown, values, known, adapter, frame.blocks)
+        outputs = analyse(shown, values, known, integration, frame.blocks)
         made = {each.address: each for each in self._survivors()}
         for storage in outputs.storages:
             if made.pop(storage.address, None) is None and storage.size:
                 raise stray(storage)
         leaves = self._arrays_in((shown, values))
-        self.named.update(adapter.storage(each).address for each in leaves)
+        self.named.update(integration.storage(each).address for each in leaves)
         if last:
             return outputs
         return replace(outputs, storages=(*outputs.storages, *made.values()))
@@ -219,7 +222,7 @@ class StagedParts(Parts):
         lines, stages = self.session.lines[self.first_line :], self.frame.stages
         return read(graph, lines, places, stages, self.inside(), self.device)
 
-    def _adopted(self, drawing: Drawing, graph: GraphHandle) -> Drawing:
+    def _adopted(self, drawing: LinkSpec, graph: GraphHandle) -> LinkSpec:
         """Return a part's drawing, with what is known of whoever captured it."""
         del graph
         return drawing
@@ -230,10 +233,10 @@ class StagedParts(Parts):
 
     def _replay(self, node: Node, bound: Sequence[tuple[Slot, Array]]) -> None:
         """Replay a part, and bind what it made."""
-        forest = self.forest
+        recordings = self.recordings
         with self.outside():
-            done = replay(forest, node, self.carried, self.arrays, self.made)
-        forest.leases.cross(done.storages)
+            done = replay(recordings, node, self.carried, self.arrays, self.made)
+        recordings.leases.cross(done.storages)
         self.made += done.storages
         self.frame.blocks += node.outputs.storages
         self.gives = done.result
@@ -299,8 +302,10 @@ class StagedParts(Parts):
             self.device.pages.drop(mask)
         self.holds.clear()
         # Nobody looks for a part by itself.
-        if self.forest.last in [link.part for link in self.links]:
-            self.forest.last = self.last if self.last in self.forest.nodes else None
+        if self.recordings.last in [link.part for link in self.links]:
+            self.recordings.last = (
+                self.last if self.last in self.recordings.nodes else None
+            )
 
     def spoil(self) -> None:
         """Refuse stand-ins, and what was made where it was captured."""

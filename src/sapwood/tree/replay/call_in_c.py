@@ -1,8 +1,8 @@
 """Calls that go from the interpreter straight to C, where nearly all of them end.
 
 A frame of Python, its tuple and its dict take as long as half of what C then does. So
-once any encore was put to C, the class of graphed functions is called in C, too: there
-all that is no plain call of a function that has encores is given to Python's own.
+once any fast replay was put to C, the class of graphed functions is called in C, too:
+there all that is no plain call of a function that has fast replays is given to Python.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 from sapwood.tree.call.offsets import offset
-from sapwood.tree.replay.fast_replays import Encores
+from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.replay.in_c import library
 from sapwood.tree.watch import session
 
@@ -26,10 +26,10 @@ _CALL: Final = 16 * ctypes.sizeof(ctypes.c_void_p)
 class Front(NamedTuple):
     """A class whose objects are called, and what C has to know of it.
 
-    ``plain`` is its ``__call__``, and ``missed`` what is called where no encore fits;
-    ``more`` are classes that derive from it, and are called like it. Nothing is
-    replayed while ``disabled`` is set. ``slots`` hold an object's encores, what gives
-    its runtime, and which one they are on.
+    ``plain`` is its ``__call__``, and ``missed`` what is called where no fast replay
+    fits; ``more`` are classes that derive from it, and are called like it. Nothing is
+    replayed while ``disabled`` is set. ``slots`` hold an object's fast replays, what
+    gives its runtime, and which one they are on.
     """
 
     cls: type[Any]
@@ -51,7 +51,10 @@ def in_front(front: Front) -> bool:
     if found is None or not _is_where(front.cls):
         return False
     cls: Any = front.cls
-    slots = (*(offset(cls, name) for name in front.slots), offset(Encores, "agains"))
+    slots = (
+        *(offset(cls, name) for name in front.slots),
+        offset(FastReplays, "players"),
+    )
     if None in slots:
         return False
     make: Any = found.sapwood_calls

@@ -3,7 +3,7 @@
 A recording fits a call by three kinds of conditions. What may change unseen is looked
 at by every call: which objects are passed, what slots hold, where the arrays lie, who
 has the outputs. What only this library changes is looked at when it has. All else is
-the recording's own, and stays. Whatever is not plainly as it was is no encore's.
+the recording's own, and stays. Whatever is not plainly as it was is no fast replay's.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sapwood.driver.streams import Stream
 from sapwood.memory.storage import CHANGES, Storage
 from sapwood.tree.call.output_cache import Kept
 from sapwood.tree.call.signature import NONE, Arrays, Whereabouts
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Alias, Constant, Copied, Fresh, Same
 from sapwood.tree.node.spans import Spans
 from sapwood.tree.replay.binding import Bindings
 from sapwood.tree.replay.in_c import Again, Parts, in_c
-from sapwood.tree.replay.last_call import Memo
+from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.replay.program import Program
 from sapwood.tree.replay.replay import (
     copy_out,
@@ -34,19 +34,19 @@ from sapwood.tree.replay.replay import (
 )
 from sapwood.units import Addr
 
-__all__ = ["Encore"]
+__all__ = ["FastReplay"]
 
 _PATIENCE: Final = 8
-"""Replays in a row that were no encores, after which what it knows is outdated."""
+"""Replays in a row that were no fast replays, after which what it knows is outdated."""
 _PATIENCE_AT_MOST: Final = 1024
 _PAUSE_AT_MOST: Final = 64
 _MANY: Final = 16
-"""Replays in C for which it was worth the while to put an encore to C."""
+"""Replays in C for which it was worth the while to put a fast replay to C."""
 _PLAIN: Final = Alias | Constant | Fresh | Same
 
 
-class Encore:
-    """One recording on one stream, and calls that look like the one of ``memo``.
+class FastReplay:
+    """One recording on one stream, and calls that look like the one of ``last_call``.
 
     Used under the device's lock.
     """
@@ -57,7 +57,6 @@ class Encore:
         "_ambient_lows",
         "_changes",
         "_copiers",
-        "_forest",
         "_kept",
         "_marks",
         "_missed",
@@ -65,6 +64,7 @@ class Encore:
         "_pause",
         "_played",
         "_program",
+        "_recordings",
         "_renewals",
         "_rest",
         "_seen",
@@ -74,19 +74,24 @@ class Encore:
         "again",
         "bindings",
         "era",
-        "memo",
+        "last_call",
         "node",
         "patience",
         "rivals",
     )
 
     def __init__(
-        self, forest: Forest, node: Node, given: Arrays, ambient: Arrays, memo: Memo
+        self,
+        recordings: Recordings,
+        node: Node,
+        given: Arrays,
+        ambient: Arrays,
+        last_call: LastCall,
     ) -> None:
-        self.memo, self.node, self._forest = memo, node, forest
+        self.last_call, self.node, self._recordings = last_call, node, recordings
         node.ambient.glance.write()
-        self._stream = ref(forest.device.stream())
-        self._marks = forest.adapter.marks(ambient.arrays)
+        self._stream = ref(recordings.device.stream())
+        self._marks = recordings.integration.marks(ambient.arrays)
         self._ambient_lows = ambient.lows
         self._whereabouts = Whereabouts()
         if self._marks is not None:
@@ -98,8 +103,8 @@ class Encore:
         self._kept: Kept | None = None
         self._own = node.passing()
         self._program = Program.of(node)
-        self._copiers = self._program.copiers(node, forest)
-        self._spans = Spans.of(node, given, ambient, forest.adapter)
+        self._copiers = self._program.copiers(node, recordings)
+        self._spans = Spans.of(node, given, ambient, recordings.integration)
         self.bindings = Bindings(node)
         self.again: Again | None = None
         self.rivals: Sequence[Node] = ()
@@ -109,13 +114,13 @@ class Encore:
     @classmethod
     def of(
         cls,
-        forest: Forest,
+        recordings: Recordings,
         node: Node,
         given: Arrays,
         ambient: Arrays,
-        memo: Memo,
-        before: Encore | None = None,
-    ) -> Encore | None:
+        last_call: LastCall,
+        before: FastReplay | None = None,
+    ) -> FastReplay | None:
         """Return what replays a node again; None where every replay must be decided.
 
         It takes the place of one ``before``, which was outdated.
@@ -126,13 +131,13 @@ class Encore:
         )
         if not plain or node.chain or node.doubtful or node.revokes:
             return None
-        made = cls(forest, node, given, ambient, memo)
+        made = cls(recordings, node, given, ambient, last_call)
         if before is not None:
             made.patience = min(2 * before.patience, _PATIENCE_AT_MOST)
         return made
 
     def is_outdated(self) -> bool:
-        """Note a replay that was no encore; return whether there were too many."""
+        """Note a replay that was no fast replay; return whether there were too many."""
         self._missed += 1
         return self._missed >= self.patience
 
@@ -148,32 +153,32 @@ class Encore:
 
         Those are first the arrays that it read, and then the call's.
 
-        None where it is no encore. Raises what a replay raises, and then nothing of it
-        counts as done; where the framework has no memory for a copy, though all
+        None where it is no fast replay. Raises what a replay raises, and then nothing
+        of it counts as done; where the framework has no memory for a copy, though all
         recordings that can went, the replay has run.
         """
-        memo, node, forest = self.memo, self.node, self._forest
-        arrays = memo.arguments(args, kwargs)
-        lows = None if arrays is None else memo.whereabouts(arrays)
-        same = lows is memo.lows
+        last_call, node, recordings = self.last_call, self.node, self._recordings
+        arrays = last_call.arguments(args, kwargs)
+        lows = None if arrays is None else last_call.whereabouts(arrays)
+        same = lows is last_call.lows
         if arrays is None or lows is None or not (same or self._fits(lows)):
             return None
-        stream = forest.device.stream()
+        stream = recordings.device.stream()
         if stream is not self._stream() or not self._is_free() or self._is_costly():
             return None
         # Any code may run while it is looked: a finaliser's, which may replay, too.
         copies = self._copies()
-        era, escaped = self.era, {} if copies else escapes(forest, node, stream)
+        era, escaped = self.era, {} if copies else escapes(recordings, node, stream)
         found = node.ambient.glance.look()
         if found is None or not self._is_there(found) or not self._are_those(arrays):
             return None
         if self.era != era or not self._is_free():
             return None
         if not (same and CHANGES.latest == self._changes):
-            given = memo.given(arrays, lows)
+            given = last_call.given(arrays, lows)
             if given is None or not self._order(given, found, stream):
                 return None
-        forest.device.pages.claim(stream, node.clobbers)
+        recordings.device.pages.claim(stream, node.clobbers)
         self._aim(lows, same=same)
         node.exec.launch(stream.handle)
         kept = self._kept or self._keep(stream)
@@ -183,11 +188,11 @@ class Encore:
         return *made, found, arrays
 
     def _count(self) -> None:
-        forest, node = self._forest, self.node
+        recordings, node = self._recordings, self.node
         self._missed, self.patience = 0, _PATIENCE
         node.hits += 1
-        node.last_used = forest.tick()
-        forest.last = node
+        node.last_used = recordings.tick()
+        recordings.last = node
 
     def put_to_c(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
         """Have replays like this one, of these arrays, played in C; say if that is new.
@@ -204,10 +209,10 @@ class Encore:
         before = self.again
         made = in_c(
             Parts(
-                encore=self,
-                forest=self._forest,
+                fast=self,
+                recordings=self._recordings,
                 node=self.node,
-                memo=self.memo,
+                last_call=self.last_call,
                 spans=self._spans,
                 pattern=self._program.pattern,
                 stream=self._stream,
@@ -230,14 +235,14 @@ class Encore:
         if not which:
             return True
         reached = [each() for each in ambient.glance.latest]
-        return ambient.sameness.among(arrays, reached) == which
+        return ambient.aliasing.among(arrays, reached) == which
 
     def _look_alike(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
-        alike, adapter = self._whereabouts.are_like, self._forest.adapter
+        alike, integration = self._whereabouts.are_like, self._recordings.integration
         return (
-            self.memo.whereabouts(arrays) is not None
+            self.last_call.whereabouts(arrays) is not None
             and self._are_those(arrays)
-            and (not found or alike(found, adapter, self.node.ambient.layouts))
+            and (not found or alike(found, integration, self.node.ambient.layouts))
         )
 
     def noted(self) -> tuple[list[int], list[int]]:
@@ -257,11 +262,13 @@ class Encore:
         """Return whether the arrays that the function reads are as they were."""
         if not found:
             return True
-        node, adapter = self.node, self._forest.adapter
-        glance, marks = node.ambient.glance, adapter.marks(found)
+        node, integration = self.node, self._recordings.integration
+        glance, marks = node.ambient.glance, integration.marks(found)
         if marks is not None and glance.renewals == self._renewals:
             alike = self._whereabouts.are_like
-            return marks == self._marks and alike(found, adapter, node.ambient.layouts)
+            return marks == self._marks and alike(
+                found, integration, node.ambient.layouts
+            )
         # They may be others: looked at once, and from then on by what marks them, or
         # where nothing does, by which they are.
         ambient = self._read(found)
@@ -280,11 +287,11 @@ class Encore:
         if changes == self._changes:
             order(node.used[: node.used_arguments], given.storages, stream)
             return True
-        kept, forest = self._kept, self._forest
+        kept, recordings = self._kept, self._recordings
         if kept is not None and not kept.is_only(stream):
             # Their lease ends as any, and the pages are claimed.
             self.let_go()
-            forest.device.returns.drain_dropped()
+            recordings.device.returns.drain_dropped()
         ambient = self._read(found) if found else NONE
         if ambient is None or ambient.sharing != node.ambient_sharing:
             return False
@@ -295,12 +302,12 @@ class Encore:
         return True
 
     def _read(self, found: Sequence[Any]) -> Arrays | None:
-        adapter, layouts = self._forest.adapter, self.node.ambient.layouts
-        return self._whereabouts.look(found, adapter, layouts)
+        integration, layouts = self._recordings.integration, self.node.ambient.layouts
+        return self._whereabouts.look(found, integration, layouts)
 
     def _is_free(self) -> bool:
         """Return whether no page that the replay clobbers is live for others."""
-        kept, live = self._kept, self._forest.device.pages.live & self.node.clobbers
+        kept, live = self._kept, self._recordings.device.pages.live & self.node.clobbers
         if kept is None or not self._own:
             return not live
         return not live & ~self._own and kept.is_idle()
@@ -308,7 +315,7 @@ class Encore:
     def _is_costly(self) -> bool:
         """Return whether one that copies less out may fit."""
         if self.node.ferries:
-            live = self._forest.device.pages.live
+            live = self._recordings.device.pages.live
             for rival in self.rivals:
                 if rival is self.node:
                     break
@@ -330,31 +337,31 @@ class Encore:
 
         A step could not end such copies.
         """
-        return () if self._forest.stepped else self._copiers
+        return () if self._recordings.stepped else self._copiers
 
     def _keep(self, stream: Stream) -> Kept:
-        forest, node = self._forest, self.node
-        storages = lease_outputs(forest, node, node.copied())
+        recordings, node = self._recordings, self.node
+        storages = lease_outputs(recordings, node, node.copied())
         for storage in storages:
             storage.writer = stream
-        kept = forest.adapter.keep(storages, self._program.made)
+        kept = recordings.integration.keep(storages, self._program.made)
         if storages or self._copies():
             self._kept = kept
             self.era += 1
         if storages:
-            forest.kept[self] = None
+            recordings.kept[self] = None
         return kept
 
     def _flown(
         self, escaped: Mapping[int, Storage], stream: Stream
     ) -> list[Callable[[], Any]]:
         """Copy outputs out; return what makes the arrays over the copies."""
-        forest, storages = self._forest, self.node.outputs.storages
-        copy_out(forest, self.node, escaped, stream)
+        recordings, storages = self._recordings, self.node.outputs.storages
+        copy_out(recordings, self.node, escaped, stream)
         for storage in escaped.values():
             storage.writer = stream
-            forest.leases.begin_loose(storage)
-        make = forest.adapter.make
+            recordings.leases.begin_loose(storage)
+        make = recordings.integration.make
         return [
             partial(
                 make,

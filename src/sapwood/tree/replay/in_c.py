@@ -1,8 +1,8 @@
-"""Encores in C: what one is told, and where there can be one.
+"""Fast replays in C: what one is told, and where there can be one.
 
 The interpreter takes longer to say that all is as it was than the device to begin. So
-where a framework lets C look at its arrays, and the driver lets C launch, an encore is
-put to C once, as a tuple. What does not fit there is played in Python, as ever.
+where a framework lets C look at its arrays, and the driver lets C launch, a fast replay
+is put to C once, as a tuple. What does not fit there is played in Python, as ever.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sapwood.driver.streams import Stream
 from sapwood.errors import MisuseError
 from sapwood.memory.storage import CHANGES
 from sapwood.native import native_path
-from sapwood.tree.call.adapter import Marks
+from sapwood.tree.call.integration import Marks
 from sapwood.tree.call.offsets import offset
 from sapwood.tree.call.output_cache import Kept
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards.steps_in_c import is_suited
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.spans import Spans
-from sapwood.tree.replay.last_call import Memo
+from sapwood.tree.replay.last_call import LastCall
 
 __all__ = ["MISS", "SOURCE", "Again", "Parts", "Pattern", "in_c", "library", "maker"]
 
@@ -59,7 +59,7 @@ class Pattern(NamedTuple):
 
 
 class Owner(Protocol):
-    """An encore, as C knows it: in another ``era`` it keeps something else.
+    """A fast replay, as C knows it: in another ``era`` it keeps something else.
 
     ``rivals`` are recordings for the same calls, among which those before it copy less.
     """
@@ -69,18 +69,18 @@ class Owner(Protocol):
 
 
 class Parts(NamedTuple):
-    """What an encore is made of; ``arrays`` are those of a call that fits.
+    """What a fast replay is made of; ``arrays`` are those of a call that fits.
 
     ``slots`` are which of the read arrays get which attribute, from which of the values
     that are bound; None where others are bound, too. What is ``kept`` stays the
-    encore's alone, and ``copies`` make the other new arrays. The arrays that the call
-    ``found`` are those that were read.
+    fast replay's alone, and ``copies`` make the other new arrays. The arrays that the
+    call ``found`` are those that were read.
     """
 
-    encore: Owner
-    forest: Forest
+    fast: Owner
+    recordings: Recordings
     node: Node
-    memo: Memo
+    last_call: LastCall
     spans: Spans
     pattern: Pattern
     stream: Callable[[], Stream | None]
@@ -104,8 +104,8 @@ class Again(NamedTuple):
 
 
 def in_c(parts: Parts) -> Again | None:
-    """Return an encore in C, as things are now; None where there can be none."""
-    exchange, stream = parts.forest.adapter.exchange(), parts.stream()
+    """Return a fast replay in C, as things are now; None where there can be none."""
+    exchange, stream = parts.recordings.integration.exchange(), parts.stream()
     if exchange is None or stream is None or not _is_plain(parts):
         return None
     make, lent = maker(), parts.node.exec.lend()
@@ -114,13 +114,13 @@ def in_c(parts: Parts) -> Again | None:
     aimed = parts.node.aimed
     words = [
         tuple(lent.words.get(i + 1, ())) if i in aimed else ()
-        for i in range(len(parts.memo.lows))
+        for i in range(len(parts.last_call.lows))
     ]
     if any(i in aimed and not found for i, found in enumerate(words)):
         return None
     native = lent.native
     nodes = tuple((each.node, each.params) for each in native.copies)
-    raw = parts.forest.device.driver.raw_stream(stream.handle)
+    raw = parts.recordings.device.driver.raw_stream(stream.handle)
     numbers = (
         *(exchange.table, exchange.ordinal, raw, native.launch, native.set_params),
         *(native.context_of, native.exec_, native.context, nodes),
@@ -138,15 +138,15 @@ def in_c(parts: Parts) -> Again | None:
 
 def _is_plain(parts: Parts) -> bool:
     """Return whether all that calls need is what C knows."""
-    memo, node = parts.memo, parts.node
+    last_call, node = parts.last_call, parts.node
     return (
-        memo.flat
-        and all(memo.lows)
+        last_call.flat
+        and all(last_call.lows)
         and parts.marks is not None
         and parts.slots is not None
-        and not node.ambient.sameness.ids
+        and not node.ambient.aliasing.ids
         and (parts.kept is not None or not parts.pattern.made)
-        and parts.forest.before_call is None
+        and parts.recordings.before_call is None
         and all(i < node.argument_places for i in node.aimed)
     )
 
@@ -166,7 +166,7 @@ def library() -> ctypes.PyDLL | None:
 
 @functools.cache
 def maker() -> Callable[[Any, Any], Any] | None:
-    """Return what makes encores of tuples, or None where there is no C."""
+    """Return what makes fast replays of tuples, or None where there is no C."""
     found = library()
     if found is None:
         return None
@@ -180,8 +180,8 @@ def _conditions(
     parts: Parts, words: Sequence[tuple[tuple[int, int], ...]]
 ) -> tuple[Any, ...]:
     """Return what must be as it was, as `enum place` in C has it from `ENCORE` on."""
-    node, forest, kept = parts.node, parts.forest, parts.kept
-    device, (addresses, wants) = forest.device, parts.marks or ((), ())
+    node, recordings, kept = parts.node, parts.recordings, parts.kept
+    device, (addresses, wants) = recordings.device, parts.marks or ((), ())
     copied = node.copied()
     stay = [mask for k, mask in enumerate(node.output_masks) if k not in copied]
     own = functools.reduce(operator.or_, stay, 0)
@@ -192,13 +192,13 @@ def _conditions(
     if kept:
         count, numbers, others = kept.count, tuple(kept.numbers), tuple(kept.others)
     return (
-        ref(parts.encore),
-        (parts.encore.era, parts.marks),
+        ref(parts.fast),
+        (parts.fast.era, parts.marks),
         CHANGES,
         node.ambient.glance,
         (device.lock.acquire, device.lock.release, device.is_mine),
         (device.returns.waiting, device.returns.drain_dropped),
-        forest,
+        recordings,
         parts.stream,
         device.pages,
         (node.clobbers & ~own if kept else node.clobbers, node.clobbers),
@@ -214,13 +214,13 @@ def _conditions(
 
 def _slots(parts: Parts) -> tuple[int | None, ...]:
     """Return where the slots lie that are read, in the order of `enum slot` in C."""
-    pages: Any = type(parts.forest.device.pages)
+    pages: Any = type(parts.recordings.device.pages)
     read: tuple[tuple[Any, tuple[str, ...]], ...] = (
-        (type(parts.encore), ("era", "_changes", "_marks", "_renewals", "_kept")),
+        (type(parts.fast), ("era", "_changes", "_marks", "_renewals", "_kept")),
         (type(CHANGES), ("latest",)),
         (pages, ("revoked",)),
         (type(parts.node.ambient.glance), ("renewals",)),
-        (type(parts.forest), ("alone",)),
+        (type(parts.recordings), ("alone",)),
         (pages, ("live", "uses")),
     )
     return tuple(offset(cls, name) for cls, names in read for name in names)
@@ -230,12 +230,12 @@ def _given(
     parts: Parts, words: Sequence[tuple[tuple[int, int], ...]]
 ) -> list[tuple[Any, ...]]:
     """Return what is to be known of each argument."""
-    memo, node = parts.memo, parts.node
+    last_call, node = parts.last_call, parts.node
     fixed = {i for i, _ in node.fixed}
     return [
         (
-            memo.references[i],
-            memo.lows[i],
+            last_call.references[i],
+            last_call.lows[i],
             parts.spans.lengths[i],
             i in fixed,
             words[i],
@@ -249,7 +249,7 @@ def _which(parts: Parts) -> tuple[Any, ...]:
     which, ambient = parts.node.which, parts.node.ambient
     if not which:
         return ()
-    numbers, keys = ambient.sameness[:2]
+    numbers, keys = ambient.aliasing[:2]
     count, latest = len(parts.arrays), ambient.glance.latest
     # Of several, the last that is noted here is the first.
     first = dict(zip(reversed(which[count:]), reversed(numbers), strict=True))
@@ -261,7 +261,7 @@ def _rivals(parts: Parts) -> tuple[int, ...]:
     """Return the pages that recordings overwrite which copy less out, one by one."""
     if not parts.node.ferries:
         return ()
-    before = itertools.takewhile(lambda n: n is not parts.node, parts.encore.rivals)
+    before = itertools.takewhile(lambda n: n is not parts.node, parts.fast.rivals)
     return tuple(rival.clobbers for rival in before)
 
 

@@ -13,13 +13,13 @@ from collections.abc import Set as AbstractSet
 from operator import call, is_
 from typing import Any, Final, TypeAlias
 
-from sapwood.tree.call.adapter import Adapter
+from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.likeness import Likeness
 from sapwood.tree.call.signature import Arrays, Call
 from sapwood.tree.nests.containers import Structure, container_of, is_shared
 from sapwood.units import Addr
 
-__all__ = ["Memo"]
+__all__ = ["LastCall"]
 
 Match: TypeAlias = Callable[[Any, list[Any]], bool]
 """Appends the leaves of a nest; false where it has another structure."""
@@ -27,13 +27,13 @@ Match: TypeAlias = Callable[[Any, list[Any]], bool]
 _PLAIN: Final = {bool, bytes, complex, float, int, str, type(None)}
 
 
-class Memo:
+class LastCall:
     """What a call looked like whose arrays have a storage each."""
 
     __slots__ = (
-        "adapter",
         "constants",
         "flat",
+        "integration",
         "key",
         "layouts",
         "likeness",
@@ -51,9 +51,13 @@ class Memo:
         seen: Call,
         layouts: Sequence[Any],
         constants: Sequence[tuple[int, Any]],
-        adapter: Adapter,
+        integration: Integration,
     ) -> None:
-        self.adapter, self.key, self.structure = adapter, seen.key, seen.structure
+        self.integration, self.key, self.structure = (
+            integration,
+            seen.key,
+            seen.structure,
+        )
         self.positions, self.layouts, self.constants = (
             seen.positions,
             layouts,
@@ -66,13 +70,13 @@ class Memo:
         self.match = _match(seen.structure)
         # All that is passed is arrays, by position.
         self.flat = _is_flat(seen.structure) and not constants
-        self.marks = adapter.marks(seen.given.arrays)
+        self.marks = integration.marks(seen.given.arrays)
         self.likeness = Likeness()
         # No array of this framework can be given other looks.
-        self.settled = adapter.steady(()) is None
+        self.settled = integration.steady(()) is None
 
     @classmethod
-    def of(cls, seen: Call, adapter: Adapter) -> Memo | None:
+    def of(cls, seen: Call, integration: Integration) -> LastCall | None:
         """Return what is to be remembered of a call; None where that is too much."""
         key: Any = seen.key
         _, parts, sharing = key
@@ -82,7 +86,7 @@ class Memo:
             return None
         if not _are_apart(seen.structure, arrays):
             return None
-        return cls(seen, [parts[i] for i in seen.positions], constants, adapter)
+        return cls(seen, [parts[i] for i in seen.positions], constants, integration)
 
     def recognise(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -133,9 +137,9 @@ class Memo:
     def whereabouts(self, arrays: Sequence[Any]) -> Sequence[Addr] | None:
         """Return where arrays are, `lows` for the same ones; None if not alike."""
         if all(map(is_, map(call, self.references), arrays)):
-            marks = self.adapter.marks(arrays)
+            marks = self.integration.marks(arrays)
             if marks == self.marks:
-                alike = self.likeness.holds(arrays, self.layouts, self.adapter)
+                alike = self.likeness.holds(arrays, self.layouts, self.integration)
                 return self.lows if alike else None
         return self._moved(arrays)
 
@@ -144,7 +148,7 @@ class Memo:
 
         Raises `StaleOutput` for an array that was revoked.
         """
-        storages = self.adapter.storages(arrays)
+        storages = self.integration.storages(arrays)
         if lows is not self.lows and len(set(storages)) < len(storages):
             return None
         return Arrays(arrays, storages, lows, None)
@@ -152,7 +156,7 @@ class Memo:
     def _moved(self, arrays: Sequence[Any]) -> list[Addr] | None:
         """Return where the arrays are, if those that are others look the same."""
         lows: list[Addr] = list(self.lows)
-        look, layouts = self.adapter.look, self.layouts
+        look, layouts = self.integration.look, self.layouts
         for k, (reference, array) in enumerate(
             zip(self.references, arrays, strict=True)
         ):

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from sapwood.tree.call.output_cache import Made
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.nests.containers import Structure, unflatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Alias, Constant, Fresh, Same
@@ -69,9 +69,14 @@ class Program:
         )
         return cls(tuple(made), tuple(flown), pattern)
 
-    def copiers(self, node: Node, forest: Forest) -> Sequence[Callable[[], Any]]:
+    def copiers(
+        self, node: Node, recordings: Recordings
+    ) -> Sequence[Callable[[], Any]]:
         """Return what copies each output out by the framework; empty: one cannot be."""
-        adapter, room = forest.adapter, partial(_room_beside, node, forest)
+        integration, room = (
+            recordings.integration,
+            partial(_room_beside, node, recordings),
+        )
         numbers = [k for k, *_ in self.flown]
         if len({*numbers}) < len(numbers):
             return ()  # arrays that share their bytes do so in copies, too
@@ -79,7 +84,7 @@ class Program:
         for k, template, address in self.flown:
             if address != storages[k].address:
                 return ()
-            copier = adapter.copier(template, address, storages[k].size, room)
+            copier = integration.copier(template, address, storages[k].size, room)
             if copier is None:
                 return ()
             found.append(copier)
@@ -102,13 +107,13 @@ class Program:
         return values[0] if pattern.shape is None else pattern.shape(values), bound
 
 
-def _room_beside(node: Node, forest: Forest) -> bool:
+def _room_beside(node: Node, recordings: Recordings) -> bool:
     """Have idle memory go, or another recording; return whether any did."""
-    forest.busy.add(node)
+    recordings.busy.add(node)
     try:
-        return bool(forest.device.heap.trim()) or forest.device.pages.evict()
+        return bool(recordings.device.heap.trim()) or recordings.device.pages.evict()
     finally:
-        forest.busy.discard(node)
+        recordings.busy.discard(node)
 
 
 def _shape(structure: Structure) -> Callable[[list[Any]], Any] | None:

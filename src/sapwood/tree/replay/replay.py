@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.signature import Arrays
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.copy_out import landed
 from sapwood.tree.node.leases import Lease
 from sapwood.tree.node.node import Node
@@ -40,7 +40,7 @@ class Done(NamedTuple):
 
 
 def replay(
-    forest: Forest,
+    recordings: Recordings,
     node: Node,
     given: Arrays,
     ambient: Arrays,
@@ -50,31 +50,35 @@ def replay(
 
     Raises `DriverError` or `OutOfMemory`, and then nothing of it counts as done.
     """
-    device = forest.device
+    device = recordings.device
     stream = device.stream()
     lows = prepare(node, given, ambient, stream)
     device.pages.claim(stream, node.clobbers)
-    escaped = escapes(forest, node, stream)
+    escaped = escapes(recordings, node, stream)
     if node.made:
         lows = [*lows, *(escaped[k].address for k in range(len(escaped)))]
     launch(node, lows, stream)
-    copy_out(forest, node, escaped, stream)
-    return _commit(forest, node, given, ambient, stream, escaped, carried)
+    copy_out(recordings, node, escaped, stream)
+    return _commit(recordings, node, given, ambient, stream, escaped, carried)
 
 
 def replay_in_place(
-    forest: Forest, node: Node, given: Arrays, ambient: Arrays, new: Sequence[Storage]
+    recordings: Recordings,
+    node: Node,
+    given: Arrays,
+    ambient: Arrays,
+    new: Sequence[Storage],
 ) -> None:
     """Launch a node on the very storages that it was captured with.
 
     What is ``new`` and outlives it is leased from now on, at the same address.
     """
-    stream = forest.device.stream()
+    stream = recordings.device.stream()
     lows = prepare(node, given, ambient, stream)
     made = [storage.address for storage in new if not storage.captured]
-    forest.device.pages.claim(stream, node.clobbers)
+    recordings.device.pages.claim(stream, node.clobbers)
     launch(node, [*lows, *made], stream)
-    leases = forest.leases
+    leases = recordings.leases
     leases.cross(new)
     for storage, mask in zip(new, node.output_masks, strict=True):
         storage.writer, storage.readers = stream, ()
@@ -124,10 +128,10 @@ def launch(node: Node, lows: Sequence[Addr], stream: Stream) -> None:
 
 
 def copy_out(
-    forest: Forest, node: Node, escaped: Mapping[int, Storage], stream: Stream
+    recordings: Recordings, node: Node, escaped: Mapping[int, Storage], stream: Stream
 ) -> None:
     """Copy the outputs that escape to their storages, after the launch."""
-    copy = forest.device.driver.copy
+    copy = recordings.device.driver.copy
     for start, size, numbers in node.ferries:
         first = numbers[0]
         moved = escaped[first].address - node.outputs.storages[first].address
@@ -135,23 +139,25 @@ def copy_out(
             copy(Addr(start + moved), start, size, stream.handle)
 
 
-def escapes(forest: Forest, node: Node, stream: Stream) -> Mapping[int, Storage]:
+def escapes(
+    recordings: Recordings, node: Node, stream: Stream
+) -> Mapping[int, Storage]:
     """Return the storages of outputs that are copied out, by their number."""
     if not node.ferries:
         return _NONE
     found: dict[int, Storage] = {}
-    forest.busy.add(node)
+    recordings.busy.add(node)
     try:
         for ferry in node.ferries:
-            new = landed(forest.device, ferry, node.outputs.storages, stream)
+            new = landed(recordings.device, ferry, node.outputs.storages, stream)
             found |= zip(ferry.storages, new, strict=True)
         return found
     finally:
-        forest.busy.discard(node)
+        recordings.busy.discard(node)
 
 
 def _commit(
-    forest: Forest,
+    recordings: Recordings,
     node: Node,
     given: Arrays,
     ambient: Arrays,
@@ -159,30 +165,32 @@ def _commit(
     escaped: Mapping[int, Storage],
     carried: Sequence[Storage],
 ) -> Done:
-    leased = iter(lease_outputs(forest, node, escaped))
+    leased = iter(lease_outputs(recordings, node, escaped))
     for storage in escaped.values():
-        forest.leases.begin_loose(storage)
+        recordings.leases.begin_loose(storage)
     storages = [escaped.get(k) or next(leased) for k in range(len(node.output_masks))]
     for storage in storages:
         storage.writer = stream
     node.hits += 1
-    node.last_used = forest.tick()
-    forest.last = node
-    forest.ran_on(stream)
+    node.last_used = recordings.tick()
+    recordings.last = node
+    recordings.ran_on(stream)
     result, values = node.outputs.make(
-        forest.adapter, storages, given.arrays, ambient.arrays, carried
+        recordings.integration, storages, given.arrays, ambient.arrays, carried
     )
     for i in node.revokes:
-        forest.leases.donate(given.storages[i], node.label)
+        recordings.leases.donate(given.storages[i], node.label)
     return Done(result, values, storages)
 
 
-def lease_outputs(forest: Forest, node: Node, escaped: Container[int]) -> list[Storage]:
+def lease_outputs(
+    recordings: Recordings, node: Node, escaped: Container[int]
+) -> list[Storage]:
     """Return new storages of those outputs of a node that have not ``escaped``.
 
     They hold their pages.
     """
-    leases, returns = forest.leases, forest.device.returns
+    leases, returns = recordings.leases, recordings.device.returns
     storages: list[Storage] = []
     masks = zip(node.outputs.storages, node.output_masks, strict=True)
     for k, (new, mask) in enumerate(masks):

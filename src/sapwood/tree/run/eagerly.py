@@ -13,10 +13,10 @@ from sapwood.errors import CaptureError
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.call.signature import Call
-from sapwood.tree.choose.decide import Deed, Step
-from sapwood.tree.choose.function_cache import Families
-from sapwood.tree.choose.recordings import Forest
-from sapwood.tree.choose.specialization import Group
+from sapwood.tree.choose.decide import Action, Step
+from sapwood.tree.choose.function_cache import FunctionCache
+from sapwood.tree.choose.recordings import Recordings
+from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import BoundArray, Survey, Surveyor
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Node
@@ -24,7 +24,7 @@ from sapwood.tree.node.objects import told
 from sapwood.tree.node.outputs import analyse
 from sapwood.tree.record.taking import plain_changes
 from sapwood.tree.regions.crossing import Rehearsed
-from sapwood.tree.tell.call_log import Diary
+from sapwood.tree.tell.call_log import CallLog
 from sapwood.tree.watch.session import Raised, Session, Unready
 from sapwood.tree.watch.warm import Warm
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
@@ -41,26 +41,26 @@ class Eagerly:
         options: Options,
         parameters: Parameters,
         surveyor: Surveyor,
-        diary: Diary,
-        forest: Forest,
-        families: Families,
+        call_log: CallLog,
+        recordings: Recordings,
+        cache: FunctionCache,
     ) -> None:
-        self.families = families
+        self.cache = cache
         self.target, self.options, self.parameters = target, options, parameters
-        self.surveyor, self.diary, self.forest = surveyor, diary, forest
-        self.skips = diary.skips
+        self.surveyor, self.call_log, self.recordings = surveyor, call_log, recordings
+        self.skips = call_log.skips
 
     def warm_up(
         self,
         call: Call,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        group: Group,
+        specialization: Specialization,
         before: Survey,
     ) -> Any:
         """Run a call eagerly and watch what it does; ``before`` surveys it."""
-        forest, strict = self.forest, self.options.fullgraph
-        captured = group.wants_another
+        recordings, strict = self.recordings, self.options.fullgraph
+        captured = specialization.wants_another
         watching = Session(
             tolerant=not strict,
             rehearses=not captured,
@@ -68,41 +68,41 @@ class Eagerly:
             holds=before.holds,
         )
         live = Rehearsed(
-            watching, forest.adapter, lambda: self._look(args, kwargs), before
+            watching, recordings.integration, lambda: self._look(args, kwargs), before
         )
-        watched = live.run(self.target(), args, kwargs, forest.device)
+        watched = live.run(self.target(), args, kwargs, recordings.device)
         error = self._found(watching, watched, live)
-        with forest.device.lock:
+        with recordings.device.lock:
             self._lease_loosely(watched, watching)
-            group.warm = None
+            specialization.warm = None
             if error is None and not watching.prepares:
-                group.warm = self._shown(watching, watched, live)
+                specialization.warm = self._shown(watching, watched, live)
             if error is None:
-                self.diary.warmed_up(call)
+                self.call_log.warmed_up(call)
             bound = [x.new for x in live.changes if isinstance(x, BoundArray)]
             self._donate(call, (watched.result, bound))
         if error is not None:
-            self.cannot(group, error)
-            self.diary.passed_through(call, str(error))
+            self.cannot(specialization, error)
+            self.call_log.passed_through(call, str(error))
         return watched.result
 
     def _found(
         self, watching: Session, watched: Watched, live: Rehearsed
     ) -> CaptureError | None:
         """Return what a warm-up found that no replay could repeat."""
-        error, captor = watching.unrecordable, self.forest.captor
+        error, capturer = watching.unrecordable, self.recordings.capturer
         if error is None and not watching.prepares:
             error = plain_changes(live.changes)
-        if error is None and watching.breaks and captor is not None:
+        if error is None and watching.breaks and capturer is not None:
             # Found out by a capture, it would be too late: live parts have run.
-            error = captor.refusal(watched.result)
+            error = capturer.refusal(watched.result)
         return error
 
     def _shown(self, watching: Session, watched: Watched, live: Rehearsed) -> Warm:
         return Warm(
             watching.digests(),
             watched.stays | live.crossing,
-            told(watched.result, self.forest.adapter.is_array),
+            told(watched.result, self.recordings.integration.is_array),
             tuple(watching.breaks),
             watching.room,
             frozenset(name for name, _ in watching.code),
@@ -117,7 +117,7 @@ class Eagerly:
         call: Call,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        group: Group,
+        specialization: Specialization,
         before: Survey,
     ) -> Any:
         """Run a call eagerly, as a step says, or as its recording has ``failed``.
@@ -126,49 +126,54 @@ class Eagerly:
         """
         skips = step.skips
         if failed is not None:
-            skips = group.unrecordable or group.failed
+            skips = specialization.unrecordable or specialization.failed
         if skips is not None:
-            lasts = group.unrecordable is not None
-            if lasts and self.families.nodes and not self.options.donate:
+            lasts = specialization.unrecordable is not None
+            if lasts and self.cache.nodes and not self.options.donate:
                 guards = before.guards(lambda _: False)
                 self.skips.guard(call.key, args, kwargs, guards, str(skips))
             return self.skip(skips, call, args, kwargs, lasts=lasts)
         again = isinstance(failed, Unready) and not failed.moved
-        if again or step.deed is Deed.WARM_UP:
-            return self.warm_up(call, args, kwargs, group, before)
+        if again or step.action is Action.WARM_UP:
+            return self.warm_up(call, args, kwargs, specialization, before)
         reason = step.reason if failed is None else str(failed)
         result = self.pass_through(call, args, kwargs, reason)
         if isinstance(failed, Raised):  # and an eager run has not
-            group.unrecordable = failed.anew()
-            self.skips.failed(failed, hopeless=not self.families.nodes)
+            specialization.unrecordable = failed.anew()
+            self.skips.failed(failed, hopeless=not self.cache.nodes)
         return result
 
     def once(
-        self, call: Call, group: Group, outcome: CaptureError | Caught | Warm
+        self,
+        call: Call,
+        specialization: Specialization,
+        outcome: CaptureError | Caught | Warm,
     ) -> None:
         """Say what becomes of a recording that was launched for one call alone."""
         if isinstance(outcome, Warm):
-            group.warm = outcome
-            self.diary.warmed_up(call)
+            specialization.warm = outcome
+            self.call_log.warmed_up(call)
             return
         if isinstance(outcome, Caught):
             outcome.reraise()
-        self.cannot(group, outcome)
-        self.diary.passed_through(call, str(outcome))
+        self.cannot(specialization, outcome)
+        self.call_log.passed_through(call, str(outcome))
 
     def as_recorded(
         self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a call eagerly, with the work that a recording of it is of."""
         session = Session(tolerant=True, as_captured=True) if node.apart else None
-        return warm_up(self.target(), args, kwargs, self.forest.device, session).result
+        return warm_up(
+            self.target(), args, kwargs, self.recordings.device, session
+        ).result
 
-    def cannot(self, group: Group, error: CaptureError) -> None:
-        """Remember that calls of a group are never recorded, or raise why."""
+    def cannot(self, specialization: Specialization, error: CaptureError) -> None:
+        """Remember that calls of a specialization are never recorded, or raise why."""
         if self.options.fullgraph:
             raise error.anew()
-        group.unrecordable = error.anew()
-        self.skips.failed(error, hopeless=not self.families.nodes)
+        specialization.unrecordable = error.anew()
+        self.skips.failed(error, hopeless=not self.cache.nodes)
 
     def skip(
         self,
@@ -198,20 +203,20 @@ class Eagerly:
         reason: str,
     ) -> Any:
         """Run a call eagerly that is not recorded, for a reason."""
-        watched = warm_up(self.target(), args, kwargs, self.forest.device, None)
-        with self.forest.device.lock:
+        watched = warm_up(self.target(), args, kwargs, self.recordings.device, None)
+        with self.recordings.device.lock:
             self._lease_loosely(watched, None)
             if call is not None:
                 self._donate(call, watched.result)
-            self.diary.passed_through(call, reason)
+            self.call_log.passed_through(call, reason)
         return watched.result
 
     def plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call eagerly that was counted, and of which nothing more is known."""
-        device = self.forest.device
+        device = self.recordings.device
         if device.closed:
             device.check_open(f"the runtime of {self.options.name}")
-        if not self.forest.stepped:
+        if not self.recordings.stepped:
             return self.target()(*args, **kwargs)
         watched = warm_up(self.target(), args, kwargs, device, None)
         with device.lock:
@@ -220,21 +225,21 @@ class Eagerly:
 
     def _lease_loosely(self, watched: Watched, watching: Session | None) -> None:
         """Have a later step end what the function made, as far as that is known."""
-        adapter, made = self.forest.adapter, [*watched.storages]
+        integration, made = self.recordings.integration, [*watched.storages]
         if watching is not None and watching.made:
-            leaves, _ = flatten(watched.result, adapter.is_array)
-            shown = map(adapter.storage, filter(adapter.is_array, leaves))
+            leaves, _ = flatten(watched.result, integration.is_array)
+            shown = map(integration.storage, filter(integration.is_array, leaves))
             made += watching.made.intersection(shown)
         for storage in made:
-            self.forest.leases.begin_loose(storage)
+            self.recordings.leases.begin_loose(storage)
 
     def _donate(self, call: Call, result: Any) -> None:
         """End the leases of donated arguments, as a replay does."""
-        outputs = analyse(result, (), call.given.arrays, self.forest.adapter)
+        outputs = analyse(result, (), call.given.arrays, self.recordings.integration)
         for i in self.parameters.declared(call, self.options.donate) - outputs.shown(
             call
         ):
-            self.forest.leases.donate(call.given.storages[i], self.options.name)
+            self.recordings.leases.donate(call.given.storages[i], self.options.name)
 
     def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Survey:
         return self.surveyor.survey(self.parameters.bind(args, kwargs))

@@ -11,11 +11,11 @@ from sapwood.tree.call.miss import Why
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.call.signature import Call
-from sapwood.tree.choose.decide import Deed, Step, next_step
-from sapwood.tree.choose.function_cache import Families, Found
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.decide import Action, Step, next_step
+from sapwood.tree.choose.function_cache import Found, FunctionCache
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import skip_of
-from sapwood.tree.choose.specialization import Group
+from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import Survey, Surveyor
 from sapwood.tree.node.node import Node
 from sapwood.tree.persist.recall import Recall
@@ -25,16 +25,16 @@ from sapwood.tree.record.recorder import Recorded, record
 from sapwood.tree.record.repeated import check_told
 from sapwood.tree.record.request import place_order
 from sapwood.tree.record.taking import (
-    Order,
+    RecordRequest,
 )
 from sapwood.tree.regions.parts import Asked
 from sapwood.tree.regions.passed import told_later
 from sapwood.tree.regions.record import record_parts
 from sapwood.tree.replay.binding import bind
-from sapwood.tree.replay.fast_replays import Encores
+from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.run.eagerly import Eagerly
-from sapwood.tree.tell.call_log import Diary
+from sapwood.tree.tell.call_log import CallLog
 from sapwood.tree.watch.session import Midway, Raised, Unready
 from sapwood.tree.watch.warm import Warm
 from sapwood.tree.watch.watch import Caught
@@ -52,18 +52,18 @@ class Making:
         self,
         target: Callable[[], Callable[..., Any]],
         options: Options,
-        forest: Forest,
+        recordings: Recordings,
         parameters: Parameters,
         surveyor: Surveyor,
-        families: Families,
-        encores: Encores,
-        diary: Diary,
+        cache: FunctionCache,
+        fast_replays: FastReplays,
+        call_log: CallLog,
         recall: Recall,
         eagerly: Eagerly,
     ) -> None:
-        self.target, self.options, self.forest = target, options, forest
-        self.parameters, self.surveyor, self.families = parameters, surveyor, families
-        self.encores, self.diary = encores, diary
+        self.target, self.options, self.recordings = target, options, recordings
+        self.parameters, self.surveyor, self.cache = parameters, surveyor, cache
+        self.fast_replays, self.call_log = fast_replays, call_log
         self.recall, self.eagerly = recall, eagerly
 
     def replay(
@@ -75,11 +75,11 @@ class Making:
     ) -> Any:
         """Replay a recording that fits, and return the result of the call."""
         node, ambient = found
-        result, values, _ = replay(self.forest, node, call.given, ambient)
-        self.diary.tally["copied_bytes"] += node.copied_bytes
-        self.diary.escaped(node)
+        result, values, _ = replay(self.recordings, node, call.given, ambient)
+        self.call_log.tally["copied_bytes"] += node.copied_bytes
+        self.call_log.escaped(node)
         if values:
-            slots = self.families.bound[node]
+            slots = self.cache.bound[node]
             bind(node, slots, values, self.parameters, args, kwargs)
         return result
 
@@ -100,24 +100,28 @@ class Making:
             if self.options.fullgraph:
                 raise
             skip = skip_of(error)
-        _, group = self.families.nodes[found.node]
-        self.forest.fell(found.node, skip.what)
-        group.failed = skip
+        _, specialization = self.cache.nodes[found.node]
+        self.recordings.fell(found.node, skip.what)
+        specialization.failed = skip
         return skip
 
-    def decide(self, group: Group, reasons: Mapping[Node, Why]) -> Step:
-        """Decide about a call in a group; ``reasons`` say why its nodes do not fit."""
+    def decide(
+        self, specialization: Specialization, reasons: Mapping[Node, Why]
+    ) -> Step:
+        """Decide about a call; ``reasons`` say why no node of its kind fits."""
         most = self.options.max_recordings
-        nodes, crowded = [*self.families.nodes], self.forest.is_crowded()
-        held = {} if crowded else self.forest.held_of(group.nodes)
-        return next_step(group, nodes, reasons, most, held=held, crowded=crowded)
+        nodes, crowded = [*self.cache.nodes], self.recordings.is_crowded()
+        held = {} if crowded else self.recordings.held_of(specialization.nodes)
+        return next_step(
+            specialization, nodes, reasons, most, held=held, crowded=crowded
+        )
 
     def record(
         self,
         call: Call,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        group: Group,
+        specialization: Specialization,
         step: Step,
         before: Survey,
     ) -> tuple[Any] | CaptureError:
@@ -126,21 +130,21 @@ class Making:
         Then nothing of it has run, and what it wrote was put back.
         """
         self._make_room(step)
-        if group.warm is not None and group.warm.breaks:
-            return self._record_parts(call, args, kwargs, group, step, before)
+        if specialization.warm is not None and specialization.warm.breaks:
+            return self._record_parts(call, args, kwargs, specialization, step, before)
         try:
-            order = self._order(call, group, step, before)
-            made = (self.forest.recorder or record)(order, self.forest)
+            order = self._order(call, specialization, step, before)
+            made = (self.recordings.recorder or record)(order, self.recordings)
         except (CaptureError, DriverError) as error:
             if not self._may_fail(error):
                 raise
-            return self._failed(error, group)
-        found = self._plant(call, group, made)
+            return self._failed(error, specialization)
+        found = self._plant(call, specialization, made)
         if made.error is not None:
-            return (self._once(found, call, args, kwargs, group, made.error),)
-        self.diary.recorded(call, made.node)
-        sharing = self.families.origins[made.node].sharing
-        self.recall.pack(call, before, group, made.node, made.bound, sharing)
+            return (self._once(found, call, args, kwargs, specialization, made.error),)
+        self.call_log.recorded(call, made.node)
+        sharing = self.cache.origins[made.node].sharing
+        self.recall.pack(call, before, specialization, made.node, made.bound, sharing)
         return (self.replay(found, call, args, kwargs),)
 
     def _may_fail(self, error: Exception) -> bool:
@@ -151,20 +155,30 @@ class Making:
             return False
         return not _hides_interrupt(error)
 
-    def _failed(self, error: CaptureError | DriverError, group: Group) -> CaptureError:
+    def _failed(
+        self, error: CaptureError | DriverError, specialization: Specialization
+    ) -> CaptureError:
         """Return why an attempt at recording failed, and remember for how long."""
         skip = skip_of(error)
         if isinstance(error, Unready):
-            group.unready += not error.moved
-            if group.warm is not None and group.warm.asks and group.unready > 1:
+            specialization.unready += not error.moved
+            if (
+                specialization.warm is not None
+                and specialization.warm.asks
+                and specialization.unready > 1
+            ):
                 # What only captures do is prepared by no warm-up.
-                self.eagerly.cannot(group, skip)
-            again = self.options.fullgraph or error.moved or group.unready < _PATIENCE
-            group.failed = None if again else skip
+                self.eagerly.cannot(specialization, skip)
+            again = (
+                self.options.fullgraph
+                or error.moved
+                or specialization.unready < _PATIENCE
+            )
+            specialization.failed = None if again else skip
         elif isinstance(error, DriverError):
-            group.failed = skip
+            specialization.failed = skip
         elif not isinstance(error, Raised):
-            self.eagerly.cannot(group, skip)
+            self.eagerly.cannot(specialization, skip)
         return skip
 
     def _record_parts(
@@ -172,32 +186,36 @@ class Making:
         call: Call,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        group: Group,
+        specialization: Specialization,
         step: Step,
         before: Survey,
     ) -> tuple[Any] | CaptureError:
         """Record a call around its live parts, and so run it; else as `_record`."""
         tolerant = not self.options.fullgraph
         try:
-            order = self._order(call, group, step, before)
-            recorded = record_parts(Asked(order, args, kwargs, self.forest, tolerant))
+            order = self._order(call, specialization, step, before)
+            recorded = record_parts(
+                Asked(order, args, kwargs, self.recordings, tolerant)
+            )
         except CaptureError as error:
             if self._may_fail(error):
-                return self._failed(error, group)
+                return self._failed(error, specialization)
             if isinstance(error, Midway):
-                self._leave_alone(group, error)
+                self._leave_alone(specialization, error)
             raise
         result, made, unfit = recorded
-        unfit = unfit or ("" if made.error else self._no_room(group, made.node))
+        unfit = unfit or (
+            "" if made.error else self._no_room(specialization, made.node)
+        )
         if made.error is None and not unfit:
-            self._plant(call, group, made)
-            self.diary.recorded(call, made.node)
+            self._plant(call, specialization, made)
+            self.call_log.recorded(call, made.node)
             return (result,)
-        self.forest.discard(made.node)
+        self.recordings.discard(made.node)
         if made.error is not None:
-            self.eagerly.once(call, group, made.error)
+            self.eagerly.once(call, specialization, made.error)
         else:
-            self.diary.passed_through(call, unfit)
+            self.call_log.passed_through(call, unfit)
         return (result,)
 
     def strayed(self, node: Node, error: Midway) -> None:
@@ -207,59 +225,63 @@ class Making:
         """
         if self.options.fullgraph:
             return
-        with self.forest.device.lock:
-            if node in self.forest.nodes:
-                _, group = self.families.nodes[node]
-                self.forest.fell(node, error.what)
-                self._leave_alone(group, error)
+        with self.recordings.device.lock:
+            if node in self.recordings.nodes:
+                _, specialization = self.cache.nodes[node]
+                self.recordings.fell(node, error.what)
+                self._leave_alone(specialization, error)
 
-    def _leave_alone(self, group: Group, error: Midway) -> None:
+    def _leave_alone(self, specialization: Specialization, error: Midway) -> None:
         if not self.options.fullgraph:
-            self.eagerly.cannot(group, told_later(error))
+            self.eagerly.cannot(specialization, told_later(error))
 
-    def _no_room(self, group: Group, node: Node) -> str:
+    def _no_room(self, specialization: Specialization, node: Node) -> str:
         """Say why there is no room for a node that other calls came before, if so."""
-        step = self.decide(group, {})
+        step = self.decide(specialization, {})
         full = step.escapes and not node.escapes
-        if step.deed is Deed.RECORD and not step.evict and not full:
+        if step.action is Action.RECORD and not step.evict and not full:
             return ""
         return "calls that were recorded meanwhile took its place"
 
     def restored(
-        self, call: Call, group: Group, step: Step, before: Survey
+        self, call: Call, specialization: Specialization, step: Step, before: Survey
     ) -> Found | None:
-        """Link the group's archive for a call; None, and none is left, if it fails."""
-        if group.archive is None:
+        """Link the archive for a call; None, and none is left, if it fails."""
+        if specialization.archive is None:
             return None
         self._make_room(step)
-        order = self._order(call, group, step, before)
+        order = self._order(call, specialization, step, before)
         try:
-            made = restore(group.archive, order, before, self.forest)
+            made = restore(specialization.archive, order, before, self.recordings)
         except DriverError as error:
             if error.name != Result.OUT_OF_MEMORY.name:
                 raise
             made = str(error)
         if isinstance(made, str):
-            group.archive = None
-            self.diary.unfit(call, made)
+            specialization.archive = None
+            self.call_log.unfit(call, made)
             return None
-        self.diary.restored(call, made.node)
-        return self._plant(call, group, made)
+        self.call_log.restored(call, made.node)
+        return self._plant(call, specialization, made)
 
     def _make_room(self, step: Step) -> None:
         for victim in step.evict:
-            self.forest.fell(
+            self.recordings.fell(
                 victim, "a newer recording of the function takes its place"
             )
 
-    def _plant(self, call: Call, group: Group, made: Recorded) -> Found:
-        made.node.apart = group.warm is not None and group.warm.captured
-        names, adapter = self.parameters.names(call), self.forest.adapter
-        origins = origins_of(made.node, call, made.ambient, names, adapter)
-        self.families.plant(call, group, made.node, made.bound, origins)
-        self.forest.plant(made.node, self._forget)
+    def _plant(
+        self, call: Call, specialization: Specialization, made: Recorded
+    ) -> Found:
+        made.node.apart = (
+            specialization.warm is not None and specialization.warm.captured
+        )
+        names, integration = self.parameters.names(call), self.recordings.integration
+        origins = origins_of(made.node, call, made.ambient, names, integration)
+        self.cache.plant(call, specialization, made.node, made.bound, origins)
+        self.recordings.plant(made.node, self._forget)
         if not isinstance(made.error, Warm):  # of which the next capture is to be ready
-            group.failed, group.unready = None, 0
+            specialization.failed, specialization.unready = None, 0
         return Found(made.node, made.ambient)
 
     def _once(
@@ -268,23 +290,25 @@ class Making:
         call: Call,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        group: Group,
+        specialization: Specialization,
         error: CaptureError | Caught | Warm,
     ) -> Any:
         """Do what the function did before its error, once, and forget it."""
         try:
             result = self.replay(found, call, args, kwargs)
         finally:
-            self.forest.fell(found.node, None)
-        self.eagerly.once(call, group, error)
+            self.recordings.fell(found.node, None)
+        self.eagerly.once(call, specialization, error)
         return result
 
-    def _order(self, call: Call, group: Group, step: Step, before: Survey) -> Order:
-        if not self.forest.tells:
-            check_told(group.warm)
+    def _order(
+        self, call: Call, specialization: Specialization, step: Step, before: Survey
+    ) -> RecordRequest:
+        if not self.recordings.tells:
+            check_told(specialization.warm)
         return place_order(
             call,
-            group,
+            specialization,
             step,
             before,
             fn=self.target(),
@@ -293,15 +317,15 @@ class Making:
             surveyor=self.surveyor,
             pinned=self.parameters.declared(call, self.options.pinned),
             donated=self.parameters.declared(call, self.options.donate),
-            candidates=self.families.candidates(call),
-            forest=self.forest,
+            candidates=self.cache.candidates(call),
+            recordings=self.recordings,
         )
 
     def _forget(self, node: Node, reason: str | None) -> None:
-        self.families.remove(node)
-        self.encores.forget(node)
+        self.cache.remove(node)
+        self.fast_replays.forget(node)
         if reason is not None:
-            self.diary.evicted(node, reason)
+            self.call_log.evicted(node, reason)
 
 
 def _hides_interrupt(error: BaseException | None) -> bool:

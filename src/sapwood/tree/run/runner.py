@@ -22,11 +22,11 @@ from sapwood.tree.call.options import Options
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.call.signature import Call
 from sapwood.tree.call.stats import Stats
-from sapwood.tree.choose.decide import Deed, Step
-from sapwood.tree.choose.function_cache import Families, Found
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.decide import Action, Step
+from sapwood.tree.choose.function_cache import Found, FunctionCache
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import Skips, skip_of
-from sapwood.tree.choose.specialization import Group
+from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import AmbientKey, Survey, Surveyor, put_back
 from sapwood.tree.node.leases import rehearsal
 from sapwood.tree.node.node import Node
@@ -34,11 +34,11 @@ from sapwood.tree.persist.recall import Recall
 from sapwood.tree.persist.source import Source
 from sapwood.tree.record.preserve import Preserved
 from sapwood.tree.regions.chain import Passage
-from sapwood.tree.replay.fast_replays import Encores
+from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.run.eagerly import Eagerly
 from sapwood.tree.run.making import Making
 from sapwood.tree.run.verify import distrust, reachable, verified
-from sapwood.tree.tell.call_log import Diary
+from sapwood.tree.tell.call_log import CallLog
 from sapwood.tree.tell.explain import explain_function
 from sapwood.tree.watch.session import Midway
 
@@ -66,63 +66,67 @@ class Runner:
         self,
         target: Callable[[], Callable[..., Any]],
         options: Options,
-        forest: Forest,
+        recordings: Recordings,
         source: Source | None = None,
     ) -> None:
-        self.target, self.options, self.forest = target, options, forest
+        self.target, self.options, self.recordings = target, options, recordings
         self.parameters = Parameters(target(), options.name)
-        self.skips = Skips(options, forest.adapter.is_array)
-        self.diary = Diary(options.name, self.parameters, forest, self.skips)
-        self.families = Families(
-            forest.adapter,
-            forest.device.pages,
+        self.skips = Skips(options, recordings.integration.is_array)
+        self.call_log = CallLog(options.name, self.parameters, recordings, self.skips)
+        self.cache = FunctionCache(
+            recordings.integration,
+            recordings.device.pages,
             limit=max(1024, 4 * options.max_recordings),
         )
-        self.encores = Encores(forest, self.families, self.diary, self.parameters)
-        self.surveyor = Surveyor(target, forest.adapter)
-        self.recall = Recall(options.name, source, forest.adapter)
+        self.fast_replays = FastReplays(
+            recordings, self.cache, self.call_log, self.parameters
+        )
+        self.surveyor = Surveyor(target, recordings.integration)
+        self.recall = Recall(options.name, source, recordings.integration)
         self.eagerly = Eagerly(
             target,
             options,
             self.parameters,
             self.surveyor,
-            self.diary,
-            forest,
-            self.families,
+            self.call_log,
+            recordings,
+            self.cache,
         )
         self.making = Making(
             target,
             options,
-            forest,
+            recordings,
             self.parameters,
             self.surveyor,
-            self.families,
-            self.encores,
-            self.diary,
+            self.cache,
+            self.fast_replays,
+            self.call_log,
             self.recall,
             self.eagerly,
         )
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call, however it is best run."""
-        if self.forest.device.is_mine():  # by a finaliser, in the middle of another
+        if self.recordings.device.is_mine():  # by a finaliser, in the middle of another
             return self.target()(*args, **kwargs)
-        skips, beside = self.skips, bool(self.families.nodes)
+        skips, beside = self.skips, bool(self.cache.nodes)
         if skips.is_known() and skips.passes(args, kwargs, beside=beside):
             return self.eagerly.plainly(args, kwargs)
-        if self.forest.device.framework.included():  # it becomes a part of that
+        if self.recordings.device.framework.included():  # it becomes a part of that
             return self.target()(*args, **kwargs)
         began = perf_counter_ns()
         try:
-            again = self.encores.play(began, args, kwargs)
+            again = self.fast_replays.play(began, args, kwargs)
         except OutOfMemory:  # nothing has run, and more is known below
             again = None
         if again is not None:
             return again[0]
         try:
-            call = self.encores.recognise(args, kwargs)
+            call = self.fast_replays.recognise(args, kwargs)
             if call is None:
-                call = self.parameters.describe(args, kwargs, self.forest.adapter)
+                call = self.parameters.describe(
+                    args, kwargs, self.recordings.integration
+                )
         except Exception as error:
             if not self._is_borne(error):
                 raise
@@ -144,12 +148,12 @@ class Runner:
         kwargs: dict[str, Any],
     ) -> Any:
         """Run a call eagerly whose arguments, or what it reaches, are not known."""
-        self.forest.device.check_open(f"the runtime of {self.options.name}")
+        self.recordings.device.check_open(f"the runtime of {self.options.name}")
         fn = self.target()  # which may be gone
         if not self.parameters.fits(args, kwargs):
             return fn(*args, **kwargs)  # which says so
         if self.skips.learn(str(skip), args, kwargs):
-            self.skips.failed(skip, hopeless=not self.families.nodes)
+            self.skips.failed(skip, hopeless=not self.cache.nodes)
         return self.eagerly.skip(skip, call, args, kwargs, lasts=True)
 
     def _described(
@@ -165,9 +169,9 @@ class Runner:
     def _decided(
         self, began: int, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        with self.forest.device.lock:
+        with self.recordings.device.lock:
             self._begin()
-            found, passage, ran = self.families.find(call), None, None
+            found, passage, ran = self.cache.find(call), None, None
             if found is not None and not found.node.chain:
                 ran = self._found(began, found, call, args, kwargs)
             else:
@@ -180,28 +184,28 @@ class Runner:
             if self.skips.holds(call.key):
                 return self.eagerly.plainly(args, kwargs)
             result = self._missed(call, args, kwargs)
-            self.diary.ended(began)
+            self.call_log.ended(began)
             return result
         try:
             result = passage.finish()
         except Midway as error:
             self.making.strayed(found.node, error)
             raise
-        with self.forest.device.lock:
-            self.diary.replayed(began, found.node)
-            self.encores.learn(call, found)
+        with self.recordings.device.lock:
+            self.call_log.replayed(began, found.node)
+            self.fast_replays.learn(call, found)
         return result
 
     def _begin(self) -> None:
-        forest, device = self.forest, self.forest.device
+        recordings, device = self.recordings, self.recordings.device
         if device.closed:
             device.check_open(f"the runtime of {self.options.name}")
-        if device.returns or forest.kept:
+        if device.returns or recordings.kept:
             device.returns.drain()
-        if forest.quiet:
-            forest.settle()
-        if forest.before_call is not None:
-            forest.before_call()
+        if recordings.quiet:
+            recordings.settle()
+        if recordings.before_call is not None:
+            recordings.before_call()
 
     def _found(
         self,
@@ -218,16 +222,16 @@ class Runner:
         verify = self.options.verify
         if found.node.doubtful:
             return self._again(found, call, args, kwargs)
-        if verify and (self.diary.tally["replays"] + 1) % verify == 0:
+        if verify and (self.call_log.tally["replays"] + 1) % verify == 0:
             ran: tuple[Any] | CaptureError = (
                 self._verified(found, call, args, kwargs),
             )
         else:
             ran = self.making.replay_or_skip(found, call, args, kwargs)
         if isinstance(ran, tuple):
-            self.diary.replayed(began, found.node)
+            self.call_log.replayed(began, found.node)
             if not verify:
-                self.encores.learn(call, found)
+                self.fast_replays.learn(call, found)
         return ran
 
     def _started(
@@ -240,23 +244,25 @@ class Runner:
         """Replay the first part of a recording with live parts, if one was found."""
         if found is None:
             return None
-        passage = Passage(self.forest, found, call, args, kwargs, self.parameters)
+        passage = Passage(self.recordings, found, call, args, kwargs, self.parameters)
         passage.start()
-        self.diary.chained(found.node)
+        self.call_log.chained(found.node)
         return passage
 
     def __del__(self) -> None:
         # Nobody can call the function any more: its recordings go, if it was ever made.
-        if (families := getattr(self, "families", None)) and families.nodes:
-            item = (self.forest.fell_all, tuple(families.nodes))
-            self.forest.device.returns.append(item)
+        if (cache := getattr(self, "cache", None)) and cache.nodes:
+            item = (self.recordings.fell_all, tuple(cache.nodes))
+            self.recordings.device.returns.append(item)
 
     # Everything else.
 
     def _missed(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             if not (call.is_flat or call.containers):  # it was recognised
-                call = self.parameters.describe(args, kwargs, self.forest.adapter)
+                call = self.parameters.describe(
+                    args, kwargs, self.recordings.integration
+                )
             before = self._look(args, kwargs)
             key = before.key_with(call.given.arrays, call.nests)
             slots = before.array_slots()
@@ -270,62 +276,68 @@ class Runner:
 
     def _unfound(self, missed: Missed) -> Any:
         """Run a call that no recording fits, as is decided now."""
-        forest, call, args, kwargs, before, key, slots = self.forest, *missed
+        recordings, call, args, kwargs, before, key, slots = self.recordings, *missed
         ran = None
-        with forest.device.lock:
-            known = self.families.known(call, key)
+        with recordings.device.lock:
+            known = self.cache.known(call, key)
         asked = self.recall.ask(call, before, known)
-        with forest.device.lock:
-            forest.device.check_open(f"the runtime of {self.options.name}")
+        with recordings.device.lock:
+            recordings.device.check_open(f"the runtime of {self.options.name}")
             # Another thread may have recorded it meanwhile.
-            found = self.families.find(call)
+            found = self.cache.find(call)
             if found is not None and not found.node.chain:
                 again = self.making.replay_or_skip(found, call, args, kwargs)
                 if isinstance(again, tuple):
-                    self.diary.tally["replays"] += 1
+                    self.call_log.tally["replays"] += 1
                     return again[0]
-            group = self.families.group(call, key, self.options.max_variants)
-            self.families.saw(call, group, slots, forest.inherits)
-            step, reasons = self._noted(call, group, self.recall.note(group, asked))
-            if step.deed is Deed.RESTORE:
-                found = self.making.restored(call, group, step, before)
+            specialization = self.cache.specialization(
+                call, key, self.options.max_variants
+            )
+            self.cache.saw(call, specialization, slots, recordings.inherits)
+            step, reasons = self._noted(
+                call, specialization, self.recall.note(specialization, asked)
+            )
+            if step.action is Action.RESTORE:
+                found = self.making.restored(call, specialization, step, before)
                 if found is not None:
                     self.skips.recorded(args, kwargs)
                     return self.making.replay(found, call, args, kwargs)
-                step = self.making.decide(group, reasons)
-            if step.deed is Deed.RECORD:
-                ran = self.making.record(call, args, kwargs, group, step, before)
+                step = self.making.decide(specialization, reasons)
+            if step.action is Action.RECORD:
+                ran = self.making.record(
+                    call, args, kwargs, specialization, step, before
+                )
         if isinstance(ran, tuple):
             self.skips.recorded(args, kwargs)
             self.recall.flush()
             return ran[0]
-        return self.eagerly.run(step, ran, call, args, kwargs, group, before)
+        return self.eagerly.run(step, ran, call, args, kwargs, specialization, before)
 
     def _noted(
-        self, call: Call, group: Group, absent: tuple[Miss, ...]
+        self, call: Call, specialization: Specialization, absent: tuple[Miss, ...]
     ) -> tuple[Step, dict[Node, Why]]:
         """Decide about a call that no recording fits; note why, and return it."""
-        group.missed(self.forest.tick())
-        misses = self.families.misses(call)
+        specialization.missed(self.recordings.tick())
+        misses = self.cache.misses(call)
         reasons = {node: miss.why for node, miss in misses.items()}
-        step = self.making.decide(group, reasons)
-        new = self.families.unfound(call, group, step, self.parameters)
-        self.diary.missed(call, misses, (*new, *absent))
+        step = self.making.decide(specialization, reasons)
+        new = self.cache.unfound(call, specialization, step, self.parameters)
+        self.call_log.missed(call, misses, (*new, *absent))
         return step, reasons
 
     def _again(
         self, found: Found, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any] | CaptureError:
         """Record a call that is recorded: so every address in it may become known."""
-        group = self.families.nodes[found.node][1]
-        useless = group.again(found.node)
+        specialization = self.cache.nodes[found.node][1]
+        useless = specialization.again(found.node)
         escapes, copies = found.node.escapes, found.node.copied()
-        step = Step(Deed.RECORD, anywhere=True, escapes=escapes, copies=copies)
+        step = Step(Action.RECORD, anywhere=True, escapes=escapes, copies=copies)
         before = self._look(args, kwargs)
-        ran = self.making.record(call, args, kwargs, group, step, before)
+        ran = self.making.record(call, args, kwargs, specialization, step, before)
         if not isinstance(ran, tuple):
             return self.making.replay_or_skip(found, call, args, kwargs)
-        self.forest.fell_all(useless())
+        self.recordings.fell_all(useless())
         return ran
 
     def _verified(
@@ -335,32 +347,32 @@ class Runner:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        forest = self.forest
+        recordings = self.recordings
         try:
             return verified(
-                forest,
+                recordings,
                 found.node.label,
-                reachable(call, self._look(args, kwargs), forest.adapter),
+                reachable(call, self._look(args, kwargs), recordings.integration),
                 lambda: self.eagerly.as_recorded(found.node, args, kwargs),
                 lambda: self._look(args, kwargs),
                 lambda: self.making.replay(found, call, args, kwargs),
             )
         except InternalError:
-            distrust(forest, self.families.nodes[found.node][1], found.node)
+            distrust(recordings, self.cache.nodes[found.node][1], found.node)
             raise
 
     # What users ask for.
 
     def warm(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Warm up and record for such arguments; arrays are left as they are."""
-        forest = self.forest
-        forest.device.check_open(f"the runtime of {self.options.name}")
-        call = self.parameters.describe(args, kwargs, forest.adapter)
+        recordings = self.recordings
+        recordings.device.check_open(f"the runtime of {self.options.name}")
+        call = self.parameters.describe(args, kwargs, recordings.integration)
         looked = self._look(args, kwargs)
-        storages = reachable(call, looked, forest.adapter)
-        before = Preserved(forest.device, storages).save()
-        rewind = forest.device.framework.chance()
-        tally, made = self.diary.tally, self.diary.tally["recordings"]
+        storages = reachable(call, looked, recordings.integration)
+        before = Preserved(recordings.device, storages).save()
+        rewind = recordings.device.framework.chance()
+        tally, made = self.call_log.tally, self.call_log.tally["recordings"]
         try:
             with rehearsal():
                 # A warm-up, or two where the first compiles, a capture to hold others
@@ -374,20 +386,20 @@ class Runner:
             rewind()
 
     def _is_warm(self, call: Call) -> bool:
-        with self.forest.device.lock:
-            return self.families.find(call) is not None
+        with self.recordings.device.lock:
+            return self.cache.find(call) is not None
 
     def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Survey:
         return self.surveyor.survey(self.parameters.bind(args, kwargs))
 
     def stats(self) -> Stats:
         """Return what has happened to the calls so far."""
-        self.encores.tell()
-        return self.diary.stats()
+        self.fast_replays.tell()
+        return self.call_log.stats()
 
     def explain(self) -> str:
         """Return the recordings and the recent misses, as text."""
-        self.encores.tell()
-        with self.forest.device.lock:
-            told = self.families.nodes, tuple(self.diary.misses)
+        self.fast_replays.tell()
+        with self.recordings.device.lock:
+            told = self.cache.nodes, tuple(self.call_log.misses)
             return explain_function(self.options.name, self.stats(), *told)

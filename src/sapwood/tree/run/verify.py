@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from sapwood.errors import InternalError
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Adapter
+from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Call
-from sapwood.tree.choose.recordings import Forest
-from sapwood.tree.choose.specialization import Group
+from sapwood.tree.choose.recordings import Recordings
+from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import BoundArray, Change, Survey, undo_bound
 from sapwood.tree.nests.containers import constant_key, flatten
 from sapwood.tree.node.node import Node
@@ -26,13 +26,15 @@ _REMEDY: Final = (
 )
 
 
-def reachable(call: Call, survey: Survey, adapter: Adapter) -> list[Storage]:
+def reachable(call: Call, survey: Survey, integration: Integration) -> list[Storage]:
     """Return the storages of all arrays that a call can read or write."""
-    return [adapter.storage(array) for array in (*call.given.arrays, *survey.arrays())]
+    return [
+        integration.storage(array) for array in (*call.given.arrays, *survey.arrays())
+    ]
 
 
 def verified(
-    forest: Forest,
+    recordings: Recordings,
     label: str,
     storages: list[Storage],
     eager: Callable[[], Any],
@@ -44,18 +46,20 @@ def verified(
     ``storages`` are all that the call can write, ``look`` surveys its slots. Raises
     `InternalError` where result, slots or memory differ by a bit.
     """
-    before, adapter = look(), forest.adapter
-    start = Preserved(forest.device, storages).save()
-    rewind = forest.device.framework.chance()
-    expected = _bits(eager(), adapter)
+    before, integration = look(), recordings.integration
+    start = Preserved(recordings.device, storages).save()
+    rewind = recordings.device.framework.chance()
+    expected = _bits(eager(), integration)
     changes = look().changes_since(before)
-    expected |= _bound(changes, adapter)
+    expected |= _bound(changes, integration)
     undo_bound(changes)
-    end = Preserved(forest.device, storages).save()
+    end = Preserved(recordings.device, storages).save()
     start.restore()
     rewind()
     result = replayed()
-    found = _bits(result, adapter) | _bound(look().changes_since(before), adapter)
+    found = _bits(result, integration) | _bound(
+        look().changes_since(before), integration
+    )
     names = [*expected, *(name for name in found if name not in expected)]
     wrong = [name for name in names if found.get(name) != expected.get(name)]
     written = [f"{storage.size} bytes that it wrote" for storage in end.differing()]
@@ -64,33 +68,35 @@ def verified(
         raise InternalError(
             f"a replay of {label} equals an eager run "
             f"({', '.join([*wrong, *written])} {differ})",
-            forest.snapshot(),
+            recordings.snapshot(),
             remedy=_REMEDY,
         )
     return result
 
 
-def _bits(result: Any, adapter: Adapter) -> dict[str, Hashable]:
-    leaves, _ = flatten(unpacked(result, adapter.is_array), adapter.is_array)
-    return {f"output {i}": _key(leaf, adapter) for i, leaf in enumerate(leaves)}
+def _bits(result: Any, integration: Integration) -> dict[str, Hashable]:
+    leaves, _ = flatten(unpacked(result, integration.is_array), integration.is_array)
+    return {f"output {i}": _key(leaf, integration) for i, leaf in enumerate(leaves)}
 
 
-def _bound(changes: Sequence[Change], adapter: Adapter) -> dict[str, Hashable]:
+def _bound(changes: Sequence[Change], integration: Integration) -> dict[str, Hashable]:
     return {
-        change.path: _key(change.new, adapter)
+        change.path: _key(change.new, integration)
         for change in changes
         if isinstance(change, BoundArray)
     }
 
 
-def _key(leaf: Any, adapter: Adapter) -> Hashable:
-    if adapter.is_array(leaf):
-        return adapter.layout(leaf), adapter.bits(leaf)
+def _key(leaf: Any, integration: Integration) -> Hashable:
+    if integration.is_array(leaf):
+        return integration.layout(leaf), integration.bits(leaf)
     return constant_key(leaf)
 
 
-def distrust(forest: Forest, group: Group, node: Node) -> None:
+def distrust(
+    recordings: Recordings, specialization: Specialization, node: Node
+) -> None:
     """Forget what was recorded under the same values as a node that was wrong."""
-    group.warm = group.archive = None
-    for each in list(group.nodes):
-        forest.fell(each, f"a replay of {node.label} was not as an eager run")
+    specialization.warm = specialization.archive = None
+    for each in list(specialization.nodes):
+        recordings.fell(each, f"a replay of {node.label} was not as an eager run")

@@ -21,14 +21,14 @@ from sapwood.tree.call.miss import Miss, Why
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.call.signature import Call
 from sapwood.tree.call.stats import Stats, Tally, stats_of
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import Skips
 from sapwood.tree.choose.timeline import Ran
 from sapwood.tree.guards.views import value_text
 from sapwood.tree.node.node import Node
 from sapwood.units import Size
 
-__all__ = ["Diary", "Missing"]
+__all__ = ["CallLog", "Missing"]
 
 SHOWN: Final = 8
 """How many plain values of a call are written out."""
@@ -42,18 +42,26 @@ class Missing(NamedTuple):
     reasons: tuple[tuple[int, Miss], ...]
 
 
-class Diary:
+class CallLog:
     """The counts and the recent misses of one function.
 
     ``number`` tells functions apart that have one name.
     """
 
     def __init__(
-        self, function: str, parameters: Parameters, forest: Forest, skips: Skips
+        self,
+        function: str,
+        parameters: Parameters,
+        recordings: Recordings,
+        skips: Skips,
     ) -> None:
-        self.function, self.parameters, self.forest = function, parameters, forest
+        self.function, self.parameters, self.recordings = (
+            function,
+            parameters,
+            recordings,
+        )
         self.skips = skips
-        self.number = forest.number("function")
+        self.number = recordings.number("function")
         self.tally = Tally()
         self.misses: deque[Missing] = deque(maxlen=32)
         self._now: dict[int, tuple[Ran, Node | None, int]] = {}
@@ -62,7 +70,7 @@ class Diary:
         """Return what a call's arguments look like: ``x: float64[4]; n=2``."""
         names = self.parameters.leaf_names(call)
         arrays = {
-            position: f"{names[position]}: {self.forest.adapter.text(array)}"
+            position: f"{names[position]}: {self.recordings.integration.text(array)}"
             for position, array in zip(call.positions, call.given.arrays, strict=True)
         }
         plain = [
@@ -81,7 +89,9 @@ class Diary:
         self.tally["replays"] += 1
         node.spent += took
         node.timed += 1
-        self.forest.timeline.add(began, took, Ran.REPLAY, self.number, node.number, 0)
+        self.recordings.timeline.add(
+            began, took, Ran.REPLAY, self.number, node.number, 0
+        )
 
     def played(self, began: Sequence[int], took: Sequence[int], node: Node) -> None:
         """Note replays that C has made: they are many, and each is to cost little."""
@@ -89,7 +99,7 @@ class Diary:
         node.spent += sum(took)
         node.timed += len(began)
         of = self.number, node.number
-        self.forest.timeline.extend(began, took, Ran.REPLAY, of)
+        self.recordings.timeline.extend(began, took, Ran.REPLAY, of)
 
     def missed(
         self, call: Call, found: Mapping[Node, Miss], others: Sequence[Miss]
@@ -100,15 +110,15 @@ class Diary:
             *((0, miss) for miss in others),
         )
         signature = self.text(call)
-        self.misses.append(Missing(self.forest.number("miss"), signature, reasons))
+        self.misses.append(Missing(self.recordings.number("miss"), signature, reasons))
         self._now[get_ident()] = (Ran.PASS_THROUGH, None, self.misses[-1].number)
         told = "; ".join(dict.fromkeys(str(miss) for _, miss in reasons))
-        self.forest.emit(Missed(self.function, signature, len(found), told))
+        self.recordings.emit(Missed(self.function, signature, len(found), told))
 
     def unfit(self, call: Call, reason: str) -> None:
         """Note why a recording from the store could not be linked."""
         reasons = ((0, Miss(Why.ABSENT, reason)),)
-        missing = Missing(self.forest.number("miss"), self.text(call), reasons)
+        missing = Missing(self.recordings.number("miss"), self.text(call), reasons)
         self.misses.append(missing)
 
     def ended(self, began: int) -> None:
@@ -117,7 +127,7 @@ class Diary:
         took, number = perf_counter_ns() - began, 0
         if node is not None:
             node.took, number = took, node.number
-        self.forest.timeline.add(began, took, ran, self.number, number, miss)
+        self.recordings.timeline.add(began, took, ran, self.number, number, miss)
 
     def _ran(self, ran: Ran, node: Node | None) -> None:
         _, _, miss = self._now.get(get_ident(), (ran, None, 0))
@@ -127,20 +137,20 @@ class Diary:
         """Count a warm-up."""
         self._ran(Ran.WARM_UP, None)
         self.tally["warmups"] += 1
-        self.forest.emit(WarmedUp(self.function, self.text(call)))
+        self.recordings.emit(WarmedUp(self.function, self.text(call)))
 
     def recorded(self, call: Call, node: Node) -> None:
         """Count a recording that was made here."""
         self._ran(Ran.RECORD, node)
         self.tally["recordings"] += 1
-        self.forest.emit(Recorded(*self._made(call, node)))
+        self.recordings.emit(Recorded(*self._made(call, node)))
 
     def restored(self, call: Call, node: Node) -> None:
         """Count a recording of another process."""
         self._ran(Ran.RESTORE, node)
         node.restored = True
         self.tally["restored"] += 1
-        self.forest.emit(Restored(*self._made(call, node)))
+        self.recordings.emit(Restored(*self._made(call, node)))
 
     def _made(self, call: Call, node: Node) -> tuple[str, str, int, int]:
         node.signature, pages = self.text(call), node.clobbers.bit_count()
@@ -153,7 +163,7 @@ class Diary:
         """
         self.skips.count(reason)
         text = "" if call is None else self.text(call)
-        self.forest.emit(PassedThrough(self.function, text, reason))
+        self.recordings.emit(PassedThrough(self.function, text, reason))
 
     def escaped(self, node: Node) -> None:
         """Count the outputs that a replay copied out, if any."""
@@ -162,7 +172,7 @@ class Diary:
         storages = [node.outputs.storages[k] for k in node.copied()]
         self.tally["escaped"] += len(storages)
         size = Size(sum(storage.size for storage in storages))
-        self.forest.emit(Escaped(self.function, node.label, len(storages), size))
+        self.recordings.emit(Escaped(self.function, node.label, len(storages), size))
 
     def chained(self, node: Node) -> None:
         """Count the replay of a recording with live parts, which has just begun."""
@@ -174,7 +184,7 @@ class Diary:
     def evicted(self, node: Node, reason: str) -> None:
         """Count a recording that gave way."""
         self.tally["evicted"] += 1
-        self.forest.emit(Evicted(self.function, node.label, node.hits, reason))
+        self.recordings.emit(Evicted(self.function, node.label, node.hits, reason))
 
     def stats(self) -> Stats:
         """Return the counts."""

@@ -22,7 +22,7 @@ from sapwood.tree.watch.session import Session
 from sapwood.tree.watch.watch import Capture
 from sapwood.units import Addr, Size, size_text
 
-__all__ = ["Adopting", "Captor", "forgotten", "lasting", "told_of"]
+__all__ = ["Adopting", "GraphCapturer", "forgotten", "lasting", "told_of"]
 
 _NOTHING: Final[Mapping[Addr, int]] = {}
 PATIENCE: Final = 0.5
@@ -31,7 +31,7 @@ PATIENCE: Final = 0.5
 _PAUSE: Final = 1e-3  # seconds
 
 
-class Captor(Protocol):
+class GraphCapturer(Protocol):
     """A framework that captures by itself."""
 
     def stream(self) -> Stream:
@@ -60,10 +60,10 @@ class Adopting(Capture):
     """A capture that its ``owner`` makes: another one, where it is resumed."""
 
     def __init__(
-        self, device: Device, captor: Captor, range_: Range, owner: Owner
+        self, device: Device, capturer: GraphCapturer, range_: Range, owner: Owner
     ) -> None:
-        super().__init__(device, captor.stream(), range_, frozenset())
-        self.captor, self.owner = captor, owner
+        super().__init__(device, capturer.stream(), range_, frozenset())
+        self.capturer, self.owner = capturer, owner
 
     def pause(self) -> GraphHandle:
         """End the capture, and return its graph."""
@@ -72,7 +72,7 @@ class Adopting(Capture):
         raw = self.owner.end()
         self.fork.leave()
         with outside(self.fork):
-            self.captor.rejoin()
+            self.capturer.rejoin()
         return self.device.driver.adopt_graph(raw)
 
     def _begin(self) -> None:
@@ -84,7 +84,7 @@ class Adopting(Capture):
             return
         self.owner.abandon()
         try:
-            self.captor.rejoin()
+            self.capturer.rejoin()
         except DriverError as error:
             failed.add_note(f"no stream could wait for it: {error.name}")
 

@@ -22,7 +22,7 @@ from sapwood.tree.guards.frameworks import (
     declare_opening_of,
 )
 from sapwood.tree.guards.owners import owner_of_class
-from sapwood.tree.guards.scope import Opening, Openings, Reach
+from sapwood.tree.guards.scope import Accessor, Openings, Reach
 from sapwood.tree.guards.views import EMPTY, View, Way
 
 __all__: list[str] = []
@@ -180,32 +180,32 @@ def _module(value: Any, reach: Reach) -> Openings:
     cls, inside = type(value), vars(value)
     reach.names.add("forward")
     if _hooks(value):
-        yield Opening(HOOKS)
+        yield Accessor(HOOKS)
     if (cls.__module__, cls.__qualname__) == _COMPILED:
         # What it was made of is in there; the rest is the compiler's own affair.
-        yield Opening(MODULES)
+        yield Accessor(MODULES)
         return
     users = owner_of_class(cls) == "user"
     if users:
-        yield Opening(views.TYPE)
+        yield Accessor(views.TYPE)
         wanted = reach.attributes()
         if wanted is None:
             wanted = frozenset(inside)
-        yield Opening(views.ATTRIBUTES, wanted - _BOOKS)
+        yield Accessor(views.ATTRIBUTES, wanted - _BOOKS)
     else:
         names = _names_of_class(cls) | reach.names | {"forward"}
         # Functions of its package read what is plain, and are not read themselves.
         names |= {name for name, each in inside.items() if type(each) in _PLAIN}
         present = frozenset(names & inside.keys() - _BOOKS)
-        yield Opening(views.ATTRIBUTES, present | _said_by(cls))
+        yield Accessor(views.ATTRIBUTES, present | _said_by(cls))
     if users or inside["_parameters"]:
-        yield Opening(PARAMETERS)
+        yield Accessor(PARAMETERS)
         if torch.is_grad_enabled() or reach.dynamic or "grad" in reach.names:
-            yield Opening(GRADIENTS)
+            yield Accessor(GRADIENTS)
     if users or inside["_buffers"]:
-        yield Opening(BUFFERS)
+        yield Accessor(BUFFERS)
     if users or inside["_modules"]:
-        yield Opening(MODULES)
+        yield Accessor(MODULES)
 
 
 def _parameters_of(optimizer: Any) -> list[Any]:
@@ -300,17 +300,17 @@ _OPENED: Final = {"param_groups", "state"}
 
 def _optimizer(value: Any, reach: Reach) -> Openings:
     if owner_of_class(type(value)) == "user":
-        yield Opening(views.TYPE)
+        yield Accessor(views.TYPE)
         wanted = reach.attributes()
         if wanted is not None:
-            yield Opening(views.ATTRIBUTES, wanted - _OPENED)
+            yield Accessor(views.ATTRIBUTES, wanted - _OPENED)
     else:
         # Schedulers bind another `step`, for example.
         said = (name for name in reach.names if hasattr(type(value), name))
-        yield Opening(views.ATTRIBUTES, frozenset(said) - _OPENED)
-    yield Opening(GROUPS)
-    yield Opening(STATE)
-    yield Opening(STEPPED)
+        yield Accessor(views.ATTRIBUTES, frozenset(said) - _OPENED)
+    yield Accessor(GROUPS)
+    yield Accessor(STATE)
+    yield Accessor(STEPPED)
 
 
 def _nothing(_: Any, __: Reach) -> Openings:
@@ -323,7 +323,7 @@ def _alike(_: object) -> tuple[View, ...]:
 
 
 def _generator(_: Any, __: Reach) -> Openings:
-    yield Opening(_SET)
+    yield Accessor(_SET)
 
 
 def _drawn(generator: Any) -> tuple[object, ...]:
@@ -357,7 +357,7 @@ declare_opening(torch.optim.Optimizer, _optimizer, _alike)
 
 
 def _named_only(*names: str) -> Callable[[Any, Reach], Openings]:
-    view = Opening(views.ATTRIBUTES, frozenset(names))
+    view = Accessor(views.ATTRIBUTES, frozenset(names))
     return lambda _, __: iter([view])
 
 
@@ -383,9 +383,9 @@ def _context(*decide: str) -> Callable[[Any, Reach], Openings]:
     def opened(value: Any, reach: Reach) -> Openings:
         wanted = names
         if owner_of_class(type(value)) == "user":
-            yield Opening(views.TYPE)
+            yield Accessor(views.TYPE)
             wanted = (reach.attributes() or frozenset(vars(value))) - _BEFORE | names
-        yield Opening(views.ATTRIBUTES, wanted)
+        yield Accessor(views.ATTRIBUTES, wanted)
 
     return opened
 

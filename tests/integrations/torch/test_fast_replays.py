@@ -19,7 +19,7 @@ nn = torch.nn
 pytestmark = pytest.mark.gpu
 
 AFTER = 20
-"""Calls after one whose result is held: encores, new recordings, encores again."""
+"""Calls after one whose result is held: fast, recorded anew, and fast again."""
 
 
 def randn(*shape):
@@ -56,9 +56,9 @@ def settle(rt, call):
     """Call, and drop the result, until a replay keeps its storages for the next."""
     for _ in range(64):
         call()
-        if rt._forest.kept:
+        if rt._recordings.kept:
             return
-    pytest.fail("what is tested here is encores, and no call is one")
+    pytest.fail("what is tested here is fast replays, and no call is one")
 
 
 def test_what_is_held_stays(rt, f, same, hold):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.tree.call.roles import History, Role
-from sapwood.tree.choose.specialization import Group, least_recent
+from sapwood.tree.choose.specialization import Specialization, least_recent
 from sapwood.tree.guards import AmbientKey
 
 
@@ -16,16 +16,16 @@ from sapwood.tree.guards import AmbientKey
 )
 def test_two_misses_are_remembered(clocks, since):
     """The count of misses since a moment is exact up to two, and never more."""
-    group = Group(AmbientKey(None, ()), 2)
+    specialization = Specialization(AmbientKey(None, ()), 2)
     for clock in clocks:
-        group.missed(clock)
+        specialization.missed(clock)
     after = sum(clock > since for clock in clocks)
-    assert group.missed_since(since) == min(after, 2)
+    assert specialization.missed_since(since) == min(after, 2)
 
 
 def test_what_copies_less_is_tried_first(make_node, make_use):
     """Recordings stand by escaping, then by the bytes they copy, then by age."""
-    group = Group(AmbientKey(None, ()), 4)
+    specialization = Specialization(AmbientKey(None, ()), 4)
     copying = make_use(Role.COPIED)
     nodes = {
         "escapes": make_node(escapes=True),
@@ -39,9 +39,9 @@ def test_what_copies_less_is_tried_first(make_node, make_use):
         "is fixed": make_node(make_use()),
     }
     for node in nodes.values():
-        group.add(node)
+        specialization.add(node)
     names = {node: name for name, node in nodes.items()}
-    assert [names[node] for node in group.nodes] == [
+    assert [names[node] for node in specialization.nodes] == [
         "is unused",
         "is fixed",
         "copies",
@@ -59,18 +59,21 @@ def test_fixing_what_moves_too_much_is_outdated(
     make_node, make_use, where, moved, role
 ):
     """Only a recording that inherits a place which comes from too many addresses."""
-    group = Group(AmbientKey(None, ()), 2)
+    specialization = Specialization(AmbientKey(None, ()), 2)
     places = make_use(), make_use(role, name="h"), make_use(name="table")
     if where == "argument":
         node = make_node(*places, arguments=2, lows=[0x3000])
-        group.places = [History(), History(moved=moved)]
-        group.ambient = {"table": History(moved=True)}
+        specialization.places = [History(), History(moved=moved)]
+        specialization.ambient = {"table": History(moved=True)}
     else:
         node = make_node(*places, arguments=1, lows=[0x2000, 0x3000])
-        group.places = [History()]
-        group.ambient = {"h": History(moved=moved), "table": History(moved=True)}
-    group.add(node)
-    assert group.outdated() == [node] * (moved and role is Role.INHERITED)
+        specialization.places = [History()]
+        specialization.ambient = {
+            "h": History(moved=moved),
+            "table": History(moved=True),
+        }
+    specialization.add(node)
+    assert specialization.outdated() == [node] * (moved and role is Role.INHERITED)
 
 
 def test_the_least_recent_is_the_one_longest_unused(make_node):

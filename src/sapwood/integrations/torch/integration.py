@@ -35,11 +35,11 @@ from sapwood.integrations.torch.storages import Storages, tensor_over
 from sapwood.integrations.torch.witness import Witness, steady_of, witness_of
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import Exchange, Marks
+from sapwood.tree.call.integration import Exchange, Marks
 from sapwood.tree.call.output_cache import Kept, Made
 from sapwood.units import Addr, Size
 
-__all__ = ["TorchAdapter"]
+__all__ = ["TorchIntegration"]
 
 _kinds = frozenset(KINDS)
 _FLAGS = (
@@ -58,7 +58,7 @@ _where: Any = torch.Tensor.data_ptr
 _wants = torch.Tensor.requires_grad.__get__
 
 
-class TorchAdapter:
+class TorchIntegration:
     """The adapter of the tensors of one device, ``cuda:0`` or the like."""
 
     def __init__(self, device: Device, place: torch.device) -> None:

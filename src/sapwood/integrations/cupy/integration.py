@@ -20,13 +20,13 @@ from sapwood.integrations.cupy.memory import Foreign, Memory, Place, pointer, re
 from sapwood.integrations.cupy.random import Generator
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import foreign_tensor, host_array
+from sapwood.tree.call.integration import foreign_tensor, host_array
 from sapwood.tree.call.output_cache import Kept, Made, keep
 from sapwood.tree.guards.tensors import is_tensor
 from sapwood.tree.nests.containers import register_container
 from sapwood.units import Addr, Size
 
-__all__ = ["CupyAdapter"]
+__all__ = ["CupyIntegration"]
 
 # A generator is its state, an array: so a graphed function may be passed one.
 register_container(
@@ -50,7 +50,7 @@ class Shape(NamedTuple):
     dtype: Any
 
 
-class CupyAdapter:
+class CupyIntegration:
     """The adapter of CuPy's arrays on one GPU."""
 
     def __init__(self, device: Device, place: Place) -> None:

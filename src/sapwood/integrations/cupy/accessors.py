@@ -11,14 +11,14 @@ from typing import Any
 
 from sapwood.tree.guards import views
 from sapwood.tree.guards.frameworks import declare_opening_of
-from sapwood.tree.guards.scope import Opening, Openings, Reach
+from sapwood.tree.guards.scope import Accessor, Openings, Reach
 from sapwood.tree.guards.views import View
 
 __all__: list[str] = []
 
 
 def _named(*names: str) -> Callable[[Any, Reach], Openings]:
-    view = Opening(views.ATTRIBUTES, frozenset(names))
+    view = Accessor(views.ATTRIBUTES, frozenset(names))
     return lambda _, __: iter([view])
 
 

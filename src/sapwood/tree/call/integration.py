@@ -1,4 +1,4 @@
-"""What the tree asks of a framework: one `Adapter` per framework.
+"""What the tree asks of a framework: one `Integration` per framework.
 
 Only an adapter sees the framework's arrays. Several may serve one call.
 """
@@ -12,7 +12,7 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.call.output_cache import Kept, Made
 from sapwood.units import Addr, Size
 
-__all__ = ["Adapter", "Array", "Exchange", "Marks", "Template"]
+__all__ = ["Array", "Exchange", "Integration", "Marks", "Template"]
 
 Array = Any
 """A framework's array; nobody but its adapter looks inside."""
@@ -43,7 +43,7 @@ class Exchange(NamedTuple):
     inside: int = 0
 
 
-class Adapter(Protocol):
+class Integration(Protocol):
     """One framework's arrays, as the tree needs them."""
 
     def is_array(self, value: object) -> bool:

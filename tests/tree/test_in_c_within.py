@@ -12,7 +12,7 @@ from sapwood.tree.replay.in_c import maker
 from tests.support.rig import IN_C, Rig
 
 LONG = 40
-"""Calls after which encores are played in C."""
+"""Calls after which fast replays are played in C."""
 
 
 class Within:
@@ -27,9 +27,9 @@ class Within:
         )
         for k in range(2 * LONG):
             self.f(self.fives if k < LONG and k % 2 else self.ones, self.twos)
-        self.encores = self.f.runner().encores
-        (self.encore,) = self.encores._ready
-        glance = self.encore.node.ambient.glance
+        self.fast_replays = self.f.runner().fast_replays
+        (self.fast,) = self.fast_replays._ready
+        glance = self.fast.node.ambient.glance
         inner = glance.look
 
         def look():
@@ -38,7 +38,7 @@ class Within:
             return inner()
 
         # What has been put to C has the other: it is put there again.
-        glance.look, self.encores.agains, self.encore._rest = look, (), 1
+        glance.look, self.fast_replays.players, self.fast._rest = look, (), 1
         self(), self()
         self.launches, self.todo = self.launched(), todo
 
@@ -81,10 +81,10 @@ def test_what_a_replay_within_gave_stays(within):
 
 def test_what_is_kept_may_be_let_go_within(within):
     """As where memory is short: arrays are made over new storages."""
-    forest = within.rig.runtime._forest
+    recordings = within.rig.runtime._recordings
 
     def let_go():
-        forest._let_go()
+        recordings._let_go()
         gc.collect()
 
     within.todo.append(let_go)
@@ -100,18 +100,18 @@ def test_what_is_kept_may_be_let_go_while_arrays_are_made(monkeypatch, number, i
     if maker() is None:
         pytest.skip("no C compiler here")
     within, todo = Within(IN_C), []
-    forest = within.rig.runtime._forest
-    inner = type(forest.adapter).make
+    recordings = within.rig.runtime._recordings
+    inner = type(recordings.integration).make
 
     def make(self, *args):
         if todo and todo.pop() == 0:
-            forest._let_go()
+            recordings._let_go()
             gc.collect()
         return inner(self, *args)
 
-    monkeypatch.setattr(type(forest.adapter), "make", make)
-    within.encore.let_go()
-    within.encore._rest = 1
+    monkeypatch.setattr(type(recordings.integration), "make", make)
+    within.fast.let_go()
+    within.fast._rest = 1
     if is_put:
         assert within() == within() == RIGHT
         assert within.launched() > within.launches
@@ -124,8 +124,8 @@ def test_what_is_kept_may_be_let_go_while_arrays_are_made(monkeypatch, number, i
 
 def test_what_is_evicted_within_is_not_launched(within):
     """Its call is as any other; so it is refused where the runtime is closed."""
-    forest = within.rig.runtime._forest
-    within.todo.append(lambda: forest.fell(within.encore.node, "for this test"))
+    recordings = within.rig.runtime._recordings
+    within.todo.append(lambda: recordings.fell(within.fast.node, "for this test"))
     launches = within.launched()
     assert within() == RIGHT
     assert within.launched() == launches
@@ -145,17 +145,17 @@ def test_what_is_given_while_arrays_are_made_is_of_its_own(monkeypatch, number):
     if maker() is None:
         pytest.skip("no C compiler here")
     within, todo, held = Within(IN_C), [], []
-    adapter = type(within.rig.runtime._forest.adapter)
-    inner = adapter.make
+    integration = type(within.rig.runtime._recordings.integration)
+    inner = integration.make
 
     def make(self, *args):
         if todo and todo.pop() == 0:
             held.extend(within.f(within.fives, within.twos))
         return inner(self, *args)
 
-    monkeypatch.setattr(adapter, "make", make)
-    within.encore.let_go()
-    within.encore._rest = 1
+    monkeypatch.setattr(integration, "make", make)
+    within.fast.let_go()
+    within.fast._rest = 1
     assert within() == within() == RIGHT
     assert within.launched() > within.launches
     todo[:] = range(number + 1)
@@ -173,8 +173,8 @@ def test_recordings_that_take_turns_look_once(variant):
     f, result = rig.runtime.graph(lambda x: x + weight), None
     for _ in range(10):
         result = f(x)
-    encores = f.runner().encores
-    first, second = encores._ready
+    fast_replays = f.runner().fast_replays
+    first, second = fast_replays._ready
     glance = first.node.ambient.glance
     assert second.node.ambient.glance is glance
     inner = glance.look
@@ -184,7 +184,7 @@ def test_recordings_that_take_turns_look_once(variant):
         return inner()
 
     # What has been put to C has the other: it is put there again.
-    glance.look, encores.agains = look, ()
+    glance.look, fast_replays.players = look, ()
     for each in (first, second):
         each.again, each._rest = None, 1
     for _ in range(4):

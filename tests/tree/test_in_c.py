@@ -1,4 +1,4 @@
-"""Encores in C: what they give is eager's, and what does not fit is left to Python."""
+"""Fast replays in C give what eager gives, and leave to Python what does not fit."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_waiting_for_others_may_be_interrupted(rig):
     f, x = rig.runtime.graph(lambda x: x + 1.0), rig.runtime.array(np.zeros(4))
     for _ in range(40):
         f(x)
-    launches, lock = rig.lending.launches, rig.runtime._forest.device.lock
+    launches, lock = rig.lending.launches, rig.runtime._recordings.device.lock
     held, over = threading.Event(), threading.Event()
     thread = threading.Thread(target=_hold, args=(lock, held, over))
     main = threading.get_ident()
@@ -332,7 +332,7 @@ def test_what_is_read_has_to_lie_where_it_did(monkeypatch):
     f, x = rig.runtime.graph(lambda x: x + o.shift - o.next), rig.runtime.array([3.0])
     for _ in range(40):
         f(x)
-    (play,) = f.runner().encores.agains
+    (play,) = f.runner().fast_replays.players
     for each in (o.shift, o.next):
         assert play((x,), {}) is not in_c.MISS
         moved.add(id(each))
@@ -367,7 +367,7 @@ def test_what_is_read_has_to_look_as_it_did(monkeypatch, quick, looks):
     f, x = rig.runtime.graph(lambda x: (x + o.shift, -o.next)), rig.runtime.array([3.0])
     for _ in range(40):
         f(x)
-    (play,) = f.runner().encores.agains
+    (play,) = f.runner().fast_replays.players
     for each in (o.shift, o.next):
         before = each.face
         assert play((x,), {}) is not in_c.MISS
@@ -414,9 +414,9 @@ def test_looking_may_be_interrupted(rig, kind):
     f, x = rig.runtime.graph(lambda x: x + 1.0), rig.runtime.array(np.zeros(4))
     for _ in range(40):
         f(x)
-    encores, errors = f.runner().encores, []
-    (encore,) = encores._ready
-    glance = encore.node.ambient.glance
+    fast_replays, errors = f.runner().fast_replays, []
+    (fast,) = fast_replays._ready
+    glance = fast.node.ambient.glance
     inner = glance.look
 
     def look():
@@ -424,9 +424,9 @@ def test_looking_may_be_interrupted(rig, kind):
             raise errors.pop()
         return inner()
 
-    glance.look, encores.agains, encore._rest = look, (), 1
+    glance.look, fast_replays.players, fast._rest = look, (), 1
     f(x)
-    launches, (play,) = rig.lending.launches, encores.agains
+    launches, (play,) = rig.lending.launches, fast_replays.players
     assert play((x,), {}) is not in_c.MISS
     errors.append(kind())
     if kind is KeyboardInterrupt:
@@ -445,10 +445,10 @@ def test_what_was_evicted_is_played_no_more(rig):
     f, x = rig.runtime.graph(lambda x: x + 1.0), rig.runtime.array(np.zeros(4))
     for _ in range(40):
         f(x)
-    encores, launches = f.runner().encores, rig.lending.launches
-    (encore,), (play,) = encores._ready, encores.agains
+    fast_replays, launches = f.runner().fast_replays, rig.lending.launches
+    (fast,), (play,) = fast_replays._ready, fast_replays.players
     assert play((x,), {}) is not in_c.MISS
-    rig.runtime._forest.fell(encore.node, "for this test")
+    rig.runtime._recordings.fell(fast.node, "for this test")
     assert play((x,), {}) is in_c.MISS
     assert rig.lending.launches == launches + 1
 

@@ -9,9 +9,9 @@ import pytest
 from sapwood.memory.pages import Pages
 from sapwood.memory.storage import Changes
 from sapwood.tree.call.offsets import offset
-from sapwood.tree.choose.recordings import Forest
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards.glance import Glance
-from sapwood.tree.replay.fast_replay import Encore
+from sapwood.tree.replay.fast_replay import FastReplay
 
 
 class Plain:
@@ -38,9 +38,9 @@ class Below(Mixed):
 
 SLOTS = (
     *((Below, name) for name in ("first", "second", "third")),
-    *((Encore, name) for name in ("era", "_changes", "_marks", "_renewals")),
+    *((FastReplay, name) for name in ("era", "_changes", "_marks", "_renewals")),
     *((Pages, name) for name in ("live", "revoked", "uses")),
-    *((Changes, "latest"), (Glance, "renewals"), (Forest, "alone")),
+    *((Changes, "latest"), (Glance, "renewals"), (Recordings, "alone")),
 )
 
 

@@ -14,13 +14,13 @@ from sapwood.integrations.numpy.layout import Layout, array_at, check_dtype, ext
 from sapwood.integrations.numpy.random import Generator
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.adapter import foreign_tensor, host_array
+from sapwood.tree.call.integration import foreign_tensor, host_array
 from sapwood.tree.call.output_cache import Kept, Made, keep
 from sapwood.tree.guards.tensors import is_tensor
 from sapwood.tree.nests.containers import register_container
 from sapwood.units import Addr, Size
 
-__all__ = ["NumpyAdapter"]
+__all__ = ["NumpyIntegration"]
 
 # A generator is its state, an array: so a graphed function may be passed one.
 register_container(
@@ -46,7 +46,7 @@ class Shape(NamedTuple):
         return f"Shape({self.layout}, {self.address:#x})"
 
 
-class NumpyAdapter:
+class NumpyIntegration:
     """The adapter of one device's NumPy-API arrays."""
 
     def __init__(self, device: Device) -> None:

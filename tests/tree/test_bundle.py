@@ -23,15 +23,15 @@ def rt():
 
 
 @pytest.fixture
-def adapter(rt):
+def integration(rt):
     """Return the adapter of its arrays."""
-    return rt._forest.adapter
+    return rt._recordings.integration
 
 
 @pytest.fixture
-def packer(rt, adapter):
+def packer(rt, integration):
     """Return a packer of them."""
-    return Packer(rt._device, adapter)
+    return Packer(rt._device, integration)
 
 
 def _add(packer, names, arrays):
@@ -62,7 +62,7 @@ def test_orders_that_cannot_be_one_are_refused(rt, packer):
         _add(packer, "ba", arrays)
 
 
-def test_arrays_keep_what_they_share(rt, packer, adapter):
+def test_arrays_keep_what_they_share(rt, packer, integration):
     """One storage is one storage again; an array with two names is one array."""
     x, y = rt.array(np.arange(6.0)), rt.array(np.empty((0, 3)))
     arrays = {"x": x, "part": x[2:], "turned": x[::-1], "same": x, "empty": y}
@@ -71,8 +71,8 @@ def test_arrays_keep_what_they_share(rt, packer, adapter):
     index = json.loads(sections["index"])
     assert index["storages"] == 2
     index["recordings"] = []
-    parcel = unpack(sections | {"index": _written(index)}, adapter)
-    _, found = parcel.arrays(rt._device, adapter)
+    bundle = unpack(sections | {"index": _written(index)}, integration)
+    _, found = bundle.arrays(rt._device, integration)
     for name, array in arrays.items():
         assert np.array_equal(np.asarray(found[name]), np.asarray(array))
         assert found[name].strides == array.strides
@@ -118,7 +118,7 @@ JUNK = [
 ]
 
 
-def test_a_changed_index_is_another_or_refused(sections, adapter):
+def test_a_changed_index_is_another_or_refused(sections, integration):
     """Whatever stands at any place of it, there is no other exception."""
     table, signature = json.loads(sections["index"]), ("recordings", 0, "signature")
     inner = json.loads(table["recordings"][0]["signature"])
@@ -131,21 +131,21 @@ def test_a_changed_index_is_another_or_refused(sections, adapter):
     refused = 0
     for index in wrong:
         try:
-            unpack(sections | {"index": _written(index)}, adapter)
+            unpack(sections | {"index": _written(index)}, integration)
         except StoreError:
             refused += 1
     assert len(wrong) > 800
     assert refused > len(wrong) / 2
 
 
-def test_contents_are_all_there(sections, adapter):
+def test_contents_are_all_there(sections, integration):
     """A storage that is missing, or shorter than its arrays, is refused."""
-    unpack(sections, adapter)
+    unpack(sections, integration)
     for name in ("bytes.0", "bytes.1"):
         for body in (None, b"", sections[name][:-1]):
             wrong = {key: value for key, value in sections.items() if key != name}
             wrong |= {} if body is None else {name: body}
             with pytest.raises(StoreError):
-                unpack(wrong, adapter)
+                unpack(wrong, integration)
     with pytest.raises(StoreError, match="it has no index"):
-        unpack({}, adapter)
+        unpack({}, integration)

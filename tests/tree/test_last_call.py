@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import sapwood as sw
 from sapwood.tree.call.signature import describe
-from sapwood.tree.replay.last_call import Memo
+from sapwood.tree.replay.last_call import LastCall
 
 
 class Pair(NamedTuple):
@@ -34,8 +34,10 @@ def rt():
         yield rt
 
 
-def _memo(rt, *args, **kwargs):
-    return Memo.of(describe(args, kwargs, rt._forest.adapter), rt._forest.adapter)
+def _last_call(rt, *args, **kwargs):
+    return LastCall.of(
+        describe(args, kwargs, rt._recordings.integration), rt._recordings.integration
+    )
 
 
 def _nests(leaf):
@@ -76,11 +78,11 @@ def test_what_is_recognised_is_what_describe_says(rt, one, other, again):
             case _:
                 return arrays.get(nest, nest) if isinstance(nest, str) else nest
 
-    memo = _memo(rt, filled(one, arrays))
+    last_call = _last_call(rt, filled(one, arrays))
     args = (filled(one if again else other, fresh if again else arrays),)
-    found = memo and memo.recognise(args, {})
+    found = last_call and last_call.recognise(args, {})
     if found is not None:
-        told = describe(args, {}, rt._forest.adapter)
+        told = describe(args, {}, rt._recordings.integration)
         assert found.key == told.key
         assert found.positions == told.positions
         assert all(a is b for a, b in zip(found.leaves, told.leaves, strict=True))
@@ -92,12 +94,12 @@ def test_what_is_recognised_is_what_describe_says(rt, one, other, again):
 def test_the_same_call_is_recognised(rt):
     """Also with other arrays that look the same, and in another dict."""
     x, y = rt.array(np.ones(3)), rt.array(np.zeros((2, 2)))
-    memo = _memo(rt, {"a": x}, y, 2, flag=True)
-    assert memo.recognise(({"a": x}, y, 2), {"flag": True}) is not None
+    last_call = _last_call(rt, {"a": x}, y, 2, flag=True)
+    assert last_call.recognise(({"a": x}, y, 2), {"flag": True}) is not None
     z = rt.array(np.ones(3))
-    found = memo.recognise(({"a": z}, y, 2), {"flag": True})
+    found = last_call.recognise(({"a": z}, y, 2), {"flag": True})
     assert found.given.arrays[0] is z
-    assert found.given.lows[0] == rt._forest.adapter.span(z)[0]
+    assert found.given.lows[0] == rt._recordings.integration.span(z)[0]
 
 
 _CHANGES = {
@@ -120,33 +122,33 @@ _CHANGES = {
 def test_another_call_is_not(rt, change):
     """Values, structure, layout, dtype, shared storages: any difference is noticed."""
     x, y = rt.array(np.ones(2)), rt.array(np.zeros((2, 3)))
-    memo = _memo(rt, {"a": x}, y, 2)
+    last_call = _last_call(rt, {"a": x}, y, 2)
     args, kwargs = _CHANGES[change](x, y)
-    assert memo.recognise(args, kwargs) is None
+    assert last_call.recognise(args, kwargs) is None
 
 
 def test_nothing_is_kept_alive(rt):
     """A memo holds its arrays weakly, and opaque values not at all."""
     before = rt.memory_stats()["heap.bytes"]
-    memo = _memo(rt, rt.array(np.ones(1 << 12)))
+    last_call = _last_call(rt, rt.array(np.ones(1 << 12)))
     gc.collect()
     assert rt.memory_stats()["heap.bytes"] == before
-    assert memo.recognise((rt.array(np.ones(1 << 12)),), {}) is not None
-    assert _memo(rt, object()) is None
+    assert last_call.recognise((rt.array(np.ones(1 << 12)),), {}) is not None
+    assert _last_call(rt, object()) is None
 
 
 def test_arrays_that_share_are_described(rt):
     """Which arrays overlap is part of the key, and no memo knows it."""
     x = rt.array(np.ones(4))
-    assert _memo(rt, x, x[1:]) is None
-    memo = _memo(rt, x, rt.array(np.ones(4)))
-    assert memo.recognise((x, x), {}) is None
+    assert _last_call(rt, x, x[1:]) is None
+    last_call = _last_call(rt, x, rt.array(np.ones(4)))
+    assert last_call.recognise((x, x), {}) is None
 
 
 def test_revoked_arrays_are_refused(rt):
     """A stale argument is an error here as it is in `describe`."""
     f = rt.graph(lambda x: x + 1)
     x = f(rt.array(np.ones(3)))
-    memo = _memo(rt, x)
+    last_call = _last_call(rt, x)
     with rt.step(), pytest.raises(sw.StaleOutput):
-        memo.recognise((x,), {})
+        last_call.recognise((x,), {})

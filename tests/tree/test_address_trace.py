@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from sapwood.graphs.recording import RANGE, RecordedOp, Recording, Relocation
 from sapwood.tree.call.roles import Role
-from sapwood.tree.choose.address_trace import Sketch, confirmed, known
+from sapwood.tree.choose.address_trace import AddressTrace, confirmed, known
 
 
 def _words(*values):
     return struct.pack(f"<{len(values)}Q", *values)
 
 
-def _sketch(addresses, words, found, **changes):
+def _trace(addresses, words, found, **changes):
     """One op whose words are ``words``; ``found`` maps a word's place to a symbol."""
     recording = Recording(
         ops=(RecordedOp("kernel", _words(*words), name="k", **changes),),
@@ -30,26 +30,26 @@ def _sketch(addresses, words, found, **changes):
         touches=(),
     )
     names = tuple(f"x{i}" for i in range(len(addresses) - 1))
-    return Sketch(recording, names, addresses)
+    return AddressTrace(recording, names, addresses)
 
 
 def test_an_address_that_moves_with_its_place_is_known():
     """Both captures hold the place's address at the same word, and it has moved."""
-    one = _sketch((1 << 30, 5000), (5008, 7), {0: 1})
-    two = _sketch((1 << 31, 9000), (9008, 7), {0: 1})
+    one = _trace((1 << 30, 5000), (5008, 7), {0: 1})
+    two = _trace((1 << 31, 9000), (9008, 7), {0: 1})
     assert known(two, one) == {RANGE, 1}
 
 
 def test_a_place_that_has_not_moved_is_not_known():
     """Then a number could be an address, or the other way round."""
-    one = _sketch((1 << 30, 5000), (5008, 7), {0: 1})
+    one = _trace((1 << 30, 5000), (5008, 7), {0: 1})
     assert known(one, one) == frozenset()
 
 
 def test_a_number_that_looks_like_an_address_is_found_out():
     """It stays where it is while the place moves: the place is not known."""
-    one = _sketch((1 << 30, 5000), (5008, 5016), {0: 1, 1: 1})
-    two = _sketch((1 << 31, 9000), (9008, 5016), {0: 1})
+    one = _trace((1 << 30, 5000), (5008, 5016), {0: 1, 1: 1})
+    two = _trace((1 << 31, 9000), (9008, 5016), {0: 1})
     assert known(two, one) == {RANGE}
     roles = (Role.PATCHED,)
     two = replace(two, recording=replace(two.recording, touches=()))
@@ -70,8 +70,8 @@ def test_a_number_that_looks_like_an_address_is_found_out():
 )
 def test_captures_that_differ_by_more_tell_nothing(change):
     """Another kernel, grid, number or offset: it is another program."""
-    one = _sketch((1 << 30, 5000), (5008, 7), {0: 1})
-    two = _sketch((1 << 31, 9000), (9008, 7), {0: 1})
+    one = _trace((1 << 30, 5000), (5008, 7), {0: 1})
+    two = _trace((1 << 31, 9000), (9008, 7), {0: 1})
     op = replace(two.recording.ops[0], **change)
     found = tuple(
         replace(r, addend=struct.unpack_from("<Q", op.params, r.offset)[0] - 9000)
@@ -83,8 +83,8 @@ def test_captures_that_differ_by_more_tell_nothing(change):
 
 def test_temporaries_may_lie_elsewhere():
     """Every capture has a range of its own, and lays it out by itself."""
-    one = _sketch((1 << 30, 5000), (5000, (1 << 30) + 512), {0: 1, 1: RANGE})
-    two = _sketch((1 << 31, 9000), (9000, (1 << 31) + 1024), {0: 1, 1: RANGE})
+    one = _trace((1 << 30, 5000), (5000, (1 << 30) + 512), {0: 1, 1: RANGE})
+    two = _trace((1 << 31, 9000), (9000, (1 << 31) + 1024), {0: 1, 1: RANGE})
     assert known(two, one) == {RANGE, 1}
 
 
@@ -101,5 +101,5 @@ def test_exactly_the_places_that_moved_are_known(uses, moved, number):
     for addresses in (then, now):
         words = [addresses[symbol] + 8 * at for at, symbol in enumerate(uses)]
         found = dict(enumerate(uses))
-        sketches.append(_sketch(tuple(addresses), (*words, number), found))
+        sketches.append(_trace(tuple(addresses), (*words, number), found))
     assert known(sketches[1], sketches[0]) == moved | {RANGE}
