@@ -1,4 +1,4 @@
-"""What a live part costs: a function around one, next to two functions without.
+"""What an eager region costs: a function around one, next to two functions without.
 
 Eight linear layers on either side of a function that does nothing. *Two* are graphed
 each for itself, as one would by hand; *without* is all of it as one recording. Host and
@@ -55,7 +55,7 @@ def columns(rt: sw.Runtime) -> dict[str, Callable[[Any], Any]]:
 
     return {
         "eager": plain,
-        "around a live part": rt.graph(around),
+        "around an eager region": rt.graph(around),
         "two": two,
         "without": rt.graph(plain),
     }

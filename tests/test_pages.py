@@ -40,13 +40,13 @@ BEFORE = {
 model = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
 """,
-    "docs/torch.md#Live parts": OURS,
+    "docs/torch.md#Eager regions": OURS,
 }
 """What a page says is the reader's."""
 
 AFTER = {
     "README.md#Twenty lines": "assert step.stats().replays >= 3, step.explain()",
-    "README.md#Live parts and reports": """
+    "README.md#Eager regions and reports": """
 rt = sw.Runtime()
 
 @rt.graph
@@ -61,7 +61,7 @@ x = y = rt.array([1.0, 2.0])
     "README.md#On a GPU, 2": REPLAYED,
     "docs/graph.md#Graphed functions": "assert step.stats().replays == 3",
     "docs/torch.md#Torch": f"{OURS}{REPLAYED}",
-    "docs/torch.md#Live parts": REPLAYED,
+    "docs/torch.md#Eager regions": REPLAYED,
     "docs/settings.md#Settings": """
 for _ in range(4):
     double(rt.array([1.0, 2.0]))

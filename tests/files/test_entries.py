@@ -215,7 +215,7 @@ def test_an_argument_without_proof_leaves_the_store_alone(open_runtime, store):
         assert rt.snapshot()["store"]["entries"] == 0
 
 
-def test_recordings_with_live_parts_are_not_kept(open_runtime, store):
+def test_recordings_with_eager_regions_are_not_kept(open_runtime, store):
     """Their Python is nowhere but here."""
 
     @sw.eager

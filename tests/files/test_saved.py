@@ -224,7 +224,7 @@ def test_there_is_nothing_to_save_before_a_recording(rt, path):
 
 
 def test_what_no_file_can_hold_is_named(rt, path):
-    """Live parts, slots of arguments, objects: refused by name, with a remedy."""
+    """Eager regions, slots of arguments, objects: refused by name, with a remedy."""
 
     @sw.eager
     def log(x):
@@ -246,7 +246,7 @@ def test_what_no_file_can_hold_is_named(rt, path):
 
     holder, one = Holder(), rt.array(np.ones(2))
     told = {
-        rt.graph(live): ((one,), "live parts"),
+        rt.graph(live): ((one,), "eager regions"),
         rt.graph(binds): ((holder, one), "holder.h, which is in an argument"),
         rt.graph(lambda x: (x + 1.0, holder), name="o"): ((one,), "no plain value"),
         rt.graph(looks): ((holder, one), "an argument is no array and no plain value"),

@@ -34,7 +34,7 @@ def test_threads_are_not_recorded(rt, capsys):
 
     While the function is recorded, a thread that needs memory or the runtime waits for
     the end of that: a `join` without a timeout would hang. Work on arrays belongs on
-    the calling thread, or in a live part.
+    the calling thread, or in an eager region.
     """
 
     def work(x):
@@ -63,7 +63,7 @@ def test_printed_arrays_are_refused(rt, capsys):
     """Printing an array makes a function eager, with `fullgraph=True` an error.
 
     Its values are needed on the host, where a function may go by what they look like.
-    Print outside, or in a live part (`@sw.eager`), which runs on every call.
+    Print outside, or in an eager region (`@sw.eager`), which runs on every call.
     """
 
     @sw.eager

@@ -36,7 +36,7 @@ NOT_ON_CUDA = {
     "test_a_patched_leaf_is_never_copied": _AGAIN,
     "test_a_revoked_output_is_stale": _UNTRAPPED,
     "test_a_stale_output_can_be_shown": _UNTRAPPED,
-    "test_a_step_inside_a_live_part": _UNTRAPPED,
+    "test_a_step_inside_an_eager_region": _UNTRAPPED,
     "test_a_state_across_steps": _AGAIN,
     "test_a_state_carried_by_a_slot": _AGAIN,
     "test_a_step_on_another_thread": _UNTRAPPED,
@@ -66,7 +66,7 @@ NOT_ON_CUDA = {
     "test_random_programs_agree[cuda-7]": "CuPy brings lists of indices from the host",
     "test_recordings_are_evicted_before_memory_runs_out": _SMALL,
     "test_registered_containers_go_in_and_out": _AGAIN,
-    "test_slots_are_bound_before_a_live_part[cuda": "a live part binds one anew",
+    "test_slots_are_bound_before_an_eager_region[cuda": "a region binds one anew",
     "test_steps_": _UNTRAPPED,
     "test_the_runtime_is_as_before[cuda-allclose]": "CuPy's stays there",
     "test_the_state_may_be_saved_and_restored": "the test reads NumPy's bit generator",
@@ -80,12 +80,15 @@ NOT_ON_CUDA = {
 }
 """What CuPy's arrays do otherwise, by test or by the beginning of its file's name."""
 
+INEXACT_TOO = ("test_eager_regions", "test_region_", "test_put_back", "test_skips")
+"""Beginnings of the names of files whose laws run where captures matter, too."""
+
 
 def pytest_collection_modifyitems(items):
     """Skip on CUDA what CuPy's arrays do otherwise."""
     for item in items:
-        if item.name == "test_slots_are_bound_before_a_live_part[inexact]":
-            item.add_marker(pytest.mark.skip(reason="a live part binds one anew"))
+        if item.name == "test_slots_are_bound_before_an_eager_region[inexact]":
+            item.add_marker(pytest.mark.skip(reason="an eager region binds one anew"))
         if not item.get_closest_marker("gpu"):
             continue
         names = item.path.name, item.name
@@ -114,7 +117,7 @@ def pytest_generate_tests(metafunc):
     """Run laws on all kinds of device; where captures matter, as GPUs differ, too."""
     if "make_rig" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
-        inexact = module.startswith(("test_live_", "test_put_back", "test_skips"))
+        inexact = module.startswith(INEXACT_TOO)
         kinds = [*VARIANTS, INEXACT] if inexact else list(VARIANTS)
         kinds.append(pytest.param(CUDA, marks=pytest.mark.gpu))
         metafunc.parametrize("make_rig", kinds, indirect=True)

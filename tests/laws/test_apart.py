@@ -169,7 +169,7 @@ def test_asking_alone_changes_nothing(rt):
     assert "asks whether" not in g.explain()
 
 
-def test_around_live_parts(rt):
+def test_around_eager_regions(rt):
     """So it is where parts of the function run live."""
     x = some(rt)
     eager = sw.eager(lambda y: y * 3)
@@ -183,8 +183,8 @@ def test_around_live_parts(rt):
 
 @pytest.mark.filterwarnings(SKIP)
 @pytest.mark.parametrize("reads", ["ahead", "behind"])
-def test_a_read_that_only_a_capture_meets_around_a_live_part(rt, reads):
-    """It is met by another warm-up: no call ends in it, and live parts run once."""
+def test_a_read_that_only_a_capture_meets_around_an_eager_region(rt, reads):
+    """It is met by another warm-up: no call ends in it, and eager regions run once."""
     x, seen = some(rt), []
 
     @sw.eager
@@ -207,7 +207,7 @@ def test_a_read_that_only_a_capture_meets_around_a_live_part(rt, reads):
     assert "host" in g.explain()
 
 
-def test_other_work_in_captures_around_a_live_part(rt):
+def test_other_work_in_captures_around_an_eager_region(rt):
     """What counts is the work of captures, from the second warm-up on."""
     x, seen = some(rt), []
     note = sw.eager(lambda y: seen.append(y.size))

@@ -140,7 +140,7 @@ def test_nothing_stays_set(within, call):
 
 @pytest.mark.parametrize("fn", [fn, broken])
 def test_where_collecting_is_halted(fn):
-    """At every place where a capture, or a live part in it, begins or ends."""
+    """At every place where a capture, or an eager region in it, begins or ends."""
     with sw.Runtime(device="emulated") as rt:
         for at in itertools.count(1):
             scene = Scene(rt, fn)

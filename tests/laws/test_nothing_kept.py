@@ -121,14 +121,14 @@ def test_memory_that_ran_out(make_rig, storages):
     assert f.stats().evicted or f.stats().passed_through
 
 
-@pytest.mark.parametrize("where", ["live part", "behind it"])
+@pytest.mark.parametrize("where", ["eager region", "behind it"])
 @pytest.mark.parametrize("call", range(4))
-def test_an_exception_beside_live_parts(rt, storages, hidden, where, call):
-    """In a warm-up, a recording or a replay, in the live part or in what follows."""
+def test_an_exception_beside_eager_regions(rt, storages, hidden, where, call):
+    """In a warm-up, a recording or a replay, in the eager region or in what follows."""
 
     @sw.eager
     def part(y):
-        if where == "live part" and hidden():
+        if where == "eager region" and hidden():
             raise KeyError(y.shape)
         return y + 1
 

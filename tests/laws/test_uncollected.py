@@ -72,7 +72,7 @@ def test_captures_are_not_collected_in(rig, told):
     del x
 
 
-def test_live_parts_are_collected_in(rig, told):
+def test_eager_regions_are_collected_in(rig, told):
     """They are no part of a capture, which goes on behind them."""
     tell, heard = told
 

@@ -285,7 +285,7 @@ def test_what_a_function_keeps_of_its_last_call(rt):
             assert np.asarray(state["hits"]).tolist() == [2 * i + k]
 
 
-def test_around_a_live_part(rt):
+def test_around_an_eager_region(rt):
     """The first part asks, and a part behind a live one."""
     state = State(rt.array(np.zeros(3)))
     look = sw.eager(lambda _: None)

@@ -75,7 +75,7 @@ def test_a_call_that_does_not_fit_names_the_function(rt):
 
 
 def test_what_cannot_be_marked_is_refused_as_such():
-    """A live part is marked, not graphed."""
+    """An eager region is marked, not graphed."""
 
     def numbers():
         yield 1

@@ -300,7 +300,7 @@ TRIED_MUTANTS: Final = (
         "if False:",
     ),
     mutant(
-        "asking around a live part is not rehearsed",
+        "asking around an eager region is not rehearsed",
         next_step,
         "or specialization.wants_another",
         "or False",

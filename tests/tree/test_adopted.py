@@ -376,7 +376,7 @@ def test_replays_give_what_numpy_gives(make_world, seed):
 
 
 def in_parts(x, y, live):
-    """Work around three live parts, one of which gives new arrays and one old ones."""
+    """Work around three regions, one of which gives new arrays and one old ones."""
     h = layers(x) + y
     found = live(h, y[::-1])
     h *= 2.0
@@ -390,7 +390,7 @@ def in_parts(x, y, live):
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("max_variants", [1, 4])
 @pytest.mark.parametrize("seed", range(3))
-def test_live_parts_are_as_with_numpy(make_world, seed, max_variants):
+def test_eager_regions_are_as_with_numpy(make_world, seed, max_variants):
     """Arguments that stay and move, several sizes, all results held for a while."""
 
     def live(h, x):
@@ -495,8 +495,8 @@ def test_who_captures_is_told_whether_the_thread_has_run_the_function(make_world
 
 
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
-def test_a_result_that_cannot_be_replayed_around_a_live_part(make_world):
-    """It is found out by a warm-up: behind a live part the call could not go on."""
+def test_a_result_that_cannot_be_replayed_around_an_eager_region(make_world):
+    """It is found out by a warm-up: behind an eager region the call could not go on."""
     seen = []
     note = sw.eager(lambda y: seen.append(y.size))
 

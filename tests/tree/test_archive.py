@@ -112,13 +112,13 @@ def test_results_may_be_left_unnested(sections, integration):
     assert archive.outputs.leaves == decode(sections, integration).outputs.leaves
 
 
-def test_live_parts_are_not_written(sections, node, integration):
+def test_eager_regions_are_not_written(sections, node, integration):
     """No file holds their Python: the reason is returned."""
     assert isinstance(sections, dict)
     cut = copy.copy(node)
     cut.chain = (None,)
     reason = encode(cut, (), None, integration)
-    assert reason == "it has live parts, whose Python no file holds"
+    assert reason == "it has eager regions, whose Python no file holds"
 
 
 def test_what_is_no_plain_value_is_not_written(node, integration):

@@ -173,11 +173,11 @@ def test_a_memo_knows_the_same_arrays_by_their_looks(rig, way):
 
 
 class Slots:
-    """What functions with live parts read."""
+    """What functions with eager regions read."""
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_what_a_live_part_changes_in_place_is_seen_behind_it(rig, way, before):
+def test_what_an_eager_region_changes_in_place_is_seen_behind_it(rig, way, before):
     """There and back with every call, whether it is read before that or not."""
     host = np.arange(16.0).reshape(4, 4)
     o, x = Slots(), rig.runtime.array([1.0])

@@ -6,7 +6,7 @@ from sapwood.runtime.core import Runtime
 from sapwood.runtime.default import default_runtime, graph, load
 from sapwood.runtime.files import Loaded, save
 from sapwood.runtime.graphed import Graphed, disabled
-from sapwood.runtime.live import eager
+from sapwood.runtime.region import eager
 
 __all__ = [
     "Graphed",

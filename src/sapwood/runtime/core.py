@@ -191,7 +191,7 @@ class Runtime:
         ``fullgraph``: True raises `CaptureError` where a call cannot be recorded; else
         it runs eagerly, with a `GraphSkipWarning`.
         ``verify``: n holds every n-th replay against an eager run, and 0, the default,
-        none; functions with live parts are left out, which would run twice.
+        none; functions with eager regions are left out, which would run twice.
 
         docs/graph.md says more of them. Raises `MisuseError` for a kind of function
         that cannot be graphed, and for wrong options.

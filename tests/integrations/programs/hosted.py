@@ -42,7 +42,7 @@ def losses_as_numbers(w):
 
 
 @trial(TRIALS, reads=True)
-def losses_as_numbers_by_a_live_part(w):
+def losses_as_numbers_by_an_eager_region(w):
     """The same between two recorded parts."""
     model = w.model(layers, train=True)
     optimizer, told = torch.optim.SGD(model.parameters(), lr=0.1), []

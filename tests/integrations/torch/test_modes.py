@@ -1,4 +1,4 @@
-"""The modes that live parts are called in, and those that no replay sets."""
+"""The modes that eager regions are called in, and those that no replay sets."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_what_no_context_sets(prevailing, name):
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", STRANGE)
-def test_a_live_part_under_such_modes(rt, name):
+def test_an_eager_region_under_such_modes(rt, name):
     """It is refused by the mode's name; around the function it is as ever."""
     import sapwood as sw
 

@@ -407,7 +407,7 @@ def test_constants_live_as_long_as_recordings(rt, same):
     assert g.stats().replays >= 40
 
 
-def test_constants_around_live_parts(alike):
+def test_constants_around_eager_regions(alike):
     """Each part has its own."""
     live = sw.eager(lambda y: y + float(y.sum() * 0))
 

@@ -186,7 +186,7 @@ def _recording(integration, fn):
     return SimpleNamespace(ambient=ambient, whereabouts=where), surveyor
 
 
-def test_a_live_part_that_gives_other_memory_is_noticed(integration, kind):
+def test_an_eager_region_that_gives_other_memory_is_noticed(integration, kind):
     """Of the same looks; and what is as it was again is so."""
     array = _made(kind)
     before, passed = array.data, Passed((array,), {}, integration)
@@ -196,7 +196,9 @@ def test_a_live_part_that_gives_other_memory_is_noticed(integration, kind):
     assert not passed.reshaped()
 
 
-def test_what_a_live_part_was_passed_and_changes_is_noticed(integration, kind, changes):
+def test_what_an_eager_region_was_passed_and_changes_is_noticed(
+    integration, kind, changes
+):
     """However it was passed, and in whatever container; values may be written."""
     array, other = _made(kind), _made("tensor")
     ways = (

@@ -1,7 +1,7 @@
 """What CuPy's own functions do in a capture, where their own way cannot be captured.
 
 They are replaced for as long as anybody captures; calls of other threads, and those of
-live parts, go on to CuPy's.
+eager regions, go on to CuPy's.
 """
 
 from __future__ import annotations

@@ -249,14 +249,14 @@ class TorchFramework(GuestFramework):
                     watcher.go_on(self._counter(), self.moments)
 
     def _check_apart(self, watching: Session) -> None:
-        """Refuse a live part inside a stream of torch's that the capture went to.
+        """Refuse an eager region inside a stream of torch's that the capture went to.
 
         What comes behind it would run there, and would not be captured.
         """
         now = self.known(self.raw())
         if now is None or now.fork is None:
             watching.refuse(
-                "a live part is called inside another stream than the call's",
+                "an eager region is called inside another stream than the call's",
                 "Leave `with torch.cuda.stream(...)` before, and enter it again behind",
             )
 

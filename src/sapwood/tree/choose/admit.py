@@ -44,7 +44,7 @@ def rejects(
             return Why.MOVED
     elif ambient.sharing != node.ambient_sharing:
         return Why.OVERLAP
-    # A function with live parts may ask what is the same array, and use neither.
+    # A function with eager regions may ask what is the same array, and use neither.
     regrouped = node.chain and sharing(ambient, given) != node.chain[0].shared
     if regrouped or (
         node.watches_overlap

@@ -125,7 +125,7 @@ def _kept(
     variants: Sequence[Node],
     held: Mapping[Node, frozenset[int]],
 ) -> frozenset[int]:
-    """Return which outputs are kept, if it is not all, and none in live parts.
+    """Return which outputs are kept, if it is not all, and none in eager regions.
 
     What is held of several recordings at once is, and will be; of the last one,
     anything may be held for as long as a name is not bound anew.

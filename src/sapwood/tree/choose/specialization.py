@@ -56,7 +56,7 @@ class Specialization:
         """Whether another warm-up is to do the work of a capture.
 
         Where code asks whether one is on, captures may meet what the first did not. If
-        that is behind a live part, or in what an object in the result holds, the call
+        that is behind a region, or in what an object in the result holds, the call
         could not go on: parts have run, or nobody can take the object apart.
         """
         warm = self.warm

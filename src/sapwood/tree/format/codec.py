@@ -81,7 +81,7 @@ def encode(
 ) -> dict[str, bytes] | str:
     """Return a node as sections, or why it cannot be kept; ``label`` names slots."""
     if node.chain:
-        return "it has live parts, whose Python no file holds"
+        return "it has eager regions, whose Python no file holds"
     if any(op.kind == Kind.KERNEL and not op.image for op in node.recording.ops):
         return "it has kernels that its framework loaded, whose code no file holds"
     if not node.range.whole:

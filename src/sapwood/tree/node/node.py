@@ -53,7 +53,7 @@ class Node:
     ``used_arguments`` are arguments'. ``expected`` are the addresses of all arguments,
     where all of them are fixed.
 
-    A recording with live parts is a ``chain``, and this node its first part, which
+    A recording with eager regions is a ``chain``, and this node its first part, which
     answers for all: its ``places`` and ``clobbers`` are those of the whole. ``held``
     are pages that a call in parts keeps until it is over: of one part those that parts
     behind it use besides its outputs, of the first all of them.

@@ -86,7 +86,7 @@ class Copied(Constant):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An object that is passed to a live part, held weakly where it can be."""
+    """An object that is passed to an eager region, held weakly where it can be."""
 
     target: Callable[[], Any]
 

@@ -96,7 +96,7 @@ def _differs(
         if len(ops) != len(warm.ops):
             what = f"the number of ops ({len(warm.ops)}, then {len(ops)})"
         elif tuple(session.breaks) != warm.breaks:
-            what = "what a live part is passed, or returns,"
+            what = "what an eager region is passed, or returns,"
         elif not agree(outputs.told(), warm.told):
             anew = first_other(outputs.told(), warm.told)
             if anew is not None:

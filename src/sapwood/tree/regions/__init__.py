@@ -1,4 +1,4 @@
-"""Functions with live parts: recorded and replayed as chains of parts."""
+"""Functions with eager regions: recorded and replayed as chains of parts."""
 
 from __future__ import annotations
 

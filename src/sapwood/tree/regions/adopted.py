@@ -77,9 +77,9 @@ class AdoptedParts(StagedParts):
             raise CaptureError(
                 f"the function allocates more than {size_text(self._room())} while a "
                 "part of it is captured",
-                remedy="Graph what is before and behind the live part each for itself",
+                remedy="Graph what is before and behind the region each for itself",
             )
-        # What a live part is passed leads nowhere: no gradient comes back from there.
+        # What a region is passed leads nowhere: no gradient comes back from there.
         refusal = self.owner.refusal(shown if last else None, self.frame.arrays)
         if refusal is not None:
             raise refusal

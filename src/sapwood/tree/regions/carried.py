@@ -56,7 +56,7 @@ class CarriedRoles:
         self._roles += [moved if part.escapes else Role.INHERITED] * count
 
     def returned(self, name: str, places: Iterable[Place]) -> None:
-        """Add places that the live part called ``name`` has returned."""
+        """Add places that the eager region called ``name`` has returned."""
         for place in places:
             self._names.append(f"the result of {name}")
             self._roles.append(self._anywhere(place))

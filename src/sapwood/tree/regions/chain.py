@@ -1,7 +1,7 @@
-"""A call that is replayed in parts, with live parts between them.
+"""A call that is replayed in parts, with eager regions between them.
 
 All parts are admitted together, when the call begins, and their output pages are kept
-for it until it is over. What live parts may have changed is looked at again before
+for it until it is over. What eager regions may have changed is looked at again before
 each part; where that does not fit any more the call ends with `Midway`.
 """
 
@@ -41,7 +41,7 @@ from sapwood.units import Mask, Size
 __all__ = ["Passage", "answer_for_all"]
 
 _KEPT = (
-    "Let the live part return what changes as an array, or write it into one that is "
+    "Let the region return what changes as an array, or write it into one that is "
     "there, with x[...] = value"
 )
 
@@ -105,7 +105,7 @@ class Passage:
             raise
 
     def finish(self) -> Any:
-        """Run the live parts, without the lock, and replay the others."""
+        """Run the eager regions, without the lock, and replay the others."""
         try:
             for link, following in pairwise(self.node.chain):
                 if link.live is not None:
@@ -128,7 +128,7 @@ class Passage:
                 slot.write(value, arguments)
 
     def _cross(self, live: Live, following: Link) -> None:
-        """Run a live part, and replay the part behind it."""
+        """Run an eager region, and replay the part behind it."""
         integration, device = self.recordings.integration, self.recordings.device
         args, kwargs = self._shown
         passed = Passed(args, kwargs, integration, flat=live.flat)
@@ -143,7 +143,7 @@ class Passage:
             raise Midway(got.refused, remedy=REMEDY)
         if got.key != live.key or got.shared != live.shared:
             raise Midway(
-                f"the live part {live.name} returned {got.text}, and {live.text} when "
+                f"the region {live.name} returned {got.text}, and {live.text} when "
                 f"it was recorded{'' if got.text != live.text else ', another array'}; "
                 f"{RAN}",
                 remedy=REMEDY,
@@ -173,7 +173,7 @@ class Passage:
                 miss = explain(node, why, Mask(0), self.carried, ambient)
         if miss is not None or ambient is None:
             raise Midway(
-                f"after the live part {live.name}, {miss}: what follows was recorded "
+                f"after the region {live.name}, {miss}: what follows was recorded "
                 f"under something else; {RAN}",
                 remedy=_KEPT,
             )
@@ -198,11 +198,11 @@ class Passage:
 
 
 def _run(live: Live, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Run a live part in the modes that the function would call it in."""
+    """Run an eager region in the modes that the function would call it in."""
     function = live.held()
     if function is None:
         raise Midway(
-            f"the live part {live.name}, or its object, is gone; {RAN}",
+            f"the eager region {live.name}, or its object, is gone; {RAN}",
             remedy="Keep it alive while the function is in use",
         )
     try:
@@ -212,8 +212,8 @@ def _run(live: Live, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if live.caught is None:
             raise
         raise Midway(
-            f"the live part {live.name} raised {error!r} inside a try of the "
+            f"the eager region {live.name} raised {error!r} inside a try of the "
             f"function, which no replay runs; {RAN}",
             where=live.caught,
-            remedy="Catch it inside the live part",
+            remedy="Catch it inside the eager region",
         ) from error

@@ -1,7 +1,7 @@
-"""What crosses between recorded parts and the live parts that run between them.
+"""What crosses between recorded parts and the eager regions that run between them.
 
-A live part gets arrays and values, and returns None or a nest of arrays. What earlier
-parts and live parts made is *carried*: behind the call's arguments it is one more place
+An region gets arrays and values, and returns None or a nest of arrays. What earlier
+parts and regions made is *carried*: behind the call's arguments it is one more place
 for the parts to come.
 """
 
@@ -27,7 +27,7 @@ from sapwood.tree.node.node import Live, Shared
 from sapwood.tree.node.outputs import Alias, Constant, Held, Output, Outputs, Same, View
 from sapwood.tree.regions.passed import RAN, Passed, changed_by, told_later
 from sapwood.tree.regions.tail import only_returns
-from sapwood.tree.watch.session import Broken, LivePart, Session, entered
+from sapwood.tree.watch.session import Broken, EagerRegion, Session, entered
 from sapwood.tree.watch.watch import Allocations, Caught, Watched, warm_up
 
 __all__ = [
@@ -55,7 +55,7 @@ REMEDY: Final = (
 
 
 class Returned(NamedTuple):
-    """What a live part returned: its arrays, and what kind of result it is.
+    """What an eager region returned: its arrays, and what kind of result it is.
 
     ``shared`` says which of the places are part of what was carried already, and
     ``passed`` of what was passed; ``refused`` why no replay could take it, or nothing.
@@ -80,7 +80,7 @@ _NOTHING: Final = Returned(NONE, None, (), (), "None", "")
 def returned(
     name: str, result: Any, passed: Passed, carried: Arrays, integration: Integration
 ) -> Returned:
-    """Describe the result of a live part; ``carried`` is what it may be part of.
+    """Describe the result of an eager region; ``carried`` is what it may be part of.
 
     Raises `StaleOutput` for an array that was revoked.
     """
@@ -92,17 +92,17 @@ def returned(
     refused = ""
     if plain:
         refused = (
-            f"the live part {name} returned a {type(plain[0]).__name__}, which would "
+            f"the region {name} returned a {type(plain[0]).__name__}, which would "
             f"be the same in every replay; {RAN}"
         )
     elif passed.changed():
         refused = (
-            f"the live part {name} changed a list, dict or dataclass that it was "
+            f"the eager region {name} changed a list, dict or dataclass that it was "
             f"passed, of which every replay makes a new one; {RAN}"
         )
     elif passed.reshaped():
         refused = (
-            f"the live part {name} gave an array that it was passed another shape or "
+            f"the region {name} gave an array that it was passed another shape or "
             "dtype in place, or other memory, where what follows goes on with what "
             f"there was; {RAN}"
         )
@@ -149,7 +149,7 @@ def shown_places(
 ) -> frozenset[int]:
     """Return which places a slot still shows, or the result, behind the last part.
 
-    What live parts returned may be an array of any place.
+    What eager regions returned may be an array of any place.
     """
     every, arrays = (*outputs.leaves, *outputs.bound), carried.arrays
     some = every if last else outputs.bound
@@ -163,7 +163,7 @@ def shown_places(
 
 
 def receive(carried: Arrays, result: Returned) -> Arrays:
-    """Return what is carried on: what was, and what a live part returned."""
+    """Return what is carried on: what was, and what an eager region returned."""
     if not result.arrays.arrays:
         return carried
     first = len(carried.arrays)
@@ -186,11 +186,11 @@ def _groups(arrays: Arrays) -> Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 class Rehearsed:
-    """Runs a warm-up and the live parts in it, whose writes are their own affair.
+    """Runs a warm-up and the eager regions in it, whose writes are their own affair.
 
     ``changes`` are those that recorded parts made, ``crossing`` the allocations, by
-    their order, that were alive when a live part ran. What a recording in parts would
-    meet behind a live part, when it is too late, is refused here.
+    their order, that were alive when a region ran. What a recording in parts would
+    meet behind an eager region, when it is too late, is refused here.
     """
 
     def __init__(
@@ -232,9 +232,9 @@ class Rehearsed:
         return watched
 
     def _between(
-        self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, part: EagerRegion, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run a live part."""
+        """Run an eager region."""
         session, framework = self._session, self._framework
         refuse_manner(part.name, framework.manner(), self._outside, session)
         returns = only_returns(warm_up.__code__)
@@ -264,21 +264,21 @@ class Rehearsed:
         self._session.refuse(error.what, error.remedy)
 
     def _settle(self) -> None:
-        """Note what was written since the last live part."""
+        """Note what was written since the last eager region."""
         after = self._look()
         self.changes += after.changes_since(self._before)
         self._before = after
 
 
 class Break(NamedTuple):
-    """A live part that the function has come to.
+    """An eager region that the function has come to.
 
     ``told`` says what it is passed, ``manner`` makes contexts in the modes that the
     function is in there, ``caught`` is where it would catch exceptions, if anywhere.
     Behind one that ``returns`` the function decides nothing any more.
     """
 
-    part: LivePart
+    part: EagerRegion
     told: str
     manner: Manner
     caught: str | None
@@ -299,27 +299,27 @@ class Break(NamedTuple):
 
 
 def refuse_manner(name: str, manner: Manner, outer: Manner, session: Session) -> None:
-    """Refuse a live part under modes that no replay sets; ``outer``: the call's."""
+    """Refuse an eager region under modes that no replay sets; ``outer``: the call's."""
     strange = manner.strange(outer)
     if strange is not None:
         session.refuse(
-            f"the live part {name} is called where the function has changed "
+            f"the eager region {name} is called where the function has changed "
             f"{strange}, which no replay does",
-            "Change that inside the live part, or around the function",
+            "Change that inside the eager region, or around the function",
         )
 
 
 def check_open(device: Device, name: str) -> None:
-    """Raise `MisuseError` where a live part closed the runtime."""
+    """Raise `MisuseError` where an eager region closed the runtime."""
     if device.closed:
         raise MisuseError(
-            f"the runtime was closed while the live part {name} ran. Close it when the "
+            f"the runtime was closed while the region {name} ran. Close it when the "
             "function has returned"
         )
 
 
 def hold_weakly(outputs: Outputs) -> Outputs:
-    """Return what a live part is passed, with objects that are not plain held weakly.
+    """Return what a region is passed, with objects that are not plain held weakly.
 
     A recording must not keep them alive: its function may be theirs.
     """
@@ -340,7 +340,7 @@ def _weak(output: Output) -> Output:
 def made_inside(
     name: str, outputs: Outputs, given: Sequence[Any], survey: Survey
 ) -> CaptureError | None:
-    """Return an error about an object that the function makes itself for a live part.
+    """Return an error about an object that the function makes itself for a region.
 
     ``given`` are the leaves of the call, ``survey`` shows what else the function has.
     """
@@ -350,7 +350,7 @@ def made_inside(
         value = value.__self__ if isinstance(value, MethodType) else value
         if value is not None and id(value) not in known and not survey.holds(value):
             return CaptureError(
-                f"the live part {name} is passed a {type(value).__name__} that the "
+                f"the eager region {name} is passed a {type(value).__name__} that the "
                 "function makes itself, and no replay makes it anew",
                 remedy="Pass arrays, plain values and containers of them, or give the "
                 "object a name outside the function",
@@ -361,22 +361,22 @@ def made_inside(
 def unlike(
     name: str, got: Returned, ran: Sequence[Broken], then: Sequence[Broken]
 ) -> str:
-    """Say how the result of the last live part differs from that in the call before."""
+    """Say how the result of the last region differs from that in the call before."""
     if len(then) < len(ran):
         return ""
     before, now = then[len(ran) - 1], ran[-1]
     if before[1:3] != now[1:3] or before[3] == now[3]:
         return ""
     return (
-        f"the live part {name} returned {got.text}, which is another kind of result "
+        f"the eager region {name} returned {got.text}, which is another kind of result "
         f"than in the call before; {RAN}"
     )
 
 
 def unlocked(
-    device: Device, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
+    device: Device, part: EagerRegion, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Caught | None]:
-    """Run a live part, without the lock; return its result or its exception.
+    """Run an eager region, without the lock; return its result or its exception.
 
     Raises `MisuseError` where it closed the runtime.
     """

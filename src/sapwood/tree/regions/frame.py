@@ -91,14 +91,14 @@ class Frame:
                 self.stages[first + k] = storage
 
     def passes(self, own: Sequence[Array], theirs: Sequence[Array]) -> None:
-        """Take note of what the function passes, and what a live part gets for it."""
+        """Take note of what the function passes, and what a region gets for it."""
         for mine, other in zip(own, theirs, strict=True):
             self.pair(other, mine)
         self.arrays += own
         self._results = len(self.arrays)
 
     def returned(self, name: str, got: Returned, carried: Arrays) -> None:
-        """Take note of a live part's result; ``carried`` is all that others have.
+        """Take note of an eager region's result; ``carried`` is all that others have.
 
         Raises `CaptureError` for what the function has no room for.
         """
@@ -108,7 +108,7 @@ class Frame:
                 own = self.own(arrays[k], carried)
                 if own is None:
                     raise CaptureError(
-                        f"the live part {name} returned more of an array than the "
+                        f"the eager region {name} returned more of an array than the "
                         f"function had before; {RAN}",
                         remedy="Return a copy of it, or pass the whole array",
                     )
@@ -140,9 +140,9 @@ class Frame:
         self._own.clear()
 
     def taken_in(self, result: Any, theirs: Any, own: Any) -> Any:
-        """Return a live part's result, made of what the function has itself.
+        """Return an eager region's result, made of what the function has itself.
 
-        The function passed its ``own``, and the live part got ``theirs``. Raises
+        The function passed its ``own``, and the eager region got ``theirs``. Raises
         `CaptureError` for a container in which there is one of those that it got.
         """
         is_array = self._integration.is_array
@@ -154,7 +154,7 @@ class Frame:
             return known[id(result)]
         if any(id(each) in known for each in _containers(result, is_array)):
             raise CaptureError(
-                "a live part returned a container in which there is one that it was "
+                "a region returned a container in which there is one that it was "
                 f"passed; {RAN}",
                 remedy="Return that one itself, or only the arrays in it",
             )

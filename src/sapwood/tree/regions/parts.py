@@ -1,8 +1,8 @@
-"""One call recorded in parts, around its live parts, and run meanwhile.
+"""One call recorded in parts, around its eager regions, and run meanwhile.
 
-Where the function calls a live part, what was captured so far becomes a node of its
+Where the function calls an eager region, what was captured so far becomes a node of its
 own, which is launched there and then. So all that the function holds is real when the
-live part runs, and its Python runs once. Arguments are moved by relocation.
+eager region runs, and its Python runs once. Arguments are moved by relocation.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from sapwood.tree.regions.handlers import caught_at
 from sapwood.tree.regions.passed import Passed, changed_by
 from sapwood.tree.regions.tail import only_returns
 from sapwood.tree.replay.replay import replay_in_place
-from sapwood.tree.watch.session import LivePart, Session
+from sapwood.tree.watch.session import EagerRegion, Session
 from sapwood.tree.watch.watch import Capture, Caught
 from sapwood.uncollected import collected, uncollected
 from sapwood.units import Addr, Size
@@ -67,7 +67,7 @@ __all__ = ["Asked", "Parts"]
 class Asked(NamedTuple):
     """A call that is to be recorded in parts.
 
-    Where it is ``tolerant``, a live part may return what no replay could take.
+    Where it is ``tolerant``, an eager region may return what no replay could take.
     """
 
     order: RecordRequest
@@ -84,13 +84,13 @@ class Parts:
     that something is known to hold; ``stirred`` says that what is guarded has changed
     meanwhile. ``gives`` is what the last part that ran shows to others, ``bound`` what
     it has put into slots; ``still_shown`` are places that may not be ended, for a slot
-    or the result shows them. Behind the last live part the function only ``returns``.
+    or the result shows them. Behind the last region the function only ``returns``.
     If the call failed, ``written`` says that not all that the part in progress wrote
     could be put back.
     """
 
     copies: ClassVar[bool] = False
-    """Whether a live part is passed copies of the function's own containers."""
+    """Whether an eager region is passed copies of the function's own containers."""
 
     def __init__(self, asked: Asked) -> None:
         order, args, kwargs, recordings, self.tolerant = self.asked = asked
@@ -346,12 +346,12 @@ class Parts:
         )
         return replace(outputs, storages=(*outputs.storages, *made.values()))
 
-    # Live parts.
+    # Eager regions.
 
     def _between(
-        self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, part: EagerRegion, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run what was captured so far, then a live part; then capture on."""
+        """Run what was captured so far, then an eager region; then capture on."""
         framework, capture = self.device.framework, self.capture
         run = Capture.run.__code__
         told = Passed(args, kwargs, self.recordings.integration).text()
@@ -375,7 +375,7 @@ class Parts:
         return result
 
     def _cross(self, met: Break) -> tuple[Any, Caught | None]:
-        """Run a live part; return its result, or its exception, for the function."""
+        """Run a region; return its result, or its exception, for the function."""
         args, kwargs = self.gives
         integration, self.returns = self.recordings.integration, met.returns
         passed = Passed(args, kwargs, integration)
@@ -402,7 +402,7 @@ class Parts:
         self.carried = carry(self.carried, crossing, remembered)
         self.roles.made(link.part)
         if raised is not None:
-            self.unfit = f"the live part {part.name} raised {raised.text}"
+            self.unfit = f"the eager region {part.name} raised {raised.text}"
             self.stirred = True
             return None
         got = returned(part.name, result, passed, self.carried, integration)

@@ -1,4 +1,4 @@
-"""What a live part, or the call around it, is passed, and may not be done to it.
+"""What an eager region, or the call around it, is passed, and may not be done to it.
 
 What follows was recorded on containers and arrays as they were before.
 """
@@ -18,7 +18,7 @@ RAN: Final = "the first part has run, and is not undone"
 
 
 class Passed:
-    """The arguments of one call of a live part.
+    """The arguments of one call of an eager region.
 
     Those that are ``flat``, none of them a container, are quickly gone through.
     """
@@ -88,19 +88,19 @@ def _seen(array: Array, integration: Integration) -> Hashable:
 
 
 def changed_by(given: Passed, name: str) -> CaptureError | None:
-    """Return an error where a live part changed what the call itself was passed.
+    """Return an error where an eager region changed what the call itself was passed.
 
     What follows takes its leaves for those that the call began with, as they were.
     """
     if given.reshaped():
         return CaptureError(
-            f"the live part {name} gave an array that the graphed function was passed "
+            f"the region {name} gave an array that the graphed function was passed "
             f"another shape or dtype in place, or other memory; {RAN}",
             remedy="Make a view of it, or do so before or after the call",
         )
     if given.changed():
         return CaptureError(
-            f"the live part {name} changed a list, dict or dataclass that the graphed "
+            f"the region {name} changed a list, dict or dataclass that the graphed "
             f"function was passed, and that it may go on with; {RAN}",
             remedy="Write into the arrays in it, with x[...] = value, or change it "
             "before or after the call",

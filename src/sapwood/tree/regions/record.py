@@ -1,4 +1,4 @@
-"""A call that is recorded in parts, around the live parts in it."""
+"""A call that is recorded in parts, around the eager regions in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["record_parts"]
 def record_parts(asked: Asked) -> RecordedParts:
     """Run a call, part by part, and return a node that is a chain of them.
 
-    Called with the device's lock held, which live parts run without. If others spoil
+    Called with the device's lock held, which eager regions run without. If others spoil
     the capture of the first part, that is captured again. Raises `Unready`, or another
     `CaptureError`, where nothing has run; where parts have, `Midway`, `DriverError` or
     `OutOfMemory`.

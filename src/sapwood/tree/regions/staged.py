@@ -1,7 +1,7 @@
 """One call recorded in parts, where a device does not know every address.
 
 What may lie elsewhere in the next call has a stand-in, which every part that uses it
-copies in, and back where it writes. The function works on those. Live parts, and
+copies in, and back where it writes. The function works on those. Eager regions, and
 whoever has the result, get what the replays of the parts give them: each part is
 replayed where it was captured, like any recording.
 """
@@ -51,7 +51,7 @@ class StagedParts(Parts):
     """The recording of one call in which stand-ins take the place of what may move.
 
     ``frame`` has the function's own arrays, where ``carried`` has those of others, and
-    ``passed`` are those of the last live part's arguments, ``owned`` those that the
+    ``passed`` are those of the last eager region's arguments, ``owned`` those that the
     last part has put into slots; in ``swapped`` slots the function finds its own while
     it is captured. ``named`` are the addresses that the function has shown. What is
     ``holding`` arrays ends with the capture of a part.
@@ -182,7 +182,7 @@ class StagedParts(Parts):
         where = self.roles.astray
         if where is not None:
             self.error = self.error or CaptureError(
-                f"behind a live part the function finds {where} by itself, where a "
+                f"behind an eager region the function finds {where} by itself, where a "
                 "replay would find another array than it was recorded with",
                 remedy="Use the array itself there, or write into the one that was "
                 "bound when the call began, with x[...] = value",
@@ -250,7 +250,7 @@ class StagedParts(Parts):
             slot.write(value, self.arguments)
             slot.write(value, self.theirs)
 
-    # Live parts.
+    # Eager regions.
 
     def _carry(
         self, met: Break, passed: Passed, result: Any, raised: Caught | None
@@ -266,7 +266,7 @@ class StagedParts(Parts):
         return got
 
     def _taken_in(self, result: Any, own: Any) -> Any:
-        """Return a live part's result, with stand-ins of what is new."""
+        """Return an eager region's result, with stand-ins of what is new."""
         return self.frame.taken_in(result, self.gives, own)
 
     # The end.

@@ -29,7 +29,7 @@ def only_returns(stop: CodeType) -> bool:
     """Return whether every frame of the user's that called this returns from there on.
 
     Frames are looked at up to the one that runs ``stop``. What a framework's own do
-    behind a call hangs on nothing that a live part changes.
+    behind a call hangs on nothing that an eager region changes.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - made for this
     while frame is not None and frame.f_code is not stop:

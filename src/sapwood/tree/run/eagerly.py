@@ -94,7 +94,7 @@ class Eagerly:
         if error is None and not watching.prepares:
             error = plain_changes(live.changes)
         if error is None and watching.breaks and capturer is not None:
-            # Found out by a capture, it would be too late: live parts have run.
+            # Found out by a capture, it would be too late: eager regions have run.
             error = capturer.refusal(watched.result)
         return error
 

@@ -190,7 +190,7 @@ class Making:
         step: Step,
         before: Survey,
     ) -> tuple[Any] | CaptureError:
-        """Record a call around its live parts, and so run it; else as `_record`."""
+        """Record a call around its eager regions, and so run it; else as `_record`."""
         tolerant = not self.options.fullgraph
         try:
             order = self._order(call, specialization, step, before)
@@ -219,7 +219,7 @@ class Making:
         return (result,)
 
     def strayed(self, node: Node, error: Midway) -> None:
-        """Remember that a call went another way behind a live part than its recording.
+        """Remember that a call went another way behind a region than its recording.
 
         It ends in that error. Those to come run eagerly, rather than end like it.
         """

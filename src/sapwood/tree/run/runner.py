@@ -215,7 +215,7 @@ class Runner:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tuple[Any] | CaptureError:
-        """Replay a recording without live parts; return its result alone.
+        """Replay a recording without eager regions; return its result alone.
 
         Or why it was not replayed; then nothing of the call has run.
         """
@@ -241,7 +241,7 @@ class Runner:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Passage | None:
-        """Replay the first part of a recording with live parts, if one was found."""
+        """Replay the first part of a recording with eager regions, if one was found."""
         if found is None:
             return None
         passage = Passage(self.recordings, found, call, args, kwargs, self.parameters)

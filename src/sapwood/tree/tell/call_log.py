@@ -175,7 +175,7 @@ class CallLog:
         self.recordings.emit(Escaped(self.function, node.label, len(storages), size))
 
     def chained(self, node: Node) -> None:
-        """Count the replay of a recording with live parts, which has just begun."""
+        """Count the replay of a recording with eager regions, which has just begun."""
         self.tally["copied_bytes"] += node.copied_bytes
         if node.escapes:
             for part in node.parts():

@@ -23,7 +23,7 @@ from sapwood.units import Addr, Size
 
 __all__ = [
     "Broken",
-    "LivePart",
+    "EagerRegion",
     "Midway",
     "Raised",
     "Session",
@@ -47,7 +47,7 @@ _session: ContextVar[Session | None] = ContextVar("sapwood_session", default=Non
 follow(_session)
 
 
-class LivePart(Protocol):
+class EagerRegion(Protocol):
     """A function that runs live, between two recorded parts of another."""
 
     @property
@@ -63,9 +63,9 @@ class LivePart(Protocol):
 
 
 Broken: TypeAlias = tuple[int, str, str, str]
-"""A live part that ran: after how many ops, its name, and its arguments and result."""
+"""An region that ran: after how many ops, its name, and its arguments and result."""
 
-Between: TypeAlias = Callable[[LivePart, tuple[Any, ...], dict[str, Any]], Any]
+Between: TypeAlias = Callable[[EagerRegion, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Unready(CaptureError):
@@ -118,7 +118,7 @@ class Session:
 
     ``tolerant`` sessions note what cannot be recorded, in ``unrecordable``, and let
     the function go on eagerly; others raise `CaptureError` there and then. ``between``
-    runs live parts, where the session has any; ``breaks`` says, for each, after how
+    runs eager regions, where the session has any; ``breaks`` says, for each, after how
     many ops which one ran, on what and with what result. ``lines`` are those of the
     ops that were given to the device, ``spans`` the bytes of those that were not.
     Where the framework says so itself, ``used`` are the storages that ops use, ``made``
@@ -202,18 +202,18 @@ class Session:
             for name, constants in self.ops
         )
 
-    def broken(self, part: LivePart, passed: str, returned: str) -> None:
-        """Note that a live part ran, on what and with what result, as text."""
+    def broken(self, part: EagerRegion, passed: str, returned: str) -> None:
+        """Note that an eager region ran, on what and with what result, as text."""
         self.breaks.append((len(self.ops), part.name, passed, returned))
 
     def live(
-        self, part: LivePart, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, part: EagerRegion, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run a live part, which the function has come to."""
+        """Run an eager region, which the function has come to."""
         if self.between is not None:
             return self.between(part, args, kwargs)
         self.refuse(
-            f"the live part {part.name} is called, and was not in the call before with "
+            f"the region {part.name} is called, and was not in the call before with "
             "the same arguments",
             "Let that depend on an argument, or on a value that the function names",
         )

@@ -17,7 +17,7 @@ class Warm:
     """What a warm-up showed, for the recording to be held against.
 
     ``ops`` are digests of the ops, addresses left out; ``stays`` the allocations, by
-    their order, that outlived the function or were alive when a live part ran;
+    their order, that outlived the function or were alive when an eager region ran;
     ``told`` the plain values in the result; ``breaks`` and ``room`` as in `Session`;
     ``code`` what tells compiled code apart; ``thread`` the one that it ran on.
     ``asks`` as in `Session`; one that is of a capture was ``captured``.

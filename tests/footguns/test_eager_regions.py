@@ -1,4 +1,4 @@
-"""What happens around live parts: what runs when, and what may come back."""
+"""What happens around eager regions: what runs when, and what may come back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import sapwood as sw
 
 
-def test_prints_repeat_only_in_live_parts(rt):
-    """A print in a graphed function happens twice; one in a live part, on every call.
+def test_prints_repeat_only_in_eager_regions(rt):
+    """A print in a graphed function happens twice; one in a region, on every call.
 
     Put what is to happen on every call into a function with `@sw.eager`.
     """
@@ -30,8 +30,8 @@ def test_prints_repeat_only_in_live_parts(rt):
     assert always == [6.0] * 5
 
 
-def test_a_live_part_gives_no_numbers(rt):
-    """A Python number from a live part would be the same in every replay: refused.
+def test_an_eager_region_gives_no_numbers(rt):
+    """A Python number from an eager region would be the same in every replay: refused.
 
     Return it as a device array: `return h.max()` instead of `return float(h.max())`,
     or `rt.array(...)` for what was computed on the host.
@@ -54,7 +54,7 @@ def test_a_live_part_gives_no_numbers(rt):
         x *= 2
 
 
-def test_a_live_part_gives_the_same_shape_each_time(rt):
+def test_an_eager_region_gives_the_same_shape_each_time(rt):
     """A result of another shape stops the call in the middle: the first part has run.
 
     Return arrays of one shape, padded if need be, or end the graphed function there.
@@ -73,7 +73,7 @@ def test_a_live_part_gives_the_same_shape_each_time(rt):
 
 
 def test_values_for_what_follows_go_through_arrays(rt):
-    """An attribute that a live part sets, and the rest reads, must not change.
+    """An attribute that an eager region sets, and the rest reads, must not change.
 
     What follows was recorded under the old value, and the first part has run by then:
     the call ends with a `CaptureError`. Keep such values in device arrays.
@@ -111,8 +111,8 @@ def test_values_for_what_follows_go_through_arrays(rt):
     assert np.asarray(g(x)).tolist() == [4] * 3
 
 
-def test_catching_exceptions_of_a_live_part(rt):
-    """A `try` around a live part is not in a replay: catch inside the live part."""
+def test_catching_exceptions_of_an_eager_region(rt):
+    """A `try` around a region is not in a replay: catch inside the eager region."""
     bad = [False]
 
     @sw.eager

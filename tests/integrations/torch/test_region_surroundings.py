@@ -1,4 +1,4 @@
-"""What live parts do, where they are, and under what they run."""
+"""What eager regions do, where they are, and under what they run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WHERE = {
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_where_live_parts_are(alike, where, replayed):
+def test_where_eager_regions_are(alike, where, replayed):
     """First, last, in a row, with nothing recorded between, and with nothing at all."""
 
     def program(w):
@@ -58,7 +58,7 @@ def test_where_live_parts_are(alike, where, replayed):
     replayed(alike(program))
 
 
-def test_batches_come_from_a_live_part(alike, replayed):
+def test_batches_come_from_an_eager_region(alike, replayed):
     """A loader on the host is asked first, and its pinned batches are copied in."""
 
     def program(w):
@@ -83,7 +83,7 @@ def test_batches_come_from_a_live_part(alike, replayed):
     replayed(alike(program))
 
 
-def test_live_parts_wait_measure_and_copy(alike, replayed):
+def test_eager_regions_wait_measure_and_copy(alike, replayed):
     """Events around a recorded part, waits for the device, and a way by the host."""
 
     def program(w):
@@ -118,8 +118,8 @@ def test_live_parts_wait_measure_and_copy(alike, replayed):
     replayed(alike(program))
 
 
-def test_a_users_own_graph_in_a_live_part(alike, replayed):
-    """A live part captures CUDA graphs by hand, now and then, and replays them."""
+def test_a_users_own_graph_in_an_eager_region(alike, replayed):
+    """An eager region captures CUDA graphs by hand, now and then, and replays them."""
 
     def program(w):
         static, made, calls = torch.zeros(64, device="cuda"), [], []
@@ -151,7 +151,7 @@ def test_a_users_own_graph_in_a_live_part(alike, replayed):
     replayed(alike(program))
 
 
-def test_live_parts_reuse_memory(alike, replayed):
+def test_eager_regions_reuse_memory(alike, replayed):
     """Blocks are allocated, spoilt and freed around parts; nothing kept is touched."""
 
     def program(w):
@@ -187,7 +187,7 @@ def test_live_parts_reuse_memory(alike, replayed):
 
 
 def test_streams_inside_and_around(alike, replayed):
-    """Calls on two streams in turn, and a live part that works on a third."""
+    """Calls on two streams in turn, and an eager region that works on a third."""
 
     def program(w):
         sides = [torch.cuda.Stream() for _ in range(3)]
@@ -235,7 +235,7 @@ MODES = {
 
 
 def test_modes_around_the_call(alike, network, replayed):
-    """Each mode has its recordings, and live parts run in it."""
+    """Each mode has its recordings, and eager regions run in it."""
 
     def program(w):
         model, seen = network(), []
@@ -264,8 +264,8 @@ def test_modes_around_the_call(alike, network, replayed):
     replayed(alike(program), 8)
 
 
-def test_graphed_functions_with_live_parts_in_others(alike, replayed):
-    """The inner one, with a live part, is called inside another and for itself."""
+def test_graphed_functions_with_eager_regions_in_others(alike, replayed):
+    """The inner one, with an eager region, is called inside another and for itself."""
 
     def program(w):
         seen, total = [], w.values(4)
@@ -336,7 +336,7 @@ def test_two_hundred_calls(alike):
 
 
 def test_exceptions_at_random_calls(alike, replayed):
-    """Live parts raise now and then; state is as far as an eager call would be."""
+    """Eager regions raise now and then; state is as far as an eager call would be."""
 
     def program(w):
         chance, total, x = random.Random(9), w.values(4), w.values(4)

@@ -1,4 +1,4 @@
-"""Programs at random, with live parts at random in them: as NumPy has it, whatever."""
+"""Programs at random, with regions at random in them: as NumPy has it, whatever."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw_plan(chance, arguments):
 
 
 def what_lives(i, j, result, kept):
-    """Return the live part's result; it writes its arguments, and may keep one."""
+    """Return the eager region's result; it writes its arguments, and may keep one."""
     total = float(i[0])
     i += 0.25 * (total > 0)
     j *= 0.5

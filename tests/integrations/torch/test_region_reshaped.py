@@ -1,4 +1,4 @@
-"""A live part that gives a tensor another shape in place is told that it may not."""
+"""An region that gives a tensor another shape in place is told that it may not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views, layouts and kinds of values that cross a live part."""
+"""Views, layouts and kinds of values that cross an eager region."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_an_argument_that_the_function_knows(alike):
 
 
 def test_results_that_lie_in_each_other(alike, replayed):
-    """A live part returns memory of its own, twice; what is written there stays."""
+    """An eager region returns memory of its own, twice; what is written there stays."""
 
     def program(w):
         table = w.values(6)
@@ -203,7 +203,7 @@ def test_nothing_and_single_values(alike, replayed):
 
 
 def test_kinds_of_results(alike, replayed):
-    """One live part returns None, a dict, a named tuple or a part, by its argument."""
+    """One region returns None, a dict, a named tuple or a part, by its argument."""
 
     def program(w):
         @sw.eager

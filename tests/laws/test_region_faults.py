@@ -1,4 +1,4 @@
-"""Law 15 for live parts: whichever driver call fails, nothing is lost or leaks."""
+"""Law 15 for eager regions: whichever driver call fails, nothing is lost or leaks."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _lasting(trial):
 
 
 def _kept(trial):
-    """Variants and escapes, arguments that move, arrays that a live part keeps."""
+    """Variants and escapes, arguments that move, arrays that an eager region keeps."""
     kept = []
 
     @sw.eager

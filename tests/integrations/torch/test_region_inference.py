@@ -1,4 +1,4 @@
-"""Models that are asked, with live parts in them, as people write them."""
+"""Models that are asked, with eager regions in them, as people write them."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_activations_are_kept_for_ever(alike, cuda, replayed):
 
 
 @torch.no_grad()
-def test_a_module_with_live_parts_inside(alike, cuda, replayed):
+def test_a_module_with_eager_regions_inside(alike, cuda, replayed):
     """Blocks of one class, each with a live method, in a module that is graphed."""
 
     class Block(nn.Module):
@@ -148,8 +148,8 @@ def test_a_module_with_live_parts_inside(alike, cuda, replayed):
 
 
 @torch.no_grad()
-def test_dropout_around_a_live_part(alike, network, replayed):
-    """Masks before, in and behind a live part follow each other as eagerly."""
+def test_dropout_around_an_eager_region(alike, network, replayed):
+    """Masks before, in and behind an eager region follow each other as eagerly."""
 
     def program(w):
         model, aside = network(0.3).train(), nn.Dropout(0.5)
@@ -167,8 +167,8 @@ def test_dropout_around_a_live_part(alike, network, replayed):
     replayed(alike(program))
 
 
-def test_a_live_part_seeds(alike, replayed):
-    """What is drawn behind a live part goes on from where it left the generator."""
+def test_an_eager_region_seeds(alike, replayed):
+    """What is drawn behind an eager region goes on from where it left the generator."""
 
     def program(w):
         seen = []
@@ -200,7 +200,7 @@ def test_a_live_part_seeds(alike, replayed):
 
 
 @pytest.mark.parametrize("settles", [True, False])
-def test_a_live_part_switches_the_mode_of_a_module(rt, settles):
+def test_an_eager_region_switches_the_mode_of_a_module(rt, settles):
     """What follows is what the new mode says, or the call ends by name."""
 
     class Scaled(nn.Module):
@@ -239,8 +239,8 @@ def test_a_live_part_switches_the_mode_of_a_module(rt, settles):
 
 @pytest.mark.filterwarnings("ignore")
 @torch.no_grad()
-def test_a_compiled_function_beside_a_live_part(rt, same, cuda):
-    """One that torch has compiled, before, in and behind a live part."""
+def test_a_compiled_function_beside_an_eager_region(rt, same, cuda):
+    """One that torch has compiled, before, in and behind an eager region."""
     torch._dynamo.reset()
     layer, seen = cuda(nn.Linear(16, 16)), ([], [])
     compiled = torch.compile(lambda x: F.gelu(layer(x)).softmax(-1))

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG005 - the functions of a table are called alike
-"""Programs at random, with live parts that change what there is: right, or refused.
+"""Programs at random, with eager regions that change what there is: right, or refused.
 
 Programs are plain values, drawn before they run. What replays cannot do is refused by
 name; then all worlds start anew, with the same functions.
@@ -22,7 +22,7 @@ CALLS = 12
 class Step(NamedTuple):
     """One step of a function; those before it give what ``i`` and ``j`` count.
 
-    A live part of ``kind`` "live" has a result and an action, which is done at the
+    An eager region of ``kind`` "live" has a result and an action, which is done at the
     calls that ``when`` tells: every so many, beginning with which.
     """
 
@@ -178,7 +178,7 @@ BINDS = {"alias", "view", "bind box"}
 
 
 def draw_step(chance, kinds):
-    """Return a step; about as many are live parts as are not."""
+    """Return a step; about as many are eager regions as are not."""
     kind = chance.choice(kinds)
     i, j, slot = chance.randrange(20), chance.randrange(20), chance.choice("sstw")
     if kind != "live":

@@ -1,4 +1,4 @@
-"""What live parts change, and what the function has of its own behind them."""
+"""What eager regions change, and what the function has of its own behind them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_rest_that_only_binds(rt):
         f(x, y)
 
 
-def test_a_slot_that_is_emptied_before_a_live_part(rt):
+def test_a_slot_that_is_emptied_before_an_eager_region(rt):
     """As an optimizer takes gradients away, and others are bound behind."""
     state, seen = {"g": None, "w": rt.array(np.ones(3))}, []
     look = sw.eager(lambda h: seen.append((state["g"] is None, float(np.sum(h)))))
@@ -102,8 +102,8 @@ def test_a_slot_that_is_emptied_before_a_live_part(rt):
     assert replays(f) >= 3
 
 
-def test_a_rest_that_only_calls_another_live_part(rt):
-    """Which live part comes next hangs on a value."""
+def test_a_rest_that_only_calls_another_eager_region(rt):
+    """Which eager region comes next hangs on a value."""
     state, log, wrong = {"flag": True}, [], [False]
 
     @sw.eager
@@ -138,7 +138,7 @@ def test_a_rest_that_only_calls_another_live_part(rt):
 
 
 def test_a_rest_that_returns_what_there_is(agree):
-    """What a live part changes for the next call is no matter to the rest of this."""
+    """What a region changes for the next call is no matter to the rest of this."""
 
     def program(w):
         steps, state = [], {"rate": 1.0}
@@ -162,7 +162,7 @@ def test_a_rest_that_returns_what_there_is(agree):
 
 
 def test_a_rest_that_returns_a_list_of_others(agree):
-    """A live part appends to it, now and then: what it holds is returned."""
+    """An eager region appends to it, now and then: what it holds is returned."""
 
     def program(w):
         state, calls = {"log": []}, []
@@ -185,7 +185,7 @@ def test_a_rest_that_returns_a_list_of_others(agree):
             try:
                 shown = f(x)
             except sw.CaptureError:
-                # The live part ran, once.
+                # The eager region ran, once.
                 shown = state["log"], x * 2
             assert len(calls) == calls_before + 1
             yield shown, state
@@ -214,7 +214,7 @@ def _bound(own, y, two):
 
 @pytest.mark.parametrize("rest", [_returned, _passed, _bound])
 def test_a_result_and_a_slot_that_part(rt, rest):
-    """A live part returns what a slot holds, until it does not."""
+    """An eager region returns what a slot holds, until it does not."""
     own = {"s": rt.array(np.zeros(2)), "t": rt.array(np.ones(2))}
     hidden = {"h": own["t"]}
 
@@ -241,7 +241,7 @@ def test_a_result_and_a_slot_that_part(rt, rest):
     assert np.asarray(hidden["h"]).tolist() == [7, 7]
 
 
-def test_a_slot_that_a_live_part_replaces(rt):
+def test_a_slot_that_an_eager_region_replaces(rt):
     """The function returns what it made, not what is in the slot by now."""
     slots, wrong = {"s": None}, [None]
 
@@ -270,7 +270,7 @@ def test_a_slot_that_a_live_part_replaces(rt):
 
 
 def test_a_result_beyond_an_argument(agree):
-    """A live part returns what is beside the argument, in the same memory."""
+    """An eager region returns what is beside the argument, in the same memory."""
 
     def program(w):
         kept = {}
@@ -345,7 +345,7 @@ def _same_array(x, same):
 
 @pytest.mark.parametrize("fn", [_same_list, _list_in_a_list, _same_array])
 def test_what_comes_back(agree, fn):
-    """A live part returns the very object that it was passed, or that is in it."""
+    """An eager region returns the very object that it was passed, or that is in it."""
 
     def program(w):
         same = sw.eager(lambda h: h)
@@ -377,7 +377,7 @@ def test_one_result_twice(agree):
 
 
 def test_a_slot_still_holds_what_the_function_bound(agree):
-    """Behind a live part it is the function's own array, the very object."""
+    """Behind an eager region it is the function's own array, the very object."""
 
     def program(w):
         slots = {"s": w.values(3), "t": w.values(3)}
@@ -412,7 +412,7 @@ def _array(state, new):
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("write", [_value, _array])
 def test_a_container_that_the_call_was_passed(rt, write, first):
-    """A live part may not change it where the function goes on."""
+    """An eager region may not change it where the function goes on."""
     current, new = {}, rt.array(np.full(4, 5.0))
     change = [first]
     expected = 3.0
@@ -441,7 +441,7 @@ def test_a_container_that_the_call_was_passed(rt, write, first):
         f(current["state"])
 
 
-def test_a_list_that_a_live_part_fills_at_the_end(agree):
+def test_a_list_that_an_eager_region_fills_at_the_end(agree):
     """Where the function only returns what it has, it may."""
 
     def program(w):
@@ -470,8 +470,8 @@ def test_a_list_that_a_live_part_fills_at_the_end(agree):
 
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 @pytest.mark.parametrize("tolerant", [True, False])
-def test_a_list_that_a_live_part_fills(rt, tmp_path, tolerant):
-    """What a live part is passed, it may not change: no append is lost in silence."""
+def test_a_list_that_an_eager_region_fills(rt, tmp_path, tolerant):
+    """What a region is passed, it may not change: no append is lost in silence."""
     flag = tmp_path / "flag"
 
     @sw.eager
@@ -542,7 +542,7 @@ class _Strange(Manner):
         return None if outer.mode == self.mode else "the mode"
 
 
-def test_a_live_part_in_a_mode_that_no_replay_sets(rt, monkeypatch):
+def test_an_eager_region_in_a_mode_that_no_replay_sets(rt, monkeypatch):
     """It is refused by the mode's name; where the whole call is in it, all is well."""
     framework, note = rt._device.framework, sw.eager(lambda _: None)
 

@@ -1,4 +1,4 @@
-"""Live parts: between recorded parts, on every call, as if nothing were recorded."""
+"""Eager regions: between recorded parts, on every call, as if nothing were recorded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import sapwood as sw
 
 
 def test_between_two_recorded_parts(agree):
-    """A live part runs once in every call, with its values; the rest is replayed."""
+    """An region runs once in every call, with its values; the rest is replayed."""
     counts = {}
 
     def program(w):
@@ -46,7 +46,7 @@ def test_between_two_recorded_parts(agree):
 
 
 def test_results_are_copied_in(agree):
-    """What a live part returns is an input of what follows, wherever it lies."""
+    """What an eager region returns is an input of what follows, wherever it lies."""
 
     def program(w):
         @sw.eager
@@ -62,7 +62,7 @@ def test_results_are_copied_in(agree):
 
 
 def test_several_breaks(agree):
-    """Three live parts, one in a helper, one called twice, one with no arrays."""
+    """Three eager regions, one in a helper, one called twice, one with no arrays."""
 
     def program(w):
         seen = []
@@ -106,7 +106,7 @@ def test_several_breaks(agree):
 
 
 def test_a_break_inside_a_nested_graphed_call(agree):
-    """Inside a recording a graphed function is its plain one, live parts included."""
+    """Inside a recording a graphed function is its plain one, regions included."""
 
     def program(w):
         seen = []
@@ -154,7 +154,7 @@ def test_several_shapes(agree):
     assert agree(program).count("replays") >= 8
 
 
-def test_outputs_that_a_live_part_keeps(agree):
+def test_outputs_that_an_eager_region_keeps(agree):
     """What it makes by another recording of the function is not overwritten."""
 
     def program(w):
@@ -213,7 +213,7 @@ def test_nests_of_results(agree):
 
 
 def test_the_array_passed_in_comes_back(agree):
-    """A live part that returns its argument, or a view of it, gives the same memory."""
+    """An region that returns its argument, or a view of it, gives the same memory."""
 
     def program(w):
         @sw.eager
@@ -247,7 +247,7 @@ def test_the_array_passed_in_comes_back(agree):
 
 
 def test_writes_in_place(agree):
-    """What a live part writes is seen by what follows, and by the caller."""
+    """What an eager region writes is seen by what follows, and by the caller."""
 
     def program(w):
         weight = w.values(4)
@@ -275,7 +275,7 @@ def test_writes_in_place(agree):
 
 
 def test_kept_arrays_never_change(agree):
-    """A live part may keep what it is passed: no later call overwrites it."""
+    """An eager region may keep what it is passed: no later call overwrites it."""
 
     def program(w):
         kept = []
@@ -344,8 +344,8 @@ def test_kept_arrays_stay_one_with_results(agree):
     assert agree(program).count("passed_through") == 0
 
 
-def test_live_parts_may_write_python(agree):
-    """Counters, lists and attributes: a live part is ordinary Python."""
+def test_eager_regions_may_write_python(agree):
+    """Counters, lists and attributes: an eager region is ordinary Python."""
 
     def program(w):
         class Net:
@@ -502,7 +502,7 @@ def test_plain_results_are_refused_on_call_one(rt, wrong):
     x = rt.array(np.ones(3))
     with pytest.raises(sw.CaptureError, match=r"measure.*first part has run") as caught:
         rt.graph(fn, fullgraph=True)(x)
-    assert "test_live_parts.py" in caught.value.where
+    assert "test_eager_regions.py" in caught.value.where
     f = rt.graph(fn)
     for _ in range(4):
         assert np.asarray(f(x)).tolist() == [2] * 3
@@ -510,7 +510,7 @@ def test_plain_results_are_refused_on_call_one(rt, wrong):
 
 
 def test_python_writes_of_recorded_parts_are_errors(rt):
-    """Only live parts may write plain values: before and behind them nobody may."""
+    """Only eager regions may write plain values: before and behind them nobody may."""
     log = []
 
     @sw.eager
@@ -535,7 +535,7 @@ def test_python_writes_of_recorded_parts_are_errors(rt):
             rt.graph(fn, fullgraph=True)(x)
 
 
-def test_slots_are_bound_before_a_live_part(agree):
+def test_slots_are_bound_before_an_eager_region(agree):
     """Arrays bound before a break are seen behind it, by live and recorded parts."""
 
     def program(w):
@@ -630,7 +630,7 @@ def test_arrays_that_only_a_later_part_reads(agree):
     assert agree(program).count("replays") >= 10
 
 
-def test_values_that_a_live_part_changes(rt, bits):
+def test_values_that_an_eager_region_changes(rt, bits):
     """A plain value that recorded code reads behind it is guarded there, too."""
     state, low = {"scale": 2.0}, [False]
 
@@ -665,7 +665,7 @@ def test_values_that_a_live_part_changes(rt, bits):
 
 
 def test_values_that_only_the_next_call_reads(rt, bits):
-    """Behind the last thing that is recorded, a live part changes what it likes."""
+    """Behind the last thing that is recorded, an eager region changes what it likes."""
     state, calls = {"scale": 2.0}, []
 
     @sw.eager
@@ -688,7 +688,7 @@ def test_values_that_only_the_next_call_reads(rt, bits):
 
 
 def test_a_changed_container_is_refused(rt):
-    """A live part may not change a list or dict that it is passed."""
+    """An eager region may not change a list or dict that it is passed."""
     calls = []
 
     @sw.eager
@@ -734,7 +734,7 @@ def test_an_exception_that_the_function_catches(rt, bits):
     fail[0] = True
     with pytest.raises(sw.CaptureError, match=r"check raised Mine.*first part") as info:
         f(x)
-    assert "test_live_parts.py" in info.value.where
+    assert "test_eager_regions.py" in info.value.where
     assert isinstance(info.value.__cause__, Mine)
     del info
     fail[0], y = False, y + 2
@@ -742,7 +742,7 @@ def test_an_exception_that_the_function_catches(rt, bits):
 
 
 def test_objects_that_are_passed(rt):
-    """A live part gets the very objects; what the function makes itself is refused."""
+    """An region gets the very objects; what the function makes itself is refused."""
 
     class Log:
         def __init__(self):

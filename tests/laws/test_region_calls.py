@@ -1,4 +1,4 @@
-"""Live parts among calls: of other functions, on streams and threads, to the end."""
+"""Eager regions among calls: of other functions, on streams and threads, to the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sapwood as sw
 
 
 def test_calls_of_other_graphed_functions(agree):
-    """Inside a live part graphed functions replay by themselves."""
+    """Inside an eager region graphed functions replay by themselves."""
 
     def program(w):
         g = w.graph(lambda x: x * 2 + 1)
@@ -44,7 +44,7 @@ def test_calls_of_other_graphed_functions(agree):
     assert inner.replays > 9
 
 
-def test_the_function_calls_itself_through_a_live_part(agree):
+def test_the_function_calls_itself_through_an_eager_region(agree):
     """Recursion goes through variants, or copies; what is held is never overwritten."""
 
     def program(w):
@@ -67,7 +67,7 @@ def test_the_function_calls_itself_through_a_live_part(agree):
 
 
 def test_one_recording_is_not_entered_twice(agree):
-    """A call inside a live part of the same call has a recording of its own."""
+    """A call inside an eager region of the same call has a recording of its own."""
 
     def program(w):
         depth = []
@@ -92,7 +92,7 @@ def test_one_recording_is_not_entered_twice(agree):
 
 
 def test_random_numbers(agree):
-    """Draws before, in and behind a live part follow each other as eagerly."""
+    """Draws before, in and behind an eager region follow each other as eagerly."""
 
     def program(w):
         rng = w.generator(5)
@@ -168,7 +168,7 @@ def test_streams(agree):
     assert agree(program).count("replays") >= 3
 
 
-def test_a_step_inside_a_live_part(rt, bits):
+def test_a_step_inside_an_eager_region(rt, bits):
     """`step` ends what earlier calls made, not what this one is working with."""
     kept = []
 
@@ -192,7 +192,7 @@ def test_a_step_inside_a_live_part(rt, bits):
 
 
 def test_an_argument_that_a_step_ends(rt):
-    """What a live part revokes may not be used behind it, as eagerly."""
+    """What an eager region revokes may not be used behind it, as eagerly."""
     make, go = rt.graph(lambda x: x + 1), []
 
     @sw.eager
@@ -217,8 +217,8 @@ def test_an_argument_that_a_step_ends(rt):
     assert np.asarray(f(make(x))).tolist() == [3] * 3
 
 
-def test_threads_meet_inside_live_parts(rt, bits):
-    """The lock is free while a live part runs: threads can wait for each other."""
+def test_threads_meet_inside_eager_regions(rt, bits):
+    """The lock is free while an eager region runs: threads can wait for each other."""
     barrier = threading.Barrier(3)
 
     @sw.eager
@@ -277,7 +277,7 @@ def test_another_thread_is_not_in_the_call(rt):
 
 
 def test_evicted_on_the_way(make_rig, bits):
-    """A recording that is evicted while a live part runs is replayed to its end."""
+    """A recording that is evicted while an eager region runs is replayed to its end."""
     rt = make_rig().runtime
     go = []
 
@@ -313,7 +313,7 @@ def test_evicted_on_the_way(make_rig, bits):
 
 
 def test_closed_on_the_way(make_rig):
-    """A runtime that a live part closes says so, and gives everything back."""
+    """A runtime that an eager region closes says so, and gives everything back."""
     for when in range(4):
         rt, calls = make_rig().runtime, []
 
@@ -339,7 +339,7 @@ def test_closed_on_the_way(make_rig):
 
 
 def test_two_runtimes(make_rig):
-    """A live part of one runtime's function may use another runtime."""
+    """An eager region of one runtime's function may use another runtime."""
     one, two = make_rig().runtime, make_rig().runtime
     g = two.graph(lambda x: x * 3)
 
@@ -358,7 +358,7 @@ def test_two_runtimes(make_rig):
 
 
 def test_elsewhere_it_is_the_plain_function(rt):
-    """Outside, in `disabled` and in a live part, nothing is between anything."""
+    """Outside, in `disabled` and in an eager region, nothing is between anything."""
     log = []
 
     @sw.eager
@@ -386,8 +386,8 @@ def test_elsewhere_it_is_the_plain_function(rt):
     assert f.stats().replays == 2
 
 
-def test_warm_runs_live_parts(rt):
-    """`warm` runs a live part twice, to warm up and to record; it restores arrays."""
+def test_warm_runs_eager_regions(rt):
+    """`warm` runs a region twice, to warm up and to record; it restores arrays."""
     calls = []
 
     @sw.eager
@@ -453,7 +453,7 @@ def test_driver_calls_of_a_hit(rig):
 
 
 def test_made_inside_is_refused(rt):
-    """A live part is made outside: one that is made inside would be the first one's."""
+    """An region is made outside: one that is made inside would be the first one's."""
 
     def fn(x):
         part = sw.eager(lambda y: y * 2)
@@ -474,7 +474,7 @@ def _generator(x):
 @pytest.mark.parametrize(
     "fn", [_coroutine, _generator, 3], ids=["coroutine", "generator", "number"]
 )
-def test_what_cannot_be_a_live_part(fn):
+def test_what_cannot_be_an_eager_region(fn):
     """Generators, coroutines and what is no function are refused at decoration."""
     with pytest.raises(sw.MisuseError):
         sw.eager(fn)
@@ -504,7 +504,7 @@ def test_events_of_an_earlier_part(agree):
 
 
 def test_verified_functions(rt, bits):
-    """``verify`` does not run live parts twice."""
+    """``verify`` does not run eager regions twice."""
     calls = []
 
     @sw.eager
@@ -519,10 +519,10 @@ def test_verified_functions(rt, bits):
     assert len(calls) == 7
 
 
-def test_no_file_holds_live_parts(rt, tmp_path):
-    """A file has no Python, so a function with live parts is not saved."""
+def test_no_file_holds_eager_regions(rt, tmp_path):
+    """A file has no Python, so a function with eager regions is not saved."""
     f, x = rt.graph(lambda x: mark(x * 2)), rt.array(np.ones(3))
     mark = sw.eager(lambda x: x + 1)
     f.warm(x)
-    with pytest.raises(sw.StoreError, match="live parts"):
+    with pytest.raises(sw.StoreError, match="eager regions"):
         sw.save(f, tmp_path / "f.sapwood")

@@ -1,4 +1,4 @@
-"""Training steps with live parts in them, as people write them."""
+"""Training steps with eager regions in them, as people write them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def test_gradients_add_up_over_micro_batches(alike, network, replayed):
-    """A live part between the backward passes reads what was added up so far."""
+    """An eager region between the backward passes reads what was added up so far."""
 
     def program(w):
         model, norms = network(), []
@@ -210,7 +210,7 @@ def test_an_optimizer_that_steps_live(alike, network, replayed):
 
 
 def test_checkpointed_blocks(alike, cuda, network, replayed):
-    """Blocks before and behind a live part are recomputed in the backward pass."""
+    """Blocks before and behind an eager region are recomputed in the backward pass."""
 
     def program(w):
         first, second = network(), cuda(nn.Sequential(nn.Linear(4, 8), nn.Tanh()))
@@ -267,7 +267,7 @@ def test_gradients_of_arguments(alike, replayed):
 
 
 @pytest.mark.parametrize("where", ["a hook", "a checkpoint"])
-def test_live_parts_in_the_backward_pass(rt, where, cuda):
+def test_eager_regions_in_the_backward_pass(rt, where, cuda):
     """Torch runs them on a thread of its own: every call runs them, or is refused."""
     first = cuda(nn.Linear(4, 4))
     seen = []
@@ -352,7 +352,7 @@ def test_a_scheduler_steps_live(rt, same, network):
     assert f.stats().replays >= 2
 
 
-def test_a_step_inside_a_live_part(rt):
+def test_a_step_inside_an_eager_region(rt):
     """It ends results of earlier calls; what the call itself has made stays."""
 
     @sw.eager
@@ -381,7 +381,7 @@ def test_a_step_inside_a_live_part(rt):
 
 
 @pytest.mark.parametrize("held", ["an attribute", "a list"])
-def test_what_is_kept_across_a_live_part_has_its_history(alike, held, network):
+def test_what_is_kept_across_an_eager_region_has_its_history(alike, held, network):
     """Gradients come to the part before through whatever the function kept it in."""
 
     def program(w):

@@ -1,4 +1,4 @@
-"""A live part: inside a graphed function it runs on every call, never recorded."""
+"""An eager region: inside a graphed function it runs on every call, never recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Eager", "eager"]
 
 
 def eager(fn: Callable[..., Any]) -> Any:
-    """Return ``fn`` as a live part: functions that call it are recorded around it.
+    """Return ``fn`` as an eager region: functions that call it are recorded around it.
 
     What a graphed function does before it and after it is replayed; ``fn`` itself runs
     in between, on every call, and may read values on the host. It returns None or a
@@ -26,7 +26,7 @@ def eager(fn: Callable[..., Any]) -> Any:
     watching = session.current()
     if watching is not None:
         watching.refuse(
-            "a live part is made inside a graphed function, and replays would call "
+            "an eager region is made inside a graphed function, and replays would call "
             "that of the first call",
             "Put @sapwood.eager on a function outside, and pass it what it needs",
         )
@@ -53,7 +53,7 @@ class Eager:
         elsewhere = session.served()
         if elsewhere is not None:
             elsewhere.refuse(
-                f"the live part {self.name} is called on another thread than the "
+                f"the eager region {self.name} is called on another thread than the "
                 "function, such as autograd's in backward()",
                 "Call it before or behind backward(), not in a hook or checkpoint",
             )
@@ -67,11 +67,11 @@ class Eager:
         return weakref.ref(self)
 
     def __repr__(self) -> str:
-        return f"<live part {self.name}>"
+        return f"<eager region {self.name}>"
 
 
 class _Method:
-    """A live part bound to an object, which it keeps alive as a method does."""
+    """An eager region bound to an object, which it keeps alive as a method does."""
 
     def __init__(self, part: Eager, instance: Any) -> None:
         self.__self__, self._part = instance, part
@@ -84,7 +84,7 @@ class _Method:
         return watching.live(self, args, kwargs)
 
     def held(self) -> Callable[[], Callable[..., Any] | None]:
-        """Return what binds the live part anew, while its object is alive."""
+        """Return what binds the eager region anew, while its object is alive."""
         part, instance = self._part.held(), weakly(self.__self__)
 
         def bound() -> Callable[..., Any] | None:

@@ -1,4 +1,4 @@
-"""What is the same array where a function with live parts asks; what that shows."""
+"""What is the same array where a function with eager regions asks; what that shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CALLS = 9
 
 
 class Slots:
-    """What a function and its live part share; ``odd`` at one call of all."""
+    """What a function and its eager region share; ``odd`` at one call of all."""
 
     def __init__(self, rt):
         self.rt, self.odd = rt, False
@@ -160,7 +160,7 @@ def _behind(x, own, view):
 
 @pytest.mark.parametrize("fn", [_slice, _before, _behind])
 def test_a_donated_array_that_is_shown(rt, fn):
-    """A live part returned it, or a slot holds it, whichever part bound that."""
+    """An eager region returned it, or a slot holds it, whichever part bound that."""
     own = {"s": None}
     view = sw.eager(lambda h: h[1:])
     f = rt.graph(lambda x: (fn(x, own, view), x + 1), donate=("x",))
@@ -174,7 +174,7 @@ def test_a_donated_array_that_is_shown(rt, fn):
 
 
 def test_a_donated_array_that_a_warm_up_binds(rt):
-    """Without a live part, too, it stays from the first call on."""
+    """Without an eager region, too, it stays from the first call on."""
     own = {"s": rt.array(np.zeros(3))}
 
     def fn(x):
@@ -188,7 +188,7 @@ def test_a_donated_array_that_a_warm_up_binds(rt):
 
 
 def test_an_argument_that_a_slot_holds_at_some_calls(rt):
-    """The function goes by it before a live part: if it is refused, nothing has run."""
+    """The function goes by it before a region: if it is refused, nothing has run."""
     own = {"s": None, "w": rt.array(np.ones(2))}
     note = sw.eager(lambda: None)
 
@@ -213,7 +213,7 @@ def test_an_argument_that_a_slot_holds_at_some_calls(rt):
 
 
 @pytest.mark.parametrize("asks", ["slot and argument", "two slots", "what was passed"])
-def test_a_view_that_a_live_part_binds_is_another(rt, asks):
+def test_a_view_that_an_eager_region_binds_is_another(rt, asks):
     """At the same bytes as the array that was there when it was recorded."""
     x, other, wrong = rt.array(np.ones(3)), rt.array(np.ones(3)), [False]
     state = SimpleNamespace(a=other, b=x)

@@ -1,4 +1,4 @@
-"""Live parts between recorded parts of torch's functions, training steps among them."""
+"""Eager regions between recorded parts of torch's functions: training steps, too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gpu
 
 
 def test_between_two_recorded_parts(alike):
-    """A live part runs once in every call, and may need values on the host."""
+    """An eager region runs once in every call, and may need values on the host."""
     counts = {}
 
     def program(w):
@@ -45,7 +45,7 @@ def test_between_two_recorded_parts(alike):
 
 
 def test_results_are_copied_in(alike):
-    """What a live part returns is an input of what follows, wherever it lies."""
+    """What an eager region returns is an input of what follows, wherever it lies."""
 
     def program(w):
         @sw.eager
@@ -63,7 +63,7 @@ def test_results_are_copied_in(alike):
 
 
 def test_several_breaks_and_shapes(alike):
-    """Three live parts, one in a helper; results kept and dropped; shapes in turn."""
+    """Three regions, one in a helper; results kept and dropped; shapes in turn."""
 
     def program(w):
         seen = []
@@ -135,7 +135,7 @@ def test_what_was_passed_comes_back(alike):
 
 
 def test_writes_in_place(alike):
-    """What a live part writes is seen by what follows, and by the caller."""
+    """What an eager region writes is seen by what follows, and by the caller."""
 
     def program(w):
         weight = w.values(4)
@@ -164,7 +164,7 @@ def test_writes_in_place(alike):
 
 @pytest.mark.parametrize("max_variants", [1, 4])
 def test_kept_outputs_never_change(rt, max_variants):
-    """Losses that a live part logs and the call returns are kept, all of them."""
+    """Losses that an eager region logs and the call returns are kept, all of them."""
     logged = []
 
     @sw.eager
@@ -241,7 +241,7 @@ def test_a_training_step(rt, same):
 
 
 def test_gradients_are_clipped_live(rt, same):
-    """A live part may write gradients, by what it finds on the host."""
+    """An eager region may write gradients, by what it finds on the host."""
 
     def made(live):
         model = _network().eval()
@@ -271,8 +271,8 @@ def test_gradients_are_clipped_live(rt, same):
     assert step.stats().replays >= 3
 
 
-def test_live_parts_are_in_the_modes_of_the_function(rt):
-    """Those that the function has switched to are on when a live part is replayed."""
+def test_eager_regions_are_in_the_modes_of_the_function(rt):
+    """Those that the function has switched to are on when a region is replayed."""
     seen = []
 
     @sw.eager
@@ -300,7 +300,7 @@ def test_live_parts_are_in_the_modes_of_the_function(rt):
 
 
 def test_random_numbers(alike):
-    """Draws before, in and behind a live part follow each other as eagerly."""
+    """Draws before, in and behind an eager region follow each other as eagerly."""
 
     def program(w):
         @sw.eager
@@ -319,7 +319,7 @@ def test_random_numbers(alike):
 
 
 def test_calls_of_other_graphed_functions(alike):
-    """Inside a live part graphed functions warm up, are recorded, and replay."""
+    """Inside an eager region graphed functions warm up, are recorded, and replay."""
 
     def program(w):
         g, kept = w.graph(lambda x: x * 2 + 1), []
@@ -347,7 +347,7 @@ def test_calls_of_other_graphed_functions(alike):
     assert inner.replays > 9
 
 
-def test_slots_are_bound_before_a_live_part(alike):
+def test_slots_are_bound_before_an_eager_region(alike):
     """What is bound before a break is seen behind it, by live and recorded parts."""
 
     def program(w):
@@ -374,7 +374,7 @@ def test_slots_are_bound_before_a_live_part(alike):
     assert alike(program).count("replays") >= 3
 
 
-def test_what_a_live_part_binds_is_not_found(rt):
+def test_what_an_eager_region_binds_is_not_found(rt):
     """A slot that it binds anew, and that is read behind it, is refused by its name."""
     state = {"c": torch.ones(3, device="cuda")}
 
@@ -393,7 +393,7 @@ def test_what_a_live_part_binds_is_not_found(rt):
         f(x)
 
 
-def test_no_gradient_comes_back_from_a_live_part(rt):
+def test_no_gradient_comes_back_from_an_eager_region(rt):
     """A result that requires grad is refused at once: replays would cut its way."""
     weight = torch.ones(3, device="cuda", requires_grad=True)
 
@@ -489,7 +489,7 @@ def test_another_kind_of_result(rt, other, when):
 
 
 def test_other_threads_meanwhile(rt):
-    """While a live part runs, another thread may warm up, record and replay."""
+    """While an eager region runs, another thread may warm up, record and replay."""
     g = rt.graph(lambda x: x * 3)
 
     @sw.eager
@@ -516,7 +516,7 @@ def test_other_threads_meanwhile(rt):
 
 
 def test_live_methods_hold_nobody(rt):
-    """A module whose forward has a live part is not kept alive by its recordings."""
+    """A module whose forward has a region is not kept alive by its recordings."""
 
     class Net(torch.nn.Module):
         def __init__(self):
@@ -547,7 +547,7 @@ def test_live_methods_hold_nobody(rt):
 
 
 def test_streams(alike):
-    """A live part runs on the stream that the call is made on."""
+    """An eager region runs on the stream that the call is made on."""
 
     def program(w):
         side, seen = torch.cuda.Stream(), []
@@ -596,7 +596,7 @@ def test_inside_a_stream_of_the_functions_own(rt):
 
 
 def test_on_a_thread_of_autograds(rt):
-    """A live part in a hook is refused: no replay would come to it."""
+    """An eager region in a hook is refused: no replay would come to it."""
     note = sw.eager(lambda _: None)
 
     def fn(x):
