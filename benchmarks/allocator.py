@@ -16,11 +16,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from sapwood.allocator.caching.allocator import Allocator
+from sapwood.allocator.simulate import read_trace
+from sapwood.allocator.simulate.ground import Ground
 from sapwood.driver.api import StreamHandle
 from sapwood.driver.layers import Recorded
-from sapwood.memory.caching.allocator import Allocator
-from sapwood.memory.simulate import read_trace
-from sapwood.memory.simulate.ground import Ground
 from sapwood.units import Addr, Size
 
 _TOTAL = Size(1 << 42)

@@ -38,9 +38,9 @@ Op = tuple[str, int, int]
 
 
 def _ours(**settings: Any) -> Pair:
+    from sapwood.allocator.caching.allocator import Allocator
+    from sapwood.allocator.caching.settings import Settings
     from sapwood.driver.cuda import Cuda
-    from sapwood.memory.caching.allocator import Allocator
-    from sapwood.memory.caching.settings import Settings
 
     driver = Cuda(0)
     allocator, stream = Allocator(driver, Settings(**settings)), driver.create_stream()

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sapwood.memory.planner import Buffer, largest_first, lower_bound, plan
-from sapwood.memory.simulate import Trace, read_trace
+from sapwood.allocator.planner import Buffer, largest_first, lower_bound, plan
+from sapwood.allocator.simulate import Trace, read_trace
 from sapwood.testing.lifetimes import KINDS, make_lifetimes
 from sapwood.testing.traces import FAMILIES, make_trace
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sapwood.memory.simulate import (
+from sapwood.allocator.simulate import (
     POLICIES,
     Outcome,
     Trace,
@@ -21,7 +21,7 @@ from sapwood.memory.simulate import (
 )
 from sapwood.testing.traces import FAMILIES, make_trace
 
-PUBLIC = Path(__file__).resolve().parent.parent / "tests/memory/simulate/traces"
+PUBLIC = Path(__file__).resolve().parent.parent / "tests/allocator/simulate/traces"
 PEERS = ("classic", "expandable")
 BUFFERS = 3_000
 LONG = 60_000

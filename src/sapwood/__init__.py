@@ -21,9 +21,9 @@ from sapwood.errors import (
 from sapwood.version import __version__
 
 if typing.TYPE_CHECKING:
-    from sapwood.memory.caching.allocator import Allocator
-    from sapwood.memory.caching.settings import Settings as AllocatorSettings
-    from sapwood.memory.pinned import PinnedAllocator
+    from sapwood.allocator.caching.allocator import Allocator
+    from sapwood.allocator.caching.settings import Settings as AllocatorSettings
+    from sapwood.allocator.pinned import PinnedAllocator
     from sapwood.runtime import (
         Runtime,
         default_runtime,
@@ -62,9 +62,9 @@ __all__ = [
 ]
 
 _HOMES: typing.Final = {
-    "Allocator": "sapwood.memory.caching.allocator",
-    "AllocatorSettings": "sapwood.memory.caching.settings",
-    "PinnedAllocator": "sapwood.memory.pinned",
+    "Allocator": "sapwood.allocator.caching.allocator",
+    "AllocatorSettings": "sapwood.allocator.caching.settings",
+    "PinnedAllocator": "sapwood.allocator.pinned",
     "Runtime": "sapwood.runtime",
     "default_runtime": "sapwood.runtime",
     "disabled": "sapwood.runtime",

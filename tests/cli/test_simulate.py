@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from sapwood.allocator.simulate import POLICIES
 from sapwood.cli import main
-from sapwood.memory.simulate import POLICIES
 
 ROWS = "id,lower,upper,size\na,0,4,30000000\nb,1,3,30000000\nc,5,6,100\n"
 

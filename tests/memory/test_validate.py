@@ -9,7 +9,8 @@ import re
 import pytest
 
 from sapwood.memory import validate as module
-from sapwood.memory.validate import Violation, validate
+from sapwood.memory.validate import validate
+from sapwood.violation import Violation
 
 PAGE = 4096
 BASE, OTHER, HEAP = 0x6000_0000_0000, 0x6100_0000_0000, 0x6200_0000_0000

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from sapwood.allocator.caching.validate import Mapped
 from sapwood.driver.api import Driver, ExtentHandle, MemoryInfo
 from sapwood.driver.layers import Layer
 from sapwood.errors import OutOfMemory
-from sapwood.memory.caching.validate import Mapped
 from sapwood.units import Addr, Size
 
 __all__ = ["Atlas"]

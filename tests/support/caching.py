@@ -16,11 +16,11 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
+from sapwood.allocator.caching.picture import DEFAULT_POOL, Picture, PoolId
+from sapwood.allocator.caching.settings import DEFAULT
 from sapwood.driver.api import Driver, StreamHandle
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import DriverError, InternalError, MisuseError, OutOfMemory
-from sapwood.memory.caching.picture import DEFAULT_POOL, Picture, PoolId
-from sapwood.memory.caching.settings import DEFAULT
 from sapwood.units import Addr, Size, align_up
 from tests.support.caching_rig import CachingRig, allocated, fixed_bytes
 from tests.support.machine import Machine

@@ -10,21 +10,21 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final
 
-from sapwood.memory.caching import events, expand, grow, retry, streams
-from sapwood.memory.caching.allocator import Allocator
-from sapwood.memory.caching.controls import Controls
-from sapwood.memory.caching.gate import Gate
-from sapwood.memory.caching.leaving import Removal
-from sapwood.memory.caching.marking import Polling
-from sapwood.memory.caching.pending import Pending
-from sapwood.memory.caching.pools import Pool, Pools
-from sapwood.memory.caching.records.ledger import Ledger
-from sapwood.memory.caching.rounds import Rounds
-from sapwood.memory.caching.segments import Segments
-from sapwood.memory.caching.serving import Serving
-from sapwood.memory.caching.silo import Silo
-from sapwood.memory.caching.state import State
-from sapwood.memory.caching.waits import Waits
+from sapwood.allocator.caching import events, expand, grow, retry, streams
+from sapwood.allocator.caching.allocator import Allocator
+from sapwood.allocator.caching.controls import Controls
+from sapwood.allocator.caching.gate import Gate
+from sapwood.allocator.caching.leaving import Removal
+from sapwood.allocator.caching.marking import Polling
+from sapwood.allocator.caching.pending import Pending
+from sapwood.allocator.caching.pools import Pool, Pools
+from sapwood.allocator.caching.records.ledger import Ledger
+from sapwood.allocator.caching.rounds import Rounds
+from sapwood.allocator.caching.segments import Segments
+from sapwood.allocator.caching.serving import Serving
+from sapwood.allocator.caching.silo import Silo
+from sapwood.allocator.caching.state import State
+from sapwood.allocator.caching.waits import Waits
 from tests.support.tree_mutants import Mutant, miswritten, mutant
 
 __all__ = ["CACHING_MUTANTS"]

@@ -12,20 +12,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from sapwood.driver.api import Driver, StreamHandle
-from sapwood.driver.layers import Checked, Faulty, Recorded
-from sapwood.errors import InternalError, SapwoodError
-from sapwood.memory.caching.allocator import Allocator
-from sapwood.memory.caching.picture import (
+from sapwood.allocator.caching.allocator import Allocator
+from sapwood.allocator.caching.picture import (
     DEFAULT_POOL,
     BlockPicture,
     Picture,
     PoolId,
     SegmentPicture,
 )
-from sapwood.memory.caching.records.counters import Account, Counters
-from sapwood.memory.caching.settings import DEFAULT, Settings
-from sapwood.memory.caching.validate import validate
+from sapwood.allocator.caching.records.counters import Account, Counters
+from sapwood.allocator.caching.settings import DEFAULT, Settings
+from sapwood.allocator.caching.validate import validate
+from sapwood.driver.api import Driver, StreamHandle
+from sapwood.driver.layers import Checked, Faulty, Recorded
+from sapwood.errors import InternalError, SapwoodError
 from sapwood.units import Addr, Size
 from tests.support.atlas import Atlas
 from tests.support.witness import Witness

@@ -16,6 +16,7 @@ from itertools import chain
 from random import Random
 from typing import Final
 
+from sapwood.allocator.caching.eager import opener
 from sapwood.driver.api import ExecHandle
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Recorded
@@ -163,7 +164,7 @@ class _World:
         self.emulated = Emulated(Size(_PAGES * _PAGE), _PAGE, "latest")
         self.driver = Checked(self.emulated)
         self.recorded = Recorded(self.driver)
-        self.device = Device(self.recorded, None)
+        self.device = Device(self.recorded, opener())
         self.recordings: list[_Recording] = []
         self.kept: list[_Kept] = []
 

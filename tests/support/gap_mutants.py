@@ -11,16 +11,16 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Final
 
+from sapwood.allocator.caching.pools import Pools
+from sapwood.allocator.caching.silo import Silo
+from sapwood.allocator.pinned.stock import Stock
 from sapwood.driver.emulated.programs import Program
 from sapwood.driver.emulated.schedules import Item
 from sapwood.graphs.exec import _build
 from sapwood.integrations.numpy.copies import _is_same, raveled
-from sapwood.memory.caching.pools import Pools
-from sapwood.memory.caching.silo import Silo
 from sapwood.memory.fold import stretches
 from sapwood.memory.heap import Everybody, Heap
 from sapwood.memory.pages import Pages
-from sapwood.memory.pinned.stock import Stock
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.runtime.core import Runtime

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from sapwood.allocator.caching.silo import Silo
 from sapwood.memory import fold
 from sapwood.memory.backing import folded
-from sapwood.memory.caching.silo import Silo
 from sapwood.memory.heap import Everybody, Heap
 from sapwood.memory.loan import Loan
 from sapwood.memory.pages import Pages

@@ -8,8 +8,7 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
-from sapwood.driver.api import StreamHandle
-from sapwood.memory.caching.picture import (
+from sapwood.allocator.caching.picture import (
     DEFAULT_POOL,
     Action,
     BlockPicture,
@@ -21,8 +20,9 @@ from sapwood.memory.caching.picture import (
     PoolPicture,
     SegmentPicture,
 )
-from sapwood.memory.caching.settings import DEFAULT, Settings
-from sapwood.memory.caching.shortage.what_if import merged
+from sapwood.allocator.caching.settings import DEFAULT, Settings
+from sapwood.allocator.caching.shortage.what_if import merged
+from sapwood.driver.api import StreamHandle
 from sapwood.units import Addr, Size
 
 __all__ = ["entries", "pictures"]

@@ -15,13 +15,13 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
+from sapwood.allocator.caching.picture import PoolId
+from sapwood.allocator.caching.settings import Settings
+from sapwood.allocator.pinned import PinnedAllocator
 from sapwood.driver.api import Access, Driver, ExecHandle, StreamHandle
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked
 from sapwood.errors import InternalError, MisuseError
-from sapwood.memory.caching.picture import PoolId
-from sapwood.memory.caching.settings import Settings
-from sapwood.memory.pinned import PinnedAllocator
 from sapwood.units import Addr, Size
 from tests.support.machine import Machine
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from sapwood.memory.pinned.cache import Cache
-from sapwood.memory.pinned.intake import Intake
-from sapwood.memory.pinned.live import Live
-from sapwood.memory.pinned.pending import Pending
-from sapwood.memory.pinned.stock import Stock
+from sapwood.allocator.pinned.cache import Cache
+from sapwood.allocator.pinned.intake import Intake
+from sapwood.allocator.pinned.live import Live
+from sapwood.allocator.pinned.pending import Pending
+from sapwood.allocator.pinned.stock import Stock
 from tests.support.tree_mutants import mutant
 
 __all__ = ["PINNED_MUTANTS"]

@@ -9,6 +9,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sapwood.allocator.planner import Buffer, largest_first
 from sapwood.graphs.recording import (
     RANGE,
     WORD,
@@ -18,7 +19,6 @@ from sapwood.graphs.recording import (
     Relocation,
 )
 from sapwood.memory.blocks import ALIGNMENT, Blocks
-from sapwood.memory.planner import Buffer, largest_first
 from sapwood.tree.watch.placement import Made, lay_out
 from sapwood.units import Addr, Size
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from sapwood.allocator.planner import Buffer
 from sapwood.errors import MisuseError
-from sapwood.memory.planner import Buffer
 from sapwood.units import Size
 
 __all__ = ["OFFSET", "Lifetimes", "parse_lifetimes"]

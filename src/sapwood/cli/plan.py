@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 from sapwood import knobs
+from sapwood.allocator import planner
+from sapwood.allocator.planner import Plan
 from sapwood.cli.lifetimes import OFFSET, Lifetimes, parse_lifetimes
 from sapwood.errors import InternalError, MisuseError
-from sapwood.memory import planner
-from sapwood.memory.planner import Plan
 from sapwood.units import size_text
 
 __all__ = ["plan"]
@@ -34,7 +34,7 @@ def plan(
 ) -> int:
     """Plan the table at ``path``; write it with offsets to ``output``, at once.
 
-    ``capacity`` is a size as text; the others are as `sapwood.memory.planner.plan`
+    ``capacity`` is a size as text; the others are as `sapwood.allocator.planner.plan`
     takes them. Returns 1 where the plan is not within the capacity. Raises
     `MisuseError` for what cannot be read, written or planned.
     """

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from typing import Any
 
 from sapwood import knobs
+from sapwood.allocator.caching.settings import Settings
+from sapwood.allocator.simulate import POLICIES, Outcome, Trace, compare, read_trace
+from sapwood.allocator.simulate.run import MOST_MEMORY
 from sapwood.errors import MisuseError
-from sapwood.memory.caching.settings import Settings
-from sapwood.memory.simulate import POLICIES, Outcome, Trace, compare, read_trace
-from sapwood.memory.simulate.run import MOST_MEMORY
 from sapwood.units import Size, size_text
 
 __all__ = ["simulate"]

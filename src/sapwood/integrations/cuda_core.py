@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from sapwood.allocator.lending import Lender
 from sapwood.driver.foreign import raw_of
 from sapwood.errors import MisuseError
-from sapwood.memory.lending import Lender
 
 __all__ = ["library", "resource"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sapwood.allocator.lending import Lender
 from sapwood.errors import MisuseError
-from sapwood.memory.lending import Lender
 
 __all__ = ["allocator", "library"]
 

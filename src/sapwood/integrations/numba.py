@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
+from sapwood.allocator.lending import DEFAULT, Lender
 from sapwood.errors import MisuseError, OutOfMemory
-from sapwood.memory.lending import DEFAULT, Lender
 from sapwood.units import Addr, Size
 
 __all__ = ["library", "plugin"]

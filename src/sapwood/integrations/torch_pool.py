@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Final, Self
 
+from sapwood.allocator.lending import DEFAULT, Lender
 from sapwood.errors import MisuseError
-from sapwood.memory.lending import DEFAULT, Lender
 from sapwood.memory.native import SegmentCounters, Segments, open_segments
 from sapwood.units import Addr, Size, align_up, size_text
 

@@ -15,7 +15,7 @@ from sapwood.driver.api import Driver, FunctionHandle, ModuleHandle
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.errors import MisuseError
-from sapwood.memory.caching.settings import DEFAULT, Settings
+from sapwood.memory.allocator import Opener
 from sapwood.memory.framework import Framework, Plain
 from sapwood.memory.heap import Heap
 from sapwood.memory.pages import Pages
@@ -59,18 +59,18 @@ class Device:
     """A driver with memory management on top; made and closed by the runtime.
 
     ``lock`` guards pages, heap and everything that decides by them; ``is_mine`` tells
-    whether this thread has it. ``framework`` is that of the arrays, ``settings`` are
-    the heap's. A device that ``owns_driver`` closes it at the end.
+    whether this thread has it. ``opener`` opens the heap's allocator; ``framework`` is
+    that of the arrays. A device that ``owns_driver`` closes it at the end.
     """
 
     def __init__(
         self,
         driver: Driver,
+        opener: Opener,
         memory_limit: Size | None = None,
         *,
         framework: Framework | None = None,
         owns_driver: bool = False,
-        settings: Settings = DEFAULT,
     ) -> None:
         self.driver, self._owns_driver = driver, owns_driver
         self.framework: Framework = framework or Plain()
@@ -78,7 +78,7 @@ class Device:
         self.is_mine: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined] # noqa: SLF001
         self.returns = Returns(self.lock)
         self.pages = Pages(driver, memory_limit)
-        self.heap = Heap(driver, self.pages, self.returns, settings)
+        self.heap = Heap(driver, self.pages, self.returns, opener)
         self.closed = False
         self.finished = False
         self._names = itertools.count(1)

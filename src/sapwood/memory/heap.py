@@ -7,7 +7,7 @@ the allocator all of them are one stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from sapwood.driver.api import Driver, EventHandle, ExtentHandle, StreamHandle
@@ -16,10 +16,7 @@ from sapwood.driver.release import Release
 from sapwood.driver.results import Result
 from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError, OutOfMemory
-from sapwood.memory.caching.allocator import Allocator
-from sapwood.memory.caching.picture import Picture
-from sapwood.memory.caching.settings import DEFAULT, Settings
-from sapwood.memory.caching.sizes import GRAIN
+from sapwood.memory.allocator import Opener
 from sapwood.memory.pages import Pages, finish
 from sapwood.memory.returns import Returns
 from sapwood.memory.storage import Storage
@@ -110,23 +107,18 @@ class Heap:
     """The allocator of eager arrays; called under the device's lock."""
 
     def __init__(
-        self,
-        driver: Driver,
-        pages: Pages,
-        returns: Returns,
-        settings: Settings = DEFAULT,
+        self, driver: Driver, pages: Pages, returns: Returns, opener: Opener
     ) -> None:
         self.pages, self.returns = pages, returns
         self.uses = Uses()
         self._budget = _Budget(pages)
-        everybody = Everybody(driver, self.uses)
-        self.allocator = Allocator(everybody, settings, source=self._budget)
+        self.allocator = opener(Everybody(driver, self.uses), self._budget)
 
     def allocate(self, size: Size, stream: Stream) -> Storage:
         """Return fresh bytes for use on ``stream``; raises `OutOfMemory`."""
         asked = max(size, 1)
         address = self._taken(asked)
-        end = align_up(address + asked, GRAIN)
+        end = align_up(address + asked, self.allocator.grain)
         users = self.uses.take(address, end)
         try:
             for other in users:
@@ -164,7 +156,7 @@ class Heap:
 
     def used(self) -> Size:
         """Return the bytes in blocks that somebody holds."""
-        return Size(self.allocator.counters().total.allocated_bytes.current)
+        return self.allocator.allocated_bytes()
 
     def trim(self) -> Size:
         """Give back the pages that are free; return how many bytes.
@@ -175,9 +167,9 @@ class Heap:
             return Size(0)
         return _twice(self.allocator.trim)
 
-    def picture(self) -> Picture:
-        """Return its segments and blocks as plain values."""
-        return self.allocator.picture()
+    def blocks(self) -> Iterable[tuple[Addr, Size, str]]:
+        """Return each block's address, size and state."""
+        return self.allocator.blocks()
 
     @property
     def base(self) -> Addr | None:

@@ -10,13 +10,13 @@ mapped intervals and pages, its taken blocks ``[address, size]`` and its free in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sapwood.memory.caching.picture import Picture
 from sapwood.memory.device import Device
 from sapwood.memory.pages import Extent, Lingering, page_numbers
 from sapwood.memory.range import Range
+from sapwood.units import Addr, Size
 
 __all__ = ["snapshot"]
 
@@ -34,7 +34,7 @@ def snapshot(device: Device, ranges: Mapping[str, Range]) -> dict[str, Any]:
             *(_range(name, range_, closed=False) for name, range_ in ranges.items()),
             *(_range("closed", range_, closed=True) for range_ in pages.lingering),
         ],
-        "heap": _heap(device.heap.picture(), pages.heap),
+        "heap": _heap(device.heap.blocks(), pages.heap),
     }
 
 
@@ -60,21 +60,17 @@ def _range(name: str, range_: Lingering, *, closed: bool) -> dict[str, Any]:
     }
 
 
-def _heap(heap: Picture, pages: int) -> dict[str, Any]:
-    blocks = sorted(
-        (block for segment in heap.segments for block in segment.blocks),
-        key=lambda block: block.address,
-    )
-    mapped = [block for block in blocks if block.state != "unmapped"]
+def _heap(blocks: Iterable[tuple[Addr, Size, str]], pages: int) -> dict[str, Any]:
+    mapped = sorted(block for block in blocks if block[2] != "unmapped")
     spans: list[list[int]] = []
-    for block in mapped:
-        if spans and spans[-1][1] == block.address:
-            spans[-1][1] += block.size
+    for address, size, _ in mapped:
+        if spans and spans[-1][1] == address:
+            spans[-1][1] += size
         else:
-            spans.append([block.address, block.address + block.size])
+            spans.append([address, address + size])
     return {
         "spans": spans,
         "pages": pages,
-        "taken": [[b.address, b.size] for b in mapped if b.state != "free"],
-        "free": [[b.address, b.address + b.size] for b in mapped if b.state == "free"],
+        "taken": [[at, size] for at, size, state in mapped if state != "free"],
+        "free": [[at, at + size] for at, size, state in mapped if state == "free"],
     }

@@ -8,30 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 from sapwood.units import hex_address
+from sapwood.violation import Violation
 
-__all__ = ["Violation", "validate"]
+__all__ = ["validate"]
 
 _ALIGNMENT: Final = 512
 _VERSION: Final = 2
 
 Picture = Mapping[str, Any]
 Interval = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A law that does not hold, and about what."""
-
-    law: str
-    about: str
-
-    def __str__(self) -> str:
-        return f"{self.law}: {self.about}"
 
 
 def validate(snapshot: Picture) -> list[Violation]:

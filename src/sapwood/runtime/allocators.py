@@ -10,11 +10,11 @@ import importlib
 import threading
 from typing import Any, Final
 
+from sapwood.allocator.caching.allocator import Allocator
+from sapwood.allocator.caching.settings import Settings
+from sapwood.allocator.lending import Lender
 from sapwood.driver.cuda import Cuda
 from sapwood.errors import MisuseError
-from sapwood.memory.caching.allocator import Allocator
-from sapwood.memory.caching.settings import Settings
-from sapwood.memory.lending import Lender
 
 __all__ = ["allocator_for", "lender", "torch_pool"]
 

@@ -17,12 +17,13 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, Unpack
 
 from sapwood import knobs
+from sapwood.allocator.caching.eager import opener
+from sapwood.allocator.caching.settings import Settings
 from sapwood.driver.api import Abilities, Driver
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.errors import MisuseError, StoreWarning
 from sapwood.events import Closed, Event, Log, StoreTrouble
-from sapwood.memory.caching.settings import Settings
 from sapwood.memory.device import Device
 from sapwood.memory.framework import Framework
 from sapwood.memory.storage import Storage
@@ -104,10 +105,10 @@ class Runtime:
         self._integration = _fitting(self._driver, arrays, limit, owned=owned)
         self._device = Device(
             self._driver,
+            opener(heap),
             limit,
             framework=self._integration.framework(self._driver),
             owns_driver=owned,
-            settings=heap,
         )
         self._recordings = Recordings(
             self._device,

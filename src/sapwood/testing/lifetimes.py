@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable
 from random import Random
 
-from sapwood.memory.planner import Buffer
+from sapwood.allocator.planner import Buffer
 from sapwood.units import Size
 
 __all__ = ["KINDS", "PERFECT", "make_lifetimes"]

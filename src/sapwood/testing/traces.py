@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from sapwood.memory.simulate import Buffer, Trace
+from sapwood.allocator.simulate import Buffer, Trace
 from sapwood.units import Size
 
 __all__ = ["FAMILIES", "make_trace"]

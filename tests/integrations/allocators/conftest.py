@@ -16,9 +16,9 @@ from types import ModuleType
 
 import pytest
 
+from sapwood.allocator.caching.allocator import Allocator
+from sapwood.allocator.lending import Lender
 from sapwood.driver.emulated import Emulated
-from sapwood.memory.caching.allocator import Allocator
-from sapwood.memory.lending import Lender
 
 ROOT = Path(__file__).parents[3]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sapwood.allocator.planner import Buffer, largest_first
 from sapwood.graphs.inspect import inspect
 from sapwood.graphs.recording import Recording
 from sapwood.memory.blocks import ALIGNMENT
 from sapwood.memory.device import Device
-from sapwood.memory.planner import Buffer, largest_first
 from sapwood.memory.range import Range
 from sapwood.tree.watch.placement import lay_out
 from sapwood.tree.watch.watch import Captured

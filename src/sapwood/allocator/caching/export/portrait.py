@@ -1,0 +1,69 @@
+"""A `Picture` of an allocator, drawn from what it knows, under its lock."""
+
+from __future__ import annotations
+
+from sapwood.allocator.caching.block import FREE, UNMAPPED, Block, Segment
+from sapwood.allocator.caching.pending import captured
+from sapwood.allocator.caching.picture import (
+    BlockPicture,
+    BlockState,
+    Entry,
+    Picture,
+    SegmentPicture,
+)
+from sapwood.allocator.caching.state import State
+from sapwood.units import Size
+
+__all__ = ["portray"]
+
+
+def portray(state: State, index: int, free: Size, *, history: bool = True) -> Picture:
+    """Return what the allocator looks like; ``free`` is the device's free memory."""
+    entries: tuple[Entry, ...] = ()
+    if history and state.history is not None:
+        entries = state.history.entries()
+    segments = [
+        _segment(segment) for silo in state.pools.silos() for segment in silo.segments
+    ]
+    return Picture(
+        device=index,
+        total=state.total,
+        free=free,
+        limit=state.limit,
+        segments=tuple(sorted(segments, key=lambda segment: segment.address)),
+        pools=tuple(pool.picture() for pool in state.pools.all.values()),
+        settings=state.settings.plain(),
+        history=entries,
+    )
+
+
+def _segment(segment: Segment) -> SegmentPicture:
+    return SegmentPicture(
+        address=segment.address,
+        size=segment.size,
+        stream=segment.silo.stream,
+        size_class=segment.silo.size_class,
+        pool=segment.silo.pool.id,
+        expandable=segment.expandable,
+        blocks=tuple(_block(block) for block in segment.blocks()),
+        extents=tuple((extent.address, extent.size) for extent in segment.extents),
+        frames=segment.stack.frames(),
+    )
+
+
+def _block(block: Block) -> BlockPicture:
+    state: BlockState = "allocated"
+    if block.state is FREE:
+        state = "free"
+    elif block.state is UNMAPPED:
+        state = "unmapped"
+    elif block.state.value == "pending":
+        state = "pending"
+    return BlockPicture(
+        address=block.address,
+        size=Size(block.size),
+        requested=Size(block.requested),
+        state=state,
+        users=tuple(sorted(s if s >= 0 else captured(s) for s in block.users or ())),
+        frames=block.stack.frames(),
+    )

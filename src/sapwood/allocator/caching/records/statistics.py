@@ -1,0 +1,174 @@
+"""Counters under the names that dashboards know, and what those do not say.
+
+`memory_stats` has PyTorch's keys. `insight` reads a picture beside them: what is
+cached where, how scattered it is, and how often the cache served.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sapwood.allocator.caching.picture import (
+    DEFAULT_POOL,
+    BlockPicture,
+    Picture,
+    PoolId,
+    SegmentPicture,
+    SizeClass,
+)
+from sapwood.allocator.caching.records.counters import Account, Counters, Tally
+from sapwood.driver.api import StreamHandle
+from sapwood.units import Size
+
+__all__ = [
+    "Insight",
+    "Place",
+    "insight",
+    "largest_free",
+    "memory_stats",
+    "nested_memory_stats",
+    "pool_name",
+]
+
+_SCALARS = (
+    "num_alloc_retries",
+    "num_device_alloc",
+    "num_device_free",
+    "num_oom_rejections",
+    "num_ooms",
+    "num_sync_all_streams",
+)
+
+Place = tuple[PoolId, SizeClass, StreamHandle]
+"""Where a free block can serve from: its pool, its size class, its stream."""
+
+
+def pool_name(pool: PoolId) -> str:
+    """Return how statistics spell a pool: ``0_1``."""
+    return f"{pool.capture}_{pool.user}"
+
+
+def nested_memory_stats(
+    counters: Counters, *, max_split_size: Size | None = None
+) -> dict[str, Any]:
+    """Return the counters as nested dicts under PyTorch's names.
+
+    Leaves are ints, bytes where the name says so; ``max_split_size`` is -1 where it
+    is unlimited. Private pools' reserved bytes come under ``a_b`` of their ids.
+    """
+    stats: dict[str, Any] = {
+        family.name: _by_class(family.name, _scopes(counters))
+        for family in fields(Account)
+    }
+    stats["oversize_allocations"] = counters.oversize_allocations._asdict()
+    stats["oversize_segments"] = counters.oversize_segments._asdict()
+    stats |= {name: getattr(counters, name) for name in _SCALARS}
+    stats["max_split_size"] = -1 if max_split_size is None else max_split_size
+    private = {
+        pool_name(pool): _by_class("reserved_bytes", _pool_scopes(counters, pool))
+        for pool in counters.pools
+        if pool != DEFAULT_POOL
+    }
+    return {**stats, "reserved_bytes_by_private_pools": private}
+
+
+def memory_stats(
+    counters: Counters, *, max_split_size: Size | None = None
+) -> dict[str, int]:
+    """Return `nested_memory_stats` flat and sorted: ``active_bytes.all.current``."""
+    nested = nested_memory_stats(counters, max_split_size=max_split_size)
+    return dict(sorted(_flat(nested)))
+
+
+_Scopes = tuple[Account, Account, Account]
+"""Everything, and of it what is small and what is large."""
+
+_NOTHING_HELD = Account()
+
+
+def _scopes(counters: Counters) -> _Scopes:
+    small = counters.classes.get("small", _NOTHING_HELD)
+    large = counters.classes.get("large", _NOTHING_HELD)
+    return counters.total, small, large
+
+
+def _pool_scopes(counters: Counters, pool: PoolId) -> _Scopes:
+    small = counters.pool_classes.get((pool, "small"), _NOTHING_HELD)
+    large = counters.pool_classes.get((pool, "large"), _NOTHING_HELD)
+    return counters.pools[pool], small, large
+
+
+def _by_class(family: str, scopes: _Scopes) -> dict[str, dict[str, int]]:
+    tallies: tuple[Tally, ...] = tuple(getattr(scope, family) for scope in scopes)
+    names = ("all", "small_pool", "large_pool")
+    return {name: tally._asdict() for name, tally in zip(names, tallies, strict=True)}
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
+    for name, value in nested.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+@dataclass(frozen=True, slots=True)
+class Insight:
+    """What a cache holds and how well it serves; sizes in bytes, parts in [0, 1].
+
+    ``largest_free`` is the largest block that each place can hand out without
+    growing. ``cached`` are all free mapped bytes, by stream; ``live`` are allocated
+    bytes, by pool; ``rounding`` is what blocks have beyond their requests.
+    ``fragmentation`` is the part of all free bytes outside the largest free block,
+    ``hit_rate`` the part of allocations that were served without growing.
+    """
+
+    largest_free: Mapping[Place, Size]
+    cached: Mapping[StreamHandle, Size]
+    live: Mapping[PoolId, Size]
+    rounding: Size
+    fragmentation: float
+    hit_rate: float
+
+
+def largest_free(picture: Picture) -> dict[Place, Size]:
+    """Return the size of the largest free block of every place that has one."""
+    largest: dict[Place, Size] = {}
+    for segment, block in _blocks(picture):
+        if block.state == "free":
+            place = (segment.pool, segment.size_class, segment.stream)
+            largest[place] = max(largest.get(place, Size(0)), block.size)
+    return largest
+
+
+def insight(picture: Picture, counters: Counters) -> Insight:
+    """Return what ``picture`` and ``counters`` say that `memory_stats` does not."""
+    cached: Counter[StreamHandle] = Counter()
+    live: Counter[PoolId] = Counter({pool.id: 0 for pool in picture.pools})
+    rounding = 0
+    for segment, block in _blocks(picture):
+        if block.state == "free":
+            cached[segment.stream] += block.size
+        elif block.state == "allocated":
+            live[segment.pool] += block.size
+            rounding += block.size - block.requested
+    largest = largest_free(picture)
+    free = sum(cached.values())
+    served = counters.hits + counters.misses
+    return Insight(
+        largest_free=largest,
+        cached={stream: Size(size) for stream, size in cached.items()},
+        live={pool: Size(size) for pool, size in live.items()},
+        rounding=Size(rounding),
+        fragmentation=1 - max(largest.values()) / free if free else 0.0,
+        hit_rate=counters.hits / served if served else 0.0,
+    )
+
+
+def _blocks(picture: Picture) -> Iterator[tuple[SegmentPicture, BlockPicture]]:
+    for segment in picture.segments:
+        for block in segment.blocks:
+            yield segment, block

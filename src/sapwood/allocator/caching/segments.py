@@ -1,0 +1,216 @@
+"""What is reserved and mapped: the only place that changes the device's memory.
+
+Every call that makes something either makes all of it or leaves everything as it
+was. Calls that give back do it all, and raise the first error at the end; they need
+no lock, and are about what no book knows any more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
+
+from sapwood.allocator.caching.block import UNMAPPED, Block, Blocks, Extent, Segment
+from sapwood.allocator.caching.pools import SegmentSource
+from sapwood.allocator.caching.records.stacks import Stack
+from sapwood.allocator.caching.silo import Silo
+from sapwood.allocator.caching.source import Source
+from sapwood.driver.api import Access, Driver, ExtentHandle
+from sapwood.driver.release import Release
+from sapwood.driver.results import Result
+from sapwood.errors import DriverError, InternalError
+from sapwood.units import Addr, Size, align_up
+
+__all__ = ["Segments"]
+
+_ADDRESSES = 8 << 40
+"""Reservations beyond so many bytes of addresses are made small: there are 128 TiB,
+and other libraries that reserve."""
+
+_FEWER = 16
+
+
+class Segments:
+    """The segments of one allocator, and the memory mapped in them.
+
+    In bytes, ``held`` is the memory, ``addresses`` what is reserved for it, ``away``
+    memory that has left the books but not the device, ``moved`` all that was ever
+    mapped elsewhere. ``leaving`` are segments that somebody is taking memory from
+    just now: how many do. ``arrivals`` and ``departures`` count how often memory came
+    and went.
+    """
+
+    def __init__(self, driver: Driver, source: Source, blocks: Blocks) -> None:
+        self.driver, self.source, self.blocks = driver, source, blocks
+        self.held = self.addresses = self.away = self.moved = self.departures = 0
+        self.arrivals = 0
+        self.leaving: dict[Segment, int] = {}
+        self._starts: list[int] = []
+        self._by_start: dict[int, Segment] = {}
+
+    def lowest(self) -> Addr | None:
+        """Return the lowest address that is reserved, if any is."""
+        return self._by_start[self._starts[0]].address if self._starts else None
+
+    def containing(self, address: int) -> Segment | None:
+        """Return the segment in which an address lies."""
+        at = bisect_right(self._starts, address) - 1
+        if at < 0:
+            return None
+        segment = self._by_start[self._starts[at]]
+        return segment if address < segment.address + segment.size else None
+
+    # Addresses.
+
+    def reserve(self, silo: Silo, wish: int, need: int, stack: Stack) -> Segment:
+        """Open an expandable segment of ``wish`` bytes of addresses, or of fewer.
+
+        Raises `DriverError` where not even ``need`` bytes are left.
+        """
+        page = self.driver.abilities.page
+        least = align_up(need, page)
+        if self.addresses + wish > _ADDRESSES:
+            wish //= _FEWER
+        size = Size(max(align_up(wish, page), least))
+        while True:
+            try:
+                address = self.driver.reserve(size)
+                break
+            except DriverError as error:
+                if size == least or error.name != Result.OUT_OF_MEMORY.name:
+                    raise
+                size = Size(max(align_up(size // 2, page), least))
+        return self._opened(address, size, silo, stack, expandable=True)
+
+    def reserve_exactly(self, silo: Silo, size: Size, stack: Stack) -> Segment:
+        """Open a classic segment, nothing of which is mapped yet."""
+        address = self.driver.reserve(size)
+        return self._opened(address, size, silo, stack, expandable=False)
+
+    def fetch(
+        self, silo: Silo, size: Size, source: SegmentSource, stack: Stack
+    ) -> Segment:
+        """Open a segment of a pool's own source, mapped by it."""
+        address = source.allocate(size, silo.stream)
+        segment = Segment(
+            address, size, silo, expandable=False, source=source, stack=stack
+        )
+        segment.extents.append(Extent(address, size))
+        self.held += size
+        self.arrivals += 1
+        self._listed(segment)
+        return segment
+
+    def _opened(
+        self, address: Addr, size: Size, silo: Silo, stack: Stack, *, expandable: bool
+    ) -> Segment:
+        segment = Segment(address, size, silo, expandable=expandable, stack=stack)
+        self.addresses += size
+        self._listed(segment)
+        return segment
+
+    def _listed(self, segment: Segment) -> None:
+        block = Block(segment.address, segment.size, segment)
+        block.state = UNMAPPED
+        block.prev = block.next = segment.guard
+        segment.guard.prev = segment.guard.next = block
+        segment.holes[block] = None
+        self.blocks[segment.address] = block
+        insort(self._starts, segment.address)
+        self._by_start[segment.address] = segment
+        segment.silo.segments[segment] = None
+
+    def unlist(self, segment: Segment) -> None:
+        """Forget a segment, of which nothing is used or mapped any more."""
+        block = segment.whole()
+        if block is None or (segment.extents and segment.source is None):
+            raise InternalError("a segment goes when nothing of it is used or mapped")
+        del self.blocks[segment.address], self._by_start[segment.address]
+        self._starts.remove(segment.address)
+        del segment.silo.segments[segment]
+        if segment.source is None:
+            self.addresses -= segment.size
+        else:
+            self.held -= segment.size
+
+    def surrender(self, segment: Segment) -> None:
+        """Give the addresses of a segment back, or the segment to its source."""
+        if segment.source is None:
+            self.driver.unreserve(segment.address, segment.size)
+        else:
+            segment.source.free(segment.address, segment.size, segment.silo.stream)
+
+    # Memory.
+
+    def create(self, sizes: Sequence[Size]) -> list[ExtentHandle]:
+        """Create extents; raises having created none."""
+        made: list[ExtentHandle] = []
+        with Release() as undo:
+            try:
+                for size in sizes:
+                    made.append(self.source.create(size))  # noqa: PERF401  undone
+            except BaseException:
+                for handle, size in zip(made, sizes, strict=False):
+                    undo(self.source.release, handle, size)
+                raise
+        return made
+
+    def discard(self, made: Sequence[Extent]) -> None:
+        """Give back the memory of extents that are mapped nowhere."""
+        with Release() as release:
+            for extent in made:
+                if extent.handle is not None:
+                    release(self.source.release, extent.handle, extent.size)
+
+    def map(self, extents: Sequence[Extent]) -> None:
+        """Map extents where they say, with access; raises having mapped none."""
+        mapped: list[Extent] = []
+        with Release() as undo:
+            try:
+                for extent in extents:
+                    self.driver.map(extent.address, extent.physical())
+                    mapped.append(extent)
+                for address, size in _intervals(extents):
+                    self.driver.set_access(address, size, Access.READ_WRITE)
+            except BaseException:
+                for address, size in _intervals(mapped):
+                    undo(self.driver.unmap, address, size)
+                raise
+
+    def supply(self, segment: Segment, extents: Sequence[Extent]) -> None:
+        """Remember newly mapped extents of a segment."""
+        for extent in extents:
+            insort(segment.extents, extent)
+        self.held += sum(extent.size for extent in extents)
+        self.arrivals += 1
+
+    def unmap(self, extents: Sequence[Extent]) -> None:
+        """Unmap extents; they keep their memory."""
+        with Release() as release:
+            for address, size in _intervals(extents):
+                release(self.driver.unmap, address, size)
+
+    def take_out(self, segment: Segment, extents: Sequence[Extent]) -> None:
+        """Let extents be in the segment no more, though they are mapped still."""
+        for extent in extents:
+            del segment.extents[bisect_left(segment.extents, extent)]
+        size = sum(extent.size for extent in extents)
+        self.held -= size
+        self.away += size
+
+    def put_back(self, segment: Segment, extents: Sequence[Extent]) -> None:
+        """Let extents be in the segment again: they were mapped all the time."""
+        self.supply(segment, extents)
+        self.away -= sum(extent.size for extent in extents)
+
+
+def _intervals(extents: Sequence[Extent]) -> list[tuple[Addr, Size]]:
+    """Return the intervals that extents cover, adjoining ones as one."""
+    intervals: list[tuple[Addr, Size]] = []
+    for extent in sorted(extents):
+        if intervals and sum(intervals[-1]) == extent.address:
+            address, size = intervals[-1]
+            intervals[-1] = (address, Size(size + extent.size))
+        else:
+            intervals.append((extent.address, extent.size))
+    return intervals

@@ -1,0 +1,339 @@
+"""The allocator's settings: typed, checked as a whole before any is used.
+
+Names are PyTorch's without the unit: sizes are bytes here, and ``_mb`` in text. A
+`Settings` that exists is valid: made from keywords, text or the environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from sapwood import knobs
+from sapwood.allocator.caching.settings import kinds, spelling
+from sapwood.allocator.caching.settings.divisions import NO_DIVISIONS, Divisions
+from sapwood.allocator.caching.settings.kinds import SWITCH, Kind
+from sapwood.allocator.caching.settings.spelling import MIB, Pair
+from sapwood.errors import MisuseError
+from sapwood.units import Size, size_text
+
+__all__ = ["DEFAULT", "VARIABLE", "Settings", "settings_of"]
+
+VARIABLE = "SAPWOOD_ALLOC_CONF"
+
+_CUSTOMARY = Size(20 * MIB)
+
+_REFUSED = {
+    "expandable_segments_reserve_by_class": "Both size classes reserve alike: set "
+    "expandable_segments_reserve",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting's value; making one with a wrong value raises `MisuseError`."""
+
+    expandable_segments: bool = field(
+        default=True,
+        metadata=SWITCH.means(
+            "Grow one range of addresses per stream and size class, page by page, "
+            "instead of asking for one segment after the other."
+        ),
+    )
+    expandable_segments_reserve: Size | float | None = field(
+        default=None,
+        metadata=kinds.RESERVE.means(
+            "How many addresses one expandable segment takes; None: as it needs."
+        ),
+    )
+    max_split_size: Size | None = field(
+        default=None,
+        metadata=kinds.optional_size(1).means(
+            "Blocks above this size are not split and serve only requests above it; "
+            "None: all are split. At least large_segment_size."
+        ),
+    )
+    large_segment_size: Size = field(
+        default=_CUSTOMARY,
+        metadata=kinds.size(10 * MIB + 1, "bytes above 10 MiB").means(
+            "What is asked of the driver for requests above 1 MiB and below 10 MiB."
+        ),
+    )
+    max_non_split_rounding: Size = field(
+        default=_CUSTOMARY,
+        metadata=kinds.size(1).means(
+            "How much larger than its request a block may be that is not split. At "
+            "least large_segment_size or 20 MiB, whichever is less."
+        ),
+    )
+    garbage_collection_threshold: float = field(
+        default=0.0,
+        metadata=kinds.fraction("from 0.0 (off) to below 1.0", below_one=True).means(
+            "From which part of the limit on free segments go back to the driver "
+            "before it is asked for more; needs per_process_memory_fraction below 1."
+        ),
+    )
+    roundup_power2_divisions: Mapping[int, int] = field(
+        default=NO_DIVISIONS,
+        metadata=kinds.DIVISIONS.means(
+            "Round sizes up to one of this many equal steps between powers of two."
+        ),
+    )
+    per_process_memory_fraction: float = field(
+        default=1.0,
+        metadata=kinds.fraction("from 0.0 to 1.0").means(
+            "Which part of the device's memory this allocator may hold."
+        ),
+    )
+    throw_on_cudamalloc_oom: bool = field(
+        default=False,
+        metadata=SWITCH.means(
+            "Refuse what would exceed the limit before the driver is asked, and "
+            "without giving anything back first."
+        ),
+    )
+    release_lock_on_cudamalloc: bool = field(
+        default=False,
+        metadata=SWITCH.means(
+            "Accepted, without effect: waits run without the lock anyway, and what "
+            "growing makes, other threads need."
+        ),
+    )
+    graph_capture_record_stream_reuse: bool = field(
+        default=False,
+        metadata=SWITCH.means(
+            "Accepted, without effect: what other streams used during a capture is "
+            "reused after it."
+        ),
+    )
+    cross_stream_reuse: bool = field(
+        default=False,
+        metadata=SWITCH.means(
+            "A miss may take free blocks of other streams; a wait on the device orders "
+            "their uses."
+        ),
+    )
+    pinned_use_cuda_host_register: bool = field(
+        default=False,
+        metadata=SWITCH.means(
+            "Make pinned memory by registering ordinary pages with the driver."
+        ),
+    )
+    pinned_num_register_threads: int = field(
+        default=1,
+        metadata=kinds.power_of_two(128).means(
+            "How many threads touch pages before they are registered."
+        ),
+    )
+    pinned_use_background_threads: bool = field(
+        default=False,
+        metadata=SWITCH.means("Look after finished copies on a thread of its own."),
+    )
+    pinned_reserve_segment_size: Size | None = field(
+        default=None,
+        metadata=kinds.optional_size(1).means(
+            "The size of one pinned segment that blocks are cut from first; None: no "
+            "such segment."
+        ),
+    )
+    pinned_free_catch_all: bool = field(
+        default=False,
+        metadata=SWITCH.means("Warn of errors while pinned memory is freed."),
+    )
+    pinned_max_round_threshold: Size | None = field(
+        default=None,
+        metadata=kinds.optional_size(0).means(
+            "Pinned requests above this keep their size, others become powers of two; "
+            "None: all become powers of two."
+        ),
+    )
+    pinned_max_cached_size: Size | None = field(
+        default=None,
+        metadata=kinds.optional_size(0).means(
+            "How many bytes of free pinned memory are kept; larger requests keep their "
+            "size. None: no bound."
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = _accepted(setting.name, getattr(self, setting.name))
+            object.__setattr__(self, setting.name, value)
+        _check_together(self)
+
+    @classmethod
+    def parse(cls, text: str) -> Settings:
+        """Return the settings that ``text`` spells; defaults for the rest.
+
+        Raises `MisuseError` that names the piece of text, or key, value and range.
+        """
+        return cls(**_values(text))
+
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Return what ``SAPWOOD_ALLOC_CONF`` spells; defaults where it is not set.
+
+        Raises `MisuseError` as `parse`, with the variable's name.
+        """
+        given = environment is not None
+        known = knobs.Knobs.from_env(environment) if given else knobs.current()
+        try:
+            return cls.parse(known.alloc_conf)
+        except MisuseError as error:
+            raise MisuseError(f"{VARIABLE}: {error}") from None
+
+    def replace(self, **changes: object) -> Settings:
+        """Return these settings with some changed; raises `MisuseError` as a whole."""
+        known = {setting.name for setting in fields(self)}
+        for name in sorted(changes.keys() - known):
+            raise _unknown(name, sorted(known))
+        settings: Any = self
+        changed: Settings = dataclasses.replace(settings, **changes)
+        return changed
+
+    def revised(self, text: str) -> Settings:
+        """Return these settings with those changed that ``text`` spells."""
+        return self.replace(**_values(text))
+
+    def divisions(self, size: int) -> int:
+        """Return how finely a request of ``size`` bytes is rounded up; 0: it is not."""
+        steps = self.roundup_power2_divisions
+        return steps.of(size) if isinstance(steps, Divisions) else 0
+
+    def plain(self) -> dict[str, bool | int | float | str | None]:
+        """Return every setting by name as a plain value; ``Settings(**plain)`` undoes.
+
+        Sizes are bytes; divisions are in their spelling.
+        """
+        values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
+        return values | {
+            name: str(value)
+            for name, value in values.items()
+            if isinstance(value, Divisions)
+        }
+
+    def text(self) -> str:
+        """Return the shortest spelling that `parse` makes these settings of."""
+        return ",".join(
+            _kind(setting.name).spell(setting.name, value)
+            for setting in fields(self)
+            if (value := getattr(self, setting.name)) != setting.default
+        )
+
+
+def settings_of(settings: object) -> Settings:
+    """Return settings from a value or text; TypeError for anything else."""
+    if isinstance(settings, Settings):
+        return settings
+    if isinstance(settings, str):
+        return Settings.parse(settings)
+    raise TypeError(
+        f"settings are text or AllocatorSettings, not {type(settings).__name__} "
+        f"{settings!r}: write 'expandable_segments:True', or settings.replace(...)"
+    )
+
+
+def _field(name: str) -> Any:
+    return Settings.__dataclass_fields__[name]
+
+
+def _kind(name: str) -> Kind:
+    kind: Kind = _field(name).metadata["kind"]
+    return kind
+
+
+def _accepted(name: str, value: object) -> Any:
+    try:
+        return _kind(name).accept(value)
+    except ValueError:
+        raise _refusal(name, name, value) from None
+
+
+def _refusal(name: str, key: str, said: object) -> MisuseError:
+    """Return what to say of a value ``said`` of ``name``, which was called ``key``."""
+    kind, default = _kind(name), _field(name).default
+    spelt = kind.spell(name, default).partition(":")[2]
+    if key != name:
+        return MisuseError(
+            f"{key}: {said!r} is not allowed. Set a whole number of MiB: {name} takes "
+            f"{kind.allowed}; the default is {spelt}"
+        )
+    return MisuseError(
+        f"{key}: {said!r} is not allowed. Set {kind.allowed}; the default is {default}"
+    )
+
+
+def _check_together(settings: Settings) -> None:
+    large, split = settings.large_segment_size, settings.max_split_size
+    if split is not None and split < large:
+        raise MisuseError(
+            f"max_split_size: {size_text(split)} is not allowed, as large_segment_size "
+            f"is {size_text(large)}: its segments could never be split. Set at least "
+            "large_segment_size, or None"
+        )
+    least = min(large, _CUSTOMARY)
+    if settings.max_non_split_rounding < least:
+        raise MisuseError(
+            f"max_non_split_rounding: {size_text(settings.max_non_split_rounding)} is "
+            f"not allowed. Set at least {size_text(least)}"
+        )
+
+
+def _values(text: str) -> dict[str, Any]:
+    """Return the fields that ``text`` spells, each checked by itself."""
+    values: dict[str, Any] = {}
+    for pair in spelling.pairs(text):
+        if pair.key == "backend":
+            _check_backend(pair.value)
+            continue
+        name = _name(pair.key)
+        if name in values:
+            raise MisuseError(f"{text!r}: {name} is set twice. Keep one of the two")
+        values[name] = _value(name, pair)
+    return values
+
+
+def _check_backend(value: str) -> None:
+    if value != "native":
+        raise MisuseError(
+            f"backend: {value!r} is not allowed: this allocator is its own backend. "
+            "Set native, or leave the key out"
+        )
+
+
+def _name(key: str) -> str:
+    """Return the setting that is called ``key`` in text; raises `MisuseError`."""
+    known = _keys()
+    if key in known:
+        return known[key]
+    if key in _REFUSED:
+        raise MisuseError(f"{key} is not supported. {_REFUSED[key]}")
+    raise _unknown(key, known)
+
+
+def _keys() -> dict[str, str]:
+    """Return the settings by every key that text may call them."""
+    keys = {setting.name: setting.name for setting in fields(Settings)}
+    return keys | {f"{name}_mb": name for name in keys if _kind(name).mib}
+
+
+def _unknown(key: str, known: Iterable[str]) -> MisuseError:
+    near = difflib.get_close_matches(key, known, n=1)
+    remedy = f"Did you mean {near[0]}" if near else f"Choose from {', '.join(known)}"
+    return MisuseError(f"{key!r} is no setting of the allocator. {remedy}")
+
+
+def _value(name: str, pair: Pair) -> Any:
+    kind = _kind(name)
+    try:
+        if pair.key == name:
+            return kind.accept(kind.read(pair.value))
+        return kind.accept(spelling.whole(pair.value) * MIB)
+    except ValueError:
+        raise _refusal(name, pair.key, pair.value) from None
+
+
+DEFAULT = Settings()

@@ -1,0 +1,281 @@
+"""All that one allocator knows, and the steps between its states that cannot fail.
+
+Called under the allocator's lock. A block is *taken* from its silo, *given* back,
+and *retired* when nobody can be using it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import dropwhile
+from pathlib import Path
+
+from sapwood.allocator.caching.block import (
+    ALLOCATED,
+    FREE,
+    PENDING,
+    Block,
+    Blocks,
+    Segment,
+    split,
+)
+from sapwood.allocator.caching.expand import join_free
+from sapwood.allocator.caching.pending import Pending
+from sapwood.allocator.caching.picture import Action
+from sapwood.allocator.caching.pools import Pools
+from sapwood.allocator.caching.records.history import History, HistoryOptions
+from sapwood.allocator.caching.records.ledger import JOURNAL_LIMIT, Ledger
+from sapwood.allocator.caching.records.stacks import NO_STACK, Stack, gather
+from sapwood.allocator.caching.segments import Segments
+from sapwood.allocator.caching.settings import Settings
+from sapwood.allocator.caching.silo import Silo
+from sapwood.allocator.caching.sizes import GRAIN
+from sapwood.allocator.caching.source import Source
+from sapwood.driver.api import Driver, StreamHandle
+from sapwood.units import Addr, Size
+
+__all__ = ["Demand", "State", "outside"]
+
+_HERE = str(Path(__file__).parent)
+
+
+def outside(stack: Stack) -> Stack:
+    """Return a stack without the allocator's own functions at its inner end."""
+    places = dropwhile(lambda at: at[0].co_filename.startswith(_HERE), stack.places)
+    return Stack(tuple(places))
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is asked for: ``size`` bytes on a stream, a block of ``need`` from a silo.
+
+    ``stack`` is where from, if the history wants to know.
+    """
+
+    size: Size
+    need: Size
+    stream: StreamHandle
+    silo: Silo
+    stack: Stack = NO_STACK
+
+
+class State:
+    """Blocks, pools, segments, counters and history of one allocator.
+
+    ``total`` is the device's memory, in bytes. ``history`` is None while nothing is
+    recorded; ``past`` has then what was. ``quiet`` are streams that were seen not to
+    be recording, by whoever holds the lock.
+    """
+
+    def __init__(self, driver: Driver, source: Source, settings: Settings) -> None:
+        self.driver, self.settings = driver, settings
+        self.page = driver.abilities.page
+        self.blocks: Blocks = {}
+        self.pools = Pools()
+        self.segments = Segments(driver, source, self.blocks)
+        self.pending = Pending()
+        self.ledger = Ledger()
+        self.history: History | None = None
+        self.past = History(HistoryOptions())
+        self.closed = False
+        self.quiet: Collection[StreamHandle] = ()
+        self.total = driver.memory_info().total
+
+    @property
+    def limit(self) -> Size:
+        """What this allocator may hold of it."""
+        return Size(int(self.settings.per_process_memory_fraction * self.total))
+
+    @property
+    def room(self) -> int:
+        """What it may still get; nothing is below 0."""
+        return max(self.limit - self.segments.held - self.segments.away, 0)
+
+    def note(
+        self,
+        action: Action,
+        address: int,
+        size: int,
+        silo: Silo,
+        stack: Stack = NO_STACK,
+    ) -> None:
+        """Tell the history."""
+        if self.history is not None:
+            if stack is NO_STACK and self.history.wants_stack(action):
+                stack = outside(gather())
+            self.history.record(
+                action, Addr(address), Size(size), silo.stream, silo.pool.id, stack
+            )
+
+    def note_picture(self) -> None:
+        """Tell the history that a picture was made, and how much was active then."""
+        if self.history is None:
+            return
+        wants = self.history.wants_stack("snapshot")
+        stack = outside(gather()) if wants else NO_STACK
+        active = self.ledger.read().total.active_bytes.current
+        self.history.record(
+            "snapshot", Addr(0), Size(active), StreamHandle(0), stack=stack
+        )
+
+    def capturable(self) -> list[StreamHandle]:
+        """Return the streams whose memory may be a capture's."""
+        return [stream for known in self._captured() for stream in known]
+
+    def capturing(self) -> bool:
+        """Whether a capture is under way whose memory comes from here.
+
+        That is: a stream that is routed to a capture's pool, or has memory of it, is
+        recording, for all that is known; or nothing is known of that pool's streams.
+        """
+        return any(not known or known - {*self.quiet} for known in self._captured())
+
+    def _captured(self) -> list[set[StreamHandle]]:
+        return [
+            {silo.stream for silo in route.pool.silos()}
+            if route.stream is None
+            else {route.stream}
+            for route in self.pools.routes
+            if route.pool.capture
+        ]
+
+    # Settings decide what may be split.
+
+    def refresh(self, silo: Silo) -> None:
+        """Say again whether the short way serves a silo."""
+        silo.plain = (
+            self.settings.max_split_size is None
+            and not silo.pool.no_split
+            and all(segment.expandable for segment in silo.segments)
+        )
+
+    def _least_rest(self, block: Block, need: int) -> int | None:
+        silo, most = block.segment.silo, self.settings.max_split_size
+        if silo.pool.no_split:
+            return None
+        if self.settings.expandable_segments or silo.size_class == "small":
+            return GRAIN
+        if most is not None and need > most:
+            return None
+        return (1 << 20) + 1
+
+    def fit(self, silo: Silo, need: int) -> Block | None:
+        """Return the best free block, if there is one that may serve."""
+        silo.searches += 1
+        most = self.settings.max_split_size
+        for block in silo.fits(need):
+            if silo.pool.no_split and block.segment.whole() is None:
+                continue
+            if most is None or block.segment.expandable:
+                return block
+            if need <= most < block.size:
+                continue
+            if need > most and block.size >= (
+                need + self.settings.max_non_split_rounding
+            ):
+                continue
+            return block
+        return None
+
+    # Blocks change hands.
+
+    def take(self, block: Block, demand: Demand) -> Addr:
+        """Let a free block be allocated; what is too much of it stays free."""
+        silo, least = block.segment.silo, self._least_rest(block, demand.need)
+        self.count_split(block, -1)
+        silo.remove(block)
+        block.state = ALLOCATED
+        if least is not None and block.size - demand.need >= least:
+            rest = split(self.blocks, block, demand.need)
+            rest.state = FREE
+            silo.add(rest)
+            self.count_split(rest, 1)
+        block.requested, block.stack = demand.size, demand.stack
+        if silo.stream != demand.stream:
+            block.users, block.guest = {demand.stream}, True
+        self._count_use(silo, block.size, demand.size, block.size)
+        self._count_oversize(block, 1)
+        self.note("alloc", block.address, demand.size, silo, demand.stack)
+        return block.address
+
+    def give(self, block: Block) -> None:
+        """Let an allocated block be free, or pending if other streams use it."""
+        silo = block.segment.silo
+        self.note("free_requested", block.address, block.requested, silo)
+        self._count_oversize(block, -1)
+        if block.users:
+            self._count_use(silo, -block.size, 0, 0)
+            block.state = PENDING
+            self.pending.leave(block, block.users)
+        else:
+            self._count_use(silo, -block.size, -block.requested, -block.size)
+            self._free(block)
+
+    def retire_ready(self) -> None:
+        """Let the pending blocks be free that wait for nothing any more."""
+        for block in self.pending.collected():
+            self.retire(block)
+
+    def retire(self, block: Block) -> None:
+        """Let a pending block be free."""
+        self._count_use(block.segment.silo, 0, -block.requested, -block.size)
+        self._free(block)
+
+    def _free(self, block: Block) -> None:
+        silo = block.segment.silo
+        self.note("free_completed", block.address, block.requested, silo)
+        for neighbour in (block.prev, block.next):
+            if neighbour.state is FREE:
+                self.count_split(neighbour, -1)
+        block.users, block.guest, block.stack = None, False, NO_STACK
+        block.requested = 0
+        block = join_free(self.blocks, block)
+        if block.next is block.prev:
+            block.segment.idle_since = silo.searches
+        self.count_split(block, 1)
+
+    # Counters.
+
+    def _count_use(self, silo: Silo, size: int, asked: int, held: int) -> None:
+        uses = self.ledger.uses
+        uses.append((silo, size, asked, held))
+        if len(uses) >= JOURNAL_LIMIT:
+            self.ledger.settle()
+
+    def count_split(self, block: Block, sign: int) -> None:
+        """Count a free block that is a part of a classic segment, or no more."""
+        segment = block.segment
+        if not segment.expandable and block.next is not block.prev:
+            self.ledger.splits.append((segment.silo, sign * block.size))
+
+    def _count_oversize(self, block: Block, sign: int) -> None:
+        most = self.settings.max_split_size
+        if most is not None and block.size > most:
+            self.ledger.oversize_allocations.add(sign)
+
+    def note_opened(self, segment: Segment) -> None:
+        """Count a segment that was opened or made classic by its memory."""
+        self.refresh(segment.silo)
+        if not segment.expandable:
+            self._count_segment(segment, 1)
+
+    def note_closed(self, segment: Segment) -> None:
+        """Count a segment that was closed."""
+        self.refresh(segment.silo)
+        if not segment.expandable:
+            self._count_segment(segment, -1)
+
+    def _count_segment(self, segment: Segment, sign: int) -> None:
+        self.ledger.change(segment.silo, "segment", sign)
+        most = self.settings.max_split_size
+        if most is not None and segment.size > most:
+            self.ledger.oversize_segments.add(sign)
+
+    def count_memory(self, silo: Silo, size: int, calls: int) -> None:
+        """Count memory that came (above 0) or went, and the calls for it."""
+        self.ledger.change(silo, "reserved_bytes", size)
+        if size > 0:
+            self.ledger.device_allocs += calls
+        else:
+            self.ledger.device_frees += calls

@@ -1,0 +1,141 @@
+"""Which free pages may serve elsewhere: mapped anew, side by side.
+
+*Harvested* are those of streams whose work is over, before memory is created that
+would exceed what was ever needed at once. *Stitched*, as the last attempt, are free
+pages of all segments that the request may have memory of, after their streams were
+waited for. Pages of a capture's pool in use stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sapwood.allocator.caching import expand
+from sapwood.allocator.caching.block import FREE, Extent, Segment
+from sapwood.allocator.caching.growth import Donor, Piece, Window, supply, window
+from sapwood.allocator.caching.silo import Silo
+from sapwood.allocator.caching.state import Demand, State
+from sapwood.units import Addr, Size, align_up
+
+__all__ = [
+    "chosen",
+    "close_to_moves",
+    "donating",
+    "harvested",
+    "open_to_moves",
+    "place",
+]
+
+_PEAK_SHARE = 64
+_MOVED_SHARE = 64
+
+
+def place(state: State, demand: Demand) -> Window | None:
+    """Return where the demand would be mapped, in a segment that is there."""
+    leaving = state.segments.leaving
+    still = (segment for segment in demand.silo.segments if segment not in leaving)
+    return window(still, demand.need, state.page)
+
+
+def _pieces(state: State, demand: Demand, found: Window | None) -> tuple[Piece, ...]:
+    # Where there is no room, a new segment has it, at addresses not known yet.
+    new = Piece(Addr(0), Size(align_up(demand.need, state.page)))
+    return (new,) if found is None else found.pieces
+
+
+def harvested(state: State, demand: Demand) -> list[Silo]:
+    """Return the demand's pool's silos that pages may be moved from now, once over.
+
+    None while what is held stays within a share of the most that was ever allocated,
+    and of all that was moved: a program that repeats itself comes to rest.
+    """
+    silos = [silo for silo in demand.silo.pool.silos() if _may_go(silo)]
+    peak = state.ledger.peak_allocated(demand.need)
+    slack = max(peak // _PEAK_SHARE, state.page * (len(silos) + 1))
+    slack += state.segments.moved // _MOVED_SHARE
+    pieces = _pieces(state, demand, place(state, demand))
+    missing = sum(piece.size for piece in pieces)
+    if state.segments.held + missing <= peak + slack or state.capturing():
+        return []
+    return silos
+
+
+def chosen(
+    state: State, demand: Demand, silos: Iterable[Silo], *, classic: bool
+) -> dict[Segment, list[Extent]]:
+    """Return the extents to move for a demand; none where it would not fit anyhow.
+
+    None while anything is captured, either. Segments that are not expandable give
+    pages only where ``classic``.
+    """
+    if demand.need > state.limit or state.capturing():
+        return {}
+    found = place(state, demand)
+    pieces = _pieces(state, demand, found)
+    spare = _spare_extents(state, silos, found, classic=classic)
+    plan = supply(pieces, align_up(demand.need, state.page), spare)
+    moved: dict[Segment, list[Extent]] = {}
+    if plan.new <= state.room:
+        for move in plan.moves:
+            moved.setdefault(move.segment, []).append(move.extent)
+    return moved
+
+
+def donating(state: State, demand: Demand) -> list[Silo]:
+    """Return the silos that memory may be taken from as the last attempt.
+
+    Those of the demand's pool, of pools that help out, and of nobody's.
+    """
+    return [
+        silo
+        for pool in state.pools.all.values()
+        if pool is demand.silo.pool or pool.freeable or pool.use_on_oom
+        for silo in pool.silos()
+        if _may_go(silo)
+    ]
+
+
+def _may_go(silo: Silo) -> bool:
+    pool = silo.pool
+    in_place = pool.capture and pool.use_count > 0
+    return not silo.is_empty() and pool.source is None and not in_place
+
+
+def _spare_extents(
+    state: State, silos: Iterable[Silo], found: Window | None, *, classic: bool
+) -> Iterator[Donor]:
+    """Yield idle extents outside of a window, those of the largest blocks first."""
+    free = [b for silo in silos for b in silo.large_blocks(state.page)]
+    free.sort(key=lambda block: (-block.size, block.address))
+    for block in free:
+        if classic or block.segment.expandable:
+            for extent in expand.extents_in(block):
+                if found is None or not _is_in(extent, found):
+                    yield block.segment, extent
+
+
+def _is_in(extent: Extent, found: Window) -> bool:
+    # Free memory of the window counts towards the request.
+    end = found.address + found.size
+    return extent.address < end and found.address < extent.end
+
+
+def open_to_moves(state: State, segment: Segment) -> None:
+    """Let a classic segment have unmapped blocks, like an expandable one."""
+    if segment.expandable:
+        return
+    state.note_closed(segment)
+    for block in segment.blocks():
+        if block.state is FREE:
+            state.count_split(block, -1)
+    segment.expandable = True
+    state.refresh(segment.silo)
+
+
+def close_to_moves(state: State, segment: Segment) -> None:
+    """Let a segment be classic again, as nothing was moved out of it."""
+    segment.expandable = False
+    for block in segment.blocks():
+        if block.state is FREE:
+            state.count_split(block, 1)
+    state.note_opened(segment)

@@ -1,0 +1,129 @@
+"""Blocks that several streams use: given back, waited for, handed on."""
+
+from __future__ import annotations
+
+from sapwood.allocator.caching.block import ALLOCATED, PENDING, Block
+from sapwood.allocator.caching.pending import captured
+from sapwood.allocator.caching.silo import Silo
+from sapwood.allocator.caching.state import State
+from sapwood.driver.api import StreamHandle
+from sapwood.errors import MisuseError
+from sapwood.units import hex_address
+
+__all__ = ["bequeath", "block_around", "freed_twice", "held", "unmarked", "use"]
+
+
+def held(state: State, address: int) -> Block:
+    """Return the block that somebody holds at an address; raises `MisuseError`."""
+    block = state.blocks.get(address)
+    if block is not None and block.state is ALLOCATED:
+        return block
+    around = _around(state, address)
+    if block is not None and around is not None and around.state is not ALLOCATED:
+        raise freed_twice(address)
+    raise MisuseError(_unknown(address, around))
+
+
+def freed_twice(address: int) -> MisuseError:
+    """Return what is said of a block that is free already."""
+    return MisuseError(
+        f"the block at {hex_address(address)} is free already. Free what malloc "
+        "returned once, and do not use it afterwards"
+    )
+
+
+def _unknown(address: int, around: Block | None) -> str:
+    if around is None:
+        return (
+            f"{hex_address(address)} is no address of this allocator. Free what its "
+            "own malloc returned"
+        )
+    return (
+        f"no block begins at {hex_address(address)}: it lies in the "
+        f"{around.state.value} block at {hex_address(around.address)}. Free what "
+        "malloc returned"
+    )
+
+
+def _around(state: State, address: int) -> Block | None:
+    segment = state.segments.containing(address)
+    if segment is None:
+        return None
+    return next(b for b in segment.blocks() if address < b.end)
+
+
+def block_around(state: State, address: int) -> Block:
+    """Return the held block that an address lies in; raises `MisuseError`."""
+    block = state.blocks.get(address) or _around(state, address)
+    if block is None or block.state is not ALLOCATED:
+        return held(state, address)
+    return block
+
+
+def use(state: State, block: Block, stream: StreamHandle) -> None:
+    """Remember that a stream uses a block; its own does anyway."""
+    silo = block.segment.silo
+    if stream == silo.stream and not block.guest:
+        return
+    if state.capturing() and stream not in state.quiet:
+        stream = captured(stream)
+    block.users = {*(block.users or ()), stream}
+
+
+def unmarked(state: State) -> list[Block]:
+    """Return the freed blocks whose uses are to be marked now.
+
+    Events mean nothing while anything is captured; and where blocks of other streams
+    are reused, the waits are made when they are.
+    """
+    if state.settings.cross_stream_reuse or not state.pending.unmarked:
+        return []
+    return [] if state.capturing() else list(state.pending.unmarked)
+
+
+def bequeath(state: State, stream: StreamHandle, heir: StreamHandle) -> None:
+    """Let everything of a stream that is gone be its heir's."""
+    if stream == heir:
+        return
+    state.ledger.settle()
+    for pool in state.pools.all.values():
+        for silos in (pool.small, pool.large):
+            silo = silos.pop(stream, None)
+            if silo is not None:
+                _join(state, silo, silos, heir)
+    state.pending.rename(stream, heir)
+    for block in list(state.blocks.values()):
+        if block.users and not block.users.isdisjoint({stream, heir}):
+            _rename_user(state, block, stream, heir)
+    state.ledger.bequeath(stream, heir)
+
+
+def _rename_user(
+    state: State, block: Block, stream: StreamHandle, heir: StreamHandle
+) -> None:
+    users = {heir if user == stream else user for user in block.users or ()}
+    if block.segment.silo.stream == heir and heir in users:
+        # What is ordered before the heir is ordered before its own blocks' reuse.
+        users.discard(heir)
+        block.guest = False
+    if block.state is PENDING and not users:
+        state.pending.forget(block)
+        state.retire(block)
+    else:
+        block.users = users or None
+
+
+def _join(
+    state: State, silo: Silo, silos: dict[StreamHandle, Silo], heir: StreamHandle
+) -> None:
+    into = silos.get(heir)
+    if into is None:
+        silo.stream = heir
+        silos[heir] = silo
+        return
+    for segment in silo.segments:
+        segment.silo = into
+        into.segments[segment] = None
+    for block in silo.blocks():
+        into.add(block)
+    state.refresh(into)

@@ -1,0 +1,81 @@
+"""Where pinned memory comes from: the driver's own, or ordinary pages registered."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import Final, Protocol
+
+from sapwood.allocator.pinned.touch import touch
+from sapwood.driver.api import Driver
+from sapwood.errors import DriverError, OutOfMemory
+from sapwood.units import Addr, Size
+
+__all__ = ["Allocated", "Registered", "Source", "is_out_of_memory"]
+
+_OUT_OF_MEMORY: Final = "OUT_OF_MEMORY"
+
+
+def is_out_of_memory(error: DriverError) -> bool:
+    """Return whether a call failed for want of memory."""
+    return error.name == _OUT_OF_MEMORY
+
+
+class Source(Protocol):
+    """What gives pinned memory."""
+
+    def take(self, size: Size) -> Addr:
+        """Return new memory that the device reaches; raises `DriverError`."""
+        ...
+
+    def give(self, address: Addr) -> None:
+        """Give memory back; done even when it raises `DriverError`."""
+
+
+class Allocated:
+    """Memory that the driver allocates."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def take(self, size: Size) -> Addr:
+        """Return new memory of the driver's; raises `DriverError`."""
+        return self._driver.allocate_host(size)
+
+    def give(self, address: Addr) -> None:
+        """Give memory back; done even when it raises `DriverError`."""
+        self._driver.free_host(address)
+
+
+class Registered:
+    """Anonymous memory, touched by several threads at once, and then registered.
+
+    The driver pins pages one by one, under a lock of its own; pages that are there
+    already it pins several times as fast.
+    """
+
+    def __init__(self, driver: Driver, threads: int) -> None:
+        self._driver, self._threads = driver, threads
+        self._maps: dict[Addr, mmap.mmap] = {}
+
+    def take(self, size: Size) -> Addr:
+        """Return new memory of the process's; raises `DriverError`."""
+        try:
+            pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise OutOfMemory("register_host", asked=size, free=0) from error
+        # A fork would leave the device the child's pages, or this process new ones.
+        pages.madvise(mmap.MADV_DONTFORK)
+        address = Addr(ctypes.addressof(ctypes.c_char.from_buffer(pages)))
+        touch(address, size, self._threads)
+        self._driver.register_host(address, size)
+        self._maps[address] = pages
+        return address
+
+    def give(self, address: Addr) -> None:
+        """Give memory back; done even when it raises `DriverError`."""
+        pages = self._maps.pop(address)
+        try:
+            self._driver.unregister_host(address)
+        finally:
+            pages.close()

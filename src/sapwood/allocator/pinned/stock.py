@@ -1,0 +1,132 @@
+"""What an allocator of pinned memory has, where it is, and who uses it.
+
+It makes no device call and takes no lock: it is for the holder of the allocator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sapwood.allocator.caching.picture import PoolId
+from sapwood.allocator.pinned.block import Block, Segment
+from sapwood.allocator.pinned.live import Live
+from sapwood.allocator.pinned.pools import UNROUTED, Pool, Pools
+from sapwood.allocator.pinned.sizes import Request
+from sapwood.allocator.pinned.statistics import Statistics
+from sapwood.driver.api import StreamHandle
+from sapwood.units import Size
+
+__all__ = ["Stock"]
+
+
+class Stock:
+    """Segments, their blocks, and the counters of both."""
+
+    def __init__(self) -> None:
+        self.live = Live()
+        self.pools = Pools()
+        self.statistics = Statistics()
+        self.segments: set[Segment] = set()
+        self._kept: set[Block] = set()
+
+    def pool(self) -> Pool:
+        """Return the pool that this thread allocates from."""
+        return self.pools.route() or self.pools.default
+
+    def take(self, pool: Pool, request: Request) -> Block | None:
+        """Hand out a free block of a pool, if one fits."""
+        block = pool.cache.take(request)
+        if block is not None:
+            self._hand_out(block)
+        return block
+
+    def begin(self, segment: Segment, request: Request, seconds: float) -> Block:
+        """Hand out a block of a new segment, which it took ``seconds`` to get."""
+        self.segments.add(segment)
+        self.statistics.took(segment.size, seconds)
+        block = self.pools[segment.pool].cache.first(segment, request)
+        self._hand_out(block)
+        return block
+
+    def begin_reserve(self, segment: Segment, seconds: float) -> None:
+        """Let blocks be cut from a new segment that stays."""
+        self.segments.add(segment)
+        self.statistics.took(segment.size, seconds)
+        block = Block(segment.address, segment.size, segment, segment.size)
+        self.pools.default.cache.put(block)
+
+    def put(self, block: Block, bound: Size | None) -> list[Segment]:
+        """Take a block back that nothing uses; return what is too much to keep.
+
+        One that a recording uses is kept for it instead.
+        """
+        if block.captured:
+            self._kept.add(block)
+            return []
+        return self._put(block, bound)
+
+    def end(self, segment: Segment, seconds: float) -> None:
+        """Forget a segment that went back in so much time."""
+        self.segments.remove(segment)
+        self.statistics.gave(segment.size, seconds)
+
+    def evict(self) -> list[Segment]:
+        """Return the idle segments of the default pool, which it does not have now."""
+        return self.pools.default.cache.evict()
+
+    def close(self) -> list[Segment]:
+        """Return all idle segments, also those that recordings kept."""
+        for block in self._kept:
+            self._put(block, None)
+        self._kept.clear()
+        return [one for pool in self.pools.all() for one in pool.cache.end()]
+
+    def use(self, block: Block, stream: StreamHandle, *, recorded: bool) -> None:
+        """Note that a copy on a stream uses a block, or is to when it is replayed."""
+        if recorded:
+            route = self.pools.route()
+            block.captured.add(UNROUTED if route is None else route.id)
+        else:
+            block.users.add(stream)
+
+    def is_recorded(self, id_: PoolId) -> bool:
+        """Return whether a pool keeps blocks for what was captured."""
+        blocks = (*self.live, *self._kept)
+        return any(id_ in block.captured for block in blocks)
+
+    def release(self, id_: PoolId, after: Iterable[StreamHandle]) -> list[Block]:
+        """End one use of a pool; return the blocks that nothing keeps any more.
+
+        What it recorded may run on the streams ``after`` still.
+        """
+        pool = self.pools.release(id_)
+        if pool is None:
+            return []
+        for segment in self.segments:
+            if segment.pool == id_:
+                segment.pool = self.pools.default.id
+        self.pools.default.cache.adopt(pool.cache)
+        for block in (*self.live, *self._kept):
+            if id_ in block.captured:
+                block.captured.remove(id_)
+                block.users.update(after)
+        loose = [block for block in self._kept if not block.captured]
+        self._kept.difference_update(loose)
+        return loose
+
+    def forget(self, stream: StreamHandle, heir: StreamHandle) -> None:
+        """Let a stream's copies count as those of its heir."""
+        for block in (*self.live, *self._kept):
+            if stream in block.users:
+                block.users.remove(stream)
+                block.users.add(heir)
+
+    def _hand_out(self, block: Block) -> None:
+        self.live.add(block)
+        self.statistics.handed_out(block.size, block.requested)
+
+    def _put(self, block: Block, bound: Size | None) -> list[Segment]:
+        self.live.settle(block)
+        self.statistics.came_back(block.size, block.requested)
+        pool = self.pools[block.segment.pool]
+        return pool.cache.put(block, bound if pool is self.pools.default else None)

@@ -1,0 +1,97 @@
+"""A model of PyTorch's allocator with fixed segments.
+
+Small blocks come from segments of 2 MiB, large ones from segments of 20 MiB or of
+their own size; the best fit is split, neighbours merge, streams share nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from sapwood.allocator.caching.settings import Settings
+from sapwood.allocator.simulate.models.model import (
+    GRANULE,
+    MIB,
+    Accounted,
+    is_small,
+    round_up,
+)
+from sapwood.allocator.simulate.models.pieces import Piece, Shelf
+from sapwood.errors import OutOfMemory
+from sapwood.units import align_up
+
+__all__ = ["Classic"]
+
+_OWN_SEGMENT = 10 * MIB
+_LEAST_REST = {True: 512, False: MIB + 1}
+"""The smallest rest that is split off, of small blocks and of large ones."""
+
+
+class Classic(Accounted):
+    """Fixed segments, best fit, and the rules for splitting large blocks."""
+
+    def __init__(self, settings: Settings, total: int) -> None:
+        super().__init__(total)
+        self._settings = settings
+        self._shelves: defaultdict[tuple[bool, int], Shelf] = defaultdict(Shelf)
+        self._live: dict[int, Piece] = {}
+        self._next = GRANULE
+
+    def allocate(self, size: int, stream: int) -> int:
+        """Return the address of a block of the best fit, or of a new segment."""
+        rounded = round_up(size, self._settings)
+        small = is_small(rounded)
+        shelf = self._shelves[small, stream]
+        piece = self._fit(shelf, rounded)
+        if piece is None:
+            piece = self._grow(shelf, rounded)
+        else:
+            shelf.take(piece)
+        limit = self._settings.max_split_size
+        splits = small or limit is None or rounded < limit
+        if splits and piece.size - rounded >= _LEAST_REST[small]:
+            shelf.put(piece.split(rounded))
+        self._live[piece.address] = piece
+        return piece.address
+
+    def free(self, address: int) -> None:
+        """Offer a block again, merged with its neighbours."""
+        piece = self._live.pop(address)
+        piece.shelf.settle(piece)
+
+    def _fit(self, shelf: Shelf, rounded: int) -> Piece | None:
+        piece = next(shelf.from_size(rounded), None)
+        limit = self._settings.max_split_size
+        if piece is None or limit is None:
+            return piece
+        if rounded < limit:
+            return piece if piece.size < limit else None
+        most = rounded + self._settings.max_non_split_rounding
+        return piece if piece.size < most else None
+
+    def _grow(self, shelf: Shelf, rounded: int) -> Piece:
+        size = self._segment_size(rounded)
+        try:
+            self._account.take(size)
+        except OutOfMemory:
+            self._release_cached()
+            self._account.take(size)
+        self._account.calls["malloc"] += 1
+        piece = Piece(self._next, size, shelf)
+        self._next += align_up(size, GRANULE) + GRANULE
+        return piece
+
+    def _segment_size(self, rounded: int) -> int:
+        if is_small(rounded):
+            return GRANULE
+        if rounded < _OWN_SEGMENT:
+            return self._settings.large_segment_size
+        return align_up(rounded, GRANULE)
+
+    def _release_cached(self) -> None:
+        for shelf in self._shelves.values():
+            for piece in list(shelf):
+                if piece.before is None and piece.after is None:
+                    shelf.take(piece)
+                    self._account.give(piece.size)
+                    self._account.calls["free"] += 1

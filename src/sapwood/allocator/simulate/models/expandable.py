@@ -1,0 +1,167 @@
+"""A model of PyTorch's allocator with expandable segments.
+
+Each stream has one growing range for small blocks, mapped in granules of 2 MiB, and
+one for large blocks, in granules of 20 MiB. Short of memory, whole free granules are
+unmapped; the holes are mapped again before a range grows at its end.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from sapwood.allocator.caching.settings import Settings
+from sapwood.allocator.simulate.models.model import (
+    GRANULE,
+    Account,
+    Accounted,
+    is_small,
+    round_up,
+)
+from sapwood.allocator.simulate.models.pieces import Piece, Shelf
+from sapwood.errors import OutOfMemory
+from sapwood.units import align_down, align_up
+
+__all__ = ["Expandable"]
+
+_LEAST_REST = 512
+_SPAN = 1 << 50
+"""Addresses of one range: more than any trace needs."""
+
+
+class Expandable(Accounted):
+    """One growing range per stream and size class."""
+
+    def __init__(self, settings: Settings, total: int) -> None:
+        super().__init__(total)
+        self._settings = settings
+        self._ranges: dict[tuple[bool, int], _Range] = {}
+        self._live: dict[int, tuple[Piece, _Range]] = {}
+
+    def allocate(self, size: int, stream: int) -> int:
+        """Return the address of a block in the range of its stream and class."""
+        rounded = round_up(size, self._settings)
+        small = is_small(rounded)
+        found = self._ranges.get((small, stream))
+        if found is None:
+            granule = GRANULE if small else self._settings.large_segment_size
+            base = align_up(_SPAN * (1 + len(self._ranges)), granule)
+            found = _Range(base, granule, self._account)
+            self._ranges[small, stream] = found
+        piece = found.fit(rounded) or self._grow(found, rounded)
+        self._live[piece.address] = piece, found
+        return piece.address
+
+    def free(self, address: int) -> None:
+        """Offer a block again, merged with its neighbours."""
+        piece, home = self._live.pop(address)
+        home.shelf.settle(piece)
+
+    def _grow(self, home: _Range, rounded: int) -> Piece:
+        try:
+            home.grow(rounded)
+        except OutOfMemory:
+            for each in self._ranges.values():
+                each.trim()
+            home.grow(rounded)
+        piece = home.fit(rounded)
+        if piece is None:
+            raise OutOfMemory("allocate", asked=rounded, free=self._account.free)
+        return piece
+
+
+class _Range:
+    """Pieces in a row: used ones, free ones on the shelf, and unmapped ones."""
+
+    def __init__(self, base: int, granule: int, account: Account) -> None:
+        self.granule, self.account = granule, account
+        self.shelf = Shelf()
+        hole = Piece(base, align_down(_SPAN // 2, granule), self.shelf)
+        hole.mapped = False
+        self._holes = [hole]
+
+    def fit(self, size: int) -> Piece | None:
+        """Return the best fit, cut to size: rather not at the end that can grow."""
+        best: Piece | None = None
+        for piece in self.shelf.from_size(size):
+            if best is not None and _potential(piece) >= _potential(best):
+                break
+            best = piece
+        if best is None:
+            return None
+        self.shelf.take(best)
+        if best.size - size >= _LEAST_REST:
+            self.shelf.put(best.split(size))
+        return best
+
+    def grow(self, size: int) -> None:
+        """Map granules at the lowest run of free and unmapped pieces that suffices."""
+        for hole in self._holes:
+            start = hole.before if hole.before and hole.before.free else hole
+            run = [start]
+            while (
+                sum(piece.size for piece in run) < size
+                and (after := run[-1].after) is not None
+                and (after.free or not after.mapped)
+            ):
+                run.append(after)
+            if sum(piece.size for piece in run) >= size:
+                self._map_run(run, size)
+                return
+
+    def trim(self) -> None:
+        """Unmap the whole granules inside free pieces."""
+        for piece in list(self.shelf):
+            lo = align_up(piece.address, self.granule)
+            hi = align_down(piece.end, self.granule)
+            if lo < hi:
+                self._unmap(piece, lo, hi)
+
+    def _map_run(self, run: list[Piece], size: int) -> None:
+        missing = size
+        for piece in run:
+            if piece.mapped:
+                missing -= piece.size
+                continue
+            count = min(align_up(missing, self.granule), piece.size)
+            self._map(piece, count)
+            missing -= count
+
+    def _map(self, hole: Piece, size: int) -> None:
+        self.account.take(size)
+        self.account.calls["create"] += size // self.granule
+        self.account.calls["map"] += size // self.granule
+        self.account.calls["set_access"] += 1
+        at = self._holes.index(hole)
+        del self._holes[at]
+        if size < hole.size:
+            rest = hole.split(size)
+            rest.mapped = False
+            self._holes.insert(at, rest)
+        hole.mapped = True
+        self.shelf.settle(hole)
+
+    def _unmap(self, piece: Piece, lo: int, hi: int) -> None:
+        self.shelf.take(piece)
+        if hi < piece.end:
+            self.shelf.put(piece.split(hi - piece.address))
+        if lo > piece.address:
+            front, piece = piece, piece.split(lo - piece.address)
+            self.shelf.put(front)
+        piece.mapped = False
+        self.account.give(piece.size)
+        self.account.calls["unmap"] += piece.size // self.granule
+        self.account.calls["release"] += piece.size // self.granule
+        after, before = piece.after, piece.before
+        if after is not None and not after.mapped:
+            self._holes.remove(after)
+            piece.absorb(after)
+        if before is not None and not before.mapped:
+            before.absorb(piece)
+        else:
+            insort(self._holes, piece, key=lambda hole: hole.address)
+
+
+def _potential(piece: Piece) -> int:
+    """Return the size that a piece can grow to."""
+    after = piece.after
+    return piece.size + (after.size if after is not None and not after.mapped else 0)

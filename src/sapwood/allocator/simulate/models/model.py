@@ -1,0 +1,96 @@
+"""What a model of an allocator promises, and what PyTorch's two have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Protocol
+
+from sapwood.allocator.caching.settings import Settings
+from sapwood.errors import OutOfMemory
+from sapwood.units import align_up, size_text
+
+__all__ = ["GRANULE", "MIB", "Account", "Accounted", "Model", "is_small", "round_up"]
+
+MIB = 1 << 20
+GRANULE = 2 * MIB
+_LEAST = 512
+
+
+class Account:
+    """What a model holds of a device's ``total`` bytes, and the calls for it."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.held = total, 0
+        self.calls = Counter[str]()
+
+    @property
+    def free(self) -> int:
+        """The bytes that the device still has."""
+        return self.total - self.held
+
+    def take(self, size: int) -> None:
+        """Hold ``size`` bytes more, where there are as many."""
+        if size > self.free:
+            why = (
+                f"asked for {size_text(size)} of a device of {size_text(self.total)} "
+                f"with {size_text(self.free)} left. Simulate a larger one"
+            )
+            raise OutOfMemory("allocate", asked=size, free=self.free, shortage=why)
+        self.held += size
+
+    def give(self, size: int) -> None:
+        """Hold ``size`` bytes less."""
+        self.held -= size
+
+
+class Model(Protocol):
+    """An allocator, as far as a simulation asks.
+
+    ``reserved`` are the bytes of physical memory that it holds, ``calls`` how often
+    it made each call of the driver. `allocate` raises `OutOfMemory`.
+    """
+
+    @property
+    def reserved(self) -> int: ...
+    @property
+    def calls(self) -> Mapping[str, int]: ...
+    def allocate(self, size: int, stream: int) -> int:
+        """Return the address of ``size`` bytes for work on a stream."""
+        ...
+
+    def free(self, address: int) -> None:
+        """Give an allocation back, in the order of its own stream."""
+
+
+class Accounted:
+    """What all models of one device have: an account of what they hold of it."""
+
+    def __init__(self, total: int) -> None:
+        self._account = Account(total)
+
+    @property
+    def reserved(self) -> int:
+        """The bytes of physical memory that it holds."""
+        return self._account.held
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """How often it made each call of the driver."""
+        return self._account.calls
+
+
+def is_small(rounded: int) -> bool:
+    """Return whether a rounded size belongs to the small blocks."""
+    return rounded <= MIB
+
+
+def round_up(size: int, settings: Settings) -> int:
+    """Return the size of the block for a request, as PyTorch rounds it."""
+    if size < _LEAST:
+        return _LEAST
+    divisions = settings.divisions(size)
+    if divisions <= 1 or size <= _LEAST * divisions:
+        return align_up(size, _LEAST)
+    floor = 1 << (size.bit_length() - 1)
+    return align_up(size, max(floor // divisions, 1))

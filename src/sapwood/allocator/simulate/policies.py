@@ -1,0 +1,103 @@
+"""Every policy that a trace can be replayed on, by name.
+
+``default`` is this library's allocator, and so are the names that begin with it: they
+run its own code. ``planned`` is its planner. All others are models of others.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from sapwood.allocator.caching.settings import Settings
+from sapwood.allocator.simulate.models.classic import Classic
+from sapwood.allocator.simulate.models.expandable import Expandable
+from sapwood.allocator.simulate.models.model import Model, round_up
+from sapwood.allocator.simulate.models.planned import Planned
+from sapwood.allocator.simulate.models.ranges import BestFit, FirstFit
+from sapwood.allocator.simulate.models.stitched import Stitched
+from sapwood.allocator.simulate.trace import Trace
+from sapwood.errors import MisuseError
+
+__all__ = ["POLICIES", "Kind", "Policy", "find_policy"]
+
+Kind = Literal["ours", "plan", "model"]
+"""Whether a policy runs the allocator, plans with hindsight, or models another."""
+
+_Start = Callable[[Trace, Settings, int], Model]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A way to serve a trace; ``start`` takes it, settings and the device's bytes."""
+
+    name: str
+    kind: Kind
+    about: str
+    start: _Start
+
+
+def find_policy(name: str) -> Policy:
+    """Return the policy called ``name``; raises `MisuseError` where there is none."""
+    policy = POLICIES.get(name)
+    if policy is None:
+        near = difflib.get_close_matches(name, POLICIES, 1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise MisuseError(
+            f"there is no policy {name!r}{meant}. Name one of {', '.join(POLICIES)}"
+        )
+    return policy
+
+
+def _ours(**changes: object) -> _Start:
+    def start(trace: Trace, settings: Settings, total: int) -> Model:
+        from sapwood.allocator.simulate.ours import Ours
+
+        del trace
+        return Ours(settings.replace(**changes), total)
+
+    return start
+
+
+def _of(model: Callable[[Settings, int], Model]) -> _Start:
+    def start(trace: Trace, settings: Settings, total: int) -> Model:
+        del trace
+        return model(settings, total)
+
+    return start
+
+
+def _planned(trace: Trace, settings: Settings, total: int) -> Model:
+    from sapwood.allocator.simulate.layout import lay_out
+
+    served = [trace.buffers[step] for step in trace.steps if step >= 0]
+    sizes = [round_up(buffer.size, settings) for buffer in served]
+    return Planned(lay_out(served, sizes), total)
+
+
+_ALL = (
+    Policy("default", "ours", "Sapwood's allocator as it comes", _ours()),
+    Policy(
+        "default-fixed",
+        "ours",
+        "Sapwood's with expandable_segments:False",
+        _ours(expandable_segments=False),
+    ),
+    Policy(
+        "default-shared",
+        "ours",
+        "Sapwood's with cross_stream_reuse:True",
+        _ours(cross_stream_reuse=True),
+    ),
+    Policy("classic", "model", "PyTorch-like, fixed segments", _of(Classic)),
+    Policy("expandable", "model", "PyTorch-like, expandable segments", _of(Expandable)),
+    Policy("stitched", "model", "GMLake-like: any free pages", _of(Stitched)),
+    Policy("best-fit", "model", "one range, the smallest gap", _of(BestFit)),
+    Policy("first-fit", "model", "one range, the lowest gap", _of(FirstFit)),
+    Policy("planned", "plan", "one range, laid out with hindsight", _planned),
+)
+
+POLICIES = {policy.name: policy for policy in _ALL}
+"""The policies by name, ours first."""

@@ -1,0 +1,65 @@
+"""Reading a trace from a file, whatever wrote it.
+
+Known are CSV of lifetimes, RMM's logs, our own snapshots, and PyTorch's snapshots.
+Nothing in a file is run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sapwood.allocator.caching.export import snapshot
+from sapwood.allocator.caching.export.torch_snapshot import loads_torch
+from sapwood.allocator.simulate import lifetimes, rmm
+from sapwood.allocator.simulate.entries import from_picture
+from sapwood.allocator.simulate.lifetimes import from_csv
+from sapwood.allocator.simulate.rmm import from_rmm
+from sapwood.allocator.simulate.trace import Trace
+from sapwood.errors import MisuseError
+
+__all__ = ["read_trace"]
+
+_PICKLE = b"\x80"
+
+
+def read_trace(path: str | Path, device: int | None = None) -> Trace:
+    """Return the trace in a file, named after it.
+
+    ``device`` is which one's of a snapshot of PyTorch; None: the only one that it has.
+    Raises `MisuseError` for what cannot be read, or is no trace, and where a device
+    is chosen in a file that does not tell them apart.
+    """
+    source = Path(path)
+    try:
+        data = source.read_bytes()
+    except OSError as error:
+        raise MisuseError(
+            f"{source} cannot be read: {error.strerror}. Name a file with a trace"
+        ) from error
+    if data.startswith(_PICKLE):
+        return from_picture(source.stem, loads_torch(data, device))
+    if device is not None:
+        raise MisuseError(
+            f"{source} is no snapshot of PyTorch, so there is no device {device} to "
+            "choose in it. Leave the device out"
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _unknown(source) from error
+    if text.lstrip().startswith(("{", "[")):
+        return from_picture(source.stem, snapshot.loads(text))
+    header = [cell.strip() for cell in text.partition("\n")[0].split(",")]
+    if header == list(rmm.COLUMNS):
+        return from_rmm(source.stem, text)
+    if set(header) & set(lifetimes.COLUMNS):
+        return from_csv(source.stem, text)
+    raise _unknown(source)
+
+
+def _unknown(source: Path) -> MisuseError:
+    return MisuseError(
+        f"{source} is no trace. Give a CSV with the columns "
+        f"{','.join(lifetimes.COLUMNS)}, a log of RMM with {','.join(rmm.COLUMNS)}, a "
+        "snapshot of ours as JSON, or one of PyTorch as a pickle"
+    )

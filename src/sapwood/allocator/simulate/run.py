@@ -1,0 +1,138 @@
+"""Replaying a trace: the same calls in the same order, whatever serves them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from sapwood.allocator.caching.settings import DEFAULT, Settings
+from sapwood.allocator.simulate.models.model import Model
+from sapwood.allocator.simulate.outcome import Failure, Outcome
+from sapwood.allocator.simulate.policies import find_policy
+from sapwood.allocator.simulate.trace import Trace
+from sapwood.errors import MisuseError, OutOfMemory
+from sapwood.units import Size, size_text
+
+__all__ = ["MOST_MEMORY", "compare", "simulate"]
+
+_AMPLE = 1 << 40
+_MARGIN = 64
+_MOST_ALIVE = 512 << 30
+MOST_MEMORY: Final = 1 << 50
+"""The most bytes that a simulated device may have."""
+
+
+def simulate(
+    trace: Trace,
+    policy: str = "default",
+    *,
+    settings: Settings = DEFAULT,
+    device_memory: Size | None = None,
+    repeat: int = 1,
+) -> Outcome:
+    """Replay a trace on a policy, ``repeat`` times over, and return what came of it.
+
+    ``device_memory`` are the bytes of the device; None: more than enough. Raises
+    `MisuseError` for a policy that there is not, numbers below 1, a device of more
+    than 1 PiB, and on our allocator for more than 512 GiB that are alive at once.
+    """
+    _check_count("repeat", repeat)
+    if device_memory is not None:
+        _check_count("device_memory", device_memory, MOST_MEMORY)
+    total = device_memory or max(_AMPLE, trace.peak * _MARGIN)
+    chosen = find_policy(policy)
+    if chosen.kind == "ours":
+        _check_peak(trace)
+    started = time.perf_counter()
+    model = chosen.start(trace, settings, total)
+    replay = _Replay(trace, model)
+    failure = replay.run(repeat)
+    seconds = time.perf_counter() - started
+    return Outcome(
+        trace=trace.name,
+        policy=policy,
+        reserved=Size(replay.reserved),
+        peak=trace.peak,
+        requests=replay.requests,
+        calls=dict(model.calls),
+        failure=failure,
+        seconds=seconds,
+    )
+
+
+def compare(
+    trace: Trace,
+    policies: Iterable[str],
+    *,
+    settings: Settings = DEFAULT,
+    device_memory: Size | None = None,
+    repeat: int = 1,
+) -> tuple[Outcome, ...]:
+    """Replay a trace on several policies, as `simulate` does on one."""
+    return tuple(
+        simulate(
+            trace,
+            policy,
+            settings=settings,
+            device_memory=device_memory,
+            repeat=repeat,
+        )
+        for policy in policies
+    )
+
+
+class _Replay:
+    """A trace on its way through a model, and the most that the model held."""
+
+    def __init__(self, trace: Trace, model: Model) -> None:
+        self.trace, self.model = trace, model
+        self.reserved = self.requests = 0
+
+    def run(self, repeat: int) -> Failure | None:
+        """Make all requests; return where memory ran out."""
+        for turn in range(repeat):
+            failure = self._turn(turn)
+            if failure is not None:
+                return failure
+        return None
+
+    def _turn(self, turn: int) -> Failure | None:
+        buffers, model = self.trace.buffers, self.model
+        addresses: dict[int, int] = {}
+        for step in self.trace.steps:
+            if step < 0:
+                model.free(addresses.pop(~step))
+                continue
+            buffer = buffers[step]
+            try:
+                addresses[step] = model.allocate(buffer.size, buffer.stream)
+            except OutOfMemory as error:
+                live = Size(sum(buffers[number].size for number in addresses))
+                where = (turn + 1, buffer.name, buffer.lower, buffer.size, live)
+                return Failure(*where, str(error))
+            self.requests += 1
+            self.reserved = max(self.reserved, model.reserved)
+        return None
+
+
+def _check_count(name: str, value: int, most: int | None = None) -> None:
+    if value < 1:
+        raise MisuseError(f"{name} is {value}. Give a whole number from 1")
+    if most is not None and value > most:
+        raise MisuseError(
+            f"{name} is {value}, which no device has. Give at most {size_text(most)}, "
+            "or none: that is enough"
+        )
+
+
+def _check_peak(trace: Trace) -> None:
+    """Raise where our allocator would take minutes, page by page, or never end."""
+    if trace.peak > _MOST_ALIVE:
+        largest = max(trace.buffers, key=lambda buffer: buffer.size)
+        raise MisuseError(
+            f"{trace.name} has {size_text(trace.peak)} alive at once, and buffer "
+            f"{largest.name} alone {size_text(largest.size)}: our allocator is "
+            f"simulated page by page, up to {size_text(_MOST_ALIVE)}. Mend the trace, "
+            "or name other policies, such as classic"
+        )

@@ -1,0 +1,41 @@
+"""What serves the memory of eager arrays, to the heap: any allocator of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from sapwood.driver.api import Driver, ExtentHandle, StreamHandle
+from sapwood.units import Addr, Size
+
+__all__ = ["Budget", "HeapAllocator", "Opener"]
+
+
+class Budget(Protocol):
+    """Where an allocator has its physical memory from."""
+
+    def create(self, size: Size) -> ExtentHandle:
+        """Return new physical memory; raises `OutOfMemory` having done nothing."""
+        ...
+
+    def release(self, extent: ExtentHandle, size: Size) -> None:
+        """Take memory back that is mapped nowhere any more."""
+
+
+class HeapAllocator(Protocol):
+    """An allocator of blocks whose sizes are rounded up to a multiple of ``grain``."""
+
+    @property
+    def grain(self) -> Size: ...
+    @property
+    def base(self) -> Addr | None: ...
+    def malloc(self, size: int, stream: StreamHandle) -> Addr: ...
+    def free(self, address: Addr) -> None: ...
+    def allocated_bytes(self) -> Size: ...
+    def blocks(self) -> Iterable[tuple[Addr, Size, str]]: ...
+    def trim(self) -> Size: ...
+    def close(self) -> None: ...
+
+
+Opener = Callable[[Driver, Budget], HeapAllocator]
+"""Opens an allocator on a driver, within a budget."""

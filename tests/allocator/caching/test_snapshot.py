@@ -1,0 +1,129 @@
+"""A picture as JSON: read back it is the same, and nothing else is read."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sapwood.allocator.caching.export.snapshot import dumps, loads
+from sapwood.allocator.caching.picture import DEFAULT_POOL, Picture, PoolPicture
+from sapwood.allocator.caching.settings import Settings
+from sapwood.allocator.caching.validate import validate
+from sapwood.errors import MisuseError
+from sapwood.units import Size
+from tests.support.pictures import pictures
+
+SLOW = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+
+ODD = (None, -1, 1.5, "odd", True, [], {}, [[]], 1 << 65)
+
+
+@SLOW
+@given(pictures())
+def test_drawn_pictures_keep_the_laws(picture):
+    """The laws below are about pictures that an allocator could be in."""
+    assert validate(picture) == []
+
+
+@SLOW
+@given(pictures(settings=Settings(roundup_power2_divisions={256: 4})))
+def test_what_is_written_is_read(picture):
+    """Every value of a picture comes back, stacks and settings included."""
+    assert loads(dumps(picture)) == picture
+    assert Settings(**loads(dumps(picture, indent=1)).settings) == Settings(
+        roundup_power2_divisions={256: 4}
+    )
+
+
+def _places(value, path=()):
+    """Yield the path of every part of parsed JSON."""
+    yield path
+    if isinstance(value, dict | list):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, part in parts:
+            yield from _places(part, (*path, name))
+
+
+def _changed(data, path, value):
+    if not path:
+        return value
+    data = copy.deepcopy(data)
+    target = data
+    for name in path[:-1]:
+        target = target[name]
+    target[path[-1]] = value
+    return data
+
+
+@SLOW
+@given(pictures(), st.data())
+def test_any_odd_value_is_refused_or_kept(picture, data):
+    """A changed value is refused with `MisuseError`, or one that could be written."""
+    written = json.loads(dumps(picture))
+    path = data.draw(st.sampled_from(list(_places(written))))
+    odd = _changed(written, path, data.draw(st.sampled_from(ODD)))
+    try:
+        read = loads(json.dumps(odd))
+    except MisuseError as error:
+        said = str(error)
+    else:
+        assert loads(dumps(read)) == read
+        return
+    assert "snapshot" in said
+
+
+@SLOW
+@given(pictures(), st.data())
+def test_every_part_is_needed_and_no_other_is_read(picture, data):
+    """A mapping with a name less, or one more, is refused by that name's place."""
+    written = json.loads(dumps(picture))
+    mappings = [
+        path
+        for path in _places(written)
+        if "settings" not in path and isinstance(_at(written, path), dict)
+    ]
+    path = data.draw(st.sampled_from(mappings))
+    more, less = copy.deepcopy(written), copy.deepcopy(written)
+    _at(more, path)["surplus"] = 0
+    gone = data.draw(st.sampled_from(sorted(_at(less, path))))
+    del _at(less, path)[gone]
+    with pytest.raises(MisuseError, match="surplus"):
+        loads(json.dumps(more))
+    with pytest.raises(MisuseError, match=gone):
+        loads(json.dumps(less))
+
+
+def _at(data, path):
+    for name in path:
+        data = data[name]
+    return data
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ("[]", "not a mapping"),
+        ("{}", "not format"),
+        ('{"format": "sapwood.allocator", "version": 2}', "version 1"),
+    ],
+)
+def test_what_is_no_snapshot_says_so(text, said):
+    """Text of another kind, format or version is refused with the reason."""
+    with pytest.raises(MisuseError, match=said):
+        loads(text)
+
+
+def test_an_error_names_the_place():
+    """Whoever mends a file by hand is told where to look."""
+    pool = PoolPicture(DEFAULT_POOL, 1)
+    picture = Picture(0, Size(1), Size(1), Size(1), (), (pool,))
+    written = json.loads(dumps(picture))
+    written["pools"][0]["use_count"] = "one"
+    with pytest.raises(MisuseError, match=r"snapshot\.pools\[0\]\.use_count is 'one'"):
+        loads(json.dumps(written))
