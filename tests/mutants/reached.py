@@ -28,9 +28,9 @@ MOST = 150
 """Tests kept of each block."""
 
 IN_PYTHON = {
-    "tree/again": "tree/again.py",
-    "tree/ambient/": "tree/ambient/steps_in_c.py",
-    "memory/native/": "memory/native/segments.py",
+    "_fast/replay": "tree/again.py",
+    "_fast/segments": "memory/native/segments.py",
+    "_fast/": "tree/ambient/steps_in_c.py",
 }
 """Whose blocks are entered by those who call what is written in C."""
 

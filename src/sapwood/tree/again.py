@@ -11,18 +11,14 @@ import ctypes
 import functools
 import itertools
 import operator
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import ref
 
+from sapwood import _fast
 from sapwood.driver.streams import Stream
-from sapwood.errors import MisuseError
 from sapwood.memory.storage import CHANGES
-from sapwood.native import native_path
 from sapwood.tree.adapter import Marks
-from sapwood.tree.ambient.steps_in_c import is_suited
 from sapwood.tree.forest import Forest
 from sapwood.tree.inside import offset
 from sapwood.tree.kept import Kept
@@ -30,9 +26,7 @@ from sapwood.tree.memo import Memo
 from sapwood.tree.node import Node
 from sapwood.tree.spans import Spans
 
-__all__ = ["MISS", "SOURCE", "Again", "Parts", "Pattern", "in_c", "library", "maker"]
-
-SOURCE: Final = Path(__file__).with_name("again.c")
+__all__ = ["MISS", "Again", "Parts", "Pattern", "in_c", "maker"]
 
 _REST: Final = 3
 """Arguments behind the first that C knows how to pass."""
@@ -152,22 +146,9 @@ def _is_plain(parts: Parts) -> bool:
 
 
 @functools.cache
-def library() -> ctypes.PyDLL | None:
-    """Return what is written in C, compiled now if it never was, or None."""
-    abi = getattr(sys, "abiflags", "")
-    if not is_suited(sys.implementation.name, abi, sys.maxsize):
-        return None
-    try:
-        return ctypes.PyDLL(str(native_path(SOURCE)))
-    except (MisuseError, OSError):
-        # No compiler, no folder, or an interpreter whose functions cannot be found.
-        return None
-
-
-@functools.cache
 def maker() -> Callable[[Any, Any], Any] | None:
     """Return what makes encores of tuples, or None where there is no C."""
-    found = library()
+    found = _fast.library()
     if found is None:
         return None
     make: Any = found.sapwood_again

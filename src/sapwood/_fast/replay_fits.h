@@ -1,8 +1,8 @@
 /* Whether all is as it was: then nothing has been done yet. */
-#ifndef SAPWOOD_AGAIN_FITS_H
-#define SAPWOOD_AGAIN_FITS_H
+#ifndef SAPWOOD_REPLAY_FITS_H
+#define SAPWOOD_REPLAY_FITS_H
 
-#include "again.h"
+#include "replay.h"
 
 static int refers_to(Object *reference, const Object *value) {
   Object *target = NULL;

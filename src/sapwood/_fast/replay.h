@@ -1,8 +1,8 @@
 /* What an encore in C is told, and what it is made of. */
-#ifndef SAPWOOD_AGAIN_H
-#define SAPWOOD_AGAIN_H
+#ifndef SAPWOOD_REPLAY_H
+#define SAPWOOD_REPLAY_H
 
-#include "ambient/asked.h"
+#include "asked.h"
 #include <stdint.h>
 #include <string.h>
 

@@ -7,9 +7,9 @@
  * address and a layout without a call.
  */
 #define _POSIX_C_SOURCE 199309L
-#include "again_call.h"
-#include "again_does.h"
-#include "again_fits.h"
+#include "replay_call.h"
+#include "replay_does.h"
+#include "replay_fits.h"
 #include <time.h>
 
 static const char name[] = "sapwood.again";

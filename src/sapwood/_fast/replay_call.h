@@ -2,10 +2,10 @@
  *
  * Whatever is no plain call of a function that has any is Python's, as it ever was.
  */
-#ifndef SAPWOOD_AGAIN_CALL_H
-#define SAPWOOD_AGAIN_CALL_H
+#ifndef SAPWOOD_REPLAY_CALL_H
+#define SAPWOOD_REPLAY_CALL_H
 
-#include "again.h"
+#include "replay.h"
 
 typedef Object *(*Called)(Object *self, Object *args, Object *named);
 enum { CALL = 16, MOST = 16 }; /* which slot of a type is called; arguments */
