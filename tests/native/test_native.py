@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from sapwood import MisuseError, _fast
+from sapwood._fast import library, segments
 from sapwood._fast.build import FLAGS, LIBRARIES, NotBuilt, compiled, is_built
 
 ROOT = Path(__file__).parents[2]
@@ -99,12 +100,12 @@ def test_it_is_built_once(checkout):
 def test_what_was_built_from_other_sources_is_built_anew(checkout):
     """A header counts; and what does not include it is left as it is."""
     built(checkout)
-    fast, segments = ((checkout / name).stat().st_ino for name in (FAST, SEGMENTS))
+    fast, other = ((checkout / name).stat().st_ino for name in (FAST, SEGMENTS))
     header = checkout / "cpython.h"
     header.write_text(header.read_text() + "\n")
     assert built(checkout).returncode == 0
     assert (checkout / FAST).stat().st_ino != fast
-    assert (checkout / SEGMENTS).stat().st_ino == segments
+    assert (checkout / SEGMENTS).stat().st_ino == other
 
 
 def test_without_a_compiler_what_was_built_from_other_sources_goes(checkout, tmp_path):
@@ -148,10 +149,10 @@ def nothing(monkeypatch, tmp_path):
 
 def test_what_is_not_built_is_told(nothing):
     """There is nothing for guards and replays, an error for segments, and a remedy."""
-    assert _fast.library.__wrapped__() is None
+    assert library.__wrapped__() is None
     remedy = r"_segments\.so is missing: .* and run python -m sapwood\._fast\.build$"
     with pytest.raises(MisuseError, match=remedy):
-        _fast.segments.__wrapped__()
+        segments.__wrapped__()
     assert f"{nothing}/_fast.so is missing" in _fast.trouble()
 
 
@@ -159,9 +160,9 @@ def test_what_is_no_library_is_told(nothing):
     """One of another machine, or half of one."""
     for name in LIBRARIES:
         (nothing / f"{name}.so").write_text("half")
-    assert _fast.library.__wrapped__() is None
+    assert library.__wrapped__() is None
     with pytest.raises(MisuseError, match=r"cannot be loaded \(.*\)\. Remove it, and"):
-        _fast.segments.__wrapped__()
+        segments.__wrapped__()
     assert "_fast.so cannot be loaded" in _fast.trouble()
 
 
