@@ -31,6 +31,7 @@ def test_doctor_says_what_is_here(capsys, monkeypatch):
     said = capsys.readouterr().out
     assert "SAPWOOD_MAX_VARIANTS is set: 3" in said
     assert f"guards are looked at in {found['guards']}" in said
+    assert f"_fast, which is in C: {found['fast']}" in said
 
 
 def test_the_package_is_the_command():

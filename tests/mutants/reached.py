@@ -28,9 +28,9 @@ MOST = 150
 """Tests kept of each block."""
 
 IN_PYTHON = {
-    "tree/again": "tree/replay/in_c.py",
-    "tree/guards/": "tree/guards/steps_in_c.py",
-    "memory/native/": "memory/native/segments.py",
+    "_fast/replay": "tree/replay/in_c.py",
+    "_fast/segments": "memory/native/segments.py",
+    "_fast/": "tree/guards/steps_in_c.py",
 }
 """Whose blocks are entered by those who call what is written in C."""
 

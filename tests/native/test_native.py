@@ -1,102 +1,248 @@
-"""Where compiled code comes from, and from where it is never loaded."""
+"""What is in C is built from the sources as they are; where it is not, that is said."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from sapwood import MisuseError
-from sapwood.memory.native.library import SOURCE as SEGMENTS
-from sapwood.native import FLAGS, cache_folder, compiled, native_path
-from sapwood.tree.guards.steps_in_c import SOURCE as STEPS
-from sapwood.tree.replay.in_c import SOURCE as AGAIN
+from sapwood import MisuseError, _fast
+from sapwood._fast import library, segments
+from sapwood._fast.build import FLAGS, LIBRARIES, NotBuilt, compiled, is_built
+
+ROOT = Path(__file__).parents[2]
+ROOM = Path(_fast.__file__).parent
+FAST, SEGMENTS = (_fast.path(name).name for name in LIBRARIES)
 
 
-@pytest.mark.parametrize("source", [AGAIN, SEGMENTS, STEPS], ids=lambda each: each.stem)
-def test_the_source_compiles_without_a_warning(tmp_path, source):
-    """All that the compiler could say about it is an error here."""
-    strict = ("-Wall", "-Wextra", "-Wconversion", "-Wno-sign-conversion", "-Werror")
-    command = ["cc", *FLAGS, "-pedantic", *strict, source, "-o", tmp_path / "a.so"]
-    assert subprocess.run(command, check=True, capture_output=True).stderr == b""
+@pytest.fixture(autouse=True)
+def _compiler(monkeypatch):
+    monkeypatch.delenv("CC", raising=False)
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler here")
 
 
-@pytest.mark.deep
-def test_it_is_compiled_once(tmp_path):
-    """The second time what is there is used, and nothing else is left behind."""
-    path = compiled(SEGMENTS, tmp_path / "new")
-    written = path.stat().st_mtime_ns
-    assert compiled(SEGMENTS, tmp_path / "new") == path
-    assert path.stat().st_mtime_ns == written
-    assert list(path.parent.iterdir()) == [path]
-    assert ctypes.CDLL(str(path)).sapwood_open is not None
+@pytest.fixture
+def checkout(tmp_path):
+    """Return a copy of the room, in which nothing is built, as in a checkout."""
+    room = tmp_path / "src" / "sapwood" / "_fast"
+    unwanted = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(ROOM, room, ignore=unwanted)
+    shutil.copy(ROOM.parent / "version.py", room.parent)
+    return room
 
 
-def test_without_a_compiler_the_error_says_what_to_install(tmp_path, monkeypatch):
-    """None on the path: a remedy, and no file."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MisuseError, match=r"no C compiler here .* Install gcc"):
-        compiled(SEGMENTS, tmp_path / "a")
-    assert list((tmp_path / "a").iterdir()) == []
-
-
-def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
-    """What it said is in the error, and no half-written file stays."""
-    broken = tmp_path / "bin" / "cc"
-    broken.parent.mkdir()
-    broken.write_text(
+@pytest.fixture
+def broken(tmp_path):
+    """Return a compiler that writes half of a file, and fails."""
+    path = tmp_path / "bin" / "ccc"
+    path.parent.mkdir()
+    path.write_text(
         "#!/bin/sh\n"
         'for last; do :; done; echo half > "$last"; echo out of ideas >&2; exit 1\n'
     )
-    broken.chmod(0o700)
-    monkeypatch.setenv("PATH", str(broken.parent), prepend=os.pathsep)
-    with pytest.raises(MisuseError, match=r"cannot compile segments.c: out of ideas"):
-        compiled(SEGMENTS, tmp_path / "a")
-    assert list((tmp_path / "a").iterdir()) == []
-
-
-def test_what_others_may_write_is_not_loaded(tmp_path):
-    """Neither a folder nor a file that somebody else could have put code into."""
-    folder = tmp_path / "open"
-    folder.mkdir()
-    folder.chmod(0o777)
-    with pytest.raises(MisuseError, match="written by others"):
-        compiled(SEGMENTS, folder)
-    folder.chmod(0o700)
-    path = folder / native_path(SEGMENTS).name
-    shutil.copy(native_path(SEGMENTS), path)
     path.chmod(0o700)
-    assert compiled(SEGMENTS, folder) == path
-    path.chmod(0o720)
-    with pytest.raises(MisuseError, match="written by others"):
-        compiled(SEGMENTS, folder)
+    return path
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    """The error says where, why, and which variable moves it."""
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(MisuseError, match=r"cannot be kept in .*HOME"):
-        compiled(SEGMENTS, tmp_path / "file" / "native")
+def built(room, **environment):
+    """Build what is in a room, by the path of the file and with Python alone."""
+    return subprocess.run(
+        [sys.executable, "-I", "-S", room / "build.py"],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
-def test_the_cache_is_the_users(tmp_path, monkeypatch):
-    """It is where users' caches are, and moves with their home."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "sapwood" / "native"
+def others(room):
+    """Return the names of all files but the sources."""
+    ours = {".c", ".h", ".py"}
+    return {each.name for each in room.iterdir() if each.suffix not in ours}
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_the_source_compiles_without_a_warning(tmp_path, name):
+    """All that the compiler could say about it is an error here."""
+    strict = ("-Wall", "-Wextra", "-Wconversion", "-Wno-sign-conversion", "-Werror")
+    sources = (*LIBRARIES[name], ROOM / "digest.c", '-DSAPWOOD_BUILT_FROM="these"')
+    command = ["cc", *FLAGS, "-pedantic", *strict, *sources, "-o", tmp_path / "a.so"]
+    assert subprocess.run(command, check=True, capture_output=True).stderr == b""
+
+
+def test_what_is_loaded_was_built_from_these_sources():
+    """`scripts/test` sees to it; by hand it is ``python -m sapwood._fast.build``."""
+    assert is_built()
+    assert _fast.segments().sapwood_open is not None
+    assert _fast.trouble() is None or _fast.library() is None
 
 
 @pytest.mark.deep
-def test_processes_that_race_load_whole_code(tmp_path):
-    """Several may compile at once: each loads a whole library, and one stays."""
-    probe = "from sapwood.memory.native import native_library as n; n().sapwood_open"
-    environment = {**os.environ, "HOME": str(tmp_path)}
-    racing = [
-        subprocess.Popen([sys.executable, "-c", probe], env=environment)
-        for _ in range(2)
-    ]
-    assert [process.wait(60) for process in racing] == [0, 0]
-    assert len(list((tmp_path / ".cache/sapwood/native").iterdir())) == 1
+def test_it_is_built_once(checkout):
+    """The second time all is left as it is, and nothing is said."""
+    assert built(checkout).stdout.count("built ") == 2
+    files = [checkout / FAST, checkout / SEGMENTS]
+    written = [file.stat().st_mtime_ns for file in files]
+    again = built(checkout)
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    assert [file.stat().st_mtime_ns for file in files] == written
+    assert others(checkout) == {FAST, SEGMENTS}
+
+
+@pytest.mark.deep
+def test_what_was_built_from_other_sources_is_built_anew(checkout):
+    """A header counts; and what does not include it is left as it is."""
+    built(checkout)
+    fast, other = ((checkout / name).stat().st_ino for name in (FAST, SEGMENTS))
+    header = checkout / "cpython.h"
+    header.write_text(header.read_text() + "\n")
+    assert built(checkout).returncode == 0
+    assert (checkout / FAST).stat().st_ino != fast
+    assert (checkout / SEGMENTS).stat().st_ino == other
+
+
+def test_without_a_compiler_what_was_built_from_other_sources_goes(checkout, tmp_path):
+    """A remedy, and no library that may not fit the Python beside it."""
+    for name in (FAST, SEGMENTS):
+        (checkout / name).write_text("of other sources")
+    done = built(checkout, PATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "no C compiler here (cc, gcc, clang). Install gcc" in done.stderr
+    assert FAST not in others(checkout)
+
+
+def test_a_compiler_that_fails_is_quoted(checkout, broken):
+    """What it said is told, and no half-written file stays; $CC comes first."""
+    done = built(checkout, CC=f"{broken} -of=mine")
+    assert done.returncode == 1
+    assert "ccc -of=mine cannot compile guards.c, replay.c: out of ideas" in done.stderr
+    assert others(checkout) == set()
+
+
+@pytest.mark.deep
+def test_a_compiler_that_is_not_there_is_passed_over(checkout):
+    """Where $CC names none, the usual ones are tried."""
+    assert built(checkout, CC="/no/such/compiler").returncode == 0
+
+
+def test_a_folder_that_is_none_is_named(tmp_path):
+    """The error says which file was not built."""
+    source = tmp_path / "tiny.c"
+    source.write_text("int tiny;\n")
+    with pytest.raises(NotBuilt, match=r"tiny\.c"):
+        compiled([source], source / "a.so")
+
+
+@pytest.fixture
+def nothing(monkeypatch, tmp_path):
+    """Look for libraries in a folder in which there are none."""
+    monkeypatch.setattr(_fast, "path", lambda name: tmp_path / f"{name}.so")
+    return tmp_path
+
+
+def test_what_is_not_built_is_told(nothing):
+    """There is nothing for guards and replays, an error for segments, and a remedy."""
+    assert library.__wrapped__() is None
+    remedy = r"_segments\.so is missing: .* and run python -m sapwood\._fast\.build$"
+    with pytest.raises(MisuseError, match=remedy):
+        segments.__wrapped__()
+    assert f"{nothing}/_fast.so is missing" in _fast.trouble()
+
+
+def test_what_is_no_library_is_told(nothing):
+    """One of another machine, or half of one."""
+    for name in LIBRARIES:
+        (nothing / f"{name}.so").write_text("half")
+    assert library.__wrapped__() is None
+    with pytest.raises(MisuseError, match=r"cannot be loaded \(.*\)\. Remove it, and"):
+        segments.__wrapped__()
+    assert "_fast.so cannot be loaded" in _fast.trouble()
+
+
+def test_other_interpreters_are_told(monkeypatch):
+    """All is there, and is not for them."""
+    monkeypatch.setattr(_fast, "library", lambda: None)
+    assert "CPython with a global lock" in _fast.trouble()
+
+
+@pytest.fixture
+def hook(checkout):
+    """Run the hook of the package's build, for a target; return data and warnings."""
+    pytest.importorskip("hatchling")
+    spec = spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def run(target):
+        said, data = [], {"pure_python": True, "infer_tag": False, "artifacts": []}
+        app = SimpleNamespace(display_warning=said.append)
+        root = str(checkout.parents[2])
+        made = module.FastBuildHook(root, {}, None, None, "", target, app)
+        made.initialize("standard", data)
+        return data, said
+
+    return run
+
+
+@pytest.mark.deep
+def test_a_wheel_brings_it(hook, checkout):
+    """It is one for this interpreter then, and leaves out libraries of others."""
+    (checkout / "_fast.other.so").touch()
+    data, said = hook("wheel")
+    assert (data["pure_python"], data["infer_tag"], said) == (False, True, [])
+    names = [f"/src/sapwood/_fast/{name}" for name in (FAST, SEGMENTS)]
+    assert data["artifacts"] == names
+
+
+def test_a_wheel_without_it_is_one_of_python(hook, checkout, monkeypatch, tmp_path):
+    """A warning says why."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    data, said = hook("wheel")
+    assert data == {"pure_python": True, "infer_tag": False, "artifacts": []}
+    assert len(said) == 1
+    assert "without its parts in C: there is no C compiler here" in said[0]
+    assert others(checkout) == set()
+
+
+def test_nothing_is_built_for_sources(hook, checkout):
+    """They are built where they are installed."""
+    hook("sdist")
+    assert others(checkout) == set()
+
+
+WORKS = """
+import sys
+import numpy as np
+import sapwood as sw
+from sapwood import _fast
+with sw.Runtime("emulated") as rt:
+    double = rt.graph(lambda x: x + x)
+    told = [np.asarray(double(rt.array(np.full(3, k)))).tolist() for k in range(5)]
+    assert told == [[2 * k] * 3 for k in range(5)]
+    assert double.stats().replays > 0
+print(_fast.__file__, _fast.library(), "sapwood._fast.build" in sys.modules)
+"""
+
+
+@pytest.mark.deep
+def test_without_it_all_works_in_python(tmp_path):
+    """In a process of its own, of a package in which it was not built."""
+    package = tmp_path / "src" / "sapwood"
+    unwanted = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(ROOM.parent, package, ignore=unwanted)
+    done = subprocess.run(
+        [sys.executable, "-c", WORKS],
+        env=os.environ | {"PYTHONPATH": str(package.parent)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [f"{package}/_fast/__init__.py", "None", "False"]

@@ -6,17 +6,19 @@ is compiled and loaded in their place: the checkout stays as it is.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, Final
 
-from sapwood import native
+from sapwood import _fast
+from sapwood._fast import build
 from sapwood.errors import MisuseError
-from sapwood.memory.native import library
 from sapwood.runtime import graphed
 from sapwood.runtime.graphed import Graphed
 from sapwood.tree.guards import steps_in_c
@@ -24,15 +26,13 @@ from sapwood.tree.replay import in_c
 
 __all__ = ["AGAIN_MUTANTS", "C_MUTANTS", "CMutant"]
 
-_ROOT: Final = Path(native.__file__).parent
-_SOURCES: Final = (in_c.SOURCE, steps_in_c.SOURCE, library.SOURCE)
+_C: Final = Path(_fast.__file__).parent
+_ROOT: Final = _C.parent
 _LOADED: Final[tuple[Any, ...]] = (
-    native.native_path,
-    in_c.library,
+    _fast.segments,
     in_c.maker,
     steps_in_c.maker,
     steps_in_c.same,
-    library.native_library,
     graphed._call_in_c,
 )
 
@@ -72,55 +72,88 @@ class CMutant:
         """Whether this interpreter ever runs the line."""
         return sys.version_info >= self.since
 
-    def written(self, folder: Path) -> None:
-        """Write all C files of the package to ``folder``, this fault in one of them.
+    def compile(self) -> Path:
+        """Return a library of those C files that have the fault, or include it.
 
-        Raises `MisuseError` where the file does not hold ``right`` exactly once.
+        Compiled once, for the processes that are forked from now on, too. Raises
+        `MisuseError` with what the compiler says.
         """
         self._before()
-        for part in (each for kind in ("*.c", "*.h") for each in _ROOT.rglob(kind)):
-            path, text = folder / part.relative_to(_ROOT), part.read_text()
-            if part == _ROOT / self.file:
-                text = text.replace(self.right, self.wrong)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-
-    def compile(self) -> None:
-        """Compile it, as those who load it do: they go on without C if that fails.
-
-        Raises `MisuseError` with what the compiler says.
-        """
-        with TemporaryDirectory() as folder:
-            self.written(Path(folder))
-            for source in _SOURCES:
-                copy = Path(folder, source.relative_to(_ROOT))
-                native.compiled(copy, native.cache_folder())
+        try:
+            return _compiled(self.file, self.right, self.wrong)
+        except build.NotBuilt as error:
+            raise MisuseError(str(error)) from error
 
     @contextmanager
     def patch(self) -> Iterator[None]:
-        """Have whatever is loaded from now on compiled with the fault.
+        """Have whatever is loaded from now on loaded with the fault.
 
-        What was made before goes on as it is. Raises `MisuseError` where the fault
-        cannot be written, and where compiled code lies beside the source.
+        It is compiled when that is first wanted. What was made before goes on as it is.
+        Raises `MisuseError` where the fault cannot be written.
         """
-        for source in _SOURCES:
-            if source.with_suffix(".so").exists():
-                raise MisuseError(f"{source.name} is compiled already. Remove its .so")
-        compiled, name = native.compiled, "compiled"
-        with TemporaryDirectory() as folder:
-            self.written(Path(folder))
+        self._before()
+        path, library = _fast.path, _fast.library
 
-            def faulty(source: Path, kept: Path) -> Path:
-                if source in _SOURCES:
-                    source = Path(folder, source.relative_to(_ROOT))
-                return compiled(source, kept)
+        def faulty_path(name: str) -> Path:
+            return self.compile() if name == _fast.SEGMENTS else path(name)
 
-            setattr(native, name, faulty)
-            try:
-                with _anew():
-                    yield
-            finally:
-                setattr(native, name, compiled)
+        @functools.cache
+        def faulty_library() -> Any:
+            sound = library()
+            return sound and _Patched(ctypes.PyDLL(str(self.compile())), sound)
+
+        of_segments = _sources_of(self.file) == build.LIBRARIES[_fast.SEGMENTS]
+        patched: tuple[str, Any, Callable[..., Any]] = (
+            ("path", path, faulty_path)
+            if of_segments
+            else ("library", library, faulty_library)
+        )
+        name, right, wrong = patched
+        setattr(_fast, name, wrong)
+        try:
+            with _anew():
+                yield
+        finally:
+            setattr(_fast, name, right)
+
+
+class _Patched:
+    """A library some of whose functions are those of another, which has a fault.
+
+    The others stay what they are: there are only so many watchers of dicts.
+    """
+
+    def __init__(self, faulty: ctypes.PyDLL, sound: ctypes.PyDLL) -> None:
+        self._faulty, self._sound = faulty, sound
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._faulty, name, None) or getattr(self._sound, name)
+
+
+def _sources_of(file: str) -> tuple[Path, ...]:
+    """Return the C files of a library that are a file of the package, or include it."""
+    found = (
+        tuple(source for source in sources if _ROOT / file in build.parts(source))
+        for sources in build.LIBRARIES.values()
+    )
+    return next(filter(None, found))
+
+
+@functools.cache
+def _folder() -> TemporaryDirectory[str]:
+    return TemporaryDirectory()
+
+
+@functools.cache
+def _compiled(file: str, right: str, wrong: str) -> Path:
+    folder = Path(mkdtemp(dir=_folder().name))
+    for part in (each for kind in ("*.c", "*.h") for each in _C.glob(kind)):
+        text = part.read_text()
+        if part == _ROOT / file:
+            text = text.replace(right, wrong)
+        (folder / part.name).write_text(text)
+    sources = [folder / source.name for source in _sources_of(file)]
+    return build.compiled(sources, folder / "faulty.so")
 
 
 @contextmanager
@@ -142,37 +175,37 @@ def _anew() -> Iterator[None]:
 AGAIN_MUTANTS: Final = (
     CMutant(
         "arguments elsewhere",
-        "tree/again_does.h",
+        "_fast/replay_does.h",
         "stale |= *word->at != a->lows[k];",
         ";",
     ),
     CMutant(
         "other layouts",
-        "tree/again_fits.h",
+        "_fast/replay_fits.h",
         "!is_like(&found, &arg->known.seen))",
         "0)",
     ),
     CMutant(
         "what is read looks otherwise",
-        "tree/again_fits.h",
+        "_fast/replay_fits.h",
         "is_like(&seen, &known->seen) &&",
         "",
     ),
     CMutant(
         "held outputs",
-        "tree/again_fits.h",
+        "_fast/replay_fits.h",
         "(a->uses[k].object->references != a->uses[k].references)",
         "(0)",
     ),
     CMutant(
         "overlaps",
-        "tree/again_fits.h",
+        "_fast/replay_fits.h",
         "if (low < a->lows[j] + a->arguments[j].length && a->lows[j] < end)",
         "if (0)",
     ),
     CMutant(
         "what is read",
-        "tree/again_fits.h",
+        "_fast/replay_fits.h",
         "return *found && !is_none(*found) && are_there(a, *found);",
         "return 1;",
     ),
@@ -182,123 +215,123 @@ AGAIN_MUTANTS: Final = (
 C_MUTANTS: Final = (
     CMutant(
         "strides not compared",
-        "tree/again_fits.h",
+        "_fast/replay_fits.h",
         "!memcmp(found->strides, seen->strides, size);",
         "1;",
     ),
     CMutant(
         "changes of order unseen",
-        "tree/again_fits.h",
+        "_fast/replay_fits.h",
         "!is_free(a) || !is_order_same(a)",
         "!is_free(a)",
     ),
     CMutant(
         "one array passed twice",
-        "tree/again_fits.h",
+        "_fast/replay_fits.h",
         "is_alone(a) && are_others(a, call)",
         "is_alone(a)",
     ),
     CMutant(
         "which array it is unasked",
-        "tree/again_fits.h",
+        "_fast/replay_fits.h",
         "return refers_to(item(references, which), argument);",
         "return 1;",
     ),
     CMutant(
         "words of a refused node stay",
-        "tree/again_does.h",
+        "_fast/replay_does.h",
         "put_back(a, n);\n      return code;",
         "return code;",
     ),
     CMutant(
         "a call within another",
-        "tree/again.c",
+        "_fast/replay.c",
         "count != a->count || is_within(a)",
         "count != a->count",
     ),
     CMutant(
         "more notes than there is room for",
-        "tree/again.c",
+        "_fast/replay.c",
         "a->noted == NOTES || ",
         "",
     ),
     CMutant(
         "keys in another order",
-        "tree/guards/steps.h",
+        "_fast/steps.h",
         "|| key != PyTuple_GetItem(s->value, k))",
         ")",
     ),
     CMutant(
         "keys that come in addition",
-        "tree/guards/steps.h",
+        "_fast/steps.h",
         "if (PyDict_Contains(space, PyTuple_GetItem(s->value, k)))",
         "if (0)",
     ),
     CMutant(
         "two objects that became one",
-        "tree/guards/steps.h",
+        "_fast/steps.h",
         "apart = object && !places[at];",
         "apart = object != NULL;",
     ),
     CMutant(
         "classes of objects",
-        "tree/guards/steps.h",
+        "_fast/steps.h",
         "return (*at)->type == s->value;",
         "return 1;",
     ),
     CMutant(
         "errors of guards that are no miss",
-        "tree/guards/steps.c",
+        "_fast/guards.c",
         "!PyErr_ExceptionMatches(PyExc_ValueError)) /*",
         "0) /*",
     ),
     CMutant(
         "the same objects, by number of them",
-        "tree/guards/steps.c",
+        "_fast/guards.c",
         "if (PyList_GetItem(one, k) != PyList_GetItem(other, k))",
         "if (0)",
     ),
     CMutant(
         "a shortcut that others use",
-        "tree/guards/steps.c",
+        "_fast/guards.c",
         "if (p->running || !c ||",
         "if (!c ||",
         since=(3, 12),
     ),
     CMutant(
         "lists of as many items",
-        "tree/guards/shortcut.h",
+        "_fast/shortcut.h",
         "if (PyList_GetItem(c->of, k) != c->items[k])",
         "if (0)",
         since=(3, 12),
     ),
     CMutant(
         "pages of another stream",
-        "memory/native/segments.c",
+        "_fast/segments.c",
         "(r->users[page] == ITS_STREAM && r->stream[page] == stream)",
         "r->users[page] == ITS_STREAM",
     ),
     CMutant(
         "given back by another stream",
-        "memory/native/segments.c",
+        "_fast/segments.c",
         "if (stream != r->stream[page])",
         "if (0)",
     ),
     CMutant(
         "copied out though another is free",
-        "tree/again_fits.h",
+        "_fast/replay_fits.h",
         "    if (!held)\n      return 0;\n  }\n  a->rivalled",
         "    if (!held)\n      return 1;\n  }\n  a->rivalled",
     ),
     CMutant(
         "another's turn",
-        "memory/native/segments.c",
+        "_fast/segments.c",
         "else if (*turn == at(slot))",
         "else",
     ),
     CMutant(
         "settled while in use",
-        "memory/native/segments.c",
+        "_fast/segments.c",
         "memset(r->users + page, ITS_STREAM, r->span[page]);",
         ";",
     ),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import sapwood as sw
-from sapwood import knobs
+from sapwood import _fast, knobs
 from sapwood.driver.cuda.bindings import is_driver_here
 from sapwood.errors import InternalError, SapwoodError
 from sapwood.tree.guards.steps_in_c import maker
@@ -42,6 +42,7 @@ def findings() -> dict[str, Any]:
         "devices": [_emulated(), _nvidia()],
         "runs": {name: _runs(name) for name in FRAMEWORKS},
         "guards": "Python" if maker() is None else "C",
+        "fast": _fast.trouble() or "built",
         "settings": _changed_settings(),
     }
 
@@ -128,6 +129,7 @@ def _show(found: dict[str, Any]) -> None:
     for name, here in found["frameworks"].items():
         frameworks.add_row(name, here or "-", found["runs"][name])
     console.print(frameworks)
+    console.print(f"_fast, which is in C: {found['fast']}", soft_wrap=True)
     console.print(f"guards are looked at in {found['guards']}")
     for variable, value in found["settings"].items():
         console.print(f"{variable} is set: {value}")

@@ -11,7 +11,6 @@ import pytest
 
 from sapwood import MisuseError
 from sapwood.integrations.torch_pool import library, open_pool
-from sapwood.memory.native import native_library
 
 MIB = 1 << 20
 WORD = ctypes.c_void_p
@@ -59,7 +58,6 @@ def empty_cache() -> None:
 def torch(face, request):
     """PyTorch's face, but not for programs that run the real one."""
     if request.node.get_closest_marker("gpu") is None:
-        native_library()  # compiled outside the time of a test
         face(
             torch={"version": SimpleNamespace(cuda="13.0"), "__version__": "2.11"},
             torch__cuda={

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sapwood.memory.native import Segments, native_library, open_segments
+from sapwood.memory.native import Segments, open_segments
 
 MIB = 1 << 20
 SERVE = ctypes.CFUNCTYPE(
@@ -29,12 +29,6 @@ class Caller:
 
     def take_back(self, address: int, size: int = 1, stream: int = 0) -> None:
         TAKE_BACK(self.segments.take_back)(address, size, 0, stream)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _compiled():
-    """Compile once, outside the time of any test."""
-    native_library()
 
 
 @pytest.fixture

@@ -230,6 +230,7 @@ def test_any_number_of_ranges_shares_functions():
     assert serve(PAGE, 0, 5) is None, "it is nobody's turn"
     for k in (7, 2999, 0):
         ranges[k].begin()
+        ranges[5].rest()  # whose turn it is not
         assert serve(PAGE, 0, 5) == bases[k]
         assert serve(PAGE, 1, 5) is None, "it is nobody's turn there"
     ranges[0].rest()

@@ -11,13 +11,14 @@ from operator import attrgetter
 
 import pytest
 
-from sapwood.native import compiled
+from sapwood._fast.build import LIBRARIES, compiled, parts
 from sapwood.tree.guards.steps import Op, Program, Step
-from sapwood.tree.guards.steps_in_c import SOURCE, in_c, maker
+from sapwood.tree.guards.steps_in_c import in_c, maker
 from sapwood.tree.guards.steps_in_python import in_python
 
 # CPython 3.13 does not tell of attributes that are written: all steps are taken there.
 WATCHES = sys.version_info[:2] == (3, 12)
+GUARDS = next(each for each in LIBRARIES["_fast"] if each.stem == "guards")
 SEEDS = range(6)
 TURNS = 400
 TIMES = 40
@@ -398,11 +399,12 @@ def one_watcher_more():
 def test_mutants_are_caught(name, tmp_path):
     """Each under one of the seeds at least."""
     right, wrong = MUTANTS[name]
-    for part in SOURCE.parent.glob("*.[ch]"):
-        (tmp_path / part.name).write_text(part.read_text().replace(right, wrong))
-    texts = [part.read_text() for part in SOURCE.parent.glob("*.[ch]")]
-    assert sum(text.count(right) for text in texts) == 1
-    make = ctypes.PyDLL(str(compiled(tmp_path / SOURCE.name, tmp_path / "so")))
+    texts = {part.name: part.read_text() for part in parts(GUARDS)}
+    assert sum(text.count(right) for text in texts.values()) == 1
+    for part, text in texts.items():
+        (tmp_path / part).write_text(text.replace(right, wrong))
+    faulty = compiled([tmp_path / GUARDS.name], tmp_path / "faulty.so")
+    make = ctypes.PyDLL(str(faulty))
     make.sapwood_steps.restype = ctypes.py_object
     make.sapwood_steps.argtypes = (*[ctypes.py_object] * 3, ctypes.c_ssize_t)
 

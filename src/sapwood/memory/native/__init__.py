@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sapwood.memory.native.library import native_library
 from sapwood.memory.native.segments import (
     Request,
     SegmentCounters,
@@ -14,6 +13,5 @@ __all__ = [
     "Request",
     "SegmentCounters",
     "Segments",
-    "native_library",
     "open_segments",
 ]

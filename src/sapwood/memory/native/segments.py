@@ -11,8 +11,8 @@ import ctypes
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from sapwood import _fast
 from sapwood.errors import MisuseError
-from sapwood.memory.native.library import native_library, native_path
 from sapwood.units import Addr, Size, hex_address, size_text
 
 __all__ = ["Request", "SegmentCounters", "Segments", "open_segments"]
@@ -104,7 +104,7 @@ class Segments:
         self.take_back: int = library.sapwood_take_back_function(slot)
         number = "shared" if self.shares else f"0x{slot:03X}"
         self.symbols = (
-            str(native_path()),
+            str(_fast.path(_fast.SEGMENTS)),
             f"sapwood_serve_{number}",
             f"sapwood_take_back_{number}",
         )
@@ -205,11 +205,10 @@ def open_segments(
     own. The first ``log`` requests are kept. One that ``shares`` its functions with all
     others that do is served from between `Segments.begin` and `Segments.rest`; of those
     there may be any number. Raises `MisuseError` for a range that is not whole pages,
-    where the library cannot be compiled, and where 1024 ranges of the other kind are
-    open.
+    where the C was not built, and where 1024 ranges of the other kind are open.
     """
     _check_pages(base, size, page)
-    library = _declared(native_library())
+    library = _declared(_fast.segments())
     if shares and not 0 <= device < library.sapwood_devices():
         raise MisuseError(
             f"GPU {device} has no turns: there are {library.sapwood_devices()} GPUs at "

@@ -1,4 +1,4 @@
-"""Steps as a built-in function, whose C is compiled once: half of Python's time.
+"""Steps as a built-in function, in C: half of Python's time.
 
 Where that cannot be, nothing is said: the same steps run in Python.
 """
@@ -7,25 +7,20 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 from collections.abc import Callable
 from operator import is_
-from pathlib import Path
 from typing import Any, Final
 
-from sapwood.errors import MisuseError
-from sapwood.native import native_path
+from sapwood import _fast
 from sapwood.tree.guards.steps import Op, Program, Step
 
-__all__ = ["SOURCE", "in_c", "is_suited", "maker", "same"]
-
-SOURCE: Final = Path(__file__).with_name("steps.c")
+__all__ = ["in_c", "maker", "same"]
 
 Maker = Callable[..., Callable[[], list[Any] | None]]
 
 
 def in_c(program: Program) -> Callable[[], list[Any] | None] | None:
-    """Return the steps as a function; None where no C can be compiled or used.
+    """Return the steps as a function; None where there is no C.
 
     It gives what the used arrays' slots hold, or None: it cannot be told so.
     """
@@ -38,8 +33,8 @@ def in_c(program: Program) -> Callable[[], list[Any] | None] | None:
 
 @functools.cache
 def maker() -> Maker | None:
-    """Return what makes functions of steps, compiled now if it never was, or None."""
-    library = _library()
+    """Return what makes functions of steps, or None where there is no C."""
+    library = _fast.library()
     if library is None:
         return None
     make: Any = library.sapwood_steps
@@ -53,7 +48,7 @@ def maker() -> Maker | None:
 @functools.cache
 def same() -> Callable[[list[Any], list[Any]], object]:
     """Return what says whether two lists hold the very same objects."""
-    library = _library()
+    library = _fast.library()
     if library is None:
         return _are_same
     compare: Any = library.sapwood_same
@@ -63,17 +58,6 @@ def same() -> Callable[[list[Any], list[Any]], object]:
 
 def _are_same(one: list[Any], other: list[Any]) -> bool:
     return len(one) == len(other) and all(map(is_, one, other))
-
-
-def _library() -> ctypes.PyDLL | None:
-    abi = getattr(sys, "abiflags", "")
-    if not is_suited(sys.implementation.name, abi, sys.maxsize):
-        return None
-    try:
-        return ctypes.PyDLL(str(native_path(SOURCE)))
-    except (MisuseError, OSError):
-        # No compiler, no folder, or an interpreter whose functions cannot be found.
-        return None
 
 
 class _Probe:
@@ -112,12 +96,3 @@ def _is_told(make: Maker, write: Callable[[_Probe], object]) -> bool:
     seen = [look() is not None for _ in range(3)]
     write(probe)
     return all(seen) and look() is None
-
-
-def is_suited(implementation: str, abi: str, largest: int) -> bool:
-    """Return whether the C is written for such an interpreter.
-
-    That is CPython of 64 bits, with a global lock and without checks of its own.
-    """
-    usual = implementation == "cpython" and largest == 2**63 - 1
-    return usual and "d" not in abi and "t" not in abi

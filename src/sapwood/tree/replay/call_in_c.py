@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
+from sapwood import _fast
 from sapwood.tree.call.offsets import offset
 from sapwood.tree.replay.fast_replays import FastReplays
-from sapwood.tree.replay.in_c import library
 from sapwood.tree.watch import session
 
 __all__ = ["Front", "in_front"]
@@ -47,7 +47,7 @@ def in_front(front: Front) -> bool:
     it, and whoever puts another in its place has that called. A second class of a
     process is called in Python, and so is one where there is no C.
     """
-    found = library()
+    found = _fast.library()
     if found is None or not _is_where(front.cls):
         return False
     cls: Any = front.cls

@@ -11,28 +11,22 @@ import ctypes
 import functools
 import itertools
 import operator
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import ref
 
+from sapwood import _fast
 from sapwood.driver.streams import Stream
-from sapwood.errors import MisuseError
 from sapwood.memory.storage import CHANGES
-from sapwood.native import native_path
 from sapwood.tree.call.integration import Marks
 from sapwood.tree.call.offsets import offset
 from sapwood.tree.call.output_cache import Kept
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.guards.steps_in_c import is_suited
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.spans import Spans
 from sapwood.tree.replay.last_call import LastCall
 
-__all__ = ["MISS", "SOURCE", "Again", "Parts", "Pattern", "in_c", "library", "maker"]
-
-SOURCE: Final = Path(__file__).parents[1] / "again.c"
+__all__ = ["MISS", "Again", "Parts", "Pattern", "in_c", "maker"]
 
 _REST: Final = 3
 """Arguments behind the first that C knows how to pass."""
@@ -152,22 +146,9 @@ def _is_plain(parts: Parts) -> bool:
 
 
 @functools.cache
-def library() -> ctypes.PyDLL | None:
-    """Return what is written in C, compiled now if it never was, or None."""
-    abi = getattr(sys, "abiflags", "")
-    if not is_suited(sys.implementation.name, abi, sys.maxsize):
-        return None
-    try:
-        return ctypes.PyDLL(str(native_path(SOURCE)))
-    except (MisuseError, OSError):
-        # No compiler, no folder, or an interpreter whose functions cannot be found.
-        return None
-
-
-@functools.cache
 def maker() -> Callable[[Any, Any], Any] | None:
     """Return what makes fast replays of tuples, or None where there is no C."""
-    found = library()
+    found = _fast.library()
     if found is None:
         return None
     make: Any = found.sapwood_again
@@ -179,7 +160,7 @@ def maker() -> Callable[[Any, Any], Any] | None:
 def _conditions(
     parts: Parts, words: Sequence[tuple[tuple[int, int], ...]]
 ) -> tuple[Any, ...]:
-    """Return what must be as it was, as `enum place` in C has it from `ENCORE` on."""
+    """Return what must be as it was, as `enum place` in C has it from `FAST_REPLAY` on."""
     node, recordings, kept = parts.node, parts.recordings, parts.kept
     device, (addresses, wants) = recordings.device, parts.marks or ((), ())
     copied = node.copied()

@@ -1,4 +1,4 @@
-/* A replay like the one before it, without the interpreter: `Encore.play`, in C.
+/* A replay like the one before it, without the interpreter: `FastReplay.play`, in C.
  *
  * It is told by a tuple, once, what must be as it was, and looks at that as `play`
  * does, last at what any code may change that runs meanwhile. Wherever anything is
@@ -7,9 +7,9 @@
  * address and a layout without a call.
  */
 #define _POSIX_C_SOURCE 199309L
-#include "again_call.h"
-#include "again_does.h"
-#include "again_fits.h"
+#include "replay_call.h"
+#include "replay_does.h"
+#include "replay_fits.h"
 #include <time.h>
 
 static const char name[] = "sapwood.again";

@@ -1,11 +1,11 @@
-/* A graphed function that is called: from the interpreter straight to its encores.
+/* A graphed function that is called: from the interpreter straight to its fast replays.
  *
  * Whatever is no plain call of a function that has any is Python's, as it ever was.
  */
-#ifndef SAPWOOD_AGAIN_CALL_H
-#define SAPWOOD_AGAIN_CALL_H
+#ifndef SAPWOOD_REPLAY_CALL_H
+#define SAPWOOD_REPLAY_CALL_H
 
-#include "again.h"
+#include "replay.h"
 
 typedef Object *(*Called)(Object *self, Object *args, Object *named);
 enum { CALL = 16, MOST = 16 }; /* which slot of a type is called; arguments */
@@ -14,7 +14,7 @@ enum { CALL = 16, MOST = 16 }; /* which slot of a type is called; arguments */
 static struct {
   Object *session, *disabled, *missed;
   Called plain;
-  Size encores, runtime, on, agains;
+  Size fast_replays, runtime, on, players;
 } front;
 
 static Object *replayed(struct again *a, Object *const *call, Size count);
@@ -41,36 +41,38 @@ static int is_now(Object *variable, const Object *value) {
   return found == value;
 }
 
-/* The encores, owned, of a function that is still on its runtime; or NULL, perhaps with
- * an error. */
-static Object *encores_of(Object *self) {
-  Object *runtime, *agains, *encores = inside(self, front.encores);
+/* What plays the fast replays, owned, of a function that is still on its runtime; or NULL,
+ * perhaps with an error. */
+static Object *players_of(Object *self) {
+  Object *runtime, *players, *fast_replays = inside(self, front.fast_replays);
   int same;
-  if (!encores || is_none(encores) || !inside(self, front.runtime) ||
+  if (!fast_replays || is_none(fast_replays) || !inside(self, front.runtime) ||
       !(runtime = PyObject_CallNoArgs(inside(self, front.runtime))))
     return NULL;
   same = runtime == inside(self, front.on);
   Py_DecRef(runtime);
-  encores = inside(self, front.encores); /* any code may have run */
-  agains = same && encores && !is_none(encores) ? inside(encores, front.agains) : NULL;
-  return agains && PyTuple_Size(agains) ? given(agains) : NULL;
+  fast_replays = inside(self, front.fast_replays); /* any code may have run */
+  players = NULL;
+  if (same && fast_replays && !is_none(fast_replays))
+    players = inside(fast_replays, front.players);
+  return players && PyTuple_Size(players) ? given(players) : NULL;
 }
 
 static Object *called(Object *self, Object *tuple, Object *named) {
-  Object *agains = NULL, *shown = NULL, *args[MOST];
+  Object *players = NULL, *shown = NULL, *args[MOST];
   struct again *a = NULL;
   Size count = PyTuple_Size(tuple);
   if (!(named && PyObject_Size(named)) && count <= MOST &&
       is_now(front.session, &_Py_NoneStruct) && is_now(front.disabled, &_Py_FalseStruct))
-    agains = encores_of(self);
-  if (!agains)
+    players = players_of(self);
+  if (!players)
     return PyErr_Occurred() ? NULL : front.plain(self, tuple, named);
   for (Size k = 0; k < count; k++)
     args[k] = item(tuple, k);
-  for (Size k = 0; k < PyTuple_Size(agains) && !shown && !PyErr_Occurred(); k++)
-    if ((a = again_of(item(agains, k))))
+  for (Size k = 0; k < PyTuple_Size(players) && !shown && !PyErr_Occurred(); k++)
+    if ((a = again_of(item(players, k))))
       shown = replayed(a, args, count);
-  Py_DecRef(agains);
+  Py_DecRef(players);
   if (shown || PyErr_Occurred())
     return shown;
   return a ? passed_on(front.missed, self, args, count) : front.plain(self, tuple, named);
@@ -78,15 +80,15 @@ static Object *called(Object *self, Object *tuple, Object *named) {
 
 /* Have a class called here, whose `__call__` stays what it is: it is Python's, and who
  * traces a program reads it. Of (session, disabled, missed), and where slots lie:
- * (encores, runtime, on) of the class, agains. There is one such class, with those that
- * derive from it: False for another, of modules that were imported anew. */
+ * (fast_replays, runtime, on) of the class, players. There is one such class, with those
+ * that derive from it: False for another, of modules that were imported anew. */
 EXPORT Object *sapwood_calls(Object *class, Object *told) {
   Called *slot = (Called *)class + CALL;
   if (!front.plain) {
     front.session = item(told, 0), front.disabled = item(told, 1);
     front.missed = item(told, 2);
-    front.encores = (Size)number(told, 3), front.runtime = (Size)number(told, 4);
-    front.on = (Size)number(told, 5), front.agains = (Size)number(told, 6);
+    front.fast_replays = (Size)number(told, 3), front.runtime = (Size)number(told, 4);
+    front.on = (Size)number(told, 5), front.players = (Size)number(told, 6);
     if (PyErr_Occurred())
       return NULL;
     Py_IncRef(told); /* for good: so is the class */

@@ -1,8 +1,8 @@
-/* What an encore in C is told, and what it is made of. */
-#ifndef SAPWOOD_AGAIN_H
-#define SAPWOOD_AGAIN_H
+/* What a fast replay in C is told, and what it is made of. */
+#ifndef SAPWOOD_REPLAY_H
+#define SAPWOOD_REPLAY_H
 
-#include "guards/asked.h"
+#include "asked.h"
 #include <stdint.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ enum { WORDS = 2, NOTES = 512, CUDA = 2, COMPLEX = 5, VECTOR = 16, PASSED = 4 };
 enum place {
   MISS,
   SLOTS,    /* where they lie in their objects, in the order of `enum slot` */
-  ENCORE,   /* a weak reference to it, for what it has in the first of the slots */
+  FAST_REPLAY,   /* a weak reference to it, for what it has in the first of the slots */
   STATE,    /* its `era` and `_marks` */
   CHANGES,  /* whose `latest` is `_changes` */
   GLANCE,   /* whose `renewals` are `_renewals` */

@@ -1,8 +1,8 @@
 /* Whether all is as it was: then nothing has been done yet. */
-#ifndef SAPWOOD_AGAIN_FITS_H
-#define SAPWOOD_AGAIN_FITS_H
+#ifndef SAPWOOD_REPLAY_FITS_H
+#define SAPWOOD_REPLAY_FITS_H
 
-#include "again.h"
+#include "replay.h"
 
 static int refers_to(Object *reference, const Object *value) {
   Object *target = NULL;
@@ -27,17 +27,17 @@ static Object *target_of(Object *reference) { /* not owned: somebody else has it
 
 /* How things stand between streams is as it was. */
 static int is_order_same(const struct again *a) {
-  Object *encore = target_of(at(a, ENCORE));
-  return encore &&
-         same_number(slot_of(a, encore, CHANGES_), slot(a, CHANGES, LATEST));
+  Object *fast = target_of(at(a, FAST_REPLAY));
+  return fast &&
+         same_number(slot_of(a, fast, CHANGES_), slot(a, CHANGES, LATEST));
 }
 
 /* What it has kept is as it was. */
 static int is_state_same(const struct again *a) {
-  Object *encore = target_of(at(a, ENCORE)), *state = at(a, STATE);
-  return encore && same_number(slot_of(a, encore, ERA), item(state, 0)) &&
-         slot_of(a, encore, MARKS_) == item(state, 1) &&
-         same_number(slot_of(a, encore, RENEWALS_), slot(a, GLANCE, RENEWALS));
+  Object *fast = target_of(at(a, FAST_REPLAY)), *state = at(a, STATE);
+  return fast && same_number(slot_of(a, fast, ERA), item(state, 0)) &&
+         slot_of(a, fast, MARKS_) == item(state, 1) &&
+         same_number(slot_of(a, fast, RENEWALS_), slot(a, GLANCE, RENEWALS));
 }
 
 static int is_on_stream(const struct again *a) {
@@ -299,14 +299,14 @@ static int is_like_before(struct again *a, Object *const *call) {
          is_unheld(a) && !a->context_of(&context) && context == a->context;
 }
 
-/* What the encore keeps, owned: what is known of it by number stays. NULL where it may
+/* What the fast replay keeps, owned: what is known of it by number stays. NULL where it may
  * not be had: what ran till now, a finaliser perhaps, may have replayed or evicted. Who
  * else uses an output is said, on any thread, before it is dropped: so it is asked
  * after that. */
 static Object *taken(struct again *a) {
   if (!is_state_same(a) || !is_free(a) || !is_order_same(a))
     return NULL;
-  return given(slot_of(a, target_of(at(a, ENCORE)), KEPT));
+  return given(slot_of(a, target_of(at(a, FAST_REPLAY)), KEPT));
 }
 
 #endif

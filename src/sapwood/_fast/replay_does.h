@@ -1,8 +1,8 @@
 /* What a replay does, once all fits. */
-#ifndef SAPWOOD_AGAIN_DOES_H
-#define SAPWOOD_AGAIN_DOES_H
+#ifndef SAPWOOD_REPLAY_DOES_H
+#define SAPWOOD_REPLAY_DOES_H
 
-#include "again.h"
+#include "replay.h"
 
 /* Have the words of a node say where the arguments are; whether any said otherwise. */
 static int write_words(struct again *a, Size node) {
