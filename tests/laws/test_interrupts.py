@@ -119,7 +119,12 @@ def test_first_calls(call, start):
 
 @pytest.mark.parametrize("call", [1, 2])
 @pytest.mark.parametrize(
-    "within", ["driver/streams.py", "tree/watch/session.py", "memory/device.py"]
+    "within",
+    [
+        "driver/streams.py",
+        "tree/watch/session.py",
+        "memory/device.py",
+    ],
 )
 def test_nothing_stays_set(within, call):
     """At every place where streams, sessions and routes are entered or left."""
@@ -136,6 +141,24 @@ def test_nothing_stays_set(within, call):
         if over:
             break
     assert at > 1
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_no_capture_stays_open(call):
+    """At every place where a function is watched: the same stream captures again."""
+    with sw.Runtime(device="emulated") as rt:
+        for at in itertools.count(1):
+            scene = Scene(rt)
+            for _ in range(call - 1):
+                scene.replay()
+            with contextlib.suppress(sw.DriverError):
+                over = interrupted(scene.replay, at, "tree/watch/watch.py") is None
+            scene.check()
+            del scene
+            if over:
+                break
+        assert at > 10
+        gc.collect()
 
 
 @pytest.mark.parametrize("fn", [fn, broken])

@@ -272,8 +272,8 @@ class Capture:
         """
         result, error = None, None
         self._around = self.device.stream()
-        self._begin()
         try:
+            self._begin()
             with self.fork, self.stream, routed(self.route):
                 try:
                     with (
@@ -349,8 +349,13 @@ class Capture:
 
     def _begin(self) -> None:
         self.device.framework.prime()
-        self.device.driver.begin_capture(self.stream.handle)
+        # Said before it is so: an interrupt right behind the call must end the capture.
         self._open = True
+        try:
+            self.device.driver.begin_capture(self.stream.handle)
+        except DriverError:
+            self._open = False
+            raise
 
     def _abandon(self, failed: BaseException) -> None:
         """End a capture that nobody wants, so that the stream can be used again."""
