@@ -24,15 +24,11 @@ if typing.TYPE_CHECKING:
     from sapwood.allocator.caching.allocator import Allocator
     from sapwood.allocator.caching.settings import Settings as AllocatorSettings
     from sapwood.allocator.pinned import PinnedAllocator
-    from sapwood.runtime import (
-        Runtime,
-        default_runtime,
-        disabled,
-        eager,
-        graph,
-        load,
-        save,
-    )
+    from sapwood.runtime.core import Runtime
+    from sapwood.runtime.default import default_runtime, graph, load
+    from sapwood.runtime.files import save
+    from sapwood.runtime.graphed import disabled
+    from sapwood.runtime.region import eager
     from sapwood.tree.nests.containers import register_container
 
 __all__ = [
@@ -65,14 +61,14 @@ _HOMES: typing.Final = {
     "Allocator": "sapwood.allocator.caching.allocator",
     "AllocatorSettings": "sapwood.allocator.caching.settings",
     "PinnedAllocator": "sapwood.allocator.pinned",
-    "Runtime": "sapwood.runtime",
-    "default_runtime": "sapwood.runtime",
-    "disabled": "sapwood.runtime",
-    "eager": "sapwood.runtime",
-    "graph": "sapwood.runtime",
-    "load": "sapwood.runtime",
+    "Runtime": "sapwood.runtime.core",
+    "default_runtime": "sapwood.runtime.default",
+    "disabled": "sapwood.runtime.graphed",
+    "eager": "sapwood.runtime.region",
+    "graph": "sapwood.runtime.default",
+    "load": "sapwood.runtime.default",
     "register_container": "sapwood.tree.nests.containers",
-    "save": "sapwood.runtime",
+    "save": "sapwood.runtime.files",
 }
 """Where the names are from that are imported when they are first asked for.
 

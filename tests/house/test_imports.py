@@ -13,13 +13,21 @@ PROBE = """
 import json, sys, numpy
 before = set(sys.modules)
 import sapwood
+{}
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
+UNUSED = (
+    *("sapwood.allocator.planner", "sapwood.allocator.caching.shortage"),
+    *("sapwood.driver.cuda", "sapwood.store", "sapwood.view"),
+    *("sapwood.tree.format", "sapwood.tree.persist", "sapwood.tree.regions"),
+)
+"""What a runtime on the emulated device is made without: half of what it loaded once."""
 
-def _pulled_in() -> set[str]:
+
+def _pulled_in(then: str = "") -> set[str]:
     probe = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROBE],
+        [sys.executable, "-W", "error", "-c", PROBE.format(then)],
         capture_output=True,
         text=True,
         check=True,
@@ -37,3 +45,10 @@ def test_import_pulls_in_no_integration():
     """An integration, the tests' room and the command are imported when used."""
     rooms = ("sapwood.integrations.", "sapwood.testing", "sapwood.cli")
     assert [name for name in _pulled_in() if name.startswith(rooms)] == []
+
+
+def test_a_runtime_loads_what_it_is_made_of():
+    """Stores, files, plans and GPUs are loaded by whoever uses them."""
+    loaded = _pulled_in("sapwood.Runtime('emulated').close()")
+    assert "sapwood.driver.emulated" in loaded
+    assert [name for name in loaded if name.startswith(UNUSED)] == []

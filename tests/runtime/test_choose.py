@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import sapwood as sw
+from sapwood.driver import cuda
 from sapwood.driver.emulated import Emulated
 from sapwood.events import Fallback
 from sapwood.runtime import choose
@@ -37,7 +38,7 @@ def chosen(monkeypatch):
 
     def chosen(name, gpu, *, cupy=True):
         events = []
-        monkeypatch.setattr(choose, "Cuda", gpu)
+        monkeypatch.setattr(cuda, "Cuda", gpu)
         monkeypatch.setattr(choose, "find_spec", lambda _: object() if cupy else None)
         monkeypatch.setattr(choose, "_said", set())
         settings = sw.knobs.current()

@@ -14,14 +14,14 @@ from typing import Any, Final
 import numpy as np
 
 from sapwood.driver.api import CopiesOp, Driver, ExecHandle, NodeHandle, StreamHandle
-from sapwood.driver.cuda.native import Native, NativeCopies
 from sapwood.driver.layers import Layer
+from sapwood.driver.native import Native, NativeCopies
 from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError
 from sapwood.integrations.numpy.array import Array
 from sapwood.integrations.numpy.integration import NumpyIntegration, Shape
 from sapwood.memory.storage import Storage
-from sapwood.runtime import Runtime
+from sapwood.runtime.core import Runtime
 from sapwood.tree.call.integration import Exchange, Marks
 from sapwood.units import Addr, Size
 

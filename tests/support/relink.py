@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from sapwood.driver.release import Release
 from sapwood.errors import InternalError
 from sapwood.graphs.sections import join, split
-from sapwood.runtime import Runtime
+from sapwood.runtime.core import Runtime
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import look
 from sapwood.tree.choose.recordings import Recordings

@@ -18,7 +18,7 @@ from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Faulty, Layer, Recorded
 from sapwood.errors import InternalError, SapwoodError
 from sapwood.memory.pages import page_numbers
-from sapwood.runtime import Runtime
+from sapwood.runtime.core import Runtime
 from sapwood.units import Addr, Size
 from tests.support.inexact import Inexact
 from tests.support.lending import Lending, lend

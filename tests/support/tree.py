@@ -31,7 +31,7 @@ from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Recorded
 from sapwood.errors import InternalError, OutOfMemory, StaleOutput
 from sapwood.memory.pages import page_numbers
-from sapwood.runtime import Runtime
+from sapwood.runtime.core import Runtime
 from sapwood.units import Mask, Size
 from tests.support.machine import Machine
 from tests.support.rig import fast_replays_at_once, poison_idle

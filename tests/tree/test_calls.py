@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from sapwood.runtime import Runtime
+from sapwood.runtime.core import Runtime
 from sapwood.tree.run import runner
 from tests.support.tree import Calls
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sapwood import CaptureError
-from sapwood.runtime import Runtime
+from sapwood.runtime.core import Runtime
 from sapwood.tree.record import recorder
 from sapwood.tree.run import eagerly, making
 from sapwood.tree.watch.session import Session, Unready, entered

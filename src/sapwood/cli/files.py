@@ -13,7 +13,7 @@ import numpy as np
 import sapwood as sw
 from sapwood.errors import MisuseError, StoreError
 from sapwood.graphs.plain import from_json, from_text
-from sapwood.runtime import Loaded
+from sapwood.runtime.files import Loaded
 from sapwood.tree.format.bundle import Saved
 from sapwood.units import size_text
 

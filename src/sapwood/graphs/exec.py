@@ -21,7 +21,7 @@ from sapwood.driver.api import (
     NodeHandle,
     StreamHandle,
 )
-from sapwood.driver.cuda.native import Lender, Native
+from sapwood.driver.native import Lender, Native
 from sapwood.errors import DriverError
 from sapwood.graphs.recording import Recording, Relocation
 from sapwood.graphs.relocate import by_op, resolve

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from typing import Final
 
 from sapwood.driver.api import Abilities, Driver
-from sapwood.driver.cuda import Cuda
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import MisuseError, NoDevice
 from sapwood.events import Event, Fallback
@@ -65,6 +64,8 @@ def _best(settings: Knobs, emit: Callable[[Event], None]) -> Driver:
 
 
 def _cuda(ordinal: int) -> Driver:
+    from sapwood.driver.cuda import Cuda
+
     driver = Cuda(ordinal)
     # Asked last: without a GPU there is no need of it.
     if "torch" not in sys.modules and find_spec("cupy") is None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack
 
 from sapwood import knobs
 from sapwood.allocator.caching.eager import opener
@@ -28,21 +28,21 @@ from sapwood.memory.device import Device
 from sapwood.memory.framework import Framework
 from sapwood.memory.storage import Storage
 from sapwood.runtime.choose import choose
-from sapwood.runtime.files import Loaded, load_from
-from sapwood.runtime.graphed import GraphOptions, graphed
-from sapwood.runtime.snapshot import picture, store_picture
-from sapwood.store import DiskStore, Entries, Store, is_store, open_store
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.stats import Stats, Tally, stats_of
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.nests.containers import flatten
-from sapwood.tree.persist.source import Library, Source
-from sapwood.tree.record.attempts import record_adopted
-from sapwood.tree.run.runner import Runner
 from sapwood.tree.watch import session
 from sapwood.units import Size, size_text
 from sapwood.version import __version__
+
+if TYPE_CHECKING:  # what a runtime needs for its first function, store or file
+    from sapwood.runtime.files import Loaded
+    from sapwood.runtime.graphed import GraphOptions
+    from sapwood.store import Entries, Store
+    from sapwood.tree.persist.source import Library, Source
+    from sapwood.tree.run.runner import Runner
 
 __all__ = ["Runtime"]
 
@@ -121,6 +121,8 @@ class Runtime:
         capture = getattr(self._integration, "capturer", None)
         if capture is not None:
             self._recordings.capturer = capturer = capture(self._device)
+            from sapwood.tree.record.attempts import record_adopted
+
             self._recordings.recorder = partial(record_adopted, capturer=capturer)
         self._entries = _entries(store, settings, self._events)
         self._library = _library(self._entries, self._recordings)
@@ -132,6 +134,8 @@ class Runtime:
         entries = self._entries
         if entries is None:
             return
+        from sapwood.store import DiskStore
+
         reason = entries.store.trouble() if isinstance(entries.store, DiskStore) else ""
         if self._library is None:
             reason = (
@@ -198,6 +202,8 @@ class Runtime:
         that cannot be graphed, and for wrong options.
         """
         self._open()
+        from sapwood.runtime.graphed import graphed
+
         return graphed(lambda: self, fn, options)
 
     def runner(
@@ -207,6 +213,8 @@ class Runtime:
         source: Source | None,
     ) -> Runner:
         """Return a runner for a graphed function; for `Graphed` alone."""
+        from sapwood.tree.run.runner import Runner
+
         runner = Runner(target, options, self._recordings, source or self._library)
         self._runners.add(runner)
         return runner
@@ -220,6 +228,8 @@ class Runtime:
         on another kind of device.
         """
         self._open()
+        from sapwood.runtime.files import load_from
+
         return load_from(path, self, self._recordings, nested=nested)
 
     @contextmanager
@@ -324,6 +334,8 @@ class Runtime:
 
         docs/snapshot.md describes it; `report` draws it.
         """
+        from sapwood.runtime.snapshot import picture, store_picture
+
         memory = self.memory_stats()
         runners = sorted(self._runners, key=lambda runner: runner.call_log.number)
         with self._device.lock:
@@ -422,7 +434,11 @@ def _check_limit(limit: Size | None, abilities: Abilities) -> None:
 
 
 def _check_store(store: object) -> None:
-    if not (store is None or isinstance(store, (str, os.PathLike)) or is_store(store)):
+    if store is None or isinstance(store, (str, os.PathLike)):
+        return
+    from sapwood.store import is_store
+
+    if not is_store(store):
         raise MisuseError(
             f"store={store!r} is neither the path of a folder nor a Store. Pass a "
             "path, a Store, or None for no store"
@@ -438,6 +454,8 @@ def _entries(
         store = settings.store
         if not store:
             return None
+    from sapwood.store import Entries, open_store
+
     if isinstance(store, (str, os.PathLike)):
         store = open_store(store, settings.store_limit)
     return Entries(store, lambda reason: emit(StoreTrouble(reason)))
@@ -448,4 +466,6 @@ def _library(entries: Entries | None, recordings: Recordings) -> Library | None:
     # Recordings of a framework's own kernels hold no code that could be kept.
     if entries is None or not abilities.exact_addresses:
         return None
+    from sapwood.tree.persist.source import Library
+
     return Library(entries, abilities, recordings.integration)

@@ -6,12 +6,14 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from sapwood.runtime.core import Runtime
-from sapwood.runtime.files import Loaded
 from sapwood.runtime.graphed import Graphed, GraphOptions, graphed
 from sapwood.tree.call.options import Options
+
+if TYPE_CHECKING:
+    from sapwood.runtime.files import Loaded
 
 __all__ = ["default_runtime", "graph", "graphed_again", "load"]
 

@@ -20,7 +20,6 @@ from sapwood.errors import MisuseError
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.parameters import Parameters, check_kind
 from sapwood.tree.call.stats import Stats
-from sapwood.tree.persist.source import Source
 from sapwood.tree.replay.call_in_c import Front, in_front
 from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.replay.in_c import MISS
@@ -29,6 +28,7 @@ from sapwood.tree.watch import session
 
 if TYPE_CHECKING:
     from sapwood.runtime.core import Runtime
+    from sapwood.tree.persist.source import Source
 
 __all__ = ["Bound", "GraphOptions", "Graphed", "disabled", "graphed"]
 

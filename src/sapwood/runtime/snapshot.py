@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sapwood.errors import StoreError
 from sapwood.events import Event
 from sapwood.memory.pages import page_numbers
 from sapwood.memory.storage import Storage
-from sapwood.store import Entries
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.node import Node, PlaceUse
 from sapwood.tree.run.runner import Runner
 from sapwood.tree.tell.call_log import CallLog, Missing
 from sapwood.units import Addr
+
+if TYPE_CHECKING:
+    from sapwood.store import Entries
 
 __all__ = ["SCHEMA", "picture", "store_picture"]
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from sapwood.allocator.caching import relief, upkeep
-from sapwood.allocator.caching.export.portrait import portray
 from sapwood.allocator.caching.picture import Entry, Picture, PoolId
 from sapwood.allocator.caching.pools import SegmentSource
 from sapwood.allocator.caching.records.counters import Counters
@@ -237,6 +236,8 @@ class Controls(Rounds):
 
     def picture(self) -> Picture:
         """Return everything as plain values; a history remembers that it was made."""
+        from sapwood.allocator.caching.export.portrait import portray
+
         with self._looking() as (state, free):
             drawn = portray(state, self.index, free)
             state.note_picture()

@@ -37,9 +37,9 @@ from sapwood.driver.cuda.graphs import Graphs
 from sapwood.driver.cuda.hosts import Hosts
 from sapwood.driver.cuda.kernels import Kernels
 from sapwood.driver.cuda.memory import Memory
-from sapwood.driver.cuda.native import Native
 from sapwood.driver.cuda.place import Place
 from sapwood.driver.cuda.process import watch
+from sapwood.driver.native import Native
 from sapwood.driver.release import Release
 from sapwood.driver.results import Refusal, Result
 from sapwood.units import Addr, Size

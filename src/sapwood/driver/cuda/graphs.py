@@ -29,7 +29,7 @@ from sapwood.driver.cuda.copies import Copies, copies_of
 from sapwood.driver.cuda.hosts import Hosts
 from sapwood.driver.cuda.kernels import Kernels
 from sapwood.driver.cuda.launches import Launch, shape_of
-from sapwood.driver.cuda.native import Native, NativeCopies, address_of
+from sapwood.driver.cuda.native import address_of
 from sapwood.driver.cuda.ops import (
     copy_of,
     kernel_of,
@@ -40,6 +40,7 @@ from sapwood.driver.cuda.ops import (
 )
 from sapwood.driver.cuda.words import words_of
 from sapwood.driver.handles import Table
+from sapwood.driver.native import Native, NativeCopies
 from sapwood.driver.results import Refusal, Result
 from sapwood.units import Addr
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sapwood.memory.pages import Extent, Pages
 from sapwood.memory.storage import Storage
@@ -17,9 +17,11 @@ from sapwood.tree.choose.admit import explain, rejects
 from sapwood.tree.choose.decide import Action, Step
 from sapwood.tree.choose.nearest import unfound, unlike
 from sapwood.tree.choose.specialization import Specialization
-from sapwood.tree.format.bundle import Origins
 from sapwood.tree.guards import AmbientKey, Slot
 from sapwood.tree.node.node import Node
+
+if TYPE_CHECKING:
+    from sapwood.tree.format.bundle import Origins
 
 __all__ = ["Found", "FunctionCache", "ambient_arrays"]
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from threading import current_thread
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sapwood.errors import CaptureError
 from sapwood.tree.call.roles import History, Role
 from sapwood.tree.choose.address_trace import AddressTrace, known
-from sapwood.tree.format.codec import Archive
 from sapwood.tree.guards import AmbientKey
 from sapwood.tree.node.node import Node
 from sapwood.tree.watch.warm import Warm
 from sapwood.units import Addr
+
+if TYPE_CHECKING:
+    from sapwood.tree.format.codec import Archive
 
 __all__ = ["Specialization", "least_recent"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sapwood.allocator.planner import Buffer, largest_first
 from sapwood.graphs.inspect import inspect
 from sapwood.graphs.recording import Recording
 from sapwood.memory.blocks import ALIGNMENT
@@ -47,5 +46,7 @@ def repacked(
 
 
 def _packed(lives: Sequence[tuple[int, int, int]]) -> Sequence[int]:
+    from sapwood.allocator.planner import Buffer, largest_first
+
     buffers = [Buffer(lower, upper, Size(size)) for lower, upper, size in lives]
     return largest_first(buffers, ALIGNMENT)

@@ -160,7 +160,7 @@ def maker() -> Callable[[Any, Any], Any] | None:
 def _conditions(
     parts: Parts, words: Sequence[tuple[tuple[int, int], ...]]
 ) -> tuple[Any, ...]:
-    """Return what must be as it was, as `enum place` in C has it from `FAST_REPLAY` on."""
+    """Return what must be as it was: `enum place` of C, from `FAST_REPLAY` on."""
     node, recordings, kept = parts.node, parts.recordings, parts.kept
     device, (addresses, wants) = recordings.device, parts.marks or ((), ())
     copied = node.copied()
