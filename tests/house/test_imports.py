@@ -22,7 +22,7 @@ UNUSED = (
     *("sapwood.driver.cuda", "sapwood.store", "sapwood.view"),
     *("sapwood.tree.format", "sapwood.tree.persist", "sapwood.tree.regions"),
 )
-"""What a runtime on the emulated device is made without: half of what it loaded once."""
+"""What a runtime on the emulated device is made without: half of what there is."""
 
 
 def _pulled_in(then: str = "") -> set[str]:
