@@ -8,7 +8,7 @@ import pytest
 
 from sapwood.uncollected import forget, uncollecting
 
-pytest_plugins = ("tests.tiers",)
+pytest_plugins = ("tests.tiers", "tests.laws.frozen")
 
 
 @pytest.fixture(autouse=True)

@@ -136,7 +136,7 @@ def drawn(seed: object, name: object, among: int) -> int:
     return int.from_bytes(digest[:8], "big") % among
 
 
-def _split(item: pytest.Item) -> tuple[str, str]:
+def split(item: pytest.Item) -> tuple[str, str]:
     """Return a test's name apart from its kind of device, and that kind, or nothing."""
     spec = getattr(item, "callspec", None)
     ids = spec.id.split("-") if spec else []
@@ -149,7 +149,7 @@ def _of_other_kinds(items: list[pytest.Item], seed: object) -> set[pytest.Item]:
     """Return the tests whose kind of device is not the one that is drawn for them."""
     groups: dict[str, dict[str, pytest.Item]] = {}
     for item in items:
-        name, kind = _split(item)
+        name, kind = split(item)
         if kind and not item.get_closest_marker("every_kind"):
             groups.setdefault(name, {})[kind] = item
     left: set[pytest.Item] = set()

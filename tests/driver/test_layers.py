@@ -79,6 +79,9 @@ def test_calls_are_counted_and_kept(below):
     driver.reset()
     assert driver.counts() == {}
     assert driver.calls == []
+    driver.synchronize()
+    assert driver.counts() == {"synchronize": 1}
+    assert driver.ever == {"reserve": 1, "unreserve": 2, "synchronize": 1}
 
 
 def test_arguments_are_not_kept_unasked(below):

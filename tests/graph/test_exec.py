@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.driver.api import MOST_COPIES, CopiesOp
-from sapwood.driver.cuda.native import Native, NativeCopies
 from sapwood.driver.layers import Layer
+from sapwood.driver.native import Native, NativeCopies
 from sapwood.errors import DriverError
 from sapwood.graphs.capture import read_graph
 from sapwood.graphs.exec import Staged, link

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from tests.laws.frozen import counting
 from tests.support.rig import CUDA, INEXACT, VARIANTS, Rig
 
 _OUTCOME = pytest.StashKey[bool]()
@@ -133,14 +134,16 @@ def make_rig(request):
             pytest.skip("needs a device of a size of its own")
         rigs[:] = [rig for rig in rigs if not rig.finished]
         rigs.append(Rig(request.param, **options))
+        counts.drivers.append(rigs[-1].recorded.ever)
         return rigs[-1]
 
-    yield make
-    for rig in rigs:
-        if request.node.stash.get(_OUTCOME, False):
-            rig.abandon()
-        else:
-            rig.finish()
+    with counting(request.node) as counts:
+        yield make
+        for rig in rigs:
+            if request.node.stash.get(_OUTCOME, False):
+                rig.abandon()
+            else:
+                rig.finish()
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tests.support.c_mutants import CMutant
 from tests.support.faults import every_fault
 
 COLUMNS = ("name", "caught by", "tier", "CPU s", "wall s")
-TESTS = ("--tier", "fast")
+TESTS = ("--tier", "fast", "--thawed")
 
 
 def main():

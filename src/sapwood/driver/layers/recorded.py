@@ -17,27 +17,29 @@ R = TypeVar("R")
 class Recorded(Layer):
     """Counts the calls made of a driver, failed ones included.
 
-    With ``keep``, ``calls`` holds ``(name, arguments)`` of each, in order.
+    With ``keep``, ``calls`` holds ``(name, arguments)`` of each, in order. ``ever``
+    counts all of them, whatever is forgotten.
     """
 
     def __init__(self, driver: Driver, *, keep: bool = False) -> None:
         super().__init__(driver)
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        self._counts = Counter[str]()
+        self.ever = Counter[str]()
+        self._forgotten = Counter[str]()
         self._keep = keep
 
     def around(self, name: str, call: Callable[..., R], args: tuple[Any, ...]) -> R:
         """Count the call, then make it."""
-        self._counts[name] += 1
+        self.ever[name] += 1
         if self._keep:
             self.calls.append((name, args))
         return call(*args)
 
     def counts(self) -> dict[str, int]:
         """Return how often each call was made since the last `reset`."""
-        return dict(self._counts)
+        return dict(self.ever - self._forgotten)
 
     def reset(self) -> None:
         """Forget all calls so far."""
-        self._counts.clear()
+        self._forgotten = self.ever.copy()
         self.calls.clear()
