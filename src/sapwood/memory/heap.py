@@ -113,12 +113,13 @@ class Heap:
         self.uses = Uses()
         self._budget = _Budget(pages)
         self.allocator = opener(Everybody(driver, self.uses), self._budget)
+        self._grain = self.allocator.grain
 
     def allocate(self, size: Size, stream: Stream) -> Storage:
         """Return fresh bytes for use on ``stream``; raises `OutOfMemory`."""
         asked = max(size, 1)
         address = self._taken(asked)
-        end = align_up(address + asked, self.allocator.grain)
+        end = align_up(address + asked, self._grain)
         users = self.uses.take(address, end)
         try:
             for other in users:
