@@ -45,8 +45,14 @@ _function_modes, _dispatch_modes = (
     _C._len_torch_function_stack,
     _C._len_torch_dispatch_stack,
 )
-_traced: Final[Callable[[], Any]] = _C._get_tracing_state
+_traced: Final[Callable[[], bool]] = _C._is_tracing
 _strange: Final = itertools.count()
+_ENTERED: Final[dict[str, Callable[[], Any]]] = {
+    "function modes": _function_modes,
+    "dispatch modes": _dispatch_modes,
+    "tracing": _traced,
+}
+"""What is falsy while no mode is entered, so that guards need not ask which."""
 
 
 def _contexts() -> tuple[str, ...]:
@@ -54,7 +60,7 @@ def _contexts() -> tuple[str, ...]:
 
     Under any other mode, and where a call is traced, it is another value each time.
     """
-    if not (_function_modes() or _dispatch_modes() or _traced()):
+    if not any(count() for count in _ENTERED.values()):
         return ()
     if is_told_of_operations():
         return (f"strange {next(_strange)}",)
@@ -153,6 +159,7 @@ _einsum: Final[Any] = torch.backends.opt_einsum
 
 _GETTERS: Final[dict[str, Callable[[], Any]]] = {
     "modes": _contexts,
+    **_ENTERED,
     "backends.mha.get_fastpath_enabled()": partial(
         getattr, torch.backends.mha, "_is_fastpath_enabled", True
     ),
@@ -326,12 +333,17 @@ def _witness() -> Witness | None:
     return Witness(made.check, keys)
 
 
+def _implied() -> frozenset[str]:
+    """Return which modes follow from others: where none is entered, no default is."""
+    return frozenset() if _contexts() else frozenset(["modes"])
+
+
 _VIEW: Final = View(
     "torch modes",
     Modes.now,
     lambda path, _, key: f"{path}.{key}",
     portable=False,
-    way=Way(getters=_GETTERS, shown=_shown, witness=_witness),
+    way=Way(getters=_GETTERS, shown=_shown, witness=_witness, implied=_implied),
 )
 
 

@@ -243,6 +243,7 @@ class _Assembler:
     def _got(self, test: ConstantTest, way: Way) -> bool:
         """Add steps for values that getters give; False where one may change."""
         witness = way.witness() if way.witness else None
+        known = way.implied() | (witness.keys if witness else frozenset())
         for guard, first in zip(test.guards, test.first, strict=True):
             getter = (way.getters or {})[guard.key]
             try:
@@ -251,7 +252,7 @@ class _Assembler:
                 return False
             if first is CHANGING or (way.shown or _itself)(value) != first:
                 return False
-            if witness is None or guard.key not in witness.keys:
+            if guard.key not in known:
                 self._given(getter, value)
         if witness is not None:
             self._given(witness.holds, True)

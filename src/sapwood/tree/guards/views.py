@@ -99,7 +99,8 @@ class Way:
     count there, or None for all: while those dicts and lists stay, so do its slots.
     It is ``into(thing)`` where each of its slots is an attribute. And what is no
     thing's has ``getters`` by key, whose values are shown as ``shown(value)``; a
-    ``witness``, made now, may say of many at once that they are as they are now.
+    ``witness``, made now, may say of many at once that they are as they are now. The
+    ``implied`` ones are those that follow, as things are now, from the others.
     """
 
     attribute: str = ""
@@ -111,6 +112,7 @@ class Way:
     getters: Mapping[Any, Callable[[], Any]] | None = None
     shown: Callable[[Any], Any] | None = None
     witness: Callable[[], Witness | None] | None = None
+    implied: Callable[[], AbstractSet[Any]] = frozenset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
