@@ -17,9 +17,10 @@ from sapwood.driver.api import CopiesOp, Driver, ExecHandle, NodeHandle, StreamH
 from sapwood.driver.layers import Layer
 from sapwood.driver.native import Native, NativeCopies
 from sapwood.driver.streams import Stream
-from sapwood.errors import DriverError
+from sapwood.errors import DriverError, OutOfMemory
 from sapwood.integrations.numpy.array import Array
 from sapwood.integrations.numpy.integration import NumpyIntegration, Shape
+from sapwood.memory.pages import Pages
 from sapwood.memory.storage import Storage
 from sapwood.runtime.core import Runtime
 from sapwood.tree.call.integration import Exchange, Marks
@@ -74,6 +75,23 @@ _ContextOf = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
 
 def _address(function: Any) -> int:
     return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+def _copied(copy: Callable[[], Any], pages: Pages, room: Callable[[], bool]) -> Any:
+    """Return a copy in memory that recordings are not asked for but by ``room``.
+
+    So it is with a framework's own pool. A heap that asks would have the recording go
+    whose output is about to be copied.
+    """
+    while True:
+        asks, pages.reclaim = pages.reclaim, bool
+        try:
+            return copy()
+        except OutOfMemory as error:
+            if not room():
+                raise MemoryError(error) from None  # an error of the framework's own
+        finally:
+            pages.reclaim = asks
 
 
 class Lending(Layer):
@@ -182,14 +200,14 @@ class _Looked(NumpyIntegration):
         self, template: Shape, address: Addr, size: Size, room: Callable[[], bool]
     ) -> Callable[[], Any] | None:
         """Return what copies dense arrays, as torch does: nobody holds what is read."""
-        del room  # its memory is the heap's, which makes room by itself
         shape, strides, kind, _, writeable = template.layout
         packed = np.empty(shape, kind).strides, np.empty(shape, kind, "F").strides
         whole = self.extent(template) == (0, size) and size and strides in packed
         if not (whole and writeable):
             return None
         storage = Storage(address, size, _Nobodys(), self._device_of.returns)
-        return partial(self.make(template, storage, address).copy, "K")
+        copy = partial(self.make(template, storage, address).copy, "K")
+        return partial(_copied, copy, self._device_of.pages, room)
 
     def exchange(self) -> Exchange:  # type: ignore[override]
         """Return the table; no flags are needed."""

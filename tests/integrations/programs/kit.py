@@ -43,10 +43,11 @@ def stepped(
     make: Callable[[], Any],
     writes: Callable[[], Any],
     last: int | None = 2,
+    calls: int = CALLS,
 ) -> Iterator[tuple[list[Any], Any]]:
     """Call what writes to tensors; yield its last results and what it has written."""
     f, kept = w.graph(step, reads=writes), deque(maxlen=last)
-    for _ in range(CALLS):
+    for _ in range(calls):
         kept.append(f(*make()))
         yield list(kept), writes()
 

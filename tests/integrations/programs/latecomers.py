@@ -54,7 +54,8 @@ def old_style_weight_norm_trained(w):
     )
     step = learning(model, adamw(model.parameters()))
     batches = lambda: (w.values(4, 8), w.values(4, 4))  # noqa: E731
-    yield from stepped(w, step, batches, lambda: list(model.parameters()))
+    writes = lambda: list(model.parameters())  # noqa: E731
+    yield from stepped(w, step, batches, writes, calls=2 * CALLS)
 
 
 class Adapted(nn.Module):
@@ -121,9 +122,9 @@ def weights_swapped_for_others(w):
         yield kept
 
 
-@trial(TRIALS)
+@trial(TRIALS, moves=True)
 def an_adapter_loaded_for_each_request(w):
-    """Its tensors are others each time."""
+    """Its tensors are others each time, at addresses that a capture has baked in."""
     model = w.model(lambda: Adapted(["one"]))
     f, kept = w.graph(model), []
     for _ in range(2 * CALLS):

@@ -218,18 +218,16 @@ def test_recordings_are_evicted_before_memory_runs_out(make_rig, same):
 
 
 def test_held_outputs_are_never_evicted(make_rig, same):
-    """Live outputs are not given to anybody, however short memory is."""
+    """Live outputs are not given to anybody, and calls get their memory elsewhere."""
     rt = make_rig(memory_limit=96 * MIB).runtime
     f = rt.graph(lambda x: x + 1, max_variants=8)
     x, kept = torch.zeros(2 * MIB, device="cuda"), []
-    with pytest.raises(sw.OutOfMemory):
-        for _ in range(40):
-            kept.append((f(x), x + 1))
-            x += 1
-    assert len(kept) > 3
+    for _ in range(40):
+        kept.append((f(x), x + 1))
+        x += 1
     for pair in kept:
         same(*pair)
-    assert float(x[0]) == len(kept)
+    assert float(x[0]) == len(kept) == 40
     kept.clear()
     gc.collect()
     for _ in range(4):

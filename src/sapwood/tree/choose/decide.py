@@ -14,7 +14,11 @@ from sapwood.tree.choose.skips import is_due
 from sapwood.tree.choose.specialization import Specialization, least_recent
 from sapwood.tree.node.node import Node
 
-_WASTEFUL: Final = "its recordings wait for arrays at addresses that do not come again"
+_WASTEFUL: Final = CaptureError(
+    "its recordings wait for arrays at addresses that do not come again",
+    remedy="Copy new values into the arrays that are there, or pass the arrays as "
+    "arguments: explain() names them",
+)
 _NOBODY: Final[Mapping[Node, frozenset[int]]] = {}
 
 __all__ = ["Action", "Step", "next_step"]
@@ -76,7 +80,7 @@ def next_step(
     ):
         return Step(Action.WARM_UP)
     if specialization.is_wasteful():
-        return Step(Action.PASS_THROUGH, reason=_WASTEFUL)
+        return Step(Action.PASS_THROUGH, reason=str(_WASTEFUL), skips=_WASTEFUL)
     evict, escapes, copies = _make_room(specialization, reasons, held, crowded=crowded)
     full = bool(evict) or escapes
     if len(nodes) - len(evict) >= max_recordings:
