@@ -18,6 +18,7 @@ from sapwood.errors import MisuseError
 from sapwood.integrations.cupy.array import Array
 from sapwood.integrations.cupy.memory import Foreign, Memory, Place, pointer, reach
 from sapwood.integrations.cupy.random import Generator
+from sapwood.integrations.cupy.settings import SETTINGS
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import foreign_tensor, host_array
@@ -62,8 +63,8 @@ class CupyIntegration:
         return type(value) in _KINDS
 
     def surroundings(self) -> tuple[tuple[str, object], ...]:
-        """Return nothing: what is computed depends on no setting of a thread's."""
-        return ()
+        """Return what every function reads, by its path."""
+        return (("cupy", SETTINGS),)
 
     def text(self, array: Any) -> str:
         """Return the array's dtype and shape."""

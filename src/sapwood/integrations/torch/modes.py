@@ -1,8 +1,4 @@
-"""Torch's modes and settings, which decide what its operations do.
-
-They are guarded like any value that a function reads, but read by every call: so
-their values are put together without much ado, and named only where one differs.
-"""
+"""Torch's modes and settings, which decide what its operations do."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
-from operator import call
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -21,12 +16,11 @@ import torch
 from torch.utils._device import DeviceContext
 from torch.utils.hooks import RemovableHandle
 
+from sapwood.integrations.modes import Modes
 from sapwood.memory.framework import Manner
-from sapwood.tree.guards.frameworks import declare_opening
-from sapwood.tree.guards.scope import Accessor, Openings, Reach
-from sapwood.tree.guards.views import View, Way, Witness
+from sapwood.tree.guards.views import Way, Witness
 
-__all__ = ["MODES", "Modes", "Prevailing", "is_told_of_operations", "notice_settings"]
+__all__ = ["MODES", "Prevailing", "is_told_of_operations", "notice_settings"]
 
 _C: Final[Any] = torch._C
 
@@ -215,35 +209,6 @@ def _shown(value: Any) -> Any:
     return str(value) if isinstance(value, torch.dtype) else value
 
 
-class Modes:
-    """The values of all modes; for the same values it gives the same mapping."""
-
-    LIMIT: Final = 1024
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
-
-    def now(self) -> dict[str, Any]:
-        """Return the modes that this thread is in, by what one would write."""
-        try:
-            values = tuple(map(call, _GETTERS.values()))
-        except RuntimeError:
-            values = tuple(map(_asked, _GETTERS.values()))
-        found = self._known.get(values)
-        if found is None:
-            if len(self._known) >= self.LIMIT:
-                self._known.clear()
-            found = self._known[values] = _named(values)
-        return found
-
-
-def _named(values: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(_GETTERS, map(_shown, values), strict=True))
-
-
-MODES: Final = Modes()
-
-
 class Prevailing(Manner):
     """The modes of this thread; contexts are in those that code often switches to."""
 
@@ -338,17 +303,8 @@ def _implied() -> frozenset[str]:
     return frozenset() if _contexts() else frozenset(["modes"])
 
 
-_VIEW: Final = View(
-    "torch modes",
-    Modes.now,
-    lambda path, _, key: f"{path}.{key}",
-    portable=False,
-    way=Way(getters=_GETTERS, shown=_shown, witness=_witness, implied=_implied),
+MODES: Final = Modes(
+    "torch",
+    Way(getters=_GETTERS, shown=_shown, witness=_witness, implied=_implied),
+    _asked,
 )
-
-
-def _open(_: Any, __: Reach) -> Openings:
-    yield Accessor(_VIEW, frozenset(_GETTERS))
-
-
-declare_opening(Modes, _open, lambda _: ())
