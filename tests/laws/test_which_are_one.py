@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import operator
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -397,7 +398,10 @@ def test_a_slot_that_another_thread_binds_meanwhile(rt, monkeypatch):
 
 
 def test_a_state_that_is_fed_back(rt):
-    """It is in a slot, too, and another one every time: soon that is told, once."""
+    """It is in a slot, too, and another one every time: what is in vain is told, once.
+
+    On a GPU some of its recordings are replayed, and nothing is in vain.
+    """
     state = State(rt.array(np.ones(3)))
 
     def step(h):
@@ -405,11 +409,13 @@ def test_a_state_that_is_fed_back(rt):
         return state.a
 
     f, h, expected = rt.graph(step), rt.array(np.ones(3)), 1.0
-    with pytest.warns(sw.GraphSkipWarning, match="do not come again") as told:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         for i in range(60):
             h, expected = f(h), expected * (2 if i else 3)
             assert np.asarray(h).tolist() == [expected] * 3
-    assert len(told) == 1
+    vain = f.stats().passed_through > 0
+    assert ["do not come again" in str(each.message) for each in told] == [True] * vain
     assert f.stats().recordings <= 24
 
 
