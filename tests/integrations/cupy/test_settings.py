@@ -22,7 +22,7 @@ def _tf32(cp):
 
 
 @contextmanager
-def _no_accelerator(cp):
+def _no_accelerator(_):
     from cupy import _core
 
     before = _core.get_reduction_accelerators()
