@@ -14,7 +14,7 @@ from sapwood.integrations.numpy.indexing import index_items
 from sapwood.integrations.numpy.kernels import UFUNCS
 from sapwood.integrations.numpy.launch import arrays_in, made, mutate
 
-__all__ = ["call_ufunc", "elementwise", "power", "reduced", "unsupported"]
+__all__ = ["call_ufunc", "elementwise", "power", "unsupported"]
 
 PRODUCTS: Final = frozenset(u for u in UFUNCS.values() if u.signature)
 OPTIONS: Final = frozenset(("axes", "axis", "initial", "keepdims"))
@@ -103,13 +103,6 @@ def _filled(
         options["dtype"] = np.dtype(dtype)
     like: Faced = next(arrays_in((*operands, *outs)))
     found: Faced = made(like, kernel, (operands, tuple(options.items())), outs)[0]
-    return found
-
-
-def reduced(x: A, ufunc: np.ufunc, axis: Any, **options: Any) -> A:
-    """Return ``ufunc.reduce(x, axis, ...)``; ``axis`` None means all."""
-    options |= {"axis": axis, "out": (options.pop("out", None),)}
-    found: A = call_ufunc(ufunc, "reduce", (x,), options)
     return found
 
 

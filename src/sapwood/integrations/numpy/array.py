@@ -6,7 +6,7 @@ Methods and operators are NumPy's functions, which come back here through
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NoReturn, Self
 
 import numpy as np
@@ -27,6 +27,17 @@ _UNLIKE: Final = (type(None), str, bytes)
 _TELL: Final = (
     "Print it outside the graphed function, or in one that is marked with @sw.eager"
 )
+
+
+def _method(function: Any) -> Callable[..., Any]:
+    """Return a function of NumPy's as a method."""
+
+    def call(self: Faced, *args: Any, **options: Any) -> Any:
+        return function(self, *args, **options)
+
+    call.__name__, call.__qualname__ = function.__name__, f"Array.{function.__name__}"
+    call.__doc__ = f"Return ``numpy.{function.__name__}`` of this array."
+    return call
 
 
 class Array(Faced, NDArrayOperatorsMixin):
@@ -255,29 +266,26 @@ class Array(Faced, NDArrayOperatorsMixin):
 
     # NumPy's functions as methods.
 
-    def all(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.all`` of this array."""
-        return np.all(self, *args, **options)
-
-    def any(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.any`` of this array."""
-        return np.any(self, *args, **options)
-
-    def argmax(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.argmax`` of this array."""
-        return np.argmax(self, *args, **options)
-
-    def argmin(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.argmin`` of this array."""
-        return np.argmin(self, *args, **options)
-
-    def argsort(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.argsort`` of this array."""
-        return np.argsort(self, *args, **options)
-
-    def clip(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.clip`` of this array."""
-        return np.clip(self, *args, **options)
+    all = _method(np.all)
+    any = _method(np.any)
+    argmax = _method(np.argmax)
+    argmin = _method(np.argmin)
+    argsort = _method(np.argsort)
+    clip = _method(np.clip)
+    cumprod = _method(np.cumprod)
+    cumsum = _method(np.cumsum)
+    dot = _method(np.dot)
+    max = _method(np.max)
+    mean = _method(np.mean)
+    min = _method(np.min)
+    prod = _method(np.prod)
+    repeat = _method(np.repeat)
+    round = _method(np.round)
+    std = _method(np.std)
+    sum = _method(np.sum)
+    take = _method(np.take)
+    trace = _method(np.trace)
+    var = _method(np.var)
 
     def conj(self) -> Array:
         """Return the complex conjugate; an array that is not complex itself."""
@@ -285,59 +293,3 @@ class Array(Faced, NDArrayOperatorsMixin):
             return self
         conjugate: Array = np.conjugate(self)  # type: ignore[assignment]
         return conjugate
-
-    def cumprod(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.cumprod`` of this array."""
-        return np.cumprod(self, *args, **options)
-
-    def cumsum(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.cumsum`` of this array."""
-        return np.cumsum(self, *args, **options)
-
-    def dot(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.dot`` of this array."""
-        return np.dot(self, *args, **options)
-
-    def max(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.max`` of this array."""
-        return np.max(self, *args, **options)
-
-    def mean(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.mean`` of this array."""
-        return np.mean(self, *args, **options)
-
-    def min(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.min`` of this array."""
-        return np.min(self, *args, **options)
-
-    def prod(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.prod`` of this array."""
-        return np.prod(self, *args, **options)
-
-    def repeat(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.repeat`` of this array."""
-        return np.repeat(self, *args, **options)
-
-    def round(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.round`` of this array."""
-        return np.round(self, *args, **options)
-
-    def std(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.std`` of this array."""
-        return np.std(self, *args, **options)
-
-    def sum(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.sum`` of this array."""
-        return np.sum(self, *args, **options)
-
-    def take(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.take`` of this array."""
-        return np.take(self, *args, **options)
-
-    def trace(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.trace`` of this array."""
-        return np.trace(self, *args, **options)
-
-    def var(self, *args: Any, **options: Any) -> Any:
-        """Return ``numpy.var`` of this array."""
-        return np.var(self, *args, **options)

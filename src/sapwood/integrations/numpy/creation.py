@@ -61,11 +61,14 @@ def array(
     return reshaped(found, (1,) * lead + found.shape) if lead else found
 
 
+_NOTHING: Final[Any] = object()
+"""The value of arrays that are left as their memory is."""
+
+
 def _created(value: Any) -> Callable[..., Any]:
     def create(like: A, shape: Any, dtype: Any = None, order: Any = "C", **_: Any) -> A:
-        dtype = np.dtype(np.float64) if dtype is None else np.dtype(dtype)
         new = blank(like, np.empty(shape, dtype, order))
-        if value is not None:
+        if value is not _NOTHING:
             assign(new, value)
         return new
 
@@ -77,8 +80,7 @@ def _full(
 ) -> A:
     if dtype is None:
         dtype = getattr(fill_value, "dtype", None) or np.asarray(fill_value).dtype
-    new = blank(like, np.empty(shape, dtype, order))
-    assign(new, fill_value)
+    new: A = _created(fill_value)(like, shape, dtype, order)
     return new
 
 
@@ -102,7 +104,7 @@ CREATORS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     np.array: array,
     np.asanyarray: _same,
     np.asarray: _same,
-    np.empty: _created(None),
+    np.empty: _created(_NOTHING),
     np.eye: _computed("eye"),
     np.full: _full,
     np.identity: _computed("identity"),
@@ -114,7 +116,7 @@ CREATORS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
 
 
 def filled_like(value: Any) -> Callable[..., Any]:
-    """Return ``numpy.zeros_like`` or one of its kind; None leaves memory as it is."""
+    """Return ``numpy.zeros_like`` or one of its kind."""
 
     def create(
         prototype: A,
@@ -126,29 +128,20 @@ def filled_like(value: Any) -> Callable[..., Any]:
     ) -> A:
         made_up = np.empty_like(prototype.face, dtype, order, subok, shape)
         new = blank(prototype, made_up)
-        if value is not None:
+        if value is not _NOTHING:
             assign(new, value)
         return new
 
     return create
 
 
-def _full_like(
-    a: A,
-    fill_value: Any,
-    dtype: Any = None,
-    order: Any = "K",
-    subok: bool = True,
-    shape: Any = None,
-    **_: Any,
-) -> A:
-    new: A = filled_like(None)(a, dtype, order, subok, shape)
-    assign(new, fill_value)
+def _full_like(a: A, fill_value: Any, *args: Any, **options: Any) -> A:
+    new: A = filled_like(fill_value)(a, *args, **options)
     return new
 
 
 LIKES: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
-    np.empty_like: filled_like(None),
+    np.empty_like: filled_like(_NOTHING),
     np.full_like: _full_like,
     np.ones_like: filled_like(1),
     np.zeros_like: filled_like(0),
