@@ -184,6 +184,8 @@ class _Looked(NumpyIntegration):
     They may be given other looks.
     """
 
+    settled = False
+
     def __init__(self, runtime: Runtime) -> None:
         device = runtime._recordings.device
         super().__init__(device)
@@ -196,7 +198,7 @@ class _Looked(NumpyIntegration):
         table = (0, 0, 0, 0, 0, *map(_address, self._functions))
         self._table = (ctypes.c_uint64 * len(table))(*table)
 
-    def copier(  # type: ignore[override]
+    def copier(
         self, template: Shape, address: Addr, size: Size, room: Callable[[], bool]
     ) -> Callable[[], Any] | None:
         """Return what copies dense arrays, as torch does: nobody holds what is read."""
@@ -209,18 +211,16 @@ class _Looked(NumpyIntegration):
         copy = partial(self.make(template, storage, address).copy, "K")
         return partial(_copied, copy, self._device_of.pages, room)
 
-    def exchange(self) -> Exchange:  # type: ignore[override]
+    def exchange(self) -> Exchange:
         """Return the table; no flags are needed."""
         quick = tuple(map(_address, self._tells))
         return Exchange(ctypes.addressof(self._table), 0, (), quick)
 
-    def marks(self, arrays: Sequence[Any]) -> Marks:  # type: ignore[override]
+    def marks(self, arrays: Sequence[Any]) -> Marks:
         """Return where arrays are."""
         return [self.span(array)[0] for array in arrays], ()
 
-    def steady(  # type: ignore[override]
-        self, arrays: Sequence[Any]
-    ) -> Callable[[Sequence[Any]], bool]:
+    def witness(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
         """Return what compares layouts."""
         known = [array.layout for array in arrays]
         return lambda values: [array.layout for array in values] == known

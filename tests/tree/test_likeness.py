@@ -26,6 +26,8 @@ class Thing:
 class Integration:
     """Counts layouts; ``meanwhile`` is called while it looks at many."""
 
+    settled = False
+
     def __init__(self):
         self.asked, self.meanwhile = 0, lambda: None
 
@@ -33,7 +35,7 @@ class Integration:
         self.asked += 1
         return array.looks
 
-    def steady(self, arrays):
+    def witness(self, arrays):
         self.meanwhile()
         known = [array.looks for array in arrays]
         self.meanwhile()
@@ -43,8 +45,7 @@ class Integration:
 class Settled(Integration):
     """Of arrays that cannot be given other looks."""
 
-    def steady(self, arrays):
-        del arrays
+    settled = True
 
 
 def test_layouts_are_read_once():

@@ -21,6 +21,8 @@ class _Thing:
 class _Adapter:
     """Arrays of which some have storages that nobody keeps."""
 
+    settled = False
+
     def __init__(self):
         self.asked = 0
 
@@ -31,7 +33,7 @@ class _Adapter:
     def marks(self, _):
         return None
 
-    def steady(self, arrays):
+    def witness(self, arrays):
         known = [array.looks for array in arrays]
         return lambda values: [array.looks for array in values] == known
 

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sapwood.integrations.torch import witness  # noqa: E402
+from sapwood.tree.call.likeness import Likeness  # noqa: E402
 from sapwood.tree.call.signature import Whereabouts, describe  # noqa: E402
 from sapwood.tree.choose.function_cache import ambient_arrays  # noqa: E402
 from sapwood.tree.guards import Surveyor  # noqa: E402
@@ -121,45 +122,56 @@ def told(request, monkeypatch):
         pytest.skip("this torch has no such guards")
 
 
+def _holds(integration, tensors):
+    """Return what says whether tensors look as these do now."""
+    likeness, layouts = Likeness(), [*map(integration.layout, tensors)]
+    return lambda values: likeness.holds(values, layouts, integration)
+
+
 @pytest.mark.usefixtures("told")
 def test_other_looks_are_no_longer_those(integration, kind, changes):
     """Of the first of two, or of the second, and whoever is asked in both places."""
     one, two = _made(kind), _made("tensor")
     for tensors in ([one], [one, two], [two, one], [one, two, one]):
-        steady = integration.steady(tensors)
+        holds = _holds(integration, tensors)
         before = one.data
-        assert steady(tensors)
+        assert holds(tensors)
         others = {id(one): _made(kind), id(two): _made("tensor")}
-        assert steady([others[id(each)] for each in tensors])
+        assert holds([others[id(each)] for each in tensors])
         changes(one)
-        assert not steady(tensors)
+        assert not holds(tensors)
         _restored(one, before)
-        assert steady(tensors)
+        assert holds(tensors)
 
 
+@pytest.mark.usefixtures("told")
 def test_no_tensors_are_as_they_were(integration):
     """There is something to ask all the same: tensors can change."""
-    assert integration.steady(())(())
+    assert not integration.settled
+    assert _holds(integration, [])([])
 
 
+@pytest.mark.usefixtures("told")
 def test_a_conjugate_is_another(integration):
     """At the same address, and of the same shape."""
     spun = torch.ones(4, dtype=torch.complex64) * 1j
-    steadies = [integration.steady([spun])]
+    holds = _holds(integration, [spun])
+    assert holds([spun])
     at = spun.data_ptr()
     spun.data = spun.data.conj()
     assert spun.data_ptr() == at
-    assert not any(steady([spun]) for steady in steadies)
+    assert not holds([spun])
 
 
+@pytest.mark.usefixtures("told")
 def test_where_tensors_are_is_not_asked(integration):
     """Nor what is in them: that is for others to say."""
     tensors = [_made("trained"), _made("tensor")]
-    steady = integration.steady(tensors)
+    holds = _holds(integration, tensors)
     tensors[0].data = torch.zeros(4, 4)
     with torch.no_grad():
         tensors[1].zero_()
-    assert steady(tensors)
+    assert holds(tensors)
 
 
 def test_an_argument_that_is_changed_is_another(integration, kind, changes):
@@ -246,13 +258,13 @@ def test_what_is_changed_while_it_is_looked_at_is_another(integration):
 
     def hasty(arrays):
         weight.t_()
-        made = type(integration).steady(integration, arrays)
+        made = type(integration).witness(integration, arrays)
         weight.t_()
         return made
 
-    integration.steady = hasty
+    integration.witness = hasty
     assert ambient_arrays(node, integration) is not None
-    del integration.steady
+    del integration.witness
     weight.t_()
     assert ambient_arrays(node, integration) is None
 

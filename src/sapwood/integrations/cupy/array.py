@@ -14,9 +14,10 @@ import cupy
 import numpy as np
 
 from sapwood.integrations.cupy.constants import brought
-from sapwood.integrations.cupy.memory import Memory, Place, pointer, reach
+from sapwood.integrations.cupy.memory import Memory, Place, pointer
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
+from sapwood.tree.call.integration import reach
 from sapwood.tree.record.host_data import host_data, is_constant
 from sapwood.tree.watch import session
 from sapwood.units import Size

@@ -8,7 +8,6 @@ CuPy and the libraries behind it choose kernels by that.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import cupy
@@ -16,16 +15,15 @@ import numpy as np
 
 from sapwood.errors import MisuseError
 from sapwood.integrations.cupy.array import Array
-from sapwood.integrations.cupy.memory import Foreign, Memory, Place, pointer, reach
+from sapwood.integrations.cupy.memory import Foreign, Memory, Place, pointer
 from sapwood.integrations.cupy.random import Generator
 from sapwood.integrations.cupy.settings import SETTINGS
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import foreign_tensor, host_array
-from sapwood.tree.call.output_cache import Kept, Made, keep
+from sapwood.tree.call.integration import Integration, foreign_tensor, host_array, reach
 from sapwood.tree.guards.tensors import is_tensor
 from sapwood.tree.nests.containers import register_container
-from sapwood.units import Addr, Size
+from sapwood.units import Addr
 
 __all__ = ["CupyIntegration"]
 
@@ -37,7 +35,6 @@ register_container(
 )
 
 _ALIGNED = 512 - 1
-_shape = attrgetter("shape", "strides")
 _KINDS: tuple[type, ...] = (Array, cupy.ndarray)
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], str, int, int]
@@ -51,7 +48,7 @@ class Shape(NamedTuple):
     dtype: Any
 
 
-class CupyIntegration:
+class CupyIntegration(Integration):
     """The adapter of CuPy's arrays on one GPU."""
 
     def __init__(self, device: Device, place: Place) -> None:
@@ -92,26 +89,10 @@ class CupyIntegration:
             storage.check()
         return _layout(value), storage, Addr(value.data.ptr + _extent(value)[0])
 
-    def storages(self, arrays: Sequence[Any]) -> list[Storage]:
-        """Return the storages that arrays view."""
-        found = [self.storage(array) for array in arrays]
-        for storage in found:
-            if storage.stale is not None:
-                storage.check()
-        return found
-
-    def marks(self, arrays: Sequence[Any]) -> None:
-        """Return None: an array is what it is for as long as it lives."""
-        del arrays
-
-    def steady(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
-        """Return what compares shapes, which may be assigned, and strides with them."""
-        known = [*map(_shape, arrays)]
-        return lambda values: [*map(_shape, values)] == known
-
-    def witness(self, arrays: Sequence[Any]) -> None:
-        """Return None: nothing tells it of many at once."""
-        del arrays
+    def witness(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
+        """Return what compares layouts: a shape may be assigned."""
+        known = [*map(_layout, arrays)]
+        return lambda values: [*map(_layout, values)] == known
 
     def layout(self, array: Any) -> Hashable:
         """Return shape, strides, dtype, alignment and kind."""
@@ -160,33 +141,9 @@ class CupyIntegration:
         at = pointer(storage, address, self.place)
         return _KINDS[kind](shape, template.dtype, at, strides)
 
-    def settle(self, template: Shape, address: Addr) -> Shape:
-        """Return the template: it serves for any address."""
-        del address
-        return template
-
-    def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
-        """Return storages kept: arrays have them for as long as they live."""
-        return keep(self, storages, arrays)
-
-    def copier(self, template: Any, address: Addr, size: Size, room: Any) -> None:
-        """Return None: copies are made by this library."""
-        del template, address, size, room
-
-    def exchange(self) -> None:
-        """Return None: C does not know these arrays."""
-
     def dump(self, template: Shape) -> tuple[Any, ...]:
         """Return a template as plain values, for messages."""
         return template.layout
-
-    def load(self, plain: Any) -> Shape:  # noqa: ARG002
-        """Refuse: recordings of CuPy's kernels are not kept."""
-        raise ValueError("this describes no array of CuPy's: none is kept in files")
-
-    def check_op(self, name: str, params: bytes) -> None:  # noqa: ARG002
-        """Refuse: recordings of CuPy's kernels are not kept."""
-        raise ValueError(f"{name} is a kernel of CuPy's: none is kept in files")
 
     def extent(self, template: Shape) -> tuple[int, int]:
         """Return the bytes that the elements lie in, from the first element."""

@@ -16,7 +16,7 @@ from sapwood.memory.framework import Allocate
 from sapwood.memory.storage import CHANGES, Storage
 from sapwood.units import Addr, Size
 
-__all__ = ["Foreign", "Memory", "Place", "allocator", "pointer", "reach"]
+__all__ = ["Foreign", "Memory", "Place", "allocator", "pointer"]
 
 
 class Place(Protocol):
@@ -93,14 +93,3 @@ def allocator(allocate: Allocate, place: Place) -> Any:
         return pointer(storage, storage.address, place)
 
     return give
-
-
-def reach(
-    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
-) -> tuple[int, int]:
-    """Return the bytes ``[lo, hi)`` of an array, from its first element's."""
-    if 0 in shape:
-        return 0, 0
-    steps = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
-    low = sum(step for step in steps if step < 0)
-    return low, sum(step for step in steps if step > 0) + itemsize

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +14,10 @@ from sapwood.integrations.numpy.layout import Layout, array_at, check_dtype, ext
 from sapwood.integrations.numpy.random import Generator
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import foreign_tensor, host_array
-from sapwood.tree.call.output_cache import Kept, Made, keep
+from sapwood.tree.call.integration import Integration, foreign_tensor, host_array
 from sapwood.tree.guards.tensors import is_tensor
 from sapwood.tree.nests.containers import register_container
-from sapwood.units import Addr, Size
+from sapwood.units import Addr
 
 __all__ = ["NumpyIntegration"]
 
@@ -46,8 +45,10 @@ class Shape(NamedTuple):
         return f"Shape({self.layout}, {self.address:#x})"
 
 
-class NumpyIntegration:
+class NumpyIntegration(Integration):
     """The adapter of one device's NumPy-API arrays."""
+
+    settled = True
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -55,10 +56,6 @@ class NumpyIntegration:
     def is_array(self, value: object) -> bool:
         """Return whether ``value`` is a device array."""
         return type(value) is Array
-
-    def surroundings(self) -> tuple[tuple[str, object], ...]:
-        """Return nothing: what is computed depends on no setting of a thread's."""
-        return ()
 
     def text(self, array: Array) -> str:
         """Return the array's dtype and shape."""
@@ -87,26 +84,6 @@ class NumpyIntegration:
         layout = value.layout
         low = value.address + extent(layout)[0]
         return layout, storage, Addr(low)
-
-    def storages(self, arrays: Sequence[Array]) -> list[Storage]:
-        """Return the storages that arrays view."""
-        storages = [array.storage for array in arrays]
-        for storage in storages:
-            if storage.stale is not None:
-                storage.check()
-        return storages
-
-    def marks(self, arrays: Sequence[Any]) -> None:
-        """Return None: an array is what it is for as long as it lives."""
-        del arrays
-
-    def steady(self, arrays: Sequence[Any]) -> None:
-        """Return None: no array can be given other looks."""
-        del arrays
-
-    def witness(self, arrays: Sequence[Any]) -> None:
-        """Return None: layouts are there to be compared."""
-        del arrays
 
     def layout(self, array: Array) -> Hashable:
         """Return shape, strides, dtype, alignment and whether it is writeable."""
@@ -142,17 +119,6 @@ class NumpyIntegration:
     def settle(self, template: Shape, address: Addr) -> Shape:
         """Return the template with a face at ``address``."""
         return Shape(array_at(address, template.layout), template.layout, address)
-
-    def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
-        """Return storages kept: arrays have them for as long as they live."""
-        return keep(self, storages, arrays)
-
-    def copier(self, template: Any, address: Addr, size: Size, room: Any) -> None:
-        """Return None: copies are made by this library."""
-        del template, address, size, room
-
-    def exchange(self) -> None:
-        """Return None: C does not know these arrays."""
 
     def dump(self, template: Shape) -> tuple[Any, ...]:
         """Return a template as plain values."""

@@ -12,6 +12,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from sapwood.tree.call.integration import reach
+
 __all__ = [
     "Array",
     "Layout",
@@ -59,12 +61,7 @@ def address_of(array: Array) -> int:
 def extent(layout: Layout) -> tuple[int, int]:
     """Return the bytes ``[lo, hi)`` that a layout touches, from its first element."""
     shape, strides, dtype, *_ = layout
-    if 0 in shape:
-        return 0, 0
-    steps = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
-    low = sum(step for step in steps if step < 0)
-    high = sum(step for step in steps if step > 0)
-    return low, high + np.dtype(dtype).itemsize
+    return reach(shape, strides, np.dtype(dtype).itemsize)
 
 
 @lru_cache(4096)

@@ -24,18 +24,19 @@ from sapwood.integrations.torch.layout import (
     NEGATIVE,
     REQUIRES_GRAD,
     Template,
+    extent_of,
     flags_of,
     layout_of,
-    reach,
+    length_of,
     refusal_of,
     text,
 )
 from sapwood.integrations.torch.modes import MODES
 from sapwood.integrations.torch.storages import Storages, tensor_over
-from sapwood.integrations.torch.witness import Witness, steady_of, witness_of
+from sapwood.integrations.torch.witness import Witness, witness_of
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Exchange, Marks
+from sapwood.tree.call.integration import Exchange, Integration, Marks
 from sapwood.tree.call.output_cache import Kept, Made
 from sapwood.units import Addr, Size
 
@@ -58,7 +59,7 @@ _where: Any = torch.Tensor.data_ptr
 _wants = torch.Tensor.requires_grad.__get__
 
 
-class TorchIntegration:
+class TorchIntegration(Integration):
     """The adapter of the tensors of one device, ``cuda:0`` or the like."""
 
     def __init__(self, device: Device, place: torch.device) -> None:
@@ -100,10 +101,6 @@ class TorchIntegration:
                 "through it. Pass x.detach(), or call under torch.no_grad()"
             )
 
-    def storages(self, arrays: Sequence[Any]) -> list[Storage]:
-        """Return the storages of tensors."""
-        return [*map(self.storages_of.of, arrays)]
-
     def marks(self, arrays: Sequence[Any]) -> Marks:
         """Return where tensors are, and where it matters, whether they require grad."""
         wanted = _grad_enabled()
@@ -112,10 +109,6 @@ class TorchIntegration:
         except RuntimeError:
             self._check_stale(arrays)
             raise
-
-    def steady(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
-        """Return torch's guards: no count tells of ``x.data = x.data.t()``."""
-        return steady_of(arrays)
 
     def layout(self, array: Any) -> Hashable:
         """Return shape, strides, dtype, alignment, flags and class."""
@@ -149,7 +142,7 @@ class TorchIntegration:
     def span(self, array: Any) -> tuple[Addr, Addr]:
         """Return the bytes that the elements lie in."""
         low = self.address(array)
-        high: Any = low + reach(array)
+        high: Any = low + length_of(array)
         return low, high
 
     def storage(self, array: Any) -> Storage:
@@ -235,11 +228,6 @@ class TorchIntegration:
         first = self._over(template, theirs, offset)
         return partial(_tensor_like, first, look["size"], look["stride"], 0)
 
-    def settle(self, template: Template, address: Addr) -> Template:
-        """Return the template: it serves for any address."""
-        del address
-        return template
-
     def exchange(self) -> Exchange | None:
         """Return how C looks at tensors of a GPU; None before torch 2.10."""
         table = exchange_table()
@@ -248,25 +236,10 @@ class TorchIntegration:
         quick, inside = looks_of_tensors() or ((), 0)
         return Exchange(table, self.place.index, _FLAGS, quick, inside)
 
-    def dump(self, template: Template) -> Any:
-        """Refuse: recordings of torch's kernels are not kept."""
-        raise ValueError(f"{template} describes a tensor: none is kept in files")
-
-    def load(self, plain: Any) -> Template:  # noqa: ARG002
-        """Refuse: recordings of torch's kernels are not kept."""
-        raise ValueError("this describes no tensor: none is kept in files")
-
-    def check_op(self, name: str, params: bytes) -> None:  # noqa: ARG002
-        """Refuse: recordings of torch's kernels are not kept."""
-        raise ValueError(f"{name} is a kernel of torch's: none is kept in files")
-
     def extent(self, template: Template) -> tuple[int, int]:
         """Return the bytes that the elements lie in, from the first element."""
-        shape, strides = template.look["size"], template.look["stride"]
-        if 0 in shape:
-            return 0, 0
-        last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
-        return 0, template.look["dtype"].itemsize * (last + 1)
+        look = template.look
+        return extent_of(look["size"], look["stride"], look["dtype"].itemsize)
 
 
 @functools.cache

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+
+from sapwood.tree.call.integration import reach
 
 __all__ = [
     "KINDS",
     "Template",
     "alignment",
+    "extent_of",
     "flags_of",
     "is_lazy",
     "layout_of",
-    "reach",
+    "length_of",
     "refusal_of",
     "text",
 ]
@@ -75,17 +79,19 @@ def layout_of(tensor: Any) -> Layout:
     )
 
 
-def reach(tensor: Any) -> int:
+def length_of(tensor: Any) -> int:
     """Return the number of bytes that the elements lie in, from the first."""
     if tensor.is_contiguous():
         size: int = tensor.nbytes
         return size
-    if not tensor.numel():
-        return 0
-    last = sum(
-        (n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)
-    )
-    return int(tensor.element_size() * (last + 1))
+    return extent_of(tensor.shape, tensor.stride(), tensor.element_size())[1]
+
+
+def extent_of(
+    shape: Sequence[int], strides: Sequence[int], itemsize: int
+) -> tuple[int, int]:
+    """Return the bytes ``[lo, hi)`` of all elements, from the first."""
+    return reach(shape, [itemsize * step for step in strides], itemsize)
 
 
 def text(tensor: Any) -> str:

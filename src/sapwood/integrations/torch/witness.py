@@ -8,7 +8,7 @@ strides and whether it requires grad. What is left is asked beside.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from sapwood.integrations.torch.layout import alignment
 
-__all__ = ["Steady", "Witness", "steady_of", "witness_of"]
+__all__ = ["Witness", "witness_of"]
 
 _guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _kind: Any = getattr(_guards, "TensorGuards", None)
@@ -25,10 +25,10 @@ _is_leaf = attrgetter("is_leaf")
 _where = torch.Tensor.data_ptr
 
 
-class Steady:
-    """Says whether values have the looks of these tensors that torch's guards see."""
+class Witness:
+    """Says whether values are tensors like those that it was made of, each like one."""
 
-    __slots__ = ("_check", "_firsts", "_twins")
+    __slots__ = ("_check", "_firsts", "_leaves", "_lows", "_steps", "_twins")
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         seen: dict[int, int] = {}
@@ -39,6 +39,9 @@ class Steady:
         each = [tensors[k] for k in self._firsts]
         made = _kind(*each, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         self._check = made.check
+        self._leaves = [*map(_is_leaf, tensors)]
+        self._lows = [*map(_where, tensors)]
+        self._steps = [*map(alignment, self._lows)]
 
     def __call__(self, values: Sequence[Any]) -> bool:
         """Return whether all look alike; perhaps False where they do."""
@@ -47,23 +50,7 @@ class Steady:
             if any(values[k] is not values[at] for k, at in self._twins):
                 return False
             each = [values[k] for k in self._firsts]
-        return bool(self._check(*each))
-
-
-class Witness:
-    """Says whether values are tensors like those that it was made of, each like one."""
-
-    __slots__ = ("_leaves", "_lows", "_steady", "_steps")
-
-    def __init__(self, tensors: Sequence[Any]) -> None:
-        self._steady = Steady(tensors)
-        self._leaves = [*map(_is_leaf, tensors)]
-        self._lows = [*map(_where, tensors)]
-        self._steps = [*map(alignment, self._lows)]
-
-    def __call__(self, values: Sequence[Any]) -> bool:
-        """Return whether all look alike; perhaps False where they do."""
-        if not self._steady(values) or [*map(_is_leaf, values)] != self._leaves:
+        if not self._check(*each) or [*map(_is_leaf, values)] != self._leaves:
             return False
         try:
             lows = [*map(_where, values)]
@@ -82,24 +69,6 @@ def witness_of(tensors: Sequence[Any]) -> Witness | None:
         return None
 
 
-def steady_of(tensors: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
-    """Return what says whether values have the shapes, strides and dtypes of tensors.
-
-    Where they lie is not asked, nor whether they may be read.
-    """
-    if tensors and _is_truthful():
-        return Steady(tensors)
-    known = _looks(tensors)
-    return lambda values: _looks(values) == known
-
-
-def _looks(tensors: Sequence[Any]) -> list[tuple[Any, ...]]:
-    return [
-        (each.dtype, each.shape, each.stride(), each.is_conj(), each.is_neg())
-        for each in tensors
-    ]
-
-
 @functools.cache
 def _is_truthful() -> bool:
     """Return whether torch's guards tell all apart that they are relied on for.
@@ -115,7 +84,7 @@ def _tell_apart() -> bool:
     for mode in torch.enable_grad, torch.no_grad, torch.inference_mode:
         with mode():
             try:
-                told = [(Steady([a])([a]), Steady([a])([b])) for a, b in pairs]
+                told = [(Witness([a])([a]), Witness([a])([b])) for a, b in pairs]
             except (AttributeError, RuntimeError, TypeError):
                 return False
         if any(each != (True, False) for each in told):

@@ -6,13 +6,14 @@ Only an adapter sees the framework's arrays. Several may serve one call.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.output_cache import Kept, Made
 from sapwood.units import Addr, Size
 
-__all__ = ["Array", "Exchange", "Integration", "Marks", "Template"]
+__all__ = ["Array", "Exchange", "Integration", "Marks", "Template", "reach"]
 
 Array = Any
 """A framework's array; nobody but its adapter looks inside."""
@@ -44,7 +45,13 @@ class Exchange(NamedTuple):
 
 
 class Integration(Protocol):
-    """One framework's arrays, as the tree needs them."""
+    """One framework's arrays, as the tree needs them.
+
+    What is written out here holds for frameworks that have nothing to say of it.
+    ``settled``: no array can be given another shape, strides or dtype.
+    """
+
+    settled: bool = False
 
     def is_array(self, value: object) -> bool:
         """Return whether ``value`` is a device array of this framework."""
@@ -52,7 +59,7 @@ class Integration(Protocol):
 
     def surroundings(self) -> Iterable[tuple[str, object]]:
         """Return what every function reads of the framework, by its path."""
-        ...
+        return ()
 
     def text(self, array: Array) -> str:
         """Return what the array is, briefly: ``float32[64, 10]``."""
@@ -71,24 +78,19 @@ class Integration(Protocol):
 
     def storages(self, arrays: Sequence[Array]) -> list[Storage]:
         """Return the storages of arrays. Raises `StaleOutput`."""
-        ...
+        storages = [*map(self.storage, arrays)]
+        for storage in storages:
+            if storage.stale is not None:
+                storage.check()
+        return storages
 
     def marks(self, arrays: Sequence[Array]) -> Marks | None:
         """Return what may change about arrays that stay the same objects.
 
         None where nothing may.
         """
-        ...
-
-    def steady(
-        self, arrays: Sequence[Array]
-    ) -> Callable[[Sequence[Array]], bool] | None:
-        """Return what says of as many values that they look as these arrays do.
-
-        Each has the shape, strides and dtype of one of these. It may deny that of
-        arrays that have. None where no array can be given other looks.
-        """
-        ...
+        del arrays
+        return None
 
     def layout(self, array: Array) -> Hashable:
         """Return everything that tells two arrays apart but their addresses.
@@ -105,7 +107,8 @@ class Integration(Protocol):
 
         Each like one of these. It may deny that of arrays that are.
         """
-        ...
+        del arrays
+        return None
 
     def address(self, array: Array) -> Addr:
         """Return where the first element lies."""
@@ -133,7 +136,11 @@ class Integration(Protocol):
 
     def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
         """Return new storages kept, to make these arrays over them again and again."""
-        ...
+        makers = [
+            partial(self.make, template, storages[k], address)
+            for k, template, address in arrays
+        ]
+        return Kept(storages, storages, makers, [k for k, *_ in arrays])
 
     def copier(
         self, template: Template, address: Addr, size: Size, room: Callable[[], bool]
@@ -144,37 +151,54 @@ class Integration(Protocol):
 
         None where it would be none like it, or where the framework has no memory.
         """
-        ...
+        del template, address, size, room
+        return None
 
     def exchange(self) -> Exchange | None:
         """Return how C looks at arrays; None where it cannot."""
-        ...
+        return None
 
     def dump(self, template: Template) -> Any:
-        """Return a template as plain values, for another process to `load`."""
-        ...
+        """Return a template as plain values, for another process to `load`.
+
+        Raises `ValueError` where a framework's arrays are not kept in files.
+        """
+        raise ValueError(f"{template} describes an array: none is kept in files here")
 
     def load(self, plain: Any) -> Template:
         """Return the template that `dump` gave.
 
         Raises `ValueError`, `TypeError` or `OverflowError` for anything else.
         """
-        ...
+        raise ValueError(f"{plain} describes no array: none is kept in files here")
 
     def check_op(self, name: str, params: bytes) -> None:
         """Raise `ValueError` where a kernel would not take parameters like these.
 
         Addresses in them are not looked at, nor what is there.
         """
-        ...
+        del params
+        raise ValueError(f"{name} is a framework's own kernel: none is kept in files")
 
     def settle(self, template: Template, address: Addr) -> Template:
         """Return the template for arrays that are mostly to be made at ``address``."""
-        ...
+        del address
+        return template
 
     def extent(self, template: Template) -> tuple[int, int]:
         """Return the bytes that the elements lie in, from the first element's."""
         ...
+
+
+def reach(
+    shape: Sequence[int], strides: Sequence[int], itemsize: int
+) -> tuple[int, int]:
+    """Return the bytes ``[lo, hi)`` of all elements, from the first one's."""
+    if 0 in shape:
+        return 0, 0
+    steps = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
+    low = sum(step for step in steps if step < 0)
+    return low, sum(step for step in steps if step > 0) + itemsize
 
 
 def host_array(described: str) -> str:

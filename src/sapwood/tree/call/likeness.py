@@ -16,10 +16,10 @@ __all__ = ["Likeness"]
 class Likeness:
     """Says of arrays, again and again, whether they have the same layouts."""
 
-    __slots__ = ("_steady",)
+    __slots__ = ("_witness",)
 
     def __init__(self) -> None:
-        self._steady: Callable[[Sequence[Any]], bool] | None = _deny
+        self._witness: Callable[[Sequence[Any]], bool] | None = None
 
     def holds(
         self,
@@ -31,22 +31,13 @@ class Likeness:
 
         Raises `StaleOutput`.
         """
-        steady = self._steady
-        if steady is None or steady(arrays):
+        if integration.settled or (self._witness and self._witness(arrays)):
             return True
-        made = integration.steady(arrays)
-        if made is not None:
-            pairs = zip(arrays, layouts, strict=True)
-            if any(integration.layout(array) != layout for array, layout in pairs):
-                return False
-            # What another thread changes meanwhile, nothing is to stand for.
-            if not made(arrays):
-                return True
-        self._steady = made
+        made = integration.witness(arrays)
+        pairs = zip(arrays, layouts, strict=True)
+        if any(integration.layout(array) != layout for array, layout in pairs):
+            return False
+        # What another thread changes meanwhile, no witness is to stand for.
+        if made is not None and made(arrays):
+            self._witness = made
         return True
-
-
-def _deny(arrays: Sequence[Any]) -> bool:
-    """Return False: nothing is known yet."""
-    del arrays
-    return False

@@ -8,24 +8,17 @@ how many references there are tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from sys import getrefcount
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr
 
-__all__ = ["Kept", "Made", "Makes", "keep"]
+__all__ = ["Kept", "Made"]
 
 Made = tuple[int, Any, Addr]
 """An array to be made: over which of the storages, its template, and where."""
-
-
-class Makes(Protocol):
-    """The part of an adapter that makes arrays."""
-
-    def make(self, template: Any, storage: Storage, address: Addr) -> Any: ...
 
 
 class Kept:
@@ -78,14 +71,3 @@ def _held_once() -> int:
 
 _COUNTING: Final = _held_once() - 1
 """References that counting makes itself."""
-
-
-def keep(
-    integration: Makes, storages: Sequence[Storage], arrays: Sequence[Made]
-) -> Kept:
-    """Keep storages whose arrays refer to them; ``arrays`` are made by every replay."""
-    makers = [
-        partial(integration.make, template, storages[k], address)
-        for k, template, address in arrays
-    ]
-    return Kept(storages, storages, makers, [k for k, *_ in arrays])

@@ -73,7 +73,7 @@ class LastCall:
         self.marks = integration.marks(seen.given.arrays)
         self.likeness = Likeness()
         # No array of this framework can be given other looks.
-        self.settled = integration.steady(()) is None
+        self.settled = integration.settled
 
     @classmethod
     def of(cls, seen: Call, integration: Integration) -> LastCall | None:
