@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sapwood.cli.store import gc, ls, value_text, verify, why
+from sapwood.cli.store import gc, ls, trim, value_text, verify, why
 from sapwood.errors import MisuseError
 from sapwood.store import DiskStore, Entries
 from sapwood.store.manifest import entry_name
@@ -88,11 +88,11 @@ def test_verify_finds_what_is_wrong(path, keys, capsys):
 def test_gc_makes_room(path, keys, capsys):
     """Down to the limit, whole entries, and what dead processes left."""
     (path / "v1/new/dead").write_bytes(b"torn")
-    assert gc(str(path), 8_000) == 0
+    assert trim(str(path), 8_000) == 0
     assert "removed 2 files of entries and 1 that were never" in capsys.readouterr().out
     assert list(Entries(DiskStore(path, LIMIT)).keys()) == keys[1:]
     assert verify(str(path)) == 0
-    assert gc(str(path), 0) == 0
+    assert trim(str(path), 0) == 0
     assert list(path.glob("v1/?/*")) == []
 
 
@@ -136,7 +136,7 @@ def test_digits_must_fit_one(path, keys):
 
 @pytest.mark.parametrize(
     "call",
-    [ls, verify, lambda path: gc(path, 1), lambda path: why(path, "0")],
+    [ls, verify, lambda path: trim(path, 1), lambda path: why(path, "0")],
     ids=["ls", "verify", "gc", "why"],
 )
 def test_no_folder_is_wrong_usage(path, call):
@@ -144,11 +144,11 @@ def test_no_folder_is_wrong_usage(path, call):
     with pytest.raises(MisuseError, match="Name the folder of a store"):
         call(str(path))
     assert not path.exists()
-    with pytest.raises(MisuseError, match="-1 is no limit"):
-        gc(str(path.parent), -1)
+    with pytest.raises(MisuseError, match="store_limit='-1' is not allowed"):
+        gc(str(path.parent), "-1")
 
 
-@pytest.mark.parametrize("call", [ls, verify, lambda path: gc(path, 1)])
+@pytest.mark.parametrize("call", [ls, verify, lambda path: trim(path, 1)])
 def test_a_folder_that_may_not_be_trusted(path, call, capsys):
     """Is told, with what to do."""
     path.mkdir()

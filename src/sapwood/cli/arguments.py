@@ -6,9 +6,9 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
-from sapwood import knobs
 from sapwood.errors import MisuseError, StoreError
 from sapwood.version import __version__
 
@@ -17,9 +17,12 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the verb that ``argv`` names; return the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = vars(_parser().parse_args(argv))
+    module, name = arguments.pop("verb")
     try:
-        code: int = arguments.run(arguments)
+        # Each verb is loaded when it is run: most need more than the others.
+        verb = getattr(import_module(f"sapwood.cli.{module}"), name)
+        code: int = verb(**arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read has gone; what is left must not be tried once more at the end.
@@ -32,80 +35,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _doctor(arguments: argparse.Namespace) -> int:
-    from sapwood.cli.doctor import doctor
-
-    return doctor(as_json=arguments.json)
-
-
-def _show(arguments: argparse.Namespace) -> int:
-    from sapwood.cli.files import show
-
-    return show(arguments.file, as_json=arguments.json)
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    from sapwood.cli.files import run
-
-    return run(arguments.file, arguments.input, arguments.output)
-
-
-def _store(arguments: argparse.Namespace) -> int:
-    from sapwood.cli import store
-
-    with knobs.scope() as settings:
-        path = arguments.path or settings.store
-    if not path:
-        raise MisuseError("no store was named. Give --path, or set SAPWOOD_STORE")
-    match arguments.deed:
-        case "ls":
-            return store.ls(path, arguments.json)
-        case "gc":
-            changes = (
-                {} if arguments.limit is None else {"store_limit": arguments.limit}
-            )
-            with knobs.scope(**changes) as settings:
-                return store.gc(path, settings.store_limit)
-        case "verify":
-            return store.verify(path)
-        case _:
-            return store.why(path, arguments.entry, arguments.other)
-
-
-def _report(arguments: argparse.Namespace) -> int:
-    from sapwood.cli.report import report
-
-    return report(arguments.snapshot, arguments.output)
-
-
-def _simulate(arguments: argparse.Namespace) -> int:
-    from sapwood.cli.simulate import simulate
-
-    return simulate(
-        arguments.trace,
-        arguments.policy,
-        device=arguments.device,
-        changes=arguments.set,
-        device_memory=arguments.device_memory,
-        repeat=arguments.repeat,
-        as_json=arguments.json,
-    )
-
-
-def _plan(arguments: argparse.Namespace) -> int:
-    from sapwood.cli.plan import plan
-
-    return plan(
-        arguments.trace,
-        arguments.output,
-        capacity=arguments.capacity,
-        seconds=arguments.seconds,
-        alignment=arguments.alignment,
-        seed=arguments.seed,
-        as_json=arguments.json,
-    )
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sapwood",
@@ -115,24 +44,30 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"sapwood {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
-    def verb(
-        name: str, run: Callable[[argparse.Namespace], int], text: str
-    ) -> argparse.ArgumentParser:
-        added = verbs.add_parser(name, help=text, description=text)
-        added.set_defaults(run=run)
-        return added
+    def verb(name: str, module: str, text: str) -> argparse.ArgumentParser:
+        return _verb(verbs.add_parser(name, help=text, description=text), module, name)
 
-    _json(verb("doctor", _doctor, "say what is here and what runs where"))
-    show = verb("show", _show, "say what is in a file that save() wrote")
-    show.add_argument("file", metavar="FILE")
+    _json(verb("doctor", "doctor", "say what is here and what runs where"))
+    show = verb("show", "files", "say what is in a file that save() wrote")
+    show.add_argument("path", metavar="FILE")
     _json(show)
-    _files(verb("run", _run, "call the function in a file, without its source"))
-    _stores(verb("store", _store, "look after recordings that outlive the process"))
-    _simulates(verb("simulate", _simulate, "say how much memory a trace would take"))
-    _plans(verb("plan", _plan, "pack buffers with known lifetimes into one range"))
-    report = verb("report", _report, "draw a page from a snapshot in a file")
-    report.add_argument("snapshot", metavar="SNAPSHOT.json")
-    report.add_argument("--output", metavar="PATH", help="default: beside the snapshot")
+    _files(verb("run", "files", "call the function in a file, without its source"))
+    _stores(verb("store", "store", "look after recordings that outlive the process"))
+    _simulates(verb("simulate", "simulate", "say how much memory a trace would take"))
+    _plans(verb("plan", "plan", "pack buffers with known lifetimes into one range"))
+    report = verb("report", "report", "draw a page from a snapshot in a file")
+    report.add_argument("snapshot_path", metavar="SNAPSHOT.json")
+    report.add_argument(
+        "--output", dest="out_path", metavar="PATH", help="default: beside the snapshot"
+    )
+    return parser
+
+
+def _verb(
+    parser: argparse.ArgumentParser, module: str, name: str
+) -> argparse.ArgumentParser:
+    """Have what a parser parses be the arguments of a function in a module here."""
+    parser.set_defaults(verb=(module, name))
     return parser
 
 
@@ -140,25 +75,26 @@ def _stores(store: argparse.ArgumentParser) -> None:
     store.add_argument(
         "--path", metavar="PATH", help="the folder; default: SAPWOOD_STORE"
     )
-    deeds = store.add_subparsers(required=True, metavar="DEED", dest="deed")
-    _json(deeds.add_parser("ls", help="list the entries"))
-    gc = deeds.add_parser("gc", help="remove what is over a limit")
+    deeds = store.add_subparsers(required=True, metavar="DEED")
+
+    def deed(name: str, text: str) -> argparse.ArgumentParser:
+        return _verb(deeds.add_parser(name, help=text), "store", name)
+
+    _json(deed("ls", "list the entries"))
+    gc = deed("gc", "remove what is over a limit")
     gc.add_argument("--limit", metavar="SIZE", help="default: SAPWOOD_STORE_LIMIT")
-    deeds.add_parser("verify", help="read everything and say what is damaged")
-    why = deeds.add_parser("why", help="say how the keys of two entries differ")
-    why.add_argument("entry", metavar="DIGEST", help="its first digits")
+    deed("verify", "read everything and say what is damaged")
+    why = deed("why", "say how the keys of two entries differ")
+    why.add_argument("digest", metavar="DIGEST", help="its first digits")
     why.add_argument("other", metavar="OTHER", nargs="?", help="default: the nearest")
 
 
 def _simulates(simulate: argparse.ArgumentParser) -> None:
-    simulate.add_argument("trace", metavar="TRACE", help="lifetimes, log or snapshot")
-    for option, metavar, text in (
-        ("--policy", "NAME", "what serves it, again for another; default: all"),
-        ("--set", "KEY=VALUE", "a setting, as in SAPWOOD_ALLOC_CONF; again for more"),
-    ):
-        simulate.add_argument(
-            option, action="append", default=[], metavar=metavar, help=text
-        )
+    simulate.add_argument("path", metavar="TRACE", help="lifetimes, log or snapshot")
+    policy = "what serves it, again for another; default: all"
+    _several(simulate, "--policy", "policies", "NAME", policy)
+    change = "a setting, as in SAPWOOD_ALLOC_CONF; again for more"
+    _several(simulate, "--set", "changes", "KEY=VALUE", change)
     simulate.add_argument(
         "--device", type=_whole(0), metavar="N", help="which one's of a snapshot"
     )
@@ -172,7 +108,7 @@ def _simulates(simulate: argparse.ArgumentParser) -> None:
 
 
 def _plans(plan: argparse.ArgumentParser) -> None:
-    plan.add_argument("trace", metavar="TRACE.csv", help="columns id,lower,upper,size")
+    plan.add_argument("path", metavar="TRACE.csv", help="columns id,lower,upper,size")
     plan.add_argument(
         "-o", "--output", metavar="OUT.csv", help="the trace with a column offset"
     )
@@ -190,22 +126,26 @@ def _plans(plan: argparse.ArgumentParser) -> None:
 
 
 def _files(run: argparse.ArgumentParser) -> None:
-    run.add_argument("file", metavar="FILE")
-    for option, metavar, text in (
-        (
-            "--input",
-            "[NAME=]PATH",
-            "a .npy file for the next argument, or for that one",
-        ),
-        ("--output", "PATH", "where to write the next resulting array, as .npy"),
-    ):
-        run.add_argument(
-            option, action="append", default=[], metavar=metavar, help=text
-        )
+    run.add_argument("path", metavar="FILE")
+    given = "a .npy file for the next argument, or for that one"
+    _several(run, "--input", "inputs", "[NAME=]PATH", given)
+    result = "where to write the next resulting array, as .npy"
+    _several(run, "--output", "outputs", "PATH", result)
+
+
+def _several(
+    parser: argparse.ArgumentParser, option: str, dest: str, metavar: str, text: str
+) -> None:
+    """Add an option that may be given again and again."""
+    parser.add_argument(
+        option, dest=dest, action="append", default=[], metavar=metavar, help=text
+    )
 
 
 def _json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print for machines")
+    parser.add_argument(
+        "--json", dest="as_json", action="store_true", help="print for machines"
+    )
 
 
 def _seconds(text: str) -> float:

@@ -14,6 +14,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
+from sapwood import knobs
 from sapwood.errors import MisuseError, StoreError
 from sapwood.graphs.plain import from_json, from_text
 from sapwood.store import DiskStore, Entries, Item, Key, diff
@@ -21,7 +22,7 @@ from sapwood.store import verify as findings_in
 from sapwood.store.manifest import Manifest
 from sapwood.units import size_text
 
-__all__ = ["gc", "ls", "value_text", "verify", "why"]
+__all__ = ["gc", "ls", "trim", "value_text", "verify", "why"]
 
 _SHOWN = 12
 """Digits of a digest that people are shown; a command takes as many as tell it."""
@@ -46,30 +47,35 @@ def _told(verb: Callable[P, int]) -> Callable[P, int]:
 
 
 @_told
-def ls(path: str, as_json: bool = False) -> int:
+def ls(path: str | None, as_json: bool = False) -> int:
     """List the entries, the last used first; return 1 where one cannot be read.
 
     Raises `MisuseError` where there is no folder.
     """
-    entries, told = _entries(path)
+    folder, entries, told = _entries(path)
     stored = list(entries.manifests())[::-1]
     items = list(entries.store.scan())
     if as_json:
-        print(json.dumps(_listing(path, stored, items)))
+        print(json.dumps(_listing(folder, stored, items)))
     else:
-        _show_listing(path, stored, items)
+        _show_listing(folder, stored, items)
     _complain(told)
     return 1 if told else 0
 
 
+def gc(path: str | None, limit: str | None = None) -> int:
+    """Do what `trim` does, with a limit as text, such as 80GiB; None: what is set."""
+    changes = {} if limit is None else {"store_limit": limit}
+    with knobs.scope(**changes) as settings:
+        return trim(path, settings.store_limit)
+
+
 @_told
-def gc(path: str, limit: int) -> int:
+def trim(path: str | None, limit: int) -> int:
     """Remove what is over ``limit`` bytes, and what dead processes left.
 
-    Raises `MisuseError` where there is no folder, or the limit is negative.
+    Raises `MisuseError` where there is no folder.
     """
-    if limit < 0:
-        raise MisuseError(f"{limit} is no limit. Give it in bytes, from 0")
     trimmed = DiskStore(_folder(path), limit).trim()
     print(
         f"removed {len(trimmed.removed)} files of entries and {trimmed.swept} that "
@@ -79,7 +85,7 @@ def gc(path: str, limit: int) -> int:
 
 
 @_told
-def verify(path: str) -> int:
+def verify(path: str | None) -> int:
     """Read everything; return 1, and say what is wrong, where something is.
 
     Raises `MisuseError` where there is no folder.
@@ -94,41 +100,46 @@ def verify(path: str) -> int:
 
 
 @_told
-def why(path: str, digest: str, other: str | None = None) -> int:
+def why(path: str | None, digest: str, other: str | None = None) -> int:
     """Show in which components an entry's key differs from that of another.
 
     Both are named by the first digits of their digests; without ``other`` it is the
     nearest one. Returns 1 where there is none. Raises `MisuseError` where there is no
     folder, and where the digits fit several entries.
     """
-    entries, told = _entries(path)
+    folder, entries, told = _entries(path)
     keys = list(entries.keys())
     _complain(told)
     ours = _named(keys, digest)
     others = [key for key in keys if key != ours]
     theirs = _nearest(ours, others) if other is None else _named(keys, other)
     if ours is not None and theirs is None and other is None:
-        text = f"{path} has only this entry: there is nothing to compare it with"
+        text = f"{folder} has only this entry: there is nothing to compare it with"
         print(text, file=sys.stderr)
         return 1
     if ours is None or theirs is None:
         missing = digest if ours is None else other
-        print(f"there is no entry {missing} in {path}", file=sys.stderr)
+        print(f"there is no entry {missing} in {folder}", file=sys.stderr)
         return 1
     _show_difference(ours, theirs)
     return 0
 
 
-def _folder(path: str) -> str:
+def _folder(path: str | None) -> str:
+    path = path or knobs.current().store
+    if not path:
+        raise MisuseError("no store was named. Give --path, or set SAPWOOD_STORE")
     if not Path(path).expanduser().is_dir():
         raise MisuseError(f"{path} is no folder. Name the folder of a store")
     return path
 
 
-def _entries(path: str) -> tuple[Entries, list[str]]:
+def _entries(path: str | None) -> tuple[str, Entries, list[str]]:
+    """Return a store's folder and entries, and what will be told of damaged ones."""
     told: list[str] = []
-    store = DiskStore(_folder(path), 0, read_only=True)
-    return Entries(store, told.append), told
+    folder = _folder(path)
+    store = DiskStore(folder, 0, read_only=True)
+    return folder, Entries(store, told.append), told
 
 
 def _complain(told: Iterable[str]) -> None:
