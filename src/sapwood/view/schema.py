@@ -12,16 +12,16 @@ from typing import Any, Final
 
 from sapwood.errors import MisuseError
 from sapwood.view.shapes import (
+    FLAG,
+    NUMBER,
+    TEXT,
+    WHOLE,
     Each,
-    Fields,
-    Flag,
     Maybe,
-    Number,
-    OneOf,
-    Pair,
+    Shape,
     Table,
-    Text,
-    Whole,
+    check,
+    one_of,
 )
 
 __all__ = ["KINDS", "SNAPSHOT", "USES", "VERSION", "validate"]
@@ -35,124 +35,105 @@ KINDS: Final = ("warm-up", "record", "replay", "pass-through", "restore")
 USES: Final = ("scratch", "output", "live", "free", "heap")
 """What a page can be used for."""
 
-_TEXT, _FLAG, _WHOLE, _NUMBER = Text(), Flag(), Whole(), Number()
-_ID = Maybe(_WHOLE)
+_ID = Maybe(WHOLE)
 
-_DEVICE = Fields(
-    {
-        "kind": _TEXT,
-        "name": _TEXT,
-        "page_bytes": _WHOLE,
-        "total_bytes": _WHOLE,
-        "limit_bytes": Maybe(_WHOLE),
-    }
-)
+_DEVICE = {
+    "kind": TEXT,
+    "name": TEXT,
+    "page_bytes": WHOLE,
+    "total_bytes": WHOLE,
+    "limit_bytes": Maybe(WHOLE),
+}
 
-_FUNCTION = Fields(
-    {
-        "name": _TEXT,
-        "warmups": _WHOLE,
-        "recordings": _WHOLE,
-        "replays": _WHOLE,
-        "passed_through": _WHOLE,
-        "restored": _WHOLE,
-        "evicted": _WHOLE,
-        "copied_bytes": _WHOLE,
-        "escaped": _WHOLE,
-        "skipped": Each(Fields({"reason": _TEXT, "calls": _WHOLE})),
-    }
-)
+_FUNCTION = {
+    "name": TEXT,
+    "warmups": WHOLE,
+    "recordings": WHOLE,
+    "replays": WHOLE,
+    "passed_through": WHOLE,
+    "restored": WHOLE,
+    "evicted": WHOLE,
+    "copied_bytes": WHOLE,
+    "escaped": WHOLE,
+    "skipped": Each({"reason": TEXT, "calls": WHOLE}),
+}
 
-_ARGUMENT = Fields(
-    {
-        "name": _TEXT,
-        "role": _TEXT,
-        "bytes": _WHOLE,
-        "written": _FLAG,
-        "donated": _FLAG,
-    }
-)
+_ARGUMENT = {
+    "name": TEXT,
+    "role": TEXT,
+    "bytes": WHOLE,
+    "written": FLAG,
+    "donated": FLAG,
+}
 
-_RECORDING = Fields(
-    {
-        "id": _WHOLE,
-        "name": _TEXT,
-        "function": _TEXT,
-        "signature": _TEXT,
-        "parent": _ID,
-        "hits": _WHOLE,
-        "ops": _WHOLE,
-        "pages": _WHOLE,
-        "clobbers": Each(_WHOLE),
-        "output_pages": Each(_WHOLE),
-        "live": _FLAG,
-        "escapes": _FLAG,
-        "restored": _FLAG,
-        "host_us": Pair(Maybe(_NUMBER)),
-        "arguments": Each(_ARGUMENT),
-        "outputs": Each(Fields({"bytes": _WHOLE, "live": _FLAG})),
-        "range": Fields({"address": _TEXT, "pages": _WHOLE}),
-    }
-)
+_RECORDING = {
+    "id": WHOLE,
+    "name": TEXT,
+    "function": TEXT,
+    "signature": TEXT,
+    "parent": _ID,
+    "hits": WHOLE,
+    "ops": WHOLE,
+    "pages": WHOLE,
+    "clobbers": Each(WHOLE),
+    "output_pages": Each(WHOLE),
+    "live": FLAG,
+    "escapes": FLAG,
+    "restored": FLAG,
+    "host_us": Each(Maybe(NUMBER), of_two=True),
+    "arguments": Each(_ARGUMENT),
+    "outputs": Each({"bytes": WHOLE, "live": FLAG}),
+    "range": {"address": TEXT, "pages": WHOLE},
+}
 
-_MISS = Fields(
-    {
-        "call": _ID,
-        "function": _TEXT,
-        "signature": _TEXT,
-        "reasons": Each(Fields({"recording": _ID, "text": _TEXT})),
-    }
-)
+_MISS = {
+    "call": _ID,
+    "function": TEXT,
+    "signature": TEXT,
+    "reasons": Each({"recording": _ID, "text": TEXT}),
+}
 
-_PAGE = Fields(
-    {
-        "number": _WHOLE,
-        "use": OneOf(USES),
-        "recordings": Each(_WHOLE),
-        "holds": Each(_TEXT),
-    }
-)
+_PAGE = {
+    "number": WHOLE,
+    "use": one_of(*USES),
+    "recordings": Each(WHOLE),
+    "holds": Each(TEXT),
+}
 
-_CALL = Fields(
-    {
-        "at_us": _NUMBER,
-        "host_us": _NUMBER,
-        "function": _TEXT,
-        "kind": OneOf(KINDS),
-        "recording": _ID,
-        "miss": _ID,
-    }
-)
+_CALL = {
+    "at_us": NUMBER,
+    "host_us": NUMBER,
+    "function": TEXT,
+    "kind": one_of(*KINDS),
+    "recording": _ID,
+    "miss": _ID,
+}
 
-_STORE = Fields(
-    {
-        "path": _TEXT,
-        "hits": _WHOLE,
-        "misses": _WHOLE,
-        "puts": _WHOLE,
-        "errors": _WHOLE,
-        "damaged": _WHOLE,
-        "entries": _WHOLE,
-        "bytes": _WHOLE,
-    }
-)
+_STORE = {
+    "path": TEXT,
+    "hits": WHOLE,
+    "misses": WHOLE,
+    "puts": WHOLE,
+    "errors": WHOLE,
+    "damaged": WHOLE,
+    "entries": WHOLE,
+    "bytes": WHOLE,
+}
 
-SNAPSHOT: Final = Fields(
-    {
-        "schema": OneOf((VERSION,)),
-        "made": _TEXT,
-        "sapwood": _TEXT,
-        "device": _DEVICE,
-        "memory": Table(_WHOLE),
-        "functions": Each(_FUNCTION),
-        "recordings": Each(_RECORDING),
-        "misses": Each(_MISS),
-        "pages": Each(_PAGE),
-        "calls": Each(_CALL),
-        "store": Maybe(_STORE),
-        "events": Each(Fields({"kind": _TEXT, "text": _TEXT})),
-    }
-)
+SNAPSHOT: Final[Shape] = {
+    "schema": one_of(VERSION),
+    "made": TEXT,
+    "sapwood": TEXT,
+    "device": _DEVICE,
+    "memory": Table(WHOLE),
+    "functions": Each(_FUNCTION),
+    "recordings": Each(_RECORDING),
+    "misses": Each(_MISS),
+    "pages": Each(_PAGE),
+    "calls": Each(_CALL),
+    "store": Maybe(_STORE),
+    "events": Each({"kind": TEXT, "text": TEXT}),
+}
 """The shape of a whole snapshot."""
 
 
@@ -162,7 +143,7 @@ def validate(snapshot: Any) -> dict[str, Any]:
     Raises `MisuseError` that names the path of the first thing that is wrong.
     """
     given: Any = dict(snapshot) if isinstance(snapshot, Mapping) else snapshot
-    SNAPSHOT.check(given, "")
+    check(SNAPSHOT, given, "")
     whole: dict[str, Any] = given
     _refuse_doubles("recordings", "id", (r["id"] for r in whole["recordings"]))
     _refuse_doubles("pages", "number", (p["number"] for p in whole["pages"]))

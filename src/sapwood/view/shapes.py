@@ -1,96 +1,43 @@
 """Shapes of plain data: what a value must be, and the path of what is not so.
 
-A shape checks a value and names, in a `MisuseError`, the path of the first thing that
-is wrong and what was expected there. Fields that a shape does not name are left
-alone, so that data may grow.
+`check` names, in a `MisuseError`, the path of the first thing that is wrong and what
+was expected there. A dict is the shape of a table with these fields; fields that it
+does not name are left alone, so that data may grow.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn, TypeAlias
 
 from sapwood.errors import MisuseError
 
 __all__ = [
+    "FLAG",
+    "NUMBER",
+    "TEXT",
+    "WHOLE",
     "Each",
-    "Fields",
-    "Flag",
     "Maybe",
-    "Number",
-    "OneOf",
-    "Pair",
     "Shape",
     "Table",
-    "Text",
-    "Whole",
+    "check",
     "fields",
+    "one_of",
 ]
 
 LARGEST_WHOLE = 2**53
 """Beyond it, whole numbers are no longer exact in a browser."""
 
 
-class Shape(Protocol):
-    """What a value must be; ``check`` raises `MisuseError` with the path."""
-
-    def check(self, value: Any, path: str) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Text:
-    """Any text."""
+class Leaf:
+    """What ``fits``; messages say what was ``expected``."""
 
-    def check(self, value: Any, path: str) -> None:
-        """Raise unless ``value`` is text."""
-        if not isinstance(value, str):
-            _refuse(path, "text", value)
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """True or false."""
-
-    def check(self, value: Any, path: str) -> None:
-        """Raise unless ``value`` is a bool."""
-        if not isinstance(value, bool):
-            _refuse(path, "true or false", value)
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number from zero."""
-
-    def check(self, value: Any, path: str) -> None:
-        """Raise unless ``value`` is an int in [0, 2^53], and no bool."""
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not (whole and 0 <= value <= LARGEST_WHOLE):
-            _refuse(path, "a whole number from 0", value)
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A finite number from zero."""
-
-    def check(self, value: Any, path: str) -> None:
-        """Raise unless ``value`` is an int or float in [0, inf), and no bool."""
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not (number and 0 <= value < math.inf):
-            _refuse(path, "a finite number from 0", value)
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """One of a few values."""
-
-    values: tuple[str | int, ...]
-
-    def check(self, value: Any, path: str) -> None:
-        """Raise unless ``value`` is one of the values, and of its type."""
-        if not any(type(value) is type(v) and value == v for v in self.values):
-            _refuse(path, "one of " + ", ".join(map(repr, self.values)), value)
+    expected: str
+    fits: Callable[[Any], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,37 +46,13 @@ class Maybe:
 
     shape: Shape
 
-    def check(self, value: Any, path: str) -> None:
-        """Raise unless ``value`` is None or fits."""
-        if value is not None:
-            self.shape.check(value, path)
-
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """A list whose every element is what ``shape`` says."""
+    """A list, or tuple, whose every element is what ``shape`` says."""
 
     shape: Shape
-
-    def check(self, value: Any, path: str) -> None:
-        """Raise unless ``value`` is a list, or tuple, and every element fits."""
-        if not isinstance(value, list | tuple):
-            _refuse(path, "a list", value)
-        for index, element in enumerate(value):
-            self.shape.check(element, f"{path}[{index}]")
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A list of exactly two elements."""
-
-    shape: Shape
-
-    def check(self, value: Any, path: str) -> None:
-        """Raise unless ``value`` has two elements and both fit."""
-        if not isinstance(value, list | tuple) or len(value) != 2:
-            _refuse(path, "a list of two", value)
-        Each(self.shape).check(value, path)
+    of_two: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,44 +61,74 @@ class Table:
 
     shape: Shape
 
-    def check(self, value: Any, path: str) -> None:
-        """Raise unless ``value`` is a dict with text keys and every value fits."""
-        if not isinstance(value, dict):
-            _refuse(path, "a table", value)
-        for name, element in value.items():
-            Text().check(name, f"a key of {path}")
-            self.shape.check(element, f"{path}.{name}")
+
+Shape: TypeAlias = Leaf | Maybe | Each | Table | dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """A table with known names, each with its shape."""
+def _is_whole(value: Any) -> bool:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole and 0 <= value <= LARGEST_WHOLE
 
-    shapes: Mapping[str, Shape]
 
-    def check(self, value: Any, path: str) -> None:
-        """Raise unless ``value`` has every field and each fits."""
-        if not isinstance(value, dict):
-            _refuse(path, "a table", value)
-        for name, shape in self.shapes.items():
-            inner = f"{path}.{name}" if path else name
-            if name not in value:
-                raise MisuseError(f"the snapshot lacks {inner}. {_REMEDY}")
-            shape.check(value[name], inner)
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 <= value < math.inf
+
+
+TEXT: Final = Leaf("text", lambda value: isinstance(value, str))
+FLAG: Final = Leaf("true or false", lambda value: isinstance(value, bool))
+WHOLE: Final = Leaf("a whole number from 0", _is_whole)
+NUMBER: Final = Leaf("a finite number from 0", _is_number)
+
+
+def one_of(*values: str | int) -> Leaf:
+    """Return the shape of one of a few values, each of its own type."""
+    expected = "one of " + ", ".join(map(repr, values))
+    return Leaf(expected, lambda v: any(type(v) is type(w) and v == w for w in values))
+
+
+def check(shape: Shape, value: Any, path: str) -> None:
+    """Raise `MisuseError` with the path unless ``value`` is what ``shape`` says."""
+    match shape:
+        case Leaf(expected, fits) if not fits(value):
+            _refuse(path, expected, value)
+        case Maybe(inner) if value is not None:
+            check(inner, value, path)
+        case Each(inner, of_two):
+            if not isinstance(value, list | tuple) or (of_two and len(value) != 2):
+                _refuse(path, "a list of two" if of_two else "a list", value)
+            for index, element in enumerate(value):
+                check(inner, element, f"{path}[{index}]")
+        case Table() | dict():
+            _check_table(shape, value, path)
+
+
+def _check_table(shape: Table | dict[str, Shape], value: Any, path: str) -> None:
+    if not isinstance(value, dict):
+        _refuse(path, "a table", value)
+    for key in value if isinstance(shape, Table) else ():
+        check(TEXT, key, f"a key of {path}")
+    inside = dict.fromkeys(value, shape.shape) if isinstance(shape, Table) else shape
+    for name, inner in inside.items():
+        here = f"{path}.{name}" if path else name
+        if name not in value:
+            raise MisuseError(f"the snapshot lacks {here}. {_REMEDY}")
+        check(inner, value[name], here)
 
 
 def fields(shape: Shape, path: str = "") -> Iterator[tuple[str, Shape]]:
     """Yield the path and shape of every field: ``recordings[].arguments[].name``."""
     match shape:
-        case Fields(shapes):
-            for name, inner in shapes.items():
+        case Each(inner, of_two):
+            if not of_two:
+                yield from fields(inner, f"{path}[]")
+        case Maybe(inner):
+            yield from fields(inner, path)
+        case dict():
+            for name, inner in shape.items():
                 here = f"{path}.{name}" if path else name
                 yield here, inner
                 yield from fields(inner, here)
-        case Each(inner):
-            yield from fields(inner, f"{path}[]")
-        case Maybe(inner):
-            yield from fields(inner, path)
 
 
 _REMEDY = "Take it from rt.snapshot(); docs/snapshot.md says what is in it"
