@@ -308,7 +308,7 @@ def test_everything_can_be_read(shown, snapshot, scheme):
     colours = page.execute_script(
         "return Object.fromEntries(arguments[0].map((name) => {"
         "  const probe = document.createElement('span');"
-        "  probe.className = `c-${name}`;"
+        "  probe.style.color = `var(--${name})`;"
         "  document.body.append(probe);"
         "  return [name, getComputedStyle(probe).color];"
         "}))",

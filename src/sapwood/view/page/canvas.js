@@ -7,10 +7,24 @@ let colours = new Map();
 
 function colour(name) {
   if (!colours.has(name)) {
-    probe.className = `c-${name}`;
+    probe.style.color = `var(--${name})`;
     colours.set(name, getComputedStyle(probe).color);
   }
   return colours.get(name);
+}
+
+// A line in a colour, through points of two numbers.
+function line(context, name, ...points) {
+  context.strokeStyle = colour(name);
+  context.beginPath();
+  for (const [x, y] of points) context.lineTo(x, y);
+  context.stroke();
+}
+
+// What a canvas tells of the place under the pointer: lines, or null.
+function tells(canvas, lines) {
+  canvas.addEventListener("pointermove", (event) => tip(event, lines(...position(event))));
+  canvas.addEventListener("pointerleave", (event) => tip(event, null));
 }
 
 const surfaces = [];

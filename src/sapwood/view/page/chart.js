@@ -1,5 +1,7 @@
 // The timeline's picture.
 
+const MARK_SCALE = 0.7;
+
 function paintTimeline(context, width, height) {
   const to = scales(width, height);
   context.clearRect(0, 0, width, height);
@@ -23,11 +25,7 @@ function paintDecades(context, to) {
   context.textBaseline = "middle";
   for (let power = Math.ceil(low); power <= high; power += 1) {
     const y = Math.round(to.y(10 ** power)) + 0.5;
-    context.strokeStyle = colour("rule");
-    context.beginPath();
-    context.moveTo(to.left, y);
-    context.lineTo(to.right, y);
-    context.stroke();
+    line(context, "rule", [to.left, y], [to.right, y]);
     context.fillStyle = colour("soft");
     context.fillText(microseconds(10 ** power), to.left - 10, y);
   }
@@ -48,11 +46,7 @@ function paintTicks(context, to) {
   context.textAlign = "center";
   for (let value = Math.max(0, Math.ceil(timeline.from / step) * step); value <= timeline.to; value += step) {
     const x = Math.round(to.x(value)) + 0.5;
-    context.strokeStyle = colour("rule");
-    context.beginPath();
-    context.moveTo(x, to.bottom);
-    context.lineTo(x, to.bottom + 5);
-    context.stroke();
+    line(context, "rule", [x, to.bottom], [x, to.bottom + 5]);
     context.fillStyle = colour("soft");
     context.fillText(tickText(value, step), x, to.bottom + 10);
   }
@@ -95,30 +89,13 @@ function paintRings(context, to, indices, radius, line) {
 }
 
 function paintMark(context, kind, x, y) {
-  context.beginPath();
-  if (kind === "replay") {
-    context.arc(x, y, 2.6, 0, 7);
-  } else if (kind === "record") {
-    context.rect(x - 3.2, y - 3.2, 6.4, 6.4);
-  } else if (kind === "restore") {
-    context.moveTo(x, y - 4.8);
-    context.lineTo(x + 4.8, y);
-    context.lineTo(x, y + 4.8);
-    context.lineTo(x - 4.8, y);
-  } else if (kind === "warm-up") {
-    context.moveTo(x, y - 4.4);
-    context.lineTo(x + 4.4, y + 3.4);
-    context.lineTo(x - 4.4, y + 3.4);
-  } else {
-    context.lineWidth = 1.8;
-    context.moveTo(x - 3.4, y - 3.4);
-    context.lineTo(x + 3.4, y + 3.4);
-    context.moveTo(x + 3.4, y - 3.4);
-    context.lineTo(x - 3.4, y + 3.4);
-    context.stroke();
-    return;
-  }
-  context.fill();
+  context.save();
+  context.translate(x - 6 * MARK_SCALE, y - 6 * MARK_SCALE);
+  context.scale(MARK_SCALE, MARK_SCALE);
+  context.lineWidth = 2.2;
+  if (kind === "pass-through") context.stroke(MARKS[kind].path);
+  else context.fill(MARKS[kind].path);
+  context.restore();
 }
 
 // At the right edge, what a call of each kind usually takes.
@@ -137,13 +114,8 @@ function paintMedians(context, to) {
   }
   context.textAlign = "left";
   for (const { key, name, y, place } of known) {
-    context.strokeStyle = colour(key);
     context.lineWidth = 1.5;
-    context.beginPath();
-    context.moveTo(to.right + 6, y);
-    context.lineTo(to.right + 14, y);
-    context.lineTo(to.right + 20, place);
-    context.stroke();
+    line(context, key, [to.right + 6, y], [to.right + 14, y], [to.right + 20, place]);
     context.textBaseline = "middle";
     context.fillStyle = colour("ink");
     const told = `${microseconds(typical[key])} `;

@@ -81,17 +81,22 @@ function reasonLine(text, number) {
 function argumentTable(recording) {
   if (!recording.arguments.length) return null;
   const notes = (a) => [a.written && "written", a.donated && "donated"].filter(Boolean).join(", ");
-  return make("div", {}, make("h4", {}, counted(recording.arguments.length, "argument")),
-    make("table", {}, make("thead", {}, make("tr", {}, ["name", "role", "", "bytes"].map((h) => make("th", { scope: "col" }, h)))),
-      make("tbody", {}, recording.arguments.map((a) => make("tr", {},
-        make("td", { class: "text code" }, a.name), make("td", {}, a.role),
-        make("td", { class: "soft" }, notes(a)), make("td", { class: "number" }, size(a.bytes)))))));
+  return table(counted(recording.arguments.length, "argument"), ["name", "role", "", "bytes"],
+    ["text code", null, "soft", "number"],
+    recording.arguments.map((a) => [a.name, a.role, notes(a), size(a.bytes)]));
 }
 
 function outputTable(recording) {
   if (!recording.outputs.length) return null;
-  return make("div", {}, make("h4", {}, counted(recording.outputs.length, "output")),
-    make("table", {}, make("tbody", {}, recording.outputs.map((output, index) => make("tr", {},
-      make("td", { class: "code" }, String(index)), make("td", {}, output.live ? "held" : "let go"),
-      make("td", { class: "number" }, size(output.bytes)))))));
+  return table(counted(recording.outputs.length, "output"), [], ["code", null, "number"],
+    recording.outputs.map((output, index) => [String(index), output.live ? "held" : "let go", size(output.bytes)]));
+}
+
+// A table below its title; the classes are those of its columns.
+function table(title, heads, classes, rows) {
+  const head = make("tr", {}, heads.map((name) => make("th", { scope: "col" }, name)));
+  return make("div", {}, make("h4", {}, title), make("table", {},
+    heads.length ? make("thead", {}, head) : null,
+    make("tbody", {}, rows.map((cells) => make("tr", {},
+      cells.map((text, column) => make("td", { class: classes[column] }, text)))))));
 }

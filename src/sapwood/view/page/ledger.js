@@ -47,11 +47,9 @@ function beginStore() {
 }
 
 function storeBar(hits, asked) {
-  const part = (100 * hits) / asked;
-  return draw("svg", { class: "strip tall", viewBox: "0 0 100 10", preserveAspectRatio: "none",
-    role: "img", "aria-label": `${count(hits)} of ${counted(asked, "look-up")} found` },
-  draw("rect", { class: "k-restore", x: 0, y: 0, width: part, height: 10 }),
-  draw("rect", { class: "empty", x: part, y: 0, width: 100 - part, height: 10 }));
+  const part = (1000 * hits) / asked;
+  return strip("tall", `${count(hits)} of ${counted(asked, "look-up")} found`,
+    [["k-restore", part], ["empty", 1000 - part]].filter(([, width]) => width));
 }
 
 function beginEvents() {

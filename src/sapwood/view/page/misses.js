@@ -36,10 +36,10 @@ function folded(head, attributes, body) {
 }
 
 function missGroup(why, misses, most) {
-  const strip = draw("svg", { class: "strip thin", viewBox: "0 0 100 4", preserveAspectRatio: "none", "aria-hidden": "true" },
-    draw("rect", { class: "fill", x: 0, y: 0, width: Math.max(0.5, (100 * misses.length) / most), height: 4 }));
+  const part = Math.max(5, (1000 * misses.length) / most);
   return folded(
-    [make("span", { class: "number" }, count(misses.length)), make("span", { class: "text why" }, why), strip],
+    [make("span", { class: "number" }, count(misses.length)), make("span", { class: "text why" }, why),
+      strip("thin", "", [["fill", part]])],
     { class: "group" },
     () => few(misses, 20, missEntry));
 }

@@ -15,8 +15,7 @@ function beginPages() {
   if (!ordered.length) map.canvas.remove();
   else {
     map.redraw = surface(map.canvas, mapHeight, paintMap);
-    map.canvas.addEventListener("pointermove", (event) => tip(event, pageLines(pageAt(...position(event)))));
-    map.canvas.addEventListener("pointerleave", (event) => tip(event, null));
+    tells(map.canvas, (x, y) => pageLines(pageAt(x, y)));
     map.canvas.addEventListener("click", (event) => change({ page: pageAt(...position(event))?.number ?? null }));
     map.canvas.addEventListener("keydown", mapKey);
   }
@@ -84,12 +83,8 @@ function paintPage(context, use, x, y, inside) {
     const dot = Math.max(2, inside / 4);
     context.fillRect(x + (inside - dot) / 2, y + (inside - dot) / 2, dot, dot);
   } else if (use === "heap") {
-    context.strokeStyle = colour("card");
     context.lineWidth = 1;
-    context.beginPath();
-    context.moveTo(x, y + inside);
-    context.lineTo(x + inside, y);
-    context.stroke();
+    line(context, "card", [x, y + inside], [x + inside, y]);
   }
 }
 

@@ -25,10 +25,9 @@ function beginRanges() {
     make("p", { class: "lede" }, "A row is a recording's range, a column a page. What lies in one column is shared."),
     make("div", {}, canvas));
   over.redraw = surface(canvas, overHeight, paintOver);
-  canvas.addEventListener("pointermove", (event) => tip(event, overLines(canvas, ...position(event))));
-  canvas.addEventListener("pointerleave", (event) => tip(event, null));
+  tells(canvas, overLines);
   canvas.addEventListener("click", (event) => {
-    const { recording, page } = overAt(canvas, ...position(event));
+    const { recording, page } = overAt(...position(event));
     change({ ...(recording ? { recording: recording.id } : {}), ...(page === null ? {} : { page }) });
   });
   watch((changed) => {
@@ -77,12 +76,9 @@ function paintFunctions(context, width) {
   over.rows.forEach((recording, row) => {
     if (row && over.rows[row - 1].function === recording.function) return;
     const y = 2 + row * over.pitch;
-    context.strokeStyle = colour("rule");
     context.lineWidth = 1;
-    context.beginPath();
-    context.moveTo(LEFT - 6, Math.round(y) - 0.5);
-    context.lineTo(Math.min(width, LEFT + over.columns.size * over.wide), Math.round(y) - 0.5);
-    context.stroke();
+    const right = Math.min(width, LEFT + over.columns.size * over.wide);
+    line(context, "rule", [LEFT - 6, Math.round(y) - 0.5], [right, Math.round(y) - 0.5]);
     if (y < free) return;
     context.fillStyle = colour("soft");
     context.fillText(clipped(context, recording.function, LEFT - 14), LEFT - 10, y + 1);
@@ -112,15 +108,15 @@ function paintChosen(context, width, height) {
   }
 }
 
-function overAt(canvas, x, y) {
+function overAt(x, y) {
   const recording = over.rows[Math.floor((y - 2) / over.pitch)] ?? null;
   const column = Math.floor((x - LEFT) / over.wide);
   const page = [...over.columns].find(([, place]) => place === column)?.[0] ?? null;
   return { recording, page };
 }
 
-function overLines(canvas, x, y) {
-  const { recording, page } = overAt(canvas, x, y);
+function overLines(x, y) {
+  const { recording, page } = overAt(x, y);
   if (!recording) return null;
   const lines = [recording.name, recording.signature];
   if (page === null) return lines;

@@ -28,23 +28,25 @@ function bar(parts, whole, className = "") {
   const told = KINDS.filter(({ key }) => parts[key])
     .map(({ key, many }) => `${count(parts[key])} ${many}`)
     .join(", ");
-  const strip = draw("svg", {
-    class: `strip ${className}`, viewBox: "0 0 1000 10", preserveAspectRatio: "none",
-    role: "img", "aria-label": told || "no calls",
-  });
   const least = 4;
   const present = KINDS.filter(({ key }) => parts[key]);
   const widths = present.map(({ key }) => Math.max(least, (1000 * parts[key]) / whole));
   const scale = 1000 / widths.reduce((sum, width) => sum + width, 0);
+  return strip(className, told || "no calls",
+    present.map(({ key }, index) => [`k-${key}`, widths[index] * scale, 1.5]));
+}
+
+// A strip, 1000 wide, of parts one after another: the class of each, its width, and how
+// much of that is a gap.
+function strip(className, label, parts) {
   let x = 0;
-  present.forEach(({ key }, index) => {
-    const width = widths[index] * scale;
-    strip.append(draw("rect", {
-      class: `k-${key}`, x, y: 0, width: Math.max(1, width - 1.5), height: 10,
-    }));
+  return draw("svg", {
+    class: `strip ${className}`, viewBox: "0 0 1000 10", preserveAspectRatio: "none",
+    ...(label ? { role: "img", "aria-label": label } : { "aria-hidden": "true" }),
+  }, parts.map(([name, width, gap = 0]) => {
     x += width;
-  });
-  return strip;
+    return draw("rect", { class: name, x: x - width, y: 0, width: Math.max(1, width - gap), height: 10 });
+  }));
 }
 
 function key() {
@@ -55,18 +57,18 @@ function key() {
   ));
 }
 
-// The mark of a kind of call: a shape of its own, not a colour alone.
+// The mark of a kind of call, in a square of 12: a shape of its own, not a colour alone.
+const MARKS = Object.fromEntries(Object.entries({
+  replay: "M10.5 6A4.5 4.5 0 1 1 1.5 6 4.5 4.5 0 0 1 10.5 6z",
+  record: "M1.8 1.8H10.2V10.2H1.8z",
+  restore: "M6 .6 11.4 6 6 11.4.6 6z",
+  "warm-up": "M6 1.2 11.3 10.6H.7z",
+  "pass-through": "M2 2 10 10M10 2 2 10",
+}).map(([kind, d]) => [kind, { d, path: new Path2D(d) }]));
+
 function swatch(kind) {
-  const shapes = {
-    replay: draw("circle", { cx: 6, cy: 6, r: 4.5 }),
-    record: draw("rect", { x: 1.8, y: 1.8, width: 8.4, height: 8.4 }),
-    restore: draw("path", { d: "M6 .6 11.4 6 6 11.4.6 6z" }),
-    "warm-up": draw("path", { d: "M6 1.2 11.3 10.6H.7z" }),
-    "pass-through": draw("path", { class: "stroke", d: "M2 2 10 10M10 2 2 10" }),
-  };
-  return draw("svg", {
-    class: `swatch k-${kind}`, viewBox: "0 0 12 12", "aria-hidden": "true",
-  }, shapes[kind]);
+  return draw("svg", { class: `swatch k-${kind}`, viewBox: "0 0 12 12", "aria-hidden": "true" },
+    draw("path", { class: kind === "pass-through" ? "stroke" : null, d: MARKS[kind].d }));
 }
 
 function figure(name, value, note) {

@@ -193,12 +193,18 @@ function timelineKey(event) {
   event.preventDefault();
 }
 
+function kindName(call) {
+  return KINDS.find(({ key }) => key === call.kind).name;
+}
+
+function placeOf(index) {
+  return `call ${count(index + 1)}, ${microseconds(snapshot.calls[index].at_us - start)} after the first`;
+}
+
 function callLines(index) {
   const call = snapshot.calls[index];
   const of = call.recording === null ? call.function : nameOf(call.recording);
-  const { name } = KINDS.find(({ key }) => key === call.kind);
-  return [`${of}: ${name}`, `${microseconds(call.host_us)} on the host`,
-    `call ${count(index + 1)}, ${microseconds(call.at_us - start)} after the first`,
+  return [`${of}: ${kindName(call)}`, `${microseconds(call.host_us)} on the host`, placeOf(index),
     ...(call.miss === null ? [] : ["missed: click for the reason"])];
 }
 
@@ -208,11 +214,9 @@ function tellCall() {
     return;
   }
   const call = snapshot.calls[state.call];
-  const { name } = KINDS.find(({ key }) => key === call.kind);
   fill("call",
-    make("p", {}, swatch(call.kind), make("b", {}, name), " of ",
+    make("p", {}, swatch(call.kind), make("b", {}, kindName(call)), " of ",
       call.recording === null ? make("span", { class: "text" }, call.function) : recordingLink(call.recording),
-      `, ${microseconds(call.host_us)} on the host; call ${count(state.call + 1)}, `,
-      `${microseconds(call.at_us - start)} after the first`),
+      `, ${microseconds(call.host_us)} on the host; ${placeOf(state.call)}`),
     call.miss === null ? null : reasonList(snapshot.misses[call.miss]));
 }
