@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sapwood.driver.streams import Fork
 from sapwood.errors import StaleOutput
-from sapwood.memory.storage import CHANGES, Storage
+from sapwood.memory.storage import STREAM_EPOCH, Storage
 from sapwood.units import Addr, Size
 
 streams = st.integers(0, 2)
@@ -89,19 +89,19 @@ def test_borrowers_stay_users(bench):
     device, other = bench.device, bench.device.new_stream()
     storage = device.allocate_on_heap(Size(1), device.default)
     storage.order_write(device.default)
-    before = CHANGES.latest
+    before = STREAM_EPOCH.now
     storage.borrow(device.default)
-    assert CHANGES.latest == before, "who wrote last is no other"
+    assert STREAM_EPOCH.now == before, "who wrote last is no other"
     storage.borrow(other)
-    assert CHANGES.latest > before
+    assert STREAM_EPOCH.now > before
     bench.recorded.reset()
-    before = CHANGES.latest
+    before = STREAM_EPOCH.now
     for _ in range(2):
         storage.order_write(device.default)
         storage.order_read(device.default)
         storage.borrow(other)
     assert "wait_event" not in bench.recorded.counts()
-    assert CHANGES.latest == before
+    assert STREAM_EPOCH.now == before
     assert storage.borrowers == (device.default, other)
     assert set(storage.users()) == {device.default, other}
 

@@ -28,9 +28,9 @@ MOST = 150
 """Tests kept of each block."""
 
 IN_PYTHON = {
-    "_fast/replay": "tree/replay/in_c.py",
+    "_fast/replay": "tree/replay/compiled.py",
     "_fast/segments": "memory/native/segments.py",
-    "_fast/": "tree/guards/steps_in_c.py",
+    "_fast/": "tree/guards/glance.py",
 }
 """Whose blocks are entered by those who call what is written in C."""
 

@@ -12,13 +12,15 @@ from types import SimpleNamespace
 
 import pytest
 
+import sapwood as sw
 from sapwood import MisuseError, _fast
-from sapwood._fast import library, segments
-from sapwood._fast.build import FLAGS, LIBRARIES, NotBuilt, compiled, is_built
+from sapwood._fast import build as builder
+from sapwood._fast import segments
+from sapwood._fast.build import FLAGS, LIBRARIES, NotBuilt, compiled, flags, is_built
 
 ROOT = Path(__file__).parents[2]
 ROOM = Path(_fast.__file__).parent
-FAST, SEGMENTS = (_fast.path(name).name for name in LIBRARIES)
+SEGMENTS, STATE, NATIVE = NAMES = [_fast.path(name).name for name in LIBRARIES]
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +66,7 @@ def built(room, **environment):
 
 def others(room):
     """Return the names of all files but the sources."""
-    ours = {".c", ".h", ".py"}
+    ours = {".c", ".h", ".py", ".pyi"}
     return {each.name for each in room.iterdir() if each.suffix not in ours}
 
 
@@ -72,8 +74,10 @@ def others(room):
 def test_the_source_compiles_without_a_warning(tmp_path, name):
     """All that the compiler could say about it is an error here."""
     strict = ("-Wall", "-Wextra", "-Wconversion", "-Wno-sign-conversion", "-Werror")
-    sources = (*LIBRARIES[name], ROOM / "digest.c", '-DSAPWOOD_BUILT_FROM="these"')
-    command = ["cc", *FLAGS, "-pedantic", *strict, *sources, "-o", tmp_path / "a.so"]
+    sources = (*LIBRARIES[name], ROOM / "digest.c")
+    told = flags(LIBRARIES[name])
+    command = ["cc", *FLAGS, *told, "-pedantic", *strict, *sources, "-o"]
+    command.append(tmp_path / "a.so")
     assert subprocess.run(command, check=True, capture_output=True).stderr == b""
 
 
@@ -81,48 +85,49 @@ def test_what_is_loaded_was_built_from_these_sources():
     """`scripts/test` sees to it; by hand it is ``python -m sapwood._fast.build``."""
     assert is_built()
     assert _fast.segments().sapwood_open is not None
-    assert _fast.trouble() is None or _fast.library() is None
+    assert _fast.trouble() is None
+    assert _fast.native() is not None
 
 
 @pytest.mark.deep
 def test_it_is_built_once(checkout):
     """The second time all is left as it is, and nothing is said."""
-    assert built(checkout).stdout.count("built ") == 2
-    files = [checkout / FAST, checkout / SEGMENTS]
+    assert built(checkout).stdout.count("built ") == 3
+    files = [checkout / name for name in NAMES]
     written = [file.stat().st_mtime_ns for file in files]
     again = built(checkout)
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
     assert [file.stat().st_mtime_ns for file in files] == written
-    assert others(checkout) == {FAST, SEGMENTS}
+    assert others(checkout) == {*NAMES}
 
 
 @pytest.mark.deep
 def test_what_was_built_from_other_sources_is_built_anew(checkout):
     """A header counts; and what does not include it is left as it is."""
     built(checkout)
-    fast, other = ((checkout / name).stat().st_ino for name in (FAST, SEGMENTS))
-    header = checkout / "cpython.h"
+    fast, other = ((checkout / name).stat().st_ino for name in (NATIVE, SEGMENTS))
+    header = checkout / "native.h"
     header.write_text(header.read_text() + "\n")
     assert built(checkout).returncode == 0
-    assert (checkout / FAST).stat().st_ino != fast
+    assert (checkout / NATIVE).stat().st_ino != fast
     assert (checkout / SEGMENTS).stat().st_ino == other
 
 
 def test_without_a_compiler_what_was_built_from_other_sources_goes(checkout, tmp_path):
     """A remedy, and no library that may not fit the Python beside it."""
-    for name in (FAST, SEGMENTS):
+    for name in NAMES:
         (checkout / name).write_text("of other sources")
     done = built(checkout, PATH=str(tmp_path))
     assert done.returncode == 1
     assert "no C compiler here (cc, gcc, clang). Install gcc" in done.stderr
-    assert FAST not in others(checkout)
+    assert SEGMENTS not in others(checkout)
 
 
 def test_a_compiler_that_fails_is_quoted(checkout, broken):
     """What it said is told, and no half-written file stays; $CC comes first."""
     done = built(checkout, CC=f"{broken} -of=mine")
     assert done.returncode == 1
-    assert "ccc -of=mine cannot compile guards.c, replay.c: out of ideas" in done.stderr
+    assert "ccc -of=mine cannot compile segments.c: out of ideas" in done.stderr
     assert others(checkout) == set()
 
 
@@ -149,27 +154,44 @@ def nothing(monkeypatch, tmp_path):
 
 def test_what_is_not_built_is_told(nothing):
     """There is nothing for guards and replays, an error for segments, and a remedy."""
-    assert library.__wrapped__() is None
     remedy = r"_segments\.so is missing: .* and run python -m sapwood\._fast\.build$"
     with pytest.raises(MisuseError, match=remedy):
         segments.__wrapped__()
-    assert f"{nothing}/_fast.so is missing" in _fast.trouble()
+    assert f"{nothing}/_state.so is missing" in _fast.trouble()
 
 
 def test_what_is_no_library_is_told(nothing):
     """One of another machine, or half of one."""
     for name in LIBRARIES:
         (nothing / f"{name}.so").write_text("half")
-    assert library.__wrapped__() is None
     with pytest.raises(MisuseError, match=r"cannot be loaded \(.*\)\. Remove it, and"):
         segments.__wrapped__()
-    assert "_fast.so cannot be loaded" in _fast.trouble()
+    assert "_state.so cannot be loaded" in _fast.trouble()
 
 
-def test_other_interpreters_are_told(monkeypatch):
-    """All is there, and is not for them."""
-    monkeypatch.setattr(_fast, "library", lambda: None)
-    assert "CPython with a global lock" in _fast.trouble()
+def test_other_versions_are_told(monkeypatch):
+    """What was left behind by one of them is not what these sources go with."""
+    monkeypatch.setattr(_fast, "native", lambda: None)
+    assert f"not of version {sw.__version__}. Run python -m" in _fast.trouble()
+
+
+@pytest.mark.parametrize(
+    ("implementation", "free", "headers", "told"),
+    [
+        ("pypy", 0, None, "for CPython with one lock"),
+        ("cpython", 1, None, "for CPython with one lock"),
+        ("cpython", 0, "/nowhere", "Python's headers are not in /nowhere. Install"),
+    ],
+)
+def test_other_interpreters_are_told(monkeypatch, implementation, free, headers, told):
+    """What is for none of them is not built, and what is missing is named."""
+    monkeypatch.setattr(sys.implementation, "name", implementation)
+    monkeypatch.setattr(builder, "get_config_var", lambda _: free)
+    if headers is not None:
+        monkeypatch.setattr(builder, "get_path", lambda _: headers)
+    with pytest.raises(NotBuilt, match=told):
+        flags(LIBRARIES["_native"])
+    assert flags(LIBRARIES["_segments"])
 
 
 @pytest.fixture
@@ -197,7 +219,7 @@ def test_a_wheel_brings_it(hook, checkout):
     (checkout / "_fast.other.so").touch()
     data, said = hook("wheel")
     assert (data["pure_python"], data["infer_tag"], said) == (False, True, [])
-    names = [f"/src/sapwood/_fast/{name}" for name in (FAST, SEGMENTS)]
+    names = [f"/src/sapwood/_fast/{name}" for name in NAMES]
     assert data["artifacts"] == names
 
 
@@ -227,7 +249,7 @@ with sw.Runtime("emulated") as rt:
     told = [np.asarray(double(rt.array(np.full(3, k)))).tolist() for k in range(5)]
     assert told == [[2 * k] * 3 for k in range(5)]
     assert double.stats().replays > 0
-print(_fast.__file__, _fast.library(), "sapwood._fast.build" in sys.modules)
+print(_fast.__file__, _fast.native(), "sapwood._fast.build" in sys.modules)
 """
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from sapwood import _fast
 from sapwood.runtime import graphed
 from sapwood.runtime.graphed import Graphed
-from sapwood.tree.replay.in_c import maker
 from tests.support.rig import IN_C, Rig
 
 WAYS = ("C", "Python")
@@ -29,12 +29,11 @@ MANY = 40
 @pytest.fixture(params=WAYS)
 def way(request, monkeypatch):
     """Have the class called in one of the two ways."""
-    if maker() is None:
-        pytest.skip("no C compiler here")
-    graphed._call_in_c.cache_clear()
-    assert graphed._call_in_c()
+    if _fast.native() is None:
+        pytest.skip("nothing in C here")
+    graphed._take_calls()
     if request.param == "Python":
-        monkeypatch.setattr(Graphed, "__call__", graphed._FRONT.plain)
+        monkeypatch.setattr(Graphed, "__call__", Graphed.__call__)
     return request.param
 
 
@@ -307,17 +306,15 @@ def test_what_lost_a_slot_refuses(rig):
 
 def test_whoever_has_replaced_the_call_is_not_replaced(monkeypatch):
     """Calls that somebody watches stay watched."""
-    if maker() is None:
-        pytest.skip("no C compiler here")
-    seen, rig = [], Rig(IN_C)
+    if _fast.native() is None:
+        pytest.skip("nothing in C here")
+    seen, rig, plain = [], Rig(IN_C), Graphed.__call__
 
     def watched(self, *args, **kwargs):
         seen.append(self)
-        return graphed._FRONT.plain(self, *args, **kwargs)
+        return plain(self, *args, **kwargs)
 
     monkeypatch.setattr(Graphed, "__call__", watched)
-    monkeypatch.setattr(graphed, "_call_in_c", graphed._call_in_c.__wrapped__)
-    monkeypatch.setattr(graphed, "in_front", lambda front: front.missed)
     x = numbers(rig)
     f = settled(rig.runtime.graph(lambda x: x + 1.0), x)
     assert seen == [f] * MANY
@@ -361,8 +358,8 @@ for (rig, f, x, disabled), (_, _, _, other) in (first, second), (second, first):
 
 def test_a_module_that_is_imported_anew_has_a_class_of_its_own():
     """What functions of the one ask is not what those of the other do."""
-    if maker() is None:
-        pytest.skip("no C compiler here")
+    if _fast.native() is None:
+        pytest.skip("nothing in C here")
     found = {"PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", TWICE], check=True, env=os.environ | found)
 

@@ -6,35 +6,29 @@ is compiled and loaded in their place: the checkout stays as it is.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
+from types import ModuleType
 from typing import Any, Final
 
 from sapwood import _fast
 from sapwood._fast import build
 from sapwood.errors import MisuseError
 from sapwood.runtime import graphed
-from sapwood.runtime.graphed import Graphed
-from sapwood.tree.guards import steps_in_c
-from sapwood.tree.replay import in_c
+from sapwood.tree.guards import glance
 
 __all__ = ["AGAIN_MUTANTS", "C_MUTANTS", "CMutant"]
 
 _C: Final = Path(_fast.__file__).parent
 _ROOT: Final = _C.parent
-_LOADED: Final[tuple[Any, ...]] = (
-    _fast.segments,
-    in_c.maker,
-    steps_in_c.maker,
-    steps_in_c.same,
-    graphed._call_in_c,
-)
+_NATIVE: Final = "sapwood._fast._native"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +67,7 @@ class CMutant:
         return sys.version_info >= self.since
 
     def compile(self) -> Path:
-        """Return a library of those C files that have the fault, or include it.
+        """Return a library of the package with the fault in it.
 
         Compiled once, for the processes that are forked from now on, too. Raises
         `MisuseError` with what the compiler says.
@@ -84,6 +78,17 @@ class CMutant:
         except build.NotBuilt as error:
             raise MisuseError(str(error)) from error
 
+    def load(self) -> ModuleType:
+        """Return the module that has the fault, beside the one that is imported."""
+        path = self.compile()
+        loader = ExtensionFileLoader(_NATIVE, str(path))
+        spec = spec_from_loader(_NATIVE, loader)
+        if spec is None:
+            raise MisuseError(f"{path} is no module")
+        module = module_from_spec(spec)
+        loader.exec_module(module)
+        return module
+
     @contextmanager
     def patch(self) -> Iterator[None]:
         """Have whatever is loaded from now on loaded with the fault.
@@ -92,51 +97,45 @@ class CMutant:
         Raises `MisuseError` where the fault cannot be written.
         """
         self._before()
-        path, library = _fast.path, _fast.library
+        path, native = _fast.path, _fast.native
 
         def faulty_path(name: str) -> Path:
-            return self.compile() if name == _fast.SEGMENTS else path(name)
+            return self.compile() if name == "_segments" else path(name)
 
         @functools.cache
-        def faulty_library() -> Any:
-            sound = library()
-            return sound and _Patched(ctypes.PyDLL(str(self.compile())), sound)
+        def faulty_native() -> ModuleType | None:
+            return native() and self.load()
 
-        of_segments = _sources_of(self.file) == build.LIBRARIES[_fast.SEGMENTS]
+        of_segments = _sources_of(self.file) == build.LIBRARIES["_segments"]
         patched: tuple[str, Any, Callable[..., Any]] = (
             ("path", path, faulty_path)
             if of_segments
-            else ("library", library, faulty_library)
+            else ("native", native, faulty_native)
         )
         name, right, wrong = patched
         setattr(_fast, name, wrong)
         try:
-            with _anew():
-                yield
+            _forget()
+            yield
         finally:
             setattr(_fast, name, right)
+            _forget()
 
 
-class _Patched:
-    """A library some of whose functions are those of another, which has a fault.
-
-    The others stay what they are: there are only so many watchers of dicts.
-    """
-
-    def __init__(self, faulty: ctypes.PyDLL, sound: ctypes.PyDLL) -> None:
-        self._faulty, self._sound = faulty, sound
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._faulty, name, None) or getattr(self._sound, name)
+def _forget() -> None:
+    """Have libraries looked for anew, and graphed functions called by them."""
+    _fast.segments.cache_clear()
+    glance.compiler.cache_clear()
+    graphed._take_calls()
 
 
 def _sources_of(file: str) -> tuple[Path, ...]:
-    """Return the C files of a library that are a file of the package, or include it."""
-    found = (
-        tuple(source for source in sources if _ROOT / file in build.parts(source))
+    """Return the C files of the library that a file of the package is of."""
+    return next(
+        sources
         for sources in build.LIBRARIES.values()
+        if any(_ROOT / file in build.parts(source) for source in sources)
     )
-    return next(filter(None, found))
 
 
 @functools.cache
@@ -156,57 +155,41 @@ def _compiled(file: str, right: str, wrong: str) -> Path:
     return build.compiled(sources, folder / "faulty.so")
 
 
-@contextmanager
-def _anew() -> Iterator[None]:
-    """Have libraries looked for anew, now and behind the block."""
-    call, plain = "__call__", graphed._FRONT.plain
-    before = vars(Graphed)[call]
-    for each in _LOADED:
-        each.cache_clear()
-    setattr(Graphed, call, plain)
-    try:
-        yield
-    finally:
-        setattr(Graphed, call, before)
-        for each in _LOADED:
-            each.cache_clear()
-
-
 AGAIN_MUTANTS: Final = (
     CMutant(
         "arguments elsewhere",
-        "_fast/replay_does.h",
-        "stale |= *word->at != a->lows[k];",
+        "_fast/plays.h",
+        "stale |= *word->at != r->lows[k];",
         ";",
     ),
     CMutant(
         "other layouts",
-        "_fast/replay_fits.h",
+        "_fast/fits.h",
         "!is_like(&found, &arg->known.seen))",
         "0)",
     ),
     CMutant(
         "what is read looks otherwise",
-        "_fast/replay_fits.h",
+        "_fast/fits.h",
         "is_like(&seen, &known->seen) &&",
         "",
     ),
     CMutant(
         "held outputs",
-        "_fast/replay_fits.h",
-        "(a->uses[k].object->references != a->uses[k].references)",
+        "_fast/fits.h",
+        "(Py_REFCNT(r->uses[k].object) != r->uses[k].references)",
         "(0)",
     ),
     CMutant(
         "overlaps",
-        "_fast/replay_fits.h",
-        "if (low < a->lows[j] + a->arguments[j].length && a->lows[j] < end)",
+        "_fast/fits.h",
+        "if (low < r->lows[j] + r->arguments[j].length && r->lows[j] < end)",
         "if (0)",
     ),
     CMutant(
         "what is read",
-        "_fast/replay_fits.h",
-        "return *found && !is_none(*found) && are_there(a, *found);",
+        "_fast/fits.h",
+        "return *found && !Py_IsNone(*found) && are_there(r, *found);",
         "return 1;",
     ),
 )
@@ -215,56 +198,56 @@ AGAIN_MUTANTS: Final = (
 C_MUTANTS: Final = (
     CMutant(
         "strides not compared",
-        "_fast/replay_fits.h",
+        "_fast/fits.h",
         "!memcmp(found->strides, seen->strides, size);",
         "1;",
     ),
     CMutant(
         "changes of order unseen",
-        "_fast/replay_fits.h",
-        "!is_free(a) || !is_order_same(a)",
-        "!is_free(a)",
+        "_fast/fits.h",
+        "!is_free(r) || !is_order_same(r)",
+        "!is_free(r)",
     ),
     CMutant(
         "one array passed twice",
-        "_fast/replay_fits.h",
-        "is_alone(a) && are_others(a, call)",
-        "is_alone(a)",
+        "_fast/fits.h",
+        "is_alone(r) && are_others(r, call)",
+        "is_alone(r)",
     ),
     CMutant(
         "which array it is unasked",
-        "_fast/replay_fits.h",
+        "_fast/fits.h",
         "return refers_to(item(references, which), argument);",
         "return 1;",
     ),
     CMutant(
         "words of a refused node stay",
-        "_fast/replay_does.h",
-        "put_back(a, n);\n      return code;",
+        "_fast/plays.h",
+        "put_back(r, n);\n      return code;",
         "return code;",
     ),
     CMutant(
         "a call within another",
         "_fast/replay.c",
-        "count != a->count || is_within(a)",
-        "count != a->count",
+        "count != r->count || is_within(r)",
+        "count != r->count",
     ),
     CMutant(
         "more notes than there is room for",
         "_fast/replay.c",
-        "a->noted == NOTES || ",
+        "r->noted == NOTES || ",
         "",
     ),
     CMutant(
         "keys in another order",
         "_fast/steps.h",
-        "|| key != PyTuple_GetItem(s->value, k))",
+        "|| key != item(s->value, k))",
         ")",
     ),
     CMutant(
         "keys that come in addition",
         "_fast/steps.h",
-        "if (PyDict_Contains(space, PyTuple_GetItem(s->value, k)))",
+        "if (PyDict_Contains(space, item(s->value, k)))",
         "if (0)",
     ),
     CMutant(
@@ -276,25 +259,25 @@ C_MUTANTS: Final = (
     CMutant(
         "classes of objects",
         "_fast/steps.h",
-        "return (*at)->type == s->value;",
+        "return (PyObject *)Py_TYPE(*at) == s->value;",
         "return 1;",
     ),
     CMutant(
         "errors of guards that are no miss",
         "_fast/guards.c",
-        "!PyErr_ExceptionMatches(PyExc_ValueError)) /*",
-        "0) /*",
+        "!PyErr_ExceptionMatches(PyExc_ValueError))  /*",
+        "0)  /*",
     ),
     CMutant(
         "the same objects, by number of them",
         "_fast/guards.c",
-        "if (PyList_GetItem(one, k) != PyList_GetItem(other, k))",
+        "if (PyList_GET_ITEM(one, k) != PyList_GET_ITEM(other, k))",
         "if (0)",
     ),
     CMutant(
         "a shortcut that others use",
         "_fast/guards.c",
-        "if (p->running || !c ||",
+        "if (g->running || !c ||",
         "if (!c ||",
         since=(3, 12),
     ),
@@ -319,9 +302,9 @@ C_MUTANTS: Final = (
     ),
     CMutant(
         "copied out though another is free",
-        "_fast/replay_fits.h",
-        "    if (!held)\n      return 0;\n  }\n  a->rivalled",
-        "    if (!held)\n      return 1;\n  }\n  a->rivalled",
+        "_fast/fits.h",
+        "    if (!held)\n      return 0;\n  }\n  r->rivalled",
+        "    if (!held)\n      return 1;\n  }\n  r->rivalled",
     ),
     CMutant(
         "another's turn",

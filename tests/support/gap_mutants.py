@@ -314,19 +314,19 @@ TORCH_MUTANTS: Final = _torch_mutants()
 C_MUTANTS: Final = (
     (
         "fast replay on any stream",
-        "_fast/replay_fits.h",
-        "return is_on_stream(a) && is_state_same(a)",
-        "return is_state_same(a)",
+        "_fast/fits.h",
+        "return is_on_stream(r) && is_state_same(r)",
+        "return is_state_same(r)",
     ),
     (
         "overlap seen from one side",
-        "_fast/replay_fits.h",
-        "&& a->lows[j] < end)",
-        "&& a->lows[j] <= low)",
+        "_fast/fits.h",
+        "&& r->lows[j] < end)",
+        "&& r->lows[j] <= low)",
     ),
     (
         "only the last word is stale",
-        "_fast/replay_does.h",
+        "_fast/plays.h",
         "stale |= *word->at",
         "stale = *word->at",
     ),
@@ -350,8 +350,8 @@ C_MUTANTS: Final = (
     ),
     (
         "picked behind the arguments",
-        "_fast/replay_does.h",
-        ": (from -= constants) < a->count",
-        ": (from -= constants) <= a->count",
+        "_fast/plays.h",
+        ": (from -= constants) < r->count",
+        ": (from -= constants) <= r->count",
     ),
 )

@@ -133,7 +133,7 @@ FAST_REPLAY_MUTANTS: Final = (
     mutant(
         "changes of order unseen",
         FastReplay.play,
-        "CHANGES.latest == self._changes",
+        "STREAM_EPOCH.now == self.stream_epoch",
         "self._changes >= 0",
     ),
     mutant(
@@ -154,7 +154,7 @@ TRAIL_MUTANTS: Final = (
     mutant(
         "values of the walk before",
         Reading.is_of,
-        "bool(same()(values, self.values))",
+        "same(values, self.values)",
         "True",
     ),
     mutant(

@@ -11,9 +11,9 @@ import gc
 import numpy as np
 import pytest
 
+from sapwood import _fast
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.output_cache import Kept
-from sapwood.tree.replay.in_c import maker
 from tests.support.rig import IN_C, INEXACT, VARIANTS, Rig
 
 LENGTH = 64
@@ -79,8 +79,8 @@ class Beside:
 
 @pytest.fixture(params=[*VARIANTS, INEXACT, IN_C])
 def beside(request):
-    if request.param == IN_C and maker() is None:
-        pytest.skip("no C compiler here")
+    if request.param == IN_C and _fast.native() is None:
+        pytest.skip("nothing in C here")
     rig = Rig(request.param)
     made = Beside(rig)
     yield made
@@ -159,7 +159,7 @@ MUTANTS = {
 def test_mutants_are_caught(name, monkeypatch):
     """On one kind of device at least where work is done late."""
     monkeypatch.setattr(*MUTANTS[name])
-    kinds = LATE if maker() else LATE[:-1]
+    kinds = LATE if _fast.native() else LATE[:-1]
     assert any(_is_wrong(kind) for kind in kinds)
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.tree.replay import fast_replay, in_c
-from sapwood.tree.replay.in_c import maker
+from sapwood import _fast
+from sapwood.tree.replay import fast_replay
+from sapwood.tree.replay.compiled import MISS
 from tests.support import lending
 from tests.support.c_mutants import AGAIN_MUTANTS
 from tests.support.lending import relook
@@ -26,8 +27,8 @@ LENGTH = 24
 
 @pytest.fixture(autouse=True)
 def _compiler():
-    if maker() is None:
-        pytest.skip("no C compiler here")
+    if _fast.native() is None:
+        pytest.skip("nothing in C here")
 
 
 @pytest.fixture
@@ -334,9 +335,9 @@ def test_what_is_read_has_to_lie_where_it_did(monkeypatch):
         f(x)
     (play,) = f.runner().fast_replays.players
     for each in (o.shift, o.next):
-        assert play((x,), {}) is not in_c.MISS
+        assert play(x) is not MISS
         moved.add(id(each))
-        assert play((x,), {}) is in_c.MISS
+        assert play(x) is MISS
         moved.clear()
     assert np.asarray(f(x)).tolist() == [3.0] * 4
     del each, o.shift, o.next, x, f, play
@@ -370,9 +371,9 @@ def test_what_is_read_has_to_look_as_it_did(monkeypatch, quick, looks):
     (play,) = f.runner().fast_replays.players
     for each in (o.shift, o.next):
         before = each.face
-        assert play((x,), {}) is not in_c.MISS
+        assert play(x) is not MISS
         relook(each, LOOKS[looks])
-        assert play((x,), {}) is in_c.MISS
+        assert play(x) is MISS
         relook(each, lambda _, before=before: before)
     relook(o.next, LOOKS[looks])
     for _ in range(8):
@@ -384,7 +385,7 @@ def test_what_is_read_has_to_look_as_it_did(monkeypatch, quick, looks):
 
 def test_what_changes_while_it_is_put_to_c_is_not_taken_for_as_it_was(monkeypatch):
     """As by another thread: C would know the other looks, and guards do not ask."""
-    rig, inner = Rig(IN_C), fast_replay.in_c
+    rig, inner = Rig(IN_C), fast_replay.compiled
     host = [np.arange(16.0).reshape(4, 4)]
     o, changes = Slots(), [True] * 3
     o.shift = rig.runtime.array(host[0])
@@ -396,7 +397,7 @@ def test_what_changes_while_it_is_put_to_c_is_not_taken_for_as_it_was(monkeypatc
             relook(o.shift, lambda face: face.T)
         return inner(parts)
 
-    monkeypatch.setattr(fast_replay, "in_c", meddled)
+    monkeypatch.setattr(fast_replay, "compiled", meddled)
     f, x = rig.runtime.graph(lambda x: x + o.shift), rig.runtime.array([3.0])
     for _ in range(60):
         now = host[0]
@@ -427,13 +428,13 @@ def test_looking_may_be_interrupted(rig, kind):
     glance.look, fast_replays.players, fast._rest = look, (), 1
     f(x)
     launches, (play,) = rig.lending.launches, fast_replays.players
-    assert play((x,), {}) is not in_c.MISS
+    assert play(x) is not MISS
     errors.append(kind())
     if kind is KeyboardInterrupt:
         with pytest.raises(KeyboardInterrupt):
-            play((x,), {})
+            play(x)
     else:
-        assert play((x,), {}) is in_c.MISS
+        assert play(x) is MISS
     assert not errors
     assert rig.lending.launches == launches + 1
     assert np.asarray(f(x)).tolist() == [1.0] * 4
@@ -447,9 +448,9 @@ def test_what_was_evicted_is_played_no_more(rig):
         f(x)
     fast_replays, launches = f.runner().fast_replays, rig.lending.launches
     (fast,), (play,) = fast_replays._ready, fast_replays.players
-    assert play((x,), {}) is not in_c.MISS
+    assert play(x) is not MISS
     rig.runtime._recordings.fell(fast.node, "for this test")
-    assert play((x,), {}) is in_c.MISS
+    assert play(x) is MISS
     assert rig.lending.launches == launches + 1
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.tree.replay.in_c import maker
+from sapwood import _fast
 from tests.support.rig import IN_C, Rig
 
 LONG = 40
@@ -59,8 +59,8 @@ RIGHT = [[3.0] * 4, [2.0] * 4]
 @pytest.fixture(params=[IN_C, "latest"])
 def within(request):
     """Replays in C, and in Python."""
-    if request.param == IN_C and maker() is None:
-        pytest.skip("no C compiler here")
+    if request.param == IN_C and _fast.native() is None:
+        pytest.skip("nothing in C here")
     made = Within(request.param)
     assert made() == RIGHT
     assert made.launched() == made.launches + (request.param == IN_C)
@@ -97,8 +97,8 @@ def test_what_is_kept_may_be_let_go_within(within):
 @pytest.mark.parametrize("is_put", [False, True])
 def test_what_is_kept_may_be_let_go_while_arrays_are_made(monkeypatch, number, is_put):
     """By a finaliser: all arrays are made of what there was, by all who make any."""
-    if maker() is None:
-        pytest.skip("no C compiler here")
+    if _fast.native() is None:
+        pytest.skip("nothing in C here")
     within, todo = Within(IN_C), []
     recordings = within.rig.runtime._recordings
     inner = type(recordings.integration).make
@@ -142,8 +142,8 @@ def test_a_runtime_that_is_closed_within_is_told_of(within):
 @pytest.mark.parametrize("number", range(2))
 def test_what_is_given_while_arrays_are_made_is_of_its_own(monkeypatch, number):
     """A replay is done, and its arrays are not made: their bytes are had already."""
-    if maker() is None:
-        pytest.skip("no C compiler here")
+    if _fast.native() is None:
+        pytest.skip("nothing in C here")
     within, todo, held = Within(IN_C), [], []
     integration = type(within.rig.runtime._recordings.integration)
     inner = integration.make
@@ -186,7 +186,7 @@ def test_recordings_that_take_turns_look_once(variant):
     # What has been put to C has the other: it is put there again.
     glance.look, fast_replays.players = look, ()
     for each in (first, second):
-        each.again, each._rest = None, 1
+        each.compiled, each._rest = None, 1
     for _ in range(4):
         result = f(x)
     before, calls = looks[0], f.stats().replays

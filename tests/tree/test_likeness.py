@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from sapwood import _fast
 from sapwood.tree.call.likeness import Likeness
 from sapwood.tree.call.signature import describe
-from sapwood.tree.replay import in_c
 from sapwood.tree.replay.last_call import LastCall
 from tests.support.lending import relook
 from tests.support.rig import IN_C, Rig
@@ -110,9 +110,9 @@ WAYS = {
 def rig(request, monkeypatch):
     """Return a rig whose arrays may change, and whose fast replays are played so."""
     if request.param == "in Python":
-        monkeypatch.setattr(in_c, "maker", lambda: None)
-    elif in_c.maker() is None:
-        pytest.skip("no C compiler here")
+        monkeypatch.setattr(_fast, "native", lambda: None)
+    elif _fast.native() is None:
+        pytest.skip("nothing in C here")
     made = Rig(IN_C)
     yield made
     gc.collect()

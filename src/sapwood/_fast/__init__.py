@@ -1,43 +1,42 @@
 """What is written in C, and the one place which loads it.
 
 It is built when the package is installed (`build`); nothing is compiled later. Where it
-was not built, Python does the same, but for segments.
+was not built, calls are decided in Python every time, and there are no segments.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
+from sapwood._fast import state
 from sapwood.errors import MisuseError
 from sapwood.version import __version__
 
-__all__ = ["FAST", "SEGMENTS", "is_suited", "library", "path", "segments", "trouble"]
-
-FAST: Final = "_fast"
-SEGMENTS: Final = "_segments"
+__all__ = ["native", "path", "segments", "trouble"]
 
 _BUILD: Final = "python -m sapwood._fast.build"
 
 
 @functools.cache
-def library() -> ctypes.PyDLL | None:
-    """Return guards and replays, called under the interpreter's lock.
+def native() -> ModuleType | None:
+    """Return guards and replays; None where they are not built for this version.
 
-    None, where they were not built or are not for this interpreter.
+    See `_native.pyi`. They know the classes of `_state`, and no others.
     """
-    abi = getattr(sys, "abiflags", "")
-    if not is_suited(sys.implementation.name, abi, sys.maxsize):
-        return None
+    return _loaded() if state.is_native else None
+
+
+def _loaded() -> ModuleType | None:
     try:
-        return ctypes.PyDLL(str(path(FAST)))
-    except OSError:
-        # Not built, or an interpreter whose functions cannot be found.
+        from sapwood._fast import _native
+    except ImportError:
         return None
+    return _native if __version__ == _native.VERSION else None
 
 
 @functools.cache
@@ -47,35 +46,26 @@ def segments() -> ctypes.CDLL:
     Raises `MisuseError` where it was not built, or cannot be loaded.
     """
     try:
-        return ctypes.CDLL(str(path(SEGMENTS)))
+        return ctypes.CDLL(str(path("_segments")))
     except OSError as error:
-        raise MisuseError(_said_of(path(SEGMENTS), error)) from error
+        raise MisuseError(_said_of(path("_segments"), error)) from error
 
 
 def path(name: str) -> Path:
-    """Return where a library is, if it was built for this interpreter and version."""
-    return Path(__file__).with_name(f"{name}-{__version__}{EXTENSION_SUFFIXES[0]}")
+    """Return where a library is, if it was built for this interpreter."""
+    return Path(__file__).with_name(f"{name}{EXTENSION_SUFFIXES[0]}")
 
 
 def trouble() -> str | None:
     """Return what is not as it could be, and what to do about it; None: all is well."""
-    for name, kind in ((FAST, ctypes.PyDLL), (SEGMENTS, ctypes.CDLL)):
+    for name in ("_state", "_native", "_segments"):
         try:
-            kind(str(path(name)))
+            ctypes.PyDLL(str(path(name)))
         except OSError as error:
             return _said_of(path(name), error)
-    if library() is None:
-        return "this Python does without: the C is for CPython with a global lock"
+    if native() is None:
+        return f"what is in C is not of version {__version__}. Run {_BUILD}"
     return None
-
-
-def is_suited(implementation: str, abi: str, largest: int) -> bool:
-    """Return whether the C is written for such an interpreter.
-
-    That is CPython of 64 bits, with a global lock and without checks of its own.
-    """
-    usual = implementation == "cpython" and largest == 2**63 - 1
-    return usual and "d" not in abi and "t" not in abi
 
 
 def _said_of(path: Path, error: OSError) -> str:
@@ -83,5 +73,5 @@ def _said_of(path: Path, error: OSError) -> str:
         return f"{path} cannot be loaded ({error}). Remove it, and run {_BUILD}"
     return (
         f"{path} is missing: it is built when sapwood is installed, where there is a C "
-        f"compiler. Install gcc or clang, and run {_BUILD}"
+        f"compiler with Python's headers. Install them, and run {_BUILD}"
     )

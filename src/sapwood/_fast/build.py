@@ -18,17 +18,28 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from sysconfig import get_config_var, get_path
 from typing import Final
 
-__all__ = ["FLAGS", "LIBRARIES", "NotBuilt", "build", "compiled", "is_built", "parts"]
+__all__ = [
+    "FLAGS",
+    "LIBRARIES",
+    "NotBuilt",
+    "build",
+    "compiled",
+    "flags",
+    "is_built",
+    "parts",
+]
 
 _HERE: Final = Path(__file__).parent
 
 LIBRARIES: Final = {
-    "_fast": (_HERE / "guards.c", _HERE / "replay.c"),
     "_segments": (_HERE / "segments.c",),
+    "_state": (_HERE / "state.c",),
+    "_native": (_HERE / "native.c", _HERE / "guards.c", _HERE / "replay.c"),
 }
-"""The C files of each library."""
+"""The C files of each library; all but the first are modules of Python."""
 
 FLAGS: Final = (
     "-std=c11",
@@ -80,11 +91,11 @@ def compiled(sources: Sequence[Path], path: Path) -> Path:
     """
     # Written aside and renamed: others who load it see all of it or nothing.
     aside = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    told = f'-DSAPWOOD_BUILT_FROM="{_digest(sources)}"'
     compiler, names = _compiler(), ", ".join(source.name for source in sources)
+    files = [*map(str, sources), str(_DIGEST)]
     try:
         done = subprocess.run(  # noqa: S603 - the user's own compiler, no shell
-            [*compiler, *FLAGS, told, *map(str, sources), str(_DIGEST), "-o", aside],
+            [*compiler, *FLAGS, *flags(sources), *files, "-o", aside],
             capture_output=True,
             text=True,
             errors="replace",
@@ -112,6 +123,30 @@ def compiled(sources: Sequence[Path], path: Path) -> Path:
     return path
 
 
+def flags(sources: Sequence[Path]) -> list[str]:
+    """Return what the compiler is told besides `FLAGS`.
+
+    Raises `NotBuilt` where Python's headers are wanted and missing, or where this
+    Python is none that the C is for.
+    """
+    (version,) = _VERSION.findall((_HERE.parent / "version.py").read_text())
+    found = [
+        f'-DSAPWOOD_BUILT_FROM="{_digest(sources)}"',
+        f'-DSAPWOOD_VERSION="{version}"',
+    ]
+    if all(source.name == "segments.c" for source in sources):
+        return found
+    if sys.implementation.name != "cpython" or get_config_var("Py_GIL_DISABLED"):
+        raise NotBuilt("this Python does without: the C is for CPython with one lock")
+    headers = Path(get_path("include"))
+    if not (headers / "Python.h").exists():
+        raise NotBuilt(
+            f"Python's headers are not in {headers}. Install them (on Debian: apt-get "
+            "install python3-dev)"
+        )
+    return [*found, "-isystem", str(headers)]
+
+
 def _built(name: str) -> Path:
     path = _path(name)
     if _is_built(name):
@@ -131,12 +166,8 @@ def _is_built(name: str) -> bool:
 
 
 def _path(name: str) -> Path:
-    """Return where a library is: for which version, and for which interpreter.
-
-    An installation leaves behind what it knows nothing of, for the next one to find.
-    """
-    (version,) = _VERSION.findall((_HERE.parent / "version.py").read_text())
-    return _HERE / f"{name}-{version}{EXTENSION_SUFFIXES[0]}"
+    """Return where a library is, by the interpreter that it is for."""
+    return _HERE / f"{name}{EXTENSION_SUFFIXES[0]}"
 
 
 def _digest(sources: Sequence[Path]) -> str:

@@ -6,13 +6,12 @@
  * asked then. Tensors are looked at through the exchange of DLPack 1.3, which knows an
  * address and a layout without a call.
  */
-#define _POSIX_C_SOURCE 199309L
-#include "replay_call.h"
-#include "replay_does.h"
-#include "replay_fits.h"
-#include <time.h>
+#include "replay.h"
 
-static const char name[] = "sapwood.again";
+#include "call.h"
+#include "fits.h"
+#include "plays.h"
+#include <time.h>
 
 static long long now(void) {
   struct timespec t;
@@ -21,114 +20,124 @@ static long long now(void) {
 }
 
 /* Give back what finalisers have put aside; false with an error. */
-static int drained(const struct again *a) {
-  Object *done;
-  if (!PyObject_Size(a->waiting))
+static int drained(const struct replay *r) {
+  PyObject *done;
+  if (!PyObject_Size(r->waiting))
     return 1;
-  done = PyObject_CallNoArgs(item(at(a, QUEUE), 1));
-  Py_DecRef(done);
+  done = PyObject_CallNoArgs(item(at(r, QUEUE), 1));
+  Py_XDECREF(done);
   return done != NULL;
 }
 
-static Object *played(struct again *a, Object *const *call, int *begun) {
+static PyObject *played(struct replay *r, PyObject *const *call, int *begun) {
   long long began = now();
-  Object *found = NULL, *kept = NULL, *shown;
-  *begun = !drained(a);
-  if (*begun || a->noted == NOTES || !is_like_before(a, call))
+  PyObject *found = NULL, *kept = NULL, *shown;
+  *begun = !drained(r);
+  if (*begun || r->noted == NOTES || !is_like_before(r, call))
     return NULL;
-  if (!is_read(a, &found) || !are_those(a, call) || !(kept = taken(a))) {
-    Py_DecRef(found);
+  if (!is_read(r, &found) || !are_those(r, call) || !(kept = taken(r))) {
+    Py_XDECREF(found);
     return NULL;
   }
-  /* What the driver refuses has done nothing, and is tried again where it can say so. */
-  *begun = !launched(a);
-  shown = *begun ? result(a, call, found) : NULL;
-  Py_DecRef(found);
-  Py_DecRef(kept);
-  a->notes[2 * a->noted] = began, a->notes[2 * a->noted + 1] = now() - began;
-  a->noted += *begun;
+  /* What the driver refuses has done nothing, and is tried again where it can say so.
+   */
+  *begun = !launched(r);
+  shown = *begun ? result(r, call, found) : NULL;
+  Py_XDECREF(found);
+  Py_XDECREF(kept);
+  r->notes[2 * r->noted] = began, r->notes[2 * r->noted + 1] = now() - began;
+  r->noted += *begun;
   return shown;
 }
 
 /* Whether this thread has the lock: then another call is in the middle of something. */
-static int is_within(const struct again *a) {
-  Object *mine = PyObject_CallNoArgs(a->is_mine);
-  int within = mine != &_Py_FalseStruct;
-  Py_DecRef(mine);
+static int is_within(const struct replay *r) {
+  PyObject *mine = PyObject_CallNoArgs(r->is_mine);
+  int within = mine != Py_False;
+  Py_XDECREF(mine);
   return within;
 }
 
-static Object *unlocked(const struct again *a, Object *shown) {
-  Object *kind, *error, *trace;
+static PyObject *unlocked(const struct replay *r, PyObject *shown) {
+  PyObject *kind, *error, *trace;
   PyErr_Fetch(&kind, &error, &trace);
-  Py_DecRef(PyObject_CallNoArgs(a->release));
+  Py_XDECREF(PyObject_CallNoArgs(r->release));
   PyErr_Restore(kind, error, trace);
   return shown;
 }
 
 /* NULL without an error where a call does not fit; what went wrong once it was launched
  * is an error, and so is what interrupts the waiting for others. */
-static Object *replayed(struct again *a, Object *const *call, Size count) {
-  Object *mine, *shown = NULL;
+static PyObject *replayed(struct replay *r, PyObject *const *call, Py_ssize_t count) {
+  PyObject *mine, *shown = NULL;
   int begun = 0;
-  if (count != a->count || is_within(a) || !(mine = PyObject_CallNoArgs(a->acquire)))
+  if (count != r->count || is_within(r) || !(mine = PyObject_CallNoArgs(r->acquire)))
     return NULL;
-  shown = played(a, call, &begun);
-  shown = unlocked(a, shown);
-  Py_DecRef(mine);
+  shown = played(r, call, &begun);
+  shown = unlocked(r, shown);
+  Py_XDECREF(mine);
   if (!shown && !begun && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
     PyErr_Clear();
   return shown;
 }
 
-static Object *again(Object *self, Object *const *args, Size count) {
-  struct again *a = PyCapsule_GetPointer(item(self, 0), name);
-  Object *shown = NULL;
-  if (count == 2 && !PyDict_Size(args[1]) && PyTuple_Size(args[0]) == a->count) {
-    Object *call[a->count + 1];
-    for (Size k = 0; k < a->count; k++)
-      call[k] = item(args[0], k);
-    shown = replayed(a, call, a->count);
-  }
-  return shown || PyErr_Occurred() ? shown : given(at(a, MISS));
-}
-
-static struct again *again_of(Object *play) {
-  if (play->type != &PyCFunction_Type ||
-      PyCFunction_GetFunction(play) != (void (*)(void))again)
-    return NULL;
-  return PyCapsule_GetPointer(item(PyCFunction_GetSelf(play), 0), name);
+static PyObject *called_again(PyObject *self, PyObject *const *args, size_t count,
+                              PyObject *named) {
+  struct replay *r = (struct replay *)self;
+  PyObject *shown = named ? NULL : replayed(r, args, PyVectorcall_NARGS(count));
+  return shown || PyErr_Occurred() ? shown : Py_NewRef(at(r, MISS));
 }
 
 /* What is noted of the replays since it was asked last: when, and for how long. */
-static Object *noted(Object *self, Object *unused) {
-  struct again *a = PyCapsule_GetPointer(item(self, 0), name);
-  Object *list = PyList_New(2 * a->noted);
+static PyObject *noted(PyObject *self, PyObject *unused) {
+  struct replay *r = (struct replay *)self;
+  PyObject *list = PyList_New(2 * r->noted);
   (void)unused;
-  for (Size k = 0; list && k < 2 * a->noted; k++)
-    PyList_SetItem(list, k, PyLong_FromLongLong(a->notes[k]));
+  for (Py_ssize_t k = 0; list && k < 2 * r->noted; k++)
+    PyList_SetItem(list, k, PyLong_FromLongLong(r->notes[k]));
   if (list)
-    a->noted = 0;
+    r->noted = 0;
   return list;
 }
 
 /* Making one. */
 
-static void discard_again(struct again *a) {
-  for (Size k = 0; a->arguments && k < a->count; k++)
-    free(a->arguments[k].known.seen.shape);
-  for (Size k = 0; a->known && k < a->read; k++)
-    free(a->known[k].seen.shape);
-  Py_DecRef(a->live);
-  Py_DecRef(a->claimed);
-  Py_DecRef(a->rivalled);
-  free(a->arguments), free(a->known), free(a->lows), free(a->copies), free(a->makers);
-  free(a->uses), free(a);
+static void discard(PyObject *self) {
+  struct replay *r = (struct replay *)self;
+  PyObject_GC_UnTrack(self);
+  for (Py_ssize_t k = 0; r->arguments && k < r->count; k++)
+    free(r->arguments[k].known.seen.shape);
+  for (Py_ssize_t k = 0; r->known && k < r->read; k++)
+    free(r->known[k].seen.shape);
+  free(r->arguments), free(r->known), free(r->lows), free(r->copies), free(r->makers);
+  free(r->uses);
+  Py_XDECREF(r->live);
+  Py_XDECREF(r->claimed);
+  Py_XDECREF(r->rivalled);
+  Py_XDECREF(r->spec);
+  Py_TYPE(self)->tp_free(self);
 }
 
-static void discard(Object *capsule) {
-  discard_again(PyCapsule_GetPointer(capsule, name));
+static int traverse(PyObject *self, visitproc visit, void *arg) {
+  Py_VISIT(((struct replay *)self)->spec);
+  return 0;
 }
+
+static PyMethodDef methods[] = {{"noted", noted, METH_NOARGS, NULL},
+                                {NULL, NULL, 0, NULL}};
+
+/* Nothing is cleared, as of a tuple: all points to what the specification owns. */
+PyTypeObject replay_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "sapwood._fast._native.Replay",
+    .tp_basicsize = sizeof(struct replay),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+                Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_vectorcall_offset = offsetof(struct replay, call),
+    .tp_call = PyVectorcall_Call,
+    .tp_methods = methods,
+    .tp_traverse = traverse,
+    .tp_dealloc = discard,
+};
 
 static int keep_looks(struct known *known, const Tensor *seen) {
   size_t size = (size_t)seen->dims * sizeof *seen->shape;
@@ -142,211 +151,214 @@ static int keep_looks(struct known *known, const Tensor *seen) {
   return 1;
 }
 
-static int keep_flags(const struct again *a, struct known *known, Object *array) {
-  known->flags = flags_of(a, array);
+static int keep_flags(const struct replay *r, struct known *known, PyObject *array) {
+  known->flags = flags_of(r, array);
   return known->flags >= 0;
 }
 
-static int read_known(const struct again *a, struct known *known, Object *array) {
+static int read_known(const struct replay *r, struct known *known, PyObject *array) {
   Tensor told, seen;
-  if (a->exchange->look(array, &told) || !is_seen(a, array, &seen))
+  if (r->exchange->look(array, &told) || !is_seen(r, array, &seen))
     return 0;
-  known->lazy = a->kinds && told.code == COMPLEX;
-  return keep_looks(known, &seen) && (!known->lazy || keep_flags(a, known, array));
+  known->lazy = r->kinds && told.code == COMPLEX;
+  return keep_looks(known, &seen) && (!known->lazy || keep_flags(r, known, array));
 }
 
 /* (reference, address, length, fixed, words), of words (node, where); the tensor is one
  * that looks like it. */
-static int read_argument(struct again *a, struct argument *arg, Object *from,
-                         Object *tensor) {
-  Object *words = item(from, 4);
+static int read_argument(struct replay *r, struct argument *arg, PyObject *from,
+                         PyObject *tensor) {
+  PyObject *words = item(from, 4);
   Tensor seen;
-  arg->reference = item(from, 0), arg->class = (Object *)tensor->type;
+  arg->reference = item(from, 0), arg->class = (PyObject *)Py_TYPE(tensor);
   arg->address = number(from, 1), arg->length = number(from, 2);
-  arg->fixed = item(from, 3) == &_Py_TrueStruct;
-  arg->used = PyTuple_Size(words);
-  for (Size w = 0; w < arg->used && w < WORDS; w++) {
-    arg->words[w].node = (Size)number(item(words, w), 0);
+  arg->fixed = item(from, 3) == Py_True;
+  arg->used = PyTuple_GET_SIZE(words);
+  for (Py_ssize_t w = 0; w < arg->used && w < WORDS; w++) {
+    arg->words[w].node = (Py_ssize_t)number(item(words, w), 0);
     arg->words[w].at = (uint64_t *)number(item(words, w), 1);
   }
-  if (arg->used > WORDS || a->exchange->look(tensor, &seen))
+  if (arg->used > WORDS || r->exchange->look(tensor, &seen))
     return 0;
-  arg->known.lazy = a->kinds && seen.code == COMPLEX;
-  return keep_looks(&arg->known, &seen) && keep_flags(a, &arg->known, tensor);
+  arg->known.lazy = r->kinds && seen.code == COMPLEX;
+  return keep_looks(&arg->known, &seen) && keep_flags(r, &arg->known, tensor);
 }
 
-static void read_numbers(uint64_t *to, Object *from) {
-  for (Size k = 0; k < PyTuple_Size(from); k++)
+static void read_numbers(uint64_t *to, PyObject *from) {
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(from); k++)
     to[k] = number(from, k);
 }
 
 /* (exchange, ordinal, stream, launch, set, context_of, exec, context, nodes, quick,
  * inside), of nodes (node, params). */
-static void read_native(struct again *a, Object *from) {
-  Object *nodes = item(from, 8), *quick = item(from, 9);
-  a->exchange = (const struct exchange *)number(from, 0);
-  a->ordinal = (int32_t)number(from, 1);
-  a->stream = (void *)number(from, 2);
-  a->launch = (int (*)(void *, void *))number(from, 3);
-  a->set = (int (*)(void *, void *, const void *))number(from, 4);
-  a->context_of = (int (*)(void **))number(from, 5);
-  a->exec = (void *)number(from, 6), a->context = (void *)number(from, 7);
-  if (PyTuple_Size(quick)) {
-    a->quick.data = (int (*)(const void *, void **))number(quick, 0);
-    a->quick.dims = (int (*)(const void *, int64_t *))number(quick, 1);
-    a->quick.shape = (int (*)(const void *, int64_t **))number(quick, 2);
-    a->quick.strides = (int (*)(const void *, int64_t **))number(quick, 3);
-    a->quick.dtype = (int (*)(const void *, int32_t *))number(quick, 4);
+static void read_native(struct replay *r, PyObject *from) {
+  PyObject *nodes = item(from, 8), *quick = item(from, 9);
+  r->exchange = (const struct exchange *)number(from, 0);
+  r->ordinal = (int32_t)number(from, 1);
+  r->stream = (void *)number(from, 2);
+  r->launch = (int (*)(void *, void *))number(from, 3);
+  r->set = (int (*)(void *, void *, const void *))number(from, 4);
+  r->context_of = (int (*)(void **))number(from, 5);
+  r->exec = (void *)number(from, 6), r->context = (void *)number(from, 7);
+  if (PyTuple_GET_SIZE(quick)) {
+    r->quick.data = (int (*)(const void *, void **))number(quick, 0);
+    r->quick.dims = (int (*)(const void *, int64_t *))number(quick, 1);
+    r->quick.shape = (int (*)(const void *, int64_t **))number(quick, 2);
+    r->quick.strides = (int (*)(const void *, int64_t **))number(quick, 3);
+    r->quick.dtype = (int (*)(const void *, int32_t *))number(quick, 4);
   }
-  a->inside = (Size)number(from, 10);
-  for (Size n = 0; n < a->nodes; n++) {
-    Object *node = item(nodes, n);
-    struct copies *c = &a->copies[n];
+  r->inside = (Py_ssize_t)number(from, 10);
+  for (Py_ssize_t n = 0; n < r->nodes; n++) {
+    PyObject *node = item(nodes, n);
+    struct copies *c = &r->copies[n];
     c->node = (void *)number(node, 0), c->params = (void *)number(node, 1);
   }
 }
 
 /* What is looked at by every call, without asking tuples for it each time. */
-static void read_uses(struct again *a) {
-  Object *held = at(a, HELD), *lock = at(a, LOCK);
-  a->acquire = item(lock, 0), a->release = item(lock, 1), a->is_mine = item(lock, 2);
-  a->waiting = item(at(a, QUEUE), 0);
-  for (int k = 0; k < SLOTS_READ; k++)
-    a->slots[k] = (Size)number(at(a, SLOTS), k);
-  for (Size k = 0; k < a->kept; k++) {
-    a->uses[k].object = (Object *)number(item(held, 0), k);
-    a->uses[k].references = (Size)number(item(held, 1), k);
+static void read_uses(struct replay *r) {
+  PyObject *held = at(r, HELD), *lock = at(r, LOCK);
+  r->acquire = item(lock, 0), r->release = item(lock, 1), r->is_mine = item(lock, 2);
+  r->waiting = item(at(r, QUEUE), 0);
+  for (Py_ssize_t k = 0; k < r->kept; k++) {
+    r->uses[k].object = (PyObject *)number(item(held, 0), k);
+    r->uses[k].references = (Py_ssize_t)number(item(held, 1), k);
   }
 }
 
 /* What is kept is known by number: nobody else is to own it. */
-static void read_makers(struct again *a) {
-  for (Size k = 0; k < a->made; k++) {
-    Object *from = item(at(a, MAKERS), k);
-    struct maker *m = &a->makers[k];
-    m->count = PyTuple_Size(from) - 1;
-    m->function = m->count ? item(from, 0) : (Object *)number(from, 0);
-    for (Size n = 0; n < m->count; n++)
-      m->arguments[n] = n ? item(from, n + 1) : (Object *)number(from, 1);
+static void read_makers(struct replay *r) {
+  for (Py_ssize_t k = 0; k < r->made; k++) {
+    PyObject *from = item(at(r, MAKERS), k);
+    struct maker *m = &r->makers[k];
+    m->count = PyTuple_GET_SIZE(from) - 1;
+    m->function = m->count ? item(from, 0) : (PyObject *)number(from, 0);
+    for (Py_ssize_t n = 0; n < m->count; n++)
+      m->arguments[n] = n ? item(from, n + 1) : (PyObject *)number(from, 1);
   }
 }
 
 /* Whether nothing is made of what the function reads: then it need not be owned. */
-static int only_reads(const struct again *a) {
-  Object *picks = at(a, PICKS);
-  Size last = a->made + a->count;
-  if (!a->quick.data || a->bound || PyTuple_Size(item(at(a, MARKS), 1)))
+static int only_reads(const struct replay *r) {
+  PyObject *picks = at(r, PICKS);
+  Py_ssize_t last = r->made + r->count;
+  if (!r->quick.data || r->bound || PyTuple_GET_SIZE(item(at(r, MARKS), 1)))
     return 0;
-  for (Size k = 0; k < a->read; k++)
-    if (a->known[k].lazy)
+  for (Py_ssize_t k = 0; k < r->read; k++)
+    if (r->known[k].lazy)
       return 0;
-  last += PyTuple_Size(picks) ? PyTuple_Size(item(picks, 0)) : 0;
-  for (Size k = 0; PyTuple_Size(picks) && k < PyTuple_Size(item(picks, 1)); k++)
-    if ((Size)number(item(picks, 1), k) >= last)
+  last += PyTuple_GET_SIZE(picks) ? PyTuple_GET_SIZE(item(picks, 0)) : 0;
+  for (Py_ssize_t k = 0;
+       PyTuple_GET_SIZE(picks) && k < PyTuple_GET_SIZE(item(picks, 1)); k++)
+    if ((Py_ssize_t)number(item(picks, 1), k) >= last)
       return 0;
   return 1;
 }
 
-static void read_asked(struct again *a) {
-  Object *look = at(a, LOOK), *self = NULL;
-  if (look->type == &PyCFunction_Type && only_reads(a))
-    self = PyCFunction_GetSelf(look);
-  if (self && self->type == &PyTuple_Type && PyTuple_Size(self))
-    a->asked = PyCapsule_GetPointer(item(self, 0), STEPS);
-  if (!a->asked && PyErr_Occurred())
-    PyErr_Clear(); /* another function */
+/* Note the state that is looked at; false where it is of another class than C knows. */
+static int read_state(struct replay *r) {
+  PyObject *state = borrowed(item(at(r, STATE), 0));
+  const struct {
+    PyObject *object;
+    PyTypeObject *type;
+  } wanted[] = {{state, replay_state_type},
+                {at(r, STREAM_EPOCH), epoch_type},
+                {at(r, GUARDS), guard_state_type},
+                {at(r, RECORDINGS), recordings_type},
+                {at(r, PAGES), page_type}};
+  for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
+    if (!wanted[k].object || !PyObject_TypeCheck(wanted[k].object, wanted[k].type)) {
+      PyErr_Format(PyExc_TypeError, "a replay reads a %s", wanted[k].type->tp_name);
+      return 0;
+    }
+  r->stream_epoch = (struct stream_epoch *)at(r, STREAM_EPOCH);
+  r->guards = (struct guard_state *)at(r, GUARDS);
+  r->recordings = (struct recordings_state *)at(r, RECORDINGS);
+  r->pages = (struct page_state *)at(r, PAGES);
+  r->epoch = PyLong_AsLongLong(item(at(r, STATE), 1));
+  return 1;
 }
 
-static struct again *new_again(Object *spec) {
-  struct again *a = calloc(1, sizeof *a);
+/* Read the sizes of all parts, and make room for them; false with an error. */
+static int read_sizes(struct replay *r) {
   size_t words;
-  if (!a)
-    return NULL;
   for (int k = 0; k < PLACES; k++)
-    a->parts[k] = item(spec, k);
-  a->count = PyTuple_Size(at(a, GIVEN)), a->read = PyTuple_Size(item(at(a, MARKS), 0));
-  a->bound = (Size)number(at(a, SHAPE), 1);
-  a->made = PyTuple_Size(at(a, MAKERS)), a->kinds = PyTuple_Size(at(a, FLAGS));
-  a->grad = a->kinds && (a->read == 0 || PyTuple_Size(item(at(a, MARKS), 1)));
-  a->others = PyTuple_Size(item(at(a, OTHERS), 0));
-  a->nodes = PyTuple_Size(item(at(a, NATIVE), 8));
-  a->kept = PyTuple_Size(item(at(a, HELD), 0));
-  a->alone = a->made == 1 && !a->bound && !PyTuple_Size(at(a, PICKS)) &&
-             is_none(item(at(a, SHAPE), 0));
-  words = (size_t)(a->count + 2 * a->others + a->read) + 1;
-  a->arguments = calloc((size_t)a->count + 1, sizeof *a->arguments);
-  a->known = calloc((size_t)a->read + 1, sizeof *a->known);
-  a->copies = calloc((size_t)a->nodes + 1, sizeof *a->copies);
-  a->lows = calloc(words, sizeof *a->lows);
-  a->makers = calloc((size_t)a->made + 1, sizeof *a->makers);
-  a->uses = calloc((size_t)a->kept + 1, sizeof *a->uses);
-  a->live = given(&_Py_NoneStruct), a->claimed = given(&_Py_NoneStruct);
-  a->rivalled = given(&_Py_NoneStruct);
-  if (a->arguments && a->known && a->copies && a->lows && a->makers && a->uses)
-    return a;
-  discard_again(a);
-  return NULL;
+    r->parts[k] = item(r->spec, k);
+  r->count = PyTuple_GET_SIZE(at(r, GIVEN));
+  r->read = PyTuple_GET_SIZE(item(at(r, MARKS), 0));
+  r->bound = (Py_ssize_t)number(at(r, SHAPE), 1);
+  r->made = PyTuple_GET_SIZE(at(r, MAKERS)), r->kinds = PyTuple_GET_SIZE(at(r, FLAGS));
+  r->grad = r->kinds && (r->read == 0 || PyTuple_GET_SIZE(item(at(r, MARKS), 1)));
+  r->others = PyTuple_GET_SIZE(item(at(r, OTHERS), 0));
+  r->nodes = PyTuple_GET_SIZE(item(at(r, NATIVE), 8));
+  r->kept = PyTuple_GET_SIZE(item(at(r, HELD), 0));
+  r->alone = r->made == 1 && !r->bound && !PyTuple_GET_SIZE(at(r, PICKS)) &&
+             Py_IsNone(item(at(r, SHAPE), 0));
+  words = (size_t)(r->count + 2 * r->others + r->read) + 1;
+  r->arguments = calloc((size_t)r->count + 1, sizeof *r->arguments);
+  r->known = calloc((size_t)r->read + 1, sizeof *r->known);
+  r->copies = calloc((size_t)r->nodes + 1, sizeof *r->copies);
+  r->lows = calloc(words, sizeof *r->lows);
+  r->makers = calloc((size_t)r->made + 1, sizeof *r->makers);
+  r->uses = calloc((size_t)r->kept + 1, sizeof *r->uses);
+  r->live = Py_NewRef(Py_None), r->claimed = Py_NewRef(Py_None);
+  r->rivalled = Py_NewRef(Py_None);
+  if (r->arguments && r->known && r->copies && r->lows && r->makers && r->uses)
+    return 1;
+  PyErr_NoMemory();
+  return 0;
 }
 
 /* The arguments, and what the function reads behind them; false where one of them is
  * not to be known by its looks. */
-static int read_looks(struct again *a, Object *tensors) {
-  for (Size k = 0; k < a->count; k++)
-    if (!read_argument(a, &a->arguments[k], item(at(a, GIVEN), k), item(tensors, k)))
+static int read_looks(struct replay *r, PyObject *tensors) {
+  for (Py_ssize_t k = 0; k < r->count; k++)
+    if (!read_argument(r, &r->arguments[k], item(at(r, GIVEN), k), item(tensors, k)))
       return 0;
-  for (Size k = 0; k < a->read; k++)
-    if (!read_known(a, &a->known[k], item(tensors, a->count + k)))
+  for (Py_ssize_t k = 0; k < r->read; k++)
+    if (!read_known(r, &r->known[k], item(tensors, r->count + k)))
       return 0;
   return !PyErr_Occurred();
 }
 
-static void read_all(struct again *a) {
-  a->starts = a->lows + a->count;
-  a->ends = a->starts + a->others, a->marks = a->ends + a->others;
-  read_native(a, at(a, NATIVE));
-  read_uses(a), read_makers(a);
-  read_numbers(a->starts, item(at(a, OTHERS), 0));
-  read_numbers(a->ends, item(at(a, OTHERS), 1));
-  read_numbers(a->marks, item(at(a, MARKS), 0));
+static void read_all(struct replay *r) {
+  r->starts = r->lows + r->count;
+  r->ends = r->starts + r->others, r->marks = r->ends + r->others;
+  read_native(r, at(r, NATIVE));
+  read_uses(r), read_makers(r);
+  read_numbers(r->starts, item(at(r, OTHERS), 0));
+  read_numbers(r->ends, item(at(r, OTHERS), 1));
+  read_numbers(r->marks, item(at(r, MARKS), 0));
 }
 
-static Method plays = {"again", (Object * (*)(Object *, Object *))(void (*)(void)) again,
-                      ARGUMENTS, NULL};
-static Method tells = {"noted", noted, NO_ARGUMENTS, NULL};
-
-/* Two built-in functions: one replays, or gives the sentinel; one tells what it did. A
- * tuple owns what the specification refers to, so that the collector of cycles sees it.
- * None where tensors, of the arguments and then of what is read, are not to be known.
- */
-EXPORT Object *sapwood_again(Object *spec, Object *tensors) {
-  struct again *a = new_again(spec);
-  Object *capsule, *self, *both = NULL;
-  if (!a)
-    return PyErr_NoMemory();
-  read_all(a);
+/* compile_replay(spec, tensors): what replays, or gives the sentinel, when it is called
+ * with a call's arguments, and tells what it did. None where tensors, of the arguments
+ * and then of what is read, are not to be known. */
+PyObject *compile_replay(PyObject *module, PyObject *args) {
+  PyObject *spec, *tensors;
+  struct replay *r;
+  (void)module;
+  if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &spec, &PyTuple_Type, &tensors))
+    return NULL;
+  if (PyTuple_GET_SIZE(spec) != PLACES) {
+    PyErr_Format(PyExc_ValueError, "a replay is made of %d parts", PLACES);
+    return NULL;
+  }
+  if (!(r = (struct replay *)PyType_GenericAlloc(&replay_type, 0)))
+    return NULL;
+  r->call = called_again, r->spec = Py_NewRef(spec);
+  if (read_sizes(r) && read_state(r))
+    read_all(r);
   if (PyErr_Occurred()) {
-    discard_again(a);
+    Py_DECREF(r);
     return NULL;
   }
-  if (!read_looks(a, tensors)) {
-    discard_again(a);
+  if (!read_looks(r, tensors)) {
+    Py_DECREF(r);
     PyErr_Clear();
-    return given(&_Py_NoneStruct);
+    Py_RETURN_NONE;
   }
-  read_asked(a);
-  if (!(capsule = PyCapsule_New(a, name, discard))) {
-    discard_again(a);
-    return NULL;
-  }
-  self = PyTuple_Pack(2, capsule, spec);
-  Py_DecRef(capsule);
-  if (self) {
-    Object *one = PyCFunction_NewEx(&plays, self, NULL);
-    Object *other = PyCFunction_NewEx(&tells, self, NULL);
-    both = one && other ? PyTuple_Pack(2, one, other) : NULL;
-    Py_DecRef(one);
-    Py_DecRef(other);
-  }
-  Py_DecRef(self);
-  return both;
+  if (Py_IS_TYPE(at(r, LOOK), &guards_type) && only_reads(r))
+    r->asked = at(r, LOOK);
+  return (PyObject *)r;
 }

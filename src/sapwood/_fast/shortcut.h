@@ -13,7 +13,7 @@
 
 struct relied {
   struct watched *on;
-  Size changes; /* so many when it was read */
+  Py_ssize_t changes; /* so many when it was read */
 };
 
 enum way {
@@ -31,28 +31,29 @@ enum way {
 struct check {
   enum way way;
   struct step *step;
-  Object *at, *of, *is; /* not owned, and these are not either: */
-  Object **items, **slot;
-  void *gets;
-  Object *(*part)(Object *);
-  Size size;
+  PyObject *at, *of, *is; /* not owned, and these are not either: */
+  PyObject **items, **slot;
+  getattrofunc gets;
+  PyObject *(*part)(PyObject *);
+  Py_ssize_t size;
 };
 
 struct shortcut {
-  Size count, relies, room, dicts; /* checks, dicts, and for how many there is room */
-  Size again;         /* how many checks take a step */
-  Size events;        /* changes of all dicts when these had not changed */
+  Py_ssize_t count, relies, room,
+      dicts;         /* checks, dicts, and for how many there is room */
+  Py_ssize_t again;  /* how many checks take a step */
+  Py_ssize_t events; /* changes of all dicts when these had not changed */
   struct check *checks;
   struct relied *relied;
-  Object **found;     /* NULL: in its register */
-  Object **registers; /* empty between looks */
-  Object **held;      /* what is owned during one look */
+  PyObject **found;     /* NULL: in its register */
+  PyObject **registers; /* empty between looks */
+  PyObject **held;      /* what is owned during one look */
 };
 
 /* What is known of a register: its object, if any, and whether a dict holds that. Of
  * what is opened anew every time it is known what is in there: it is `sealed`. */
 struct known {
-  Object *object;
+  PyObject *object;
   int firm, sealed;
   int rests; /* of what is about to be opened: on dicts, 1, or on lists, too, 2 */
 };
@@ -66,15 +67,16 @@ struct builder {
 static void free_shortcut(struct shortcut *c) {
   if (!c)
     return;
-  for (Size k = 0; k < c->relies; k++)
+  for (Py_ssize_t k = 0; k < c->relies; k++)
     leave_watched(c->relied[k].on);
-  for (Size k = 0; c->checks && k < c->count; k++)
+  for (Py_ssize_t k = 0; c->checks && k < c->count; k++)
     free(c->checks[k].items);
   free(c->checks), free(c->relied), free(c->found), free(c->registers), free(c->held);
   free(c);
 }
 
-static struct shortcut *new_shortcut(Size steps, Size registers, Size used) {
+static struct shortcut *new_shortcut(Py_ssize_t steps, Py_ssize_t registers,
+                                     Py_ssize_t used) {
   struct shortcut *c = calloc(1, sizeof *c);
   if (!c)
     return NULL;
@@ -92,7 +94,7 @@ static struct shortcut *new_shortcut(Size steps, Size registers, Size used) {
 /* Making one, step by step, while all steps are taken. */
 
 /* Make room for one more in an array, which may move; NULL where there is none. */
-static void *grown(void *array, Size count, Size *room, size_t size) {
+static void *grown(void *array, Py_ssize_t count, Py_ssize_t *room, size_t size) {
   void *more;
   if (count < *room)
     return array;
@@ -103,7 +105,7 @@ static void *grown(void *array, Size count, Size *room, size_t size) {
 }
 
 static struct check *check(struct builder *b, enum way way, struct step *s,
-                           Object *is) {
+                           PyObject *is) {
   struct shortcut *c = b->made;
   struct check *made = grown(c->checks, c->count, &c->room, sizeof *made);
   if (!made) {
@@ -120,10 +122,10 @@ static struct check *check(struct builder *b, enum way way, struct step *s,
 }
 
 /* Rely on a dict, as it is now; NULL where it cannot be watched. */
-static struct watched *rely(struct builder *b, struct step *s, Object *dict) {
+static struct watched *rely(struct builder *b, struct step *s, PyObject *dict) {
   struct shortcut *c = b->made;
   struct relied *relied;
-  Size k = 0;
+  Py_ssize_t k = 0;
   while (k < c->relies && c->relied[k].on->dict != dict)
     k++;
   if (k == c->relies) {
@@ -143,29 +145,30 @@ static struct watched *rely(struct builder *b, struct step *s, Object *dict) {
 /* Rely on what a step will read of a dict; false where it is to be taken again. */
 static int relies(struct builder *b, struct step *s) {
   struct known known = b->known[s->op == ITEM ? s->of : s->at];
-  Object *dict = known.object;
+  PyObject *dict = known.object;
   struct watched *w;
   s->relies = -1;
-  if (known.sealed || s->restless || !dict || dict->type != &PyDict_Type ||
+  if (known.sealed || s->restless || !dict || Py_TYPE(dict) != &PyDict_Type ||
       !(w = rely(b, s, dict)))
     return 0;
-  w->whole |= s->op == LENGTH || s->op == KEYS || (s->op == LACKS && !PyDict_Size(dict));
+  w->whole |=
+      s->op == LENGTH || s->op == KEYS || (s->op == LACKS && !PyDict_Size(dict));
   if (s->op == ITEM)
     count_key(w, s->value);
   else if (s->op == KEYS || (s->op == LACKS && !w->whole))
-    for (Size k = 0; k < PyTuple_Size(s->value); k++)
-      count_key(w, PyTuple_GetItem(s->value, k));
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(s->value); k++)
+      count_key(w, item(s->value, k));
   return 1;
 }
 
-static void now_known(struct builder *b, const struct step *s, Object *object,
+static void now_known(struct builder *b, const struct step *s, PyObject *object,
                       int firm) {
   b->known[s->at] = (struct known){object, firm, 0, 0};
 }
 
-static int is_among(long number, Object *numbers) {
-  for (Size k = 0; k < PyTuple_Size(numbers); k++)
-    if (PyLong_AsLong(PyTuple_GetItem(numbers, k)) == number)
+static int is_among(long number, PyObject *numbers) {
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(numbers); k++)
+    if (PyLong_AsLong(item(numbers, k)) == number)
       return 1;
   return 0;
 }
@@ -184,50 +187,50 @@ static int looked_into(const struct step *s, const struct step *end) {
   return 0;
 }
 
-static int gives_again(struct step *s, Object *of, const Object *value) {
-  Object *again = s->op == ITEM ? PyObject_GetItem(of, s->value)
-                                : PyObject_GetAttr(of, s->value);
+static int gives_again(struct step *s, PyObject *of, const PyObject *value) {
+  PyObject *again =
+      s->op == ITEM ? PyObject_GetItem(of, s->value) : PyObject_GetAttr(of, s->value);
   int same = again == value;
   if (!again)
     PyErr_Clear();
-  Py_DecRef(again);
+  Py_XDECREF(again);
   return same;
 }
 
 /* What tells an attribute of functions without a look-up, or NULL. */
-static Object *(*part_of(const Object *of, Object *attribute))(Object *) {
+static PyObject *(*part_of(PyObject *of, PyObject *attribute))(PyObject *) {
   static const struct {
     const char *name;
-    Object *(*tells)(Object *);
+    PyObject *(*tells)(PyObject *);
   } parts[] = {{"__code__", PyFunction_GetCode},
                {"__defaults__", PyFunction_GetDefaults},
                {"__kwdefaults__", PyFunction_GetKwDefaults}};
-  for (size_t k = 0; of->type == &PyFunction_Type && k < 3; k++)
+  for (size_t k = 0; Py_TYPE(of) == &PyFunction_Type && k < 3; k++)
     if (!PyUnicode_CompareWithASCIIString(attribute, parts[k].name))
       return parts[k].tells;
   return NULL;
 }
 
-static int is_part(Object *(*tells)(Object *), Object *of, const Object *value) {
-  const Object *found;
-  if (of->type != &PyFunction_Type)
+static int is_part(PyObject *(*tells)(PyObject *), PyObject *of,
+                   const PyObject *value) {
+  const PyObject *found;
+  if (Py_TYPE(of) != &PyFunction_Type)
     return 0;
   found = tells(of);
-  return found ? found == value : is_none(value);
+  return found ? found == value : Py_IsNone(value);
 }
 
 static void note_slot(struct builder *b, struct step *s, const struct step *end,
-                      struct known of, Object *value) {
-  Object *(*part)(Object *) =
+                      struct known of, PyObject *value) {
+  PyObject *(*part)(PyObject *) =
       of.object && s->op == ATTRIBUTE ? part_of(of.object, s->value) : NULL;
-  Object **dict = of.object && s->op == ATTRIBUTE && value->type == &PyDict_Type &&
-                          _PyObject_GetDictPtr
-                      ? _PyObject_GetDictPtr(of.object)
-                      : NULL;
+  PyObject **dict = of.object && s->op == ATTRIBUTE && Py_TYPE(value) == &PyDict_Type
+                        ? _PyObject_GetDictPtr(of.object)
+                        : NULL;
   if (dict && *dict == value) {
     struct check *made = check(b, STILL_DICT, s, value);
     if (made)
-      made->slot = dict, made->gets = PyType_GetSlot(of.object->type, GETATTRO);
+      made->slot = dict, made->gets = Py_TYPE(of.object)->tp_getattro;
     now_known(b, s, value, 1);
   } else if (part && is_part(part, of.object, value)) {
     struct check *made = check(b, STILL_PART, s, value);
@@ -243,27 +246,27 @@ static void note_slot(struct builder *b, struct step *s, const struct step *end,
   }
 }
 
-static int is_plain(const Object *thing) {
-  return thing && (thing->type == &PyDict_Type || thing->type == &PyList_Type ||
-                   thing->type == &PyTuple_Type);
+static int is_plain(PyObject *thing) {
+  return thing && (Py_TYPE(thing) == &PyDict_Type || Py_TYPE(thing) == &PyList_Type ||
+                   Py_TYPE(thing) == &PyTuple_Type);
 }
 
-static int is_weak(const Object *reference) {
-  return reference->type == &_PyWeakref_RefType;
+static int is_weak(PyObject *reference) {
+  return Py_TYPE(reference) == &_PyWeakref_RefType;
 }
 
 /* Rely on one dict, or have one list checked; false where neither can be. */
-static int rest_on(struct builder *b, struct step *s, Object *on, Object *keys,
+static int rest_on(struct builder *b, struct step *s, PyObject *on, PyObject *keys,
                    int *listed) {
   struct check *made;
   struct watched *w;
-  if (on->type != &PyList_Type) {
+  if (Py_TYPE(on) != &PyList_Type) {
     w = rely(b, s, on);
     s->relies = -1;
-    if (w && is_none(keys))
+    if (w && Py_IsNone(keys))
       w->any = 1;
-    for (Size k = 0; w && !is_none(keys) && k < PyTuple_Size(keys); k++)
-      count_key(w, PyTuple_GetItem(keys, k));
+    for (Py_ssize_t k = 0; w && !Py_IsNone(keys) && k < PyTuple_GET_SIZE(keys); k++)
+      count_key(w, item(keys, k));
     return w != NULL;
   }
   *listed = 1;
@@ -272,38 +275,37 @@ static int rest_on(struct builder *b, struct step *s, Object *on, Object *keys,
     return 0;
   made->of = on, made->size = PyObject_Size(on);
   made->items = malloc((size_t)(made->size + 1) * sizeof *made->items);
-  for (Size k = 0; made->items && k < made->size; k++)
+  for (Py_ssize_t k = 0; made->items && k < made->size; k++)
     made->items[k] = PyList_GetItem(on, k);
   return made->items != NULL;
 }
 
 /* Note that what was opened stays what it is while all that it rests on does. What is
  * given here is read before the thing is opened, and relied on from then on. */
-static int note_rests(struct builder *b, struct step *s, Object *thing) {
-  Object *rests = called(s->ask, thing), *each, *all = NULL;
+static int note_rests(struct builder *b, struct step *s, PyObject *thing) {
+  PyObject *rests = PyObject_CallOneArg(s->ask, thing), *each, *all = NULL;
   int listed = 0, fit = rests != NULL;
   if (rests && (all = PyObject_GetIter(rests)))
     while ((each = PyIter_Next(all))) {
-      fit = fit && rest_on(b, s, PyTuple_GetItem(each, 0), PyTuple_GetItem(each, 1),
-                           &listed);
-      Py_DecRef(each);
+      fit = fit && rest_on(b, s, item(each, 0), item(each, 1), &listed);
+      Py_XDECREF(each);
     }
   fit = fit && all && !PyErr_Occurred();
   if (PyErr_Occurred())
     PyErr_Clear();
-  Py_DecRef(all);
-  Py_DecRef(rests);
+  Py_XDECREF(all);
+  Py_XDECREF(rests);
   b->failed |= !fit;
   return fit ? 1 + listed : 0;
 }
 
 /* Of objects that stay it is known; else all of them are compared again. */
 static void note_apart(struct builder *b, struct step *s) {
-  Size count = PyTuple_Size(s->value), known = 0;
-  Object **items = calloc((size_t)count + 1, sizeof *items);
+  Py_ssize_t count = PyTuple_GET_SIZE(s->value), known = 0;
+  PyObject **items = calloc((size_t)count + 1, sizeof *items);
   struct check *made;
-  for (Size k = 0; items && k < count; k++) {
-    items[k] = b->known[PyLong_AsLong(PyTuple_GetItem(s->value, k))].object;
+  for (Py_ssize_t k = 0; items && k < count; k++) {
+    items[k] = b->known[PyLong_AsLong(item(s->value, k))].object;
     known += items[k] != NULL;
   }
   if (items && known == count) {
@@ -346,7 +348,7 @@ static void note_test(struct builder *b, struct step *s, int relied) {
 
 /* Note what a step has come to, which was taken with `of` in its register. */
 static void note(struct builder *b, struct step *s, const struct step *end, int relied,
-                 struct known of, Object *value) {
+                 struct known of, PyObject *value) {
   if (tests_at(s->op))
     note_test(b, s, relied);
   else if (of.sealed) {
@@ -359,7 +361,8 @@ static void note(struct builder *b, struct step *s, const struct step *end, int 
     now_known(b, s, value, 0);
   } else if (s->op == WHOLE && is_plain(of.object))
     now_known(b, s, value, of.firm);
-  else if (s->op == ITEM && (relied || (of.firm && of.object->type == &PyTuple_Type)))
+  else if (s->op == ITEM &&
+           (relied || (of.firm && Py_TYPE(of.object) == &PyTuple_Type)))
     now_known(b, s, value, 1);
   else if (s->op == ATTRIBUTE || (s->op == ITEM && is_plain(of.object)))
     note_slot(b, s, end, of, value);
@@ -371,26 +374,27 @@ static void note(struct builder *b, struct step *s, const struct step *end, int 
 
 /* Taking one. */
 
-static void put(Object **at, Object *object) {
-  Py_IncRef(object);
+static void put(PyObject **at, PyObject *object) {
+  Py_XINCREF(object);
   fill(at, object);
 }
 
-static Object **register_of(const struct shortcut *c, const struct step *s, Size k) {
-  return &c->registers[PyLong_AsLong(PyTuple_GetItem(s->value, k))];
+static PyObject **register_of(const struct shortcut *c, const struct step *s,
+                              Py_ssize_t k) {
+  return &c->registers[PyLong_AsLong(item(s->value, k))];
 }
 
 static int has_items(const struct check *c) {
   if (PyObject_Size(c->of) != c->size)
     return 0;
-  for (Size k = 0; k < c->size; k++)
+  for (Py_ssize_t k = 0; k < c->size; k++)
     if (PyList_GetItem(c->of, k) != c->items[k])
       return 0;
   return 1;
 }
 
-static int is_still(struct check *c, Object *latest, struct shortcut *all,
-                    Object **held) {
+static int is_still(struct check *c, PyObject *latest, struct shortcut *all,
+                    PyObject **held) {
   struct step *s = c->step;
   switch (c->way) {
   case AGAIN:
@@ -398,19 +402,19 @@ static int is_still(struct check *c, Object *latest, struct shortcut *all,
       put(&all->registers[s->at], c->at);
     if (c->of)
       put(&all->registers[s->of], c->of);
-    for (Size k = 0; c->items && k < PyTuple_Size(s->value); k++)
+    for (Py_ssize_t k = 0; c->items && k < PyTuple_GET_SIZE(s->value); k++)
       if (c->items[k])
         put(register_of(all, s, k), c->items[k]);
     return take(s, latest, all->registers);
   case STILL_ROOT:
-    if (is_weak(s->value) && !is_to(s->value, c->is))
+    if (is_weak(s->value) && !refers_to(s->value, c->is))
       return 0;
     *held = is_weak(s->value) ? c->is : PyObject_CallNoArgs(s->value);
     if (is_weak(s->value))
-      Py_IncRef(c->is);
+      Py_XINCREF(c->is);
     return *held == c->is;
   case STILL_DICT:
-    return *c->slot == c->is && PyType_GetSlot(c->of->type, GETATTRO) == c->gets;
+    return *c->slot == c->is && Py_TYPE(c->of)->tp_getattro == c->gets;
   case STILL_SLOT:
     *held = s->op == ITEM ? PyObject_GetItem(c->of, s->value)
                           : PyObject_GetAttr(c->of, s->value);
@@ -418,7 +422,7 @@ static int is_still(struct check *c, Object *latest, struct shortcut *all,
   case STILL_PART:
     return is_part(c->part, c->of, c->is);
   case STILL_CLASS:
-    return (const Object *)c->at->type == c->is;
+    return (const PyObject *)Py_TYPE(c->at) == c->is;
   case STILL_LATEST:
     return refers(PyList_GetItem(latest, c->size), c->at);
   case STILL_LIST:
@@ -428,18 +432,18 @@ static int is_still(struct check *c, Object *latest, struct shortcut *all,
 }
 
 /* Whether a step relies on what has changed of a dict, as far as that is known. */
-static int relied_on(struct step *s, Size number, const struct relied *changed) {
+static int relied_on(struct step *s, Py_ssize_t number, const struct relied *changed) {
   const struct watched *w = changed->on;
   if (s->relies != number)
     return 0;
   if (s->op != ITEM || w->changes != changed->changes + 1 || w->latest == UNKNOWN)
     return 1;
-  return s->value->type != &PyUnicode_Type || PyObject_Hash(s->value) == w->latest;
+  return Py_TYPE(s->value) != &PyUnicode_Type || PyObject_Hash(s->value) == w->latest;
 }
 
 /* Return the first dict that has changed, or their number. */
-static Size unchanged(struct shortcut *c) {
-  Size k = 0;
+static Py_ssize_t unchanged(struct shortcut *c) {
+  Py_ssize_t k = 0;
   if (c->events == events)
     return c->relies;
   while (k < c->relies && c->relied[k].on->changes == c->relied[k].changes)
@@ -450,8 +454,8 @@ static Size unchanged(struct shortcut *c) {
 }
 
 /* Whether all is as it was. What runs meanwhile may change dicts: then it is not. */
-static int still(struct shortcut *c, Object *latest) {
-  Size before = events, k = 0;
+static int still(struct shortcut *c, PyObject *latest) {
+  Py_ssize_t before = events, k = 0;
   while (k < c->count && events == before &&
          is_still(&c->checks[k], latest, c, &c->held[k]))
     k++;
@@ -459,15 +463,15 @@ static int still(struct shortcut *c, Object *latest) {
 }
 
 static void let_go(struct shortcut *c) {
-  for (Size k = 0; k < c->count; k++)
+  for (Py_ssize_t k = 0; k < c->count; k++)
     if (c->held[k])
       fill(&c->held[k], NULL);
-  for (Size k = 0; c->again && k < c->count; k++) {
+  for (Py_ssize_t k = 0; c->again && k < c->count; k++) {
     const struct check *each = &c->checks[k];
     if (each->way != AGAIN)
       continue;
     fill(&c->registers[each->step->at], NULL);
-    for (Size n = 0; each->items && n < PyTuple_Size(each->step->value); n++)
+    for (Py_ssize_t n = 0; each->items && n < PyTuple_GET_SIZE(each->step->value); n++)
       fill(register_of(c, each->step, n), NULL);
     if (takes_of(each->step->op))
       fill(&c->registers[each->step->of], NULL);

@@ -6,7 +6,7 @@
 #ifndef SAPWOOD_STEPS_H
 #define SAPWOOD_STEPS_H
 
-#include "cpython.h"
+#include "native.h"
 
 enum { SEARCHES = 8 };
 
@@ -31,11 +31,11 @@ enum op {
 
 struct step {
   long op, at, of;
-  Object *value, *ask; /* the tuple of steps owns them */
-  Size entry;          /* where the item was in its dict */
-  int searches;        /* how often that is still searched for */
-  int restless;        /* what it reads of a dict changes, and is read every time */
-  Size relies;         /* number of the dict that it relies on, or -1 */
+  PyObject *value, *ask; /* the tuple of steps owns them */
+  Py_ssize_t entry;      /* where the item was in its dict */
+  int searches;          /* how often that is still searched for */
+  int restless;          /* what it reads of a dict changes, and is read every time */
+  Py_ssize_t relies;     /* number of the dict that it relies on, or -1 */
 };
 
 /* Which step reads what an operand `of` names, and which tests register `at`. */
@@ -46,30 +46,26 @@ static int takes_of(long op) {
 static int tests_at(long op) { return op >= CLASS; }
 
 /* Fill a register with a reference that is handed over; false where there is none. */
-static int fill(Object **at, Object *value) {
-  Object *old = *at;
+static int fill(PyObject **at, PyObject *value) {
+  PyObject *old = *at;
   *at = value;
   if (old)
-    Py_DecRef(old);
+    Py_XDECREF(old);
   return value != NULL;
 }
 
-static Object *called(Object *function, Object *argument) {
-  return PyObject_CallFunctionObjArgs(function, argument, NULL);
-}
-
-static Object *whole(Object *thing, Object *open) {
-  if (thing->type != &PyDict_Type && thing->type != &PyList_Type &&
-      thing->type != &PyTuple_Type)
-    return called(open, thing);
-  Py_IncRef(thing);
+static PyObject *whole(PyObject *thing, PyObject *open) {
+  if (Py_TYPE(thing) != &PyDict_Type && Py_TYPE(thing) != &PyList_Type &&
+      Py_TYPE(thing) != &PyTuple_Type)
+    return PyObject_CallOneArg(open, thing);
+  Py_XINCREF(thing);
   return thing;
 }
 
 /* Note where in a dict the key of a step is, unless it moves all the time. */
-static void search(struct step *s, Object *space) {
-  Object *key, *value;
-  Size at = 0, entry = 0;
+static void search(struct step *s, PyObject *space) {
+  PyObject *key, *value;
+  Py_ssize_t at = 0, entry = 0;
   if (!s->searches)
     return;
   s->searches--;
@@ -80,64 +76,65 @@ static void search(struct step *s, Object *space) {
 
 /* Entries of a dict seldom move: most keys are found where they were, by identity.
  * That there is no such entry any more is no error to `PyDict_Next`. */
-static Object *item(struct step *s, Object *space) {
-  Object *key, *found;
-  Size at = s->entry;
-  if (space->type != &PyDict_Type)
+static PyObject *item_of(struct step *s, PyObject *space) {
+  PyObject *key, *found;
+  Py_ssize_t at = s->entry;
+  if (Py_TYPE(space) != &PyDict_Type)
     return PyObject_GetItem(space, s->value);
   if (PyDict_Next(space, &at, &key, &found) && key == s->value) {
-    Py_IncRef(found);
+    Py_XINCREF(found);
     return found;
   }
   found = PyDict_GetItemWithError(space, s->value);
-  Py_IncRef(found);
+  Py_XINCREF(found);
   if (found)
     search(s, space);
   return found;
 }
 
-static int agrees(Object *ask, Object *space) {
-  Object *answer = called(ask, space);
+static int agrees(PyObject *ask, PyObject *space) {
+  PyObject *answer = PyObject_CallOneArg(ask, space);
   int yes = answer && PyObject_IsTrue(answer) == 1;
-  Py_DecRef(answer);
+  Py_XDECREF(answer);
   return yes;
 }
 
-static int has_keys(const struct step *s, Object *space) {
-  Object *key, *value;
-  Size at = 0, count = PyTuple_Size(s->value);
-  if (space->type != &PyDict_Type)
+static int has_keys(const struct step *s, PyObject *space) {
+  PyObject *key, *value;
+  Py_ssize_t at = 0, count = PyTuple_GET_SIZE(s->value);
+  if (Py_TYPE(space) != &PyDict_Type)
     return agrees(s->ask, space);
   if (PyDict_Size(space) != count)
     return 0;
-  for (Size k = 0; k < count; k++)
-    if (!PyDict_Next(space, &at, &key, &value) || key != PyTuple_GetItem(s->value, k))
+  for (Py_ssize_t k = 0; k < count; k++)
+    if (!PyDict_Next(space, &at, &key, &value) || key != item(s->value, k))
       return 0;
   return 1;
 }
 
-static int lacks(const struct step *s, Object *space) {
-  Size count = PyTuple_Size(s->value);
-  if (space->type != &PyDict_Type)
+static int lacks(const struct step *s, PyObject *space) {
+  Py_ssize_t count = PyTuple_GET_SIZE(s->value);
+  if (Py_TYPE(space) != &PyDict_Type)
     return agrees(s->ask, space);
   if (!PyDict_Size(space))
     return 1;
-  for (Size k = 0; k < count; k++)
-    if (PyDict_Contains(space, PyTuple_GetItem(s->value, k)))
+  for (Py_ssize_t k = 0; k < count; k++)
+    if (PyDict_Contains(space, item(s->value, k)))
       return 0;
   return 1;
 }
 
 /* Whether these registers hold as many objects: each finds a place of its own. */
-static int are_apart(Object *numbers, Object **registers) {
-  Size count = PyTuple_Size(numbers), size = 4, apart = 1;
-  const Object **places;
+static int are_apart(PyObject *numbers, PyObject **registers) {
+  Py_ssize_t count = PyTuple_GET_SIZE(numbers), size = 4, apart = 1;
+  const PyObject **places;
   while (size < 2 * count)
     size *= 2;
   places = calloc((size_t)size, sizeof *places);
-  for (Size k = 0; places && apart && k < count; k++) {
-    const Object *object = registers[PyLong_AsLong(PyTuple_GetItem(numbers, k))];
-    Size at = (Size)(((size_t)object >> 4) * 0x9E3779B97F4A7C15u) & (size - 1);
+  for (Py_ssize_t k = 0; places && apart && k < count; k++) {
+    const PyObject *object = registers[PyLong_AsLong(item(numbers, k))];
+    Py_ssize_t at =
+        (Py_ssize_t)(((size_t)object >> 4) * 0x9E3779B97F4A7C15u) & (size - 1);
     while (places[at] && places[at] != object)
       at = (at + 1) & (size - 1);
     apart = object && !places[at];
@@ -149,55 +146,43 @@ static int are_apart(Object *numbers, Object **registers) {
 }
 
 /* Whether a function returns an object. */
-static int gives(Object *function, const Object *value) {
-  Object *given;
+static int gives(PyObject *function, const PyObject *value) {
+  PyObject *given;
   int same;
-  Py_IncRef(function);
+  Py_XINCREF(function);
   given = PyObject_CallNoArgs(function);
   same = given == value;
-  Py_DecRef(given);
-  Py_DecRef(function);
-  return same;
-}
-
-/* Whether a weak reference is to an object; no code runs before that is known. */
-static int is_to(Object *reference, const Object *value) {
-  Object *target;
-  int same;
-  if (!PyWeakref_GetRef)
-    return PyWeakref_GetObject(reference) == value;
-  PyWeakref_GetRef(reference, &target);
-  same = target == value;
-  Py_DecRef(target);
+  Py_XDECREF(given);
+  Py_XDECREF(function);
   return same;
 }
 
 /* What is gone is None, which may be just what is there now. */
-static int refers(Object *reference, const Object *value) {
-  if (!reference || is_none(value))
+static int refers(PyObject *reference, const PyObject *value) {
+  if (!reference || Py_IsNone(value))
     return 0;
-  if (reference->type == &_PyWeakref_RefType)
-    return is_to(reference, value);
+  if (Py_TYPE(reference) == &_PyWeakref_RefType)
+    return refers_to(reference, value);
   return gives(reference, value);
 }
 
 /* Take one step; false ends it all, perhaps with an error. */
-static int take(struct step *s, Object *latest, Object **registers) {
-  Object **at = &registers[s->at];
-  Object *of = s->op == LENGTH || s->op == LATEST ? NULL : registers[s->of];
+static int take(struct step *s, PyObject *latest, PyObject **registers) {
+  PyObject **at = &registers[s->at];
+  PyObject *of = s->op == LENGTH || s->op == LATEST ? NULL : registers[s->of];
   switch ((enum op)s->op) {
   case ROOT:
-    return fill(at, PyObject_CallNoArgs(s->value)) && !is_none(*at);
+    return fill(at, PyObject_CallNoArgs(s->value)) && !Py_IsNone(*at);
   case OPEN:
-    return fill(at, called(s->value, of));
+    return fill(at, PyObject_CallOneArg(s->value, of));
   case WHOLE:
     return fill(at, whole(of, s->value));
   case ATTRIBUTE:
     return fill(at, PyObject_GetAttr(of, s->value));
   case ITEM:
-    return fill(at, item(s, of));
+    return fill(at, item_of(s, of));
   case CLASS:
-    return (*at)->type == s->value;
+    return (PyObject *)Py_TYPE(*at) == s->value;
   case LENGTH:
     return PyObject_Size(*at) == s->of;
   case KEYS:

@@ -14,7 +14,6 @@ import sapwood as sw
 from sapwood import _fast, knobs
 from sapwood.driver.cuda.bindings import is_driver_here
 from sapwood.errors import InternalError, SapwoodError
-from sapwood.tree.guards.steps_in_c import maker
 from sapwood.version import __version__
 
 __all__ = ["doctor", "findings"]
@@ -41,7 +40,7 @@ def findings() -> dict[str, Any]:
         "frameworks": {name: _version(name) for name in FRAMEWORKS},
         "devices": [_emulated(), _nvidia()],
         "runs": {name: _runs(name) for name in FRAMEWORKS},
-        "guards": "Python" if maker() is None else "C",
+        "guards": "Python" if _fast.native() is None else "C",
         "fast": _fast.trouble() or "built",
         "settings": _changed_settings(),
     }

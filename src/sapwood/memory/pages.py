@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from sapwood._fast.state import PageState
 from sapwood.driver.api import Driver, ExtentHandle
 from sapwood.driver.release import Release
 from sapwood.driver.results import Result
@@ -75,7 +76,7 @@ def page_numbers(mask: Mask) -> Sequence[int]:
     return numbers
 
 
-class Pages:
+class Pages(PageState):
     """The page pool of one device.
 
     ``limit`` bounds the bytes of all extents, the ``heap`` pages included. ``live``
@@ -88,7 +89,10 @@ class Pages:
     bytes.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "live", "revoked", "uses")  # C looks there
+    __slots__ = ("__dict__", "__weakref__")
+
+    live: Mask
+    uses: dict[Stream, Mask]
 
     def __init__(self, driver: Driver, limit: Size | None) -> None:
         self.driver, self.limit = driver, limit
@@ -104,7 +108,7 @@ class Pages:
         self.holders: Callable[[], Holders] = tuple
         self._numbers = Mask(0)
         self._holds: dict[int, int] = {}
-        self.uses: dict[Stream, Mask] = {}
+        self.uses = {}
 
     # Addresses.
 

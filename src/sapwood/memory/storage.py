@@ -7,36 +7,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from itertools import count
 from typing import Final, Protocol
 
+from sapwood._fast.state import StreamEpoch
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import StaleOutput
 from sapwood.units import Addr, Size
 
-__all__ = ["CHANGES", "Changes", "Storage", "Token"]
+__all__ = ["STREAM_EPOCH", "Storage", "Token"]
 
 
-class Changes:
-    """How things stand between streams: `latest` differs where that has changed.
+STREAM_EPOCH: Final = StreamEpoch()
+"""Is another `now` once any bytes are used by another stream too, or may not be used.
 
-    While one stream alone uses some bytes nothing does: whoever has ordered that
-    stream once need not look again.
-    """
+While one stream alone uses some bytes nothing changes: whoever has ordered that stream
+once need not look again.
+"""
 
-    __slots__ = ("_numbers", "latest")
-
-    def __init__(self) -> None:
-        self._numbers = count(1)
-        self.latest = 0
-
-    def note(self) -> None:
-        """Note that bytes are used by another stream too, or may not be any more."""
-        # Threads may pass each other here: no number comes back, so all see it.
-        self.latest = next(self._numbers)
-
-
-CHANGES: Final = Changes()
 # One that a finaliser may take that runs while it is held.
 _borrowing: Final = threading.RLock()
 
@@ -119,7 +106,7 @@ class Storage:
                 return
             self.borrowers = (*self.borrowers, stream)
         if stream is not self.writer:
-            CHANGES.note()
+            STREAM_EPOCH.advance()
 
     def revoke(self, why: str) -> None:
         """Have the bytes be used no more, and whoever does be told ``why``."""
@@ -169,7 +156,7 @@ class Storage:
     ) -> None:
         if stream.fork is None or self.captured:
             if any(other is not stream for other in self._ordered()):
-                CHANGES.note()
+                STREAM_EPOCH.advance()
             self.writer, self.readers = writer, readers
         else:
             stream.fork.uses[id(self)] = (writer, readers)

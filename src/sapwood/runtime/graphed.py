@@ -13,16 +13,15 @@ from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from sapwood import knobs
+from sapwood import _fast, knobs
+from sapwood._fast.state import CallState
 from sapwood.errors import MisuseError
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.parameters import Parameters, check_kind
 from sapwood.tree.call.stats import Stats
-from sapwood.tree.replay.call_in_c import Front, in_front
-from sapwood.tree.replay.fast_replays import FastReplays
-from sapwood.tree.replay.in_c import MISS
+from sapwood.tree.replay.compiled import MISS
 from sapwood.tree.run.runner import Runner
 from sapwood.tree.watch import session
 
@@ -137,16 +136,16 @@ def _options(
     )
 
 
-class Graphed:
+class Graphed(CallState):
     """A function whose calls are recorded once and replayed.
 
     ``runtime`` says on which runtime; it is asked at every call, so that decorating
     makes no device. As a class attribute it binds like a function, and every
-    instance has recordings of its own. Once there are fast replays in C, the class is
-    called there: see `_call_in_c`.
+    instance has recordings of its own. Where there is C it is called there, and here
+    only where no fast replay can be: see `take_calls` in `_fast/call.h`.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_fast_replays", "_on", "_runtime")
+    __slots__ = ("__dict__", "__weakref__")
 
     def __init__(
         self, fn: Callable[..., Any], options: Options, runtime: Callable[[], Runtime]
@@ -155,8 +154,7 @@ class Graphed:
         self.__wrapped__ = fn
         self._options, self._runtime = options, runtime
         self._runner: Runner | None = None
-        self._fast_replays: FastReplays | None = None
-        self._on: Runtime | None = None
+        self._fast_replays = self._on = None
         self._source: Source | None = None
         self._bound: dict[int, tuple[weakref.ref[Any], Graphed]] = {}
 
@@ -168,13 +166,10 @@ class Graphed:
             runner = self.runner()
         # Most calls of most functions end here.
         for play in runner.fast_replays.players:
-            result = play(args, kwargs)
+            result = play(*args, **kwargs)
             if result is not MISS:
                 return result
-        result = runner.call(args, kwargs)
-        if runner.fast_replays.players:
-            _call_in_c()
-        return result
+        return runner.call(args, kwargs)
 
     def _missed(self, *args: Any, **kwargs: Any) -> Any:
         return self.runner().call(args, kwargs)
@@ -283,23 +278,15 @@ class _Method(Graphed):
         return self._alive
 
 
-_FRONT: Final = Front(
-    Graphed,
-    (_Method,),
-    _disabled,
-    Graphed.__call__,
-    Graphed._missed,  # noqa: SLF001 - its own
-    ("_fast_replays", "_runtime", "_on"),
-)
+def _take_calls() -> None:
+    native, told = _fast.native(), getattr(session.current, "__self__", None)
+    if native is not None:
+        for cls in (Graphed, _Method):
+            # Its `missed` is its own, for C to call.
+            native.take_calls(cls, told, _disabled, Graphed._missed)  # noqa: SLF001
 
 
-@functools.cache
-def _call_in_c() -> bool:
-    """Have graphed functions called in C from now on, if that can be.
-
-    Whoever has put something in the place of the call finds it there.
-    """
-    return Graphed.__call__ is _FRONT.plain and in_front(_FRONT)
+_take_calls()
 
 
 class Bound:

@@ -6,8 +6,8 @@ import contextlib
 
 import pytest
 
+from sapwood import _fast
 from sapwood.tree.guards import BoundArray, Surveyor, survey
-from sapwood.tree.guards.steps_in_c import maker
 
 torch = pytest.importorskip("torch")
 
@@ -363,7 +363,7 @@ def test_a_model_surveyed_again_is_as_if_walked_anew(integration, model, grad):
                     assert now == [each.text for each in fresh.changes_since(then)]
                 was, then = (found, fresh) if turn == 1 else (None, None)
                 trails += found._retraced is not None
-    assert trails > len(_CHANGES) or maker() is None
+    assert trails > len(_CHANGES) or _fast.native() is None
 
 
 def _step(model, optimizer):

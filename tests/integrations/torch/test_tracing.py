@@ -11,8 +11,8 @@ import warnings
 import pytest
 
 import sapwood as sw
+from sapwood import _fast
 from sapwood.runtime import graphed
-from sapwood.tree.replay.in_c import maker
 
 torch = pytest.importorskip("torch")
 
@@ -35,12 +35,11 @@ def rt():
 def way(request, monkeypatch):
     """Have graphed functions called in one of the two ways."""
     if request.param == "C":
-        if maker() is None:
-            pytest.skip("no C compiler here")
-        graphed._call_in_c.cache_clear()
-        assert graphed._call_in_c()
+        if _fast.native() is None:
+            pytest.skip("nothing in C here")
+        graphed._take_calls()
     else:
-        monkeypatch.setattr(graphed.Graphed, "__call__", graphed._FRONT.plain)
+        monkeypatch.setattr(graphed.Graphed, "__call__", graphed.Graphed.__call__)
     torch._dynamo.reset()
 
 

@@ -6,18 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from sapwood.tree.guards import glance
+from sapwood import _fast
 from sapwood.tree.guards.glance import PATIENCE
-from sapwood.tree.guards.steps_in_c import maker
 
 
-@pytest.fixture(autouse=True, params=["C", "Python"])
-def _way(request, monkeypatch):
-    """Looks in C and looks in Python."""
-    if request.param == "Python":
-        monkeypatch.setattr(glance, "in_c", lambda _: None)
-    elif maker() is None:
-        pytest.skip("no C compiler here")
+@pytest.fixture(autouse=True)
+def _native():
+    if _fast.native() is None:
+        pytest.skip("nothing in C here")
 
 
 class Thing:

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from sapwood import _fast
 from sapwood.tree.guards import survey
+from sapwood.tree.guards.glance import compiled
 from sapwood.tree.guards.steps import assembled
-from sapwood.tree.guards.steps_in_c import in_c, maker
-from sapwood.tree.guards.steps_in_python import in_python
+from tests.support.steps_in_python import in_python
 
 
 class Array:
@@ -115,8 +116,8 @@ def test_a_glance_tells_what_the_tests_tell(changes):
     ambient = survey(fn, {}, Arrays()).guards(lambda array: array is parts.array)
     program = assembled(ambient.roots, ambient.checks)
     looks = [in_python(program)]
-    if maker() is not None:
-        looks.append(in_c(program))
+    if _fast.native() is not None:
+        looks.append(compiled(program))
     assert same(looks[0](), ambient._tested())
     for where, name, kind in changes:
         write(parts, where, name, kind)
@@ -135,7 +136,7 @@ def test_no_random_change_is_overlooked(name, kind):
     fn = reader(parts)
     ambient = survey(fn, {}, Arrays()).guards(lambda _: True)
     program = assembled(ambient.roots, ambient.checks)
-    looks = [in_python(program), *([in_c(program)] if maker() else [])]
+    looks = [in_python(program), *([compiled(program)] if _fast.native() else [])]
     before = vars(parts)[name]
     write(parts, "parts", name, kind)
     same_one = vars(parts)[name] is before

@@ -11,14 +11,14 @@ from operator import attrgetter
 
 import pytest
 
-from sapwood._fast.build import LIBRARIES, compiled, parts
+from sapwood import _fast
+from sapwood.tree.guards.glance import compiled
 from sapwood.tree.guards.steps import Op, Program, Step
-from sapwood.tree.guards.steps_in_c import in_c, maker
-from sapwood.tree.guards.steps_in_python import in_python
+from tests.support.c_mutants import CMutant
+from tests.support.steps_in_python import in_python
 
 # CPython 3.13 does not tell of attributes that are written: all steps are taken there.
 WATCHES = sys.version_info[:2] == (3, 12)
-GUARDS = next(each for each in LIBRARIES["_fast"] if each.stem == "guards")
 SEEDS = range(6)
 TURNS = 400
 TIMES = 40
@@ -278,9 +278,9 @@ def wrong_turn(seed, make):
 
 @pytest.fixture
 def made():
-    if maker() is None:
-        pytest.skip("no C compiler here")
-    return in_c
+    if _fast.native() is None:
+        pytest.skip("nothing in C here")
+    return compiled
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -357,27 +357,43 @@ def test_what_is_bound_anew_each_time(made):
     assert look() is None
 
 
-MUTANTS = {
-    "which keys there are, uncounted": (
-        "if (w->whole && event != MODIFIED)",
+def _mutant(name, right, wrong, file="shortcut.h"):
+    return CMutant(name, f"_fast/{file}", right, wrong)
+
+
+MUTANTS = (
+    _mutant(
+        "which keys there are, uncounted",
+        "if (w->whole && event != PyDict_EVENT_MODIFIED)",
         "if (0)",
+        "watched.h",
     ),
-    "keys uncounted": ("if (w->hashes[k] == hash)\n      return 1;", ";"),
-    "dicts that change": (
+    _mutant(
+        "keys uncounted", "if (w->hashes[k] == hash)\n      return 1;", ";", "watched.h"
+    ),
+    _mutant(
+        "dicts that change",
         "c->relied[k].on->changes == c->relied[k].changes",
         "c->relied[k].on",
     ),
-    "changes overlooked": ("c->events = events;", "c->events = events + 1;"),
-    "dicts that are replaced": ("return *c->slot == c->is &&", "return !!*c->slot &&"),
-    "dicts that are not shown": (
-        "PyType_GetSlot(c->of->type, GETATTRO) == c->gets;",
-        "1;",
+    _mutant("changes overlooked", "c->events = events;", "c->events = events + 1;"),
+    _mutant(
+        "dicts that are replaced", "return *c->slot == c->is &&", "return !!*c->slot &&"
     ),
-    "classes": ("return (const Object *)c->at->type == c->is;", "return 1;"),
-    "functions": ("return found ? found == value : is_none(value);", "return 1;"),
-    "lists": ("if (PyList_GetItem(c->of, k) != c->items[k])", "if (0)"),
-    "latest": ("return refers(PyList_GetItem(latest, c->size), c->at);", "return 1;"),
-}
+    _mutant(
+        "dicts that are not shown", "Py_TYPE(c->of)->tp_getattro == c->gets;", "1;"
+    ),
+    _mutant(
+        "classes", "return (const PyObject *)Py_TYPE(c->at) == c->is;", "return 1;"
+    ),
+    _mutant(
+        "functions", "return found ? found == value : Py_IsNone(value);", "return 1;"
+    ),
+    _mutant("lists", "if (PyList_GetItem(c->of, k) != c->items[k])", "if (0)"),
+    _mutant(
+        "latest", "return refers(PyList_GetItem(latest, c->size), c->at);", "return 1;"
+    ),
+)
 
 
 @pytest.fixture
@@ -393,27 +409,15 @@ def one_watcher_more():
 
 
 @pytest.mark.skipif(not WATCHES, reason="dicts are watched on CPython 3.12")
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 @pytest.mark.usefixtures("made", "one_watcher_more")
 @pytest.mark.deep
-def test_mutants_are_caught(name, tmp_path):
+def test_mutants_are_caught(mutant):
     """Each under one of the seeds at least."""
-    right, wrong = MUTANTS[name]
-    texts = {part.name: part.read_text() for part in parts(GUARDS)}
-    assert sum(text.count(right) for text in texts.values()) == 1
-    for part, text in texts.items():
-        (tmp_path / part).write_text(text.replace(right, wrong))
-    faulty = compiled([tmp_path / GUARDS.name], tmp_path / "faulty.so")
-    make = ctypes.PyDLL(str(faulty))
-    make.sapwood_steps.restype = ctypes.py_object
-    make.sapwood_steps.argtypes = (*[ctypes.py_object] * 3, ctypes.c_ssize_t)
+    make = mutant.load().compile_guards
 
     def wrongly_made(program):
-        return make.sapwood_steps(
-            tuple(program.steps),
-            tuple(program.found),
-            program.latest,
-            program.registers,
-        )
+        steps, found = tuple(program.steps), tuple(program.found)
+        return make(steps, found, program.latest, program.registers)
 
     assert any(wrong_turn(seed, wrongly_made) is not None for seed in SEEDS)

@@ -15,14 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood import _fast
-from sapwood._fast import is_suited
-from sapwood.tree.guards import steps_in_c
 from sapwood.tree.guards.checks import CHANGING, ConstantTest, Guard
+from sapwood.tree.guards.glance import compiled, compiler, same
 from sapwood.tree.guards.reach import Row
 from sapwood.tree.guards.steps import Op, Program, Step, assembled
-from sapwood.tree.guards.steps_in_c import in_c, maker
-from sapwood.tree.guards.steps_in_python import in_python
 from sapwood.tree.guards.views import BY_NAME
+from tests.support.steps_in_python import in_python
 
 
 class Thing:
@@ -38,9 +36,9 @@ def made(request):
     """Make a function of steps, on one of the two ways."""
     if request.param == "Python":
         return in_python
-    if maker() is None:
-        pytest.skip("no C compiler here")
-    return in_c
+    if _fast.native() is None:
+        pytest.skip("nothing in C here")
+    return compiled
 
 
 def program(*steps, found=(), latest=()):
@@ -407,8 +405,8 @@ VALUES = st.sampled_from([0, 1.5, "text", None])
 @given(st.lists(st.tuples(WORDS, VALUES | st.just(...)), max_size=12), st.data())
 def test_both_ways_say_the_same(changes, data):
     """About a dict that is changed at random, whatever is asked of it."""
-    if maker() is None:
-        pytest.skip("no C compiler here")
+    if _fast.native() is None:
+        pytest.skip("nothing in C here")
     space = {"a": 0, "b": 1.5, "c": "text"}
     keys = tuple(data.draw(st.lists(WORDS, unique=True, max_size=4)))
     expected = data.draw(VALUES)
@@ -425,7 +423,7 @@ def test_both_ways_say_the_same(changes, data):
         program(root, *([item] if step.at else []), step, found=[step.at])
         for step in tried
     ]
-    looks = [(in_c(each), in_python(each)) for each in programs]
+    looks = [(compiled(each), in_python(each)) for each in programs]
     for word, value in [("a", 0), *changes]:
         if value is ...:
             space.pop(word, None)
@@ -437,13 +435,13 @@ def test_both_ways_say_the_same(changes, data):
 
 def test_registers_that_are_none_are_refused():
     """Steps that name others cannot be made a function of."""
-    if maker() is None:
-        pytest.skip("no C compiler here")
+    if _fast.native() is None:
+        pytest.skip("nothing in C here")
     for step in (Step(Op.SAME, 0, 5), Step(Op.IS, -1), Step(Op.ROOT, 3)):
         with pytest.raises(ValueError, match="no register"):
-            in_c(Program([step], 1))
+            compiled(Program([step], 1))
     with pytest.raises(ValueError, match="no register"):
-        in_c(Program([], 1, [1]))
+        compiled(Program([], 1, [1]))
 
 
 def test_values_that_may_change_take_more_than_steps():
@@ -457,32 +455,17 @@ def test_values_that_may_change_take_more_than_steps():
     assert assembled([dict], [Check()]) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "abi", "largest", "suited"),
-    [
-        ("cpython", "", 2**63 - 1, True),
-        ("cpython", "t", 2**63 - 1, False),
-        ("cpython", "d", 2**63 - 1, False),
-        ("cpython", "", 2**31 - 1, False),
-        ("pypy", "", 2**63 - 1, False),
-    ],
-)
-def test_other_interpreters_run_python(name, abi, largest, suited):
-    """Those whose objects look otherwise, or that have no lock."""
-    assert is_suited(name, abi, largest) == suited
-
-
 def test_where_the_c_was_not_built_python_runs(monkeypatch):
     """Nothing is raised, and nothing tried again."""
     asked = []
-    monkeypatch.setattr(_fast, "library", lambda: asked.append("library"))
-    maker.cache_clear()
+    monkeypatch.setattr(_fast, "native", lambda: asked.append("native"))
+    compiler.cache_clear()
     try:
         whole = program(Step(Op.ROOT, 0, 0, Thing))
-        assert [in_c(whole), in_c(whole)] == [None, None]
+        assert [compiled(whole), compiled(whole)] == [None, None]
         assert len(asked) == 1
     finally:
-        maker.cache_clear()
+        compiler.cache_clear()
 
 
 def walked(way, thing):
@@ -534,7 +517,7 @@ def test_every_way_is_tried_here():
     assert {name for name, _ in tried} == ways
 
 
-def test_lists_of_the_same_objects_are_told():
+def test_lists_of_the_same_objects_are_told(monkeypatch):
     """By identity, whatever the objects would say; in C and in Python."""
 
     class Stubborn:
@@ -544,9 +527,10 @@ def test_lists_of_the_same_objects_are_told():
         __hash__ = object.__hash__
 
     one, two = Stubborn(), Stubborn()
-    for are_same in (steps_in_c.same(), steps_in_c._are_same):
-        assert are_same([], [])
-        assert are_same([one, two], [one, two])
-        assert not are_same([one, two], [two, one])
-        assert not are_same([one, two], [one])
-        assert not are_same([one], [one, two])
+    for native in (_fast.native(), None):
+        monkeypatch.setattr(_fast, "native", lambda native=native: native)
+        assert same([], [])
+        assert same([one, two], [one, two])
+        assert not same([one, two], [two, one])
+        assert not same([one, two], [one])
+        assert not same([one], [one, two])

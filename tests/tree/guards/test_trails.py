@@ -20,8 +20,8 @@ import weakref
 import numpy as np
 import pytest
 
+from sapwood import _fast
 from sapwood.tree.guards import Surveyor, survey
-from sapwood.tree.guards.steps_in_c import maker
 from tests.support.seeded import steps_under
 from tests.support.tree_mutants import TRAIL_MUTANTS
 
@@ -390,7 +390,7 @@ def test_guards_of_one_trail_are_shared(array, arrays):
     surveys = [surveyor.survey({"x": array(n)}) for n in range(5)]
     guards = [each.guards(lambda a: a is thing.weight) for each in surveys]
     assert all(each == guards[0] for each in guards)
-    assert guards[3] is guards[4] or maker() is None
+    assert guards[3] is guards[4] or _fast.native() is None
     assert surveys[4].guards(lambda _: True) != guards[4]
     thing.weight = array(2)
     assert surveyor.survey({"x": 1}).guards(lambda _: True).match() == [

@@ -13,7 +13,7 @@ import cupy
 
 from sapwood.driver.streams import Queue, Stream
 from sapwood.memory.framework import Allocate
-from sapwood.memory.storage import CHANGES, Storage
+from sapwood.memory.storage import STREAM_EPOCH, Storage
 from sapwood.units import Addr, Size
 
 __all__ = ["Foreign", "Memory", "Place", "allocator", "pointer"]
@@ -41,7 +41,7 @@ class Memory(cupy.cuda.memory.BaseMemory):  # type: ignore[misc]
         stream, storage = self.place.here(), self.storage
         if stream is not None and stream is not storage.writer:
             storage.readers = (*storage.readers, stream)
-            CHANGES.note()
+            STREAM_EPOCH.advance()
 
 
 def pointer(storage: Storage, address: Addr, place: Place) -> Any:

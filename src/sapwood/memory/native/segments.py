@@ -104,7 +104,7 @@ class Segments:
         self.take_back: int = library.sapwood_take_back_function(slot)
         number = "shared" if self.shares else f"0x{slot:03X}"
         self.symbols = (
-            str(_fast.path(_fast.SEGMENTS)),
+            str(_fast.path("_segments")),
             f"sapwood_serve_{number}",
             f"sapwood_take_back_{number}",
         )

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol
 
+from sapwood._fast.state import RecordingsState
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.memory.device import Device
@@ -45,19 +46,21 @@ class Quiet(Protocol):
     def let_go(self) -> None: ...
 
 
-class Recordings:
+class Recordings(RecordingsState):
     """What the runners of one runtime share; guarded by the device's lock.
 
     ``emit`` takes event records; ``last`` is the recording that was replayed last;
     ``kept`` are those who keep storages of outputs for the next replay. A recording
-    gets a fast replay after ``fast_from`` replays. ``alone`` refers to the stream that
-    all replays ran on, None before the first and once they ran on several. ``quiet``
-    are those who replay without telling, till they are asked. ``capturer`` is a
-    framework that captures by itself, where this one does. Once it was ``stepped``,
+    gets a fast replay after ``fast_from`` replays. ``single_stream`` refers to the
+    one that all replays ran on, None before the first and once they ran on several.
+    ``quiet`` are those who replay without telling, till they are asked. ``capturer`` is
+    a framework that captures by itself, where this one does. Once it was ``stepped``,
     outputs of calls that run eagerly are known, too, for a later step to end them.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "alone")  # which C looks at
+    __slots__ = ("__dict__", "__weakref__")
+
+    single_stream: weakref.ref[Stream] | None
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class Recordings:
         self.leases = Leases(device.pages)
         self.nodes: dict[Node, weakref.WeakMethod[Forget]] = {}
         self.last: Node | None = None
-        self.alone: weakref.ref[Stream] | None = None
+        self.single_stream = None
         self._on_several = False
         self.quiet: weakref.WeakSet[Quiet] = weakref.WeakSet()
         self.timeline = Timeline(timeline)
@@ -174,10 +177,10 @@ class Recordings:
 
     def ran_on(self, stream: Stream) -> None:
         """Note the stream of a replay."""
-        if self.alone is not None and self.alone() is not stream:
-            self.alone, self._on_several = None, True
-        elif self.alone is None and not self._on_several:
-            self.alone = weakref.ref(stream)
+        if self.single_stream is not None and self.single_stream() is not stream:
+            self.single_stream, self._on_several = None, True
+        elif self.single_stream is None and not self._on_several:
+            self.single_stream = weakref.ref(stream)
 
     def is_crowded(self) -> bool:
         """Return whether kept outputs hold too much beyond their own bytes."""

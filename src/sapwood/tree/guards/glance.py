@@ -1,22 +1,25 @@
 """All guards of a recording as one function, for the case that nothing has changed.
 
-Every test by identity alone, in C or as code that is written out: nearly always that is
-the answer, for a fraction of the time. Where it is not, the tests have to say.
+Every test by identity alone, in C: nearly always that is the answer, for a fraction of
+the time. Where it is not, or there is no C, the tests have to say.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
+from operator import is_
+from types import ModuleType
 from typing import Any, Final
 from weakref import ref
 
+from sapwood import _fast
+from sapwood._fast.state import GuardState
 from sapwood.tree.guards.aliasing import Apart
 from sapwood.tree.guards.checks import ArrayTest
-from sapwood.tree.guards.steps import Check, assembled
-from sapwood.tree.guards.steps_in_c import in_c
-from sapwood.tree.guards.steps_in_python import in_python
+from sapwood.tree.guards.steps import Check, Op, Program, Step, assembled
 
-__all__ = ["Glance"]
+__all__ = ["Glance", "compiled", "compiler", "same"]
 
 PATIENCE: Final = 8
 """Matches before the function is made: most recordings that are used, are used more.
@@ -25,11 +28,11 @@ So many, and twice as many each time, that it does not see make it anew."""
 PATIENCE_AT_MOST: Final = 1024
 
 
-class Glance:
+class Glance(GuardState):
     """``look()`` returns the used arrays, or None: it cannot be told at a glance.
 
     ``latest`` are references to the arrays that were seen last. Whoever binds another
-    one where one of them was, and of the same looks, puts it in there. ``renewals``
+    one where one of them was, and of the same looks, puts it in there. ``epoch``
     counts how often that was done for arrays that are used, or the function was made
     anew: it sees more than the tests, and what has changed may stay as it is now.
     """
@@ -43,7 +46,6 @@ class Glance:
         "_roots",
         "latest",
         "look",
-        "renewals",
     )
 
     def __init__(
@@ -56,7 +58,7 @@ class Glance:
         self._left = self._patience = PATIENCE
         self.latest: list[Callable[[], object]] = []
         self._places: list[tuple[ArrayTest, int]] = []
-        self.renewals = 0
+        self.epoch = 0
         self.look: Callable[[], list[Any] | None] = self._wait
 
     def _wait(self) -> None:
@@ -73,7 +75,10 @@ class Glance:
         if program is None:
             self.look = _nothing
             return
-        look = in_c(program) or in_python(program) or _nothing
+        look = compiled(program)
+        if look is None:
+            self.look = _nothing
+            return
         self.latest, self._places = program.latest, program.places
         self.look = look
 
@@ -86,13 +91,13 @@ class Glance:
         self._left -= 1
         if self._left <= 0:
             self._left = self._patience = min(2 * self._patience, PATIENCE_AT_MOST)
-            self.renewals += 1
+            self.epoch += 1
             self.look = self._wait
             self.write()
 
     def renew(self, used: Iterable[Any]) -> None:
         """Expect these arrays, which look as the used ones did."""
-        self.renewals += 1
+        self.epoch += 1
         if self.latest:
             places = (n for n, (test, _) in enumerate(self._places) if test.used)
             for place, array in zip(places, used, strict=True):
@@ -109,3 +114,73 @@ class Glance:
 
 def _nothing() -> None:
     return None
+
+
+def compiled(program: Program) -> Callable[[], list[Any] | None] | None:
+    """Return the steps as a function, or None where there is no C.
+
+    It gives what the used arrays' slots hold, or None: it cannot be told so.
+    """
+    native = compiler()
+    if native is None:
+        return None
+    steps, found = tuple(program.steps), tuple(program.found)
+    look: Callable[[], list[Any] | None] = native.compile_guards(
+        steps, found, program.latest, program.registers
+    )
+    return look
+
+
+@functools.cache
+def compiler() -> ModuleType | None:
+    """Return what makes functions of steps, or None where there is no C."""
+    native = _fast.native()
+    if native is not None and not all(_is_told(native, write) for write in _WRITES):
+        native.watch_nothing()
+    return native
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    """Return whether two lists hold the very same objects."""
+    native = _fast.native()
+    if native is not None:
+        return bool(native.same(one, other))
+    return len(one) == len(other) and all(map(is_, one, other))
+
+
+class _Probe:
+    """Something with an attribute."""
+
+    def __init__(self) -> None:
+        self.read: object = None
+
+
+def _set(probe: _Probe) -> None:
+    for value in [0] * 100:  # as often as it takes to be done the quick way
+        probe.read = value
+
+
+_WRITES: Final = (
+    _set,
+    lambda probe: object.__setattr__(probe, "read", 0),
+    lambda probe: delattr(probe, "read"),
+    lambda probe: probe.__dict__.update(read=0),
+)
+
+
+def _is_told(native: ModuleType, write: Callable[[_Probe], object]) -> bool:
+    """Return whether a look notices that an attribute was written.
+
+    CPython 3.13 does not tell those who watch the dict of an object of its attributes.
+    """
+    probe = _Probe()
+    steps = (
+        Step(Op.ROOT, 0, 0, lambda: probe),
+        Step(Op.ATTRIBUTE, 1, 0, "__dict__"),
+        Step(Op.ITEM, 2, 1, "read"),
+        Step(Op.IS, 2, 0, None),
+    )
+    look = native.compile_guards(steps, (), [], 3)
+    seen = [look() is not None for _ in range(3)]
+    write(probe)
+    return all(seen) and look() is None

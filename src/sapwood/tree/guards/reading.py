@@ -11,9 +11,9 @@ from functools import cached_property
 from operator import is_, itemgetter
 from typing import Any
 
+from sapwood.tree.guards.glance import same
 from sapwood.tree.guards.outline import Doubt, Frame, Outline
 from sapwood.tree.guards.reach import Base, Inside, Node, Row, label_of
-from sapwood.tree.guards.steps_in_c import same
 
 __all__ = ["Reading", "picker"]
 
@@ -45,7 +45,7 @@ class Reading:
 
     def is_of(self, values: list[Any]) -> bool:
         """Return whether values read by now are the same objects, of their classes."""
-        return bool(same()(values, self.values)) and all(
+        return same(values, self.values) and all(
             map(is_, map(type, self.things), self._classes)
         )
 

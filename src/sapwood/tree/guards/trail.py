@@ -22,12 +22,12 @@ from sapwood.tree.guards.accessors import accessors
 from sapwood.tree.guards.ambient import Ambient
 from sapwood.tree.guards.arrays import Arrays, Witness
 from sapwood.tree.guards.constants import constant_of
+from sapwood.tree.guards.glance import compiled
 from sapwood.tree.guards.outline import Doubt, Outline, Plain, is_settled, outlined
 from sapwood.tree.guards.reach import Walk, containers
 from sapwood.tree.guards.reading import Reading, picker
 from sapwood.tree.guards.scope import Reach
 from sapwood.tree.guards.starts import Start, starts
-from sapwood.tree.guards.steps_in_c import in_c
 from sapwood.tree.nests.containers import constant_key
 
 __all__ = ["Retraced", "Trail"]
@@ -96,7 +96,7 @@ class Trail:
         begins, _ = starts(fn, arguments, walk.arrays, Reach())
         asked = walk.reach.compares and (walk.array_keys() or walk.ids())
         found = None if asked else outlined(walk, begins)
-        look = None if found is None else in_c(found[1])
+        look = None if found is None else compiled(found[1])
         return None if found is None or look is None else cls(found[0], look, walk, key)
 
     def again(

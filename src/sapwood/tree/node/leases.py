@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from sapwood.driver.streams import Stream
 from sapwood.memory.pages import Pages
 from sapwood.memory.range import Range
-from sapwood.memory.storage import CHANGES, Storage
+from sapwood.memory.storage import STREAM_EPOCH, Storage
 from sapwood.units import Addr, Mask, Size
 
 __all__ = ["Lease", "Leases", "rehearsal"]
@@ -122,7 +122,7 @@ class Leases:
         """End the lease on one storage: using it raises `StaleOutput` from now on."""
         storage.revoke(why)
         self.pages.revoked = True
-        CHANGES.note()
+        STREAM_EPOCH.advance()
         self._loose.discard(storage)
         if isinstance(storage.token, Lease):
             self.end(storage.token, storage.users())

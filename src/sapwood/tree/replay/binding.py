@@ -64,11 +64,11 @@ class Bindings:
     however many ways lead there.
     """
 
-    __slots__ = ("_direct", "_node", "_others", "_renewals")
+    __slots__ = ("_direct", "_epoch", "_node", "_others")
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._renewals = -1
+        self._epoch = -1
         self._direct: tuple[tuple[int, str, int], ...] = ()
         self._others: tuple[int, ...] = ()
 
@@ -81,7 +81,7 @@ class Bindings:
         if not node.outputs.bound:
             return ()
         told = node.expects is not None or not glance.latest
-        known = self._renewals == glance.renewals and told
+        known = self._epoch == glance.epoch and told
         return self._direct if known and not self._others else None
 
     def bind(
@@ -97,10 +97,10 @@ class Bindings:
 
         Raises `MisuseError` where the way is gone.
         """
-        renewals = self._node.ambient.glance.renewals
-        if renewals != self._renewals:
+        epoch = self._node.ambient.glance.epoch
+        if epoch != self._epoch:
             self._plan(slots, values, found)
-            self._renewals = renewals
+            self._epoch = epoch
         for k, attribute, number in self._direct:
             setattr(found[k], attribute, values[number])
         if self._others:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
+from sapwood._fast.state import ReplayState
 from sapwood.driver.streams import Stream
-from sapwood.memory.storage import CHANGES, Storage
+from sapwood.memory.storage import STREAM_EPOCH, Storage
 from sapwood.tree.call.output_cache import Kept
 from sapwood.tree.call.signature import NONE, Arrays, Whereabouts
 from sapwood.tree.choose.recordings import Recordings
@@ -22,7 +23,7 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Alias, Constant, Copied, Fresh, Same
 from sapwood.tree.node.spans import Spans
 from sapwood.tree.replay.binding import Bindings
-from sapwood.tree.replay.in_c import Again, Parts, in_c
+from sapwood.tree.replay.compiled import Parts, compiled
 from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.replay.program import Program
 from sapwood.tree.replay.replay import (
@@ -33,6 +34,9 @@ from sapwood.tree.replay.replay import (
     prepare,
 )
 from sapwood.units import Addr
+
+if TYPE_CHECKING:
+    from sapwood._fast._native import Replay
 
 __all__ = ["FastReplay"]
 
@@ -45,7 +49,7 @@ _MANY: Final = 16
 _PLAIN: Final = Alias | Constant | Fresh | Same
 
 
-class FastReplay:
+class FastReplay(ReplayState):
     """One recording on one stream, and calls that look like the one of ``last_call``.
 
     Used under the device's lock.
@@ -55,25 +59,20 @@ class FastReplay:
         "__weakref__",
         "_aims",
         "_ambient_lows",
-        "_changes",
         "_copiers",
-        "_kept",
-        "_marks",
         "_missed",
         "_own",
         "_pause",
         "_played",
         "_program",
         "_recordings",
-        "_renewals",
         "_rest",
         "_seen",
         "_spans",
         "_stream",
         "_whereabouts",
-        "again",
         "bindings",
-        "era",
+        "compiled",
         "last_call",
         "node",
         "patience",
@@ -91,24 +90,24 @@ class FastReplay:
         self.last_call, self.node, self._recordings = last_call, node, recordings
         node.ambient.glance.write()
         self._stream = ref(recordings.device.stream())
-        self._marks = recordings.integration.marks(ambient.arrays)
+        self.marks = recordings.integration.marks(ambient.arrays)
         self._ambient_lows = ambient.lows
         self._whereabouts = Whereabouts()
-        if self._marks is not None:
-            self._whereabouts.others = self._marks[1]
-        self._renewals = node.ambient.glance.renewals
+        if self.marks is not None:
+            self._whereabouts.others = self.marks[1]
+        self.guard_epoch = node.ambient.glance.epoch
         self._seen: Sequence[Addr] | None = None
-        self._changes = self._aims = -1
+        self.stream_epoch = self._aims = -1
         self._missed, self.patience = 0, _PATIENCE
-        self._kept: Kept | None = None
+        self.kept: Kept | None = None
         self._own = node.passing()
         self._program = Program.of(node)
         self._copiers = self._program.copiers(node, recordings)
         self._spans = Spans.of(node, given, ambient, recordings.integration)
         self.bindings = Bindings(node)
-        self.again: Again | None = None
+        self.compiled: Replay | None = None
         self.rivals: Sequence[Node] = ()
-        self.era = 0
+        self.epoch = 0
         self._rest, self._pause, self._played = 1, 1, 0
 
     @classmethod
@@ -143,8 +142,8 @@ class FastReplay:
 
     def let_go(self) -> None:
         """Keep no storages any more: those that arrays have stay as long as these."""
-        self._kept = None
-        self.era += 1
+        self.kept = None
+        self.epoch += 1
 
     def play(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -168,20 +167,20 @@ class FastReplay:
             return None
         # Any code may run while it is looked: a finaliser's, which may replay, too.
         copies = self._copies()
-        era, escaped = self.era, {} if copies else escapes(recordings, node, stream)
+        epoch, escaped = self.epoch, {} if copies else escapes(recordings, node, stream)
         found = node.ambient.glance.look()
         if found is None or not self._is_there(found) or not self._are_those(arrays):
             return None
-        if self.era != era or not self._is_free():
+        if self.epoch != epoch or not self._is_free():
             return None
-        if not (same and CHANGES.latest == self._changes):
+        if not (same and STREAM_EPOCH.now == self.stream_epoch):
             given = last_call.given(arrays, lows)
             if given is None or not self._order(given, found, stream):
                 return None
         recordings.device.pages.claim(stream, node.clobbers)
         self._aim(lows, same=same)
         node.exec.launch(stream.handle)
-        kept = self._kept or self._keep(stream)
+        kept = self.kept or self._keep(stream)
         flown = copies or self._flown(escaped, stream)
         made = self._program.run((*kept.makers, *flown), arrays, found)
         self._count()
@@ -206,8 +205,8 @@ class FastReplay:
         longer = min(2 * self._pause, _PAUSE_AT_MOST)
         self._pause = 1 if self._played >= _MANY else longer
         self._rest, self._played = self._pause, 0
-        before = self.again
-        made = in_c(
+        before = self.compiled
+        made = compiled(
             Parts(
                 fast=self,
                 recordings=self._recordings,
@@ -216,9 +215,9 @@ class FastReplay:
                 spans=self._spans,
                 pattern=self._program.pattern,
                 stream=self._stream,
-                kept=self._kept,
+                kept=self.kept,
                 copies=self._copies(),
-                marks=self._marks,
+                marks=self.marks,
                 slots=self.bindings.plan(),
                 arrays=arrays,
                 found=found,
@@ -226,8 +225,8 @@ class FastReplay:
         )
         # What another thread changed meanwhile, C is not to take for as it was.
         alike = made is not None and self._look_alike(arrays, found)
-        self.again = made if alike else None
-        return self.again is not before
+        self.compiled = made if alike else None
+        return self.compiled is not before
 
     def _are_those(self, arrays: Sequence[Any]) -> bool:
         """Return whether those are one that were, after a look at what is read."""
@@ -247,7 +246,7 @@ class FastReplay:
 
     def noted(self) -> tuple[list[int], list[int]]:
         """Return, once, when each replay in C began, and for how long it took."""
-        found = [] if self.again is None else self.again.noted()
+        found = [] if self.compiled is None else self.compiled.noted()
         self._played += len(found) // 2
         return found[::2], found[1::2]
 
@@ -264,9 +263,9 @@ class FastReplay:
             return True
         node, integration = self.node, self._recordings.integration
         glance, marks = node.ambient.glance, integration.marks(found)
-        if marks is not None and glance.renewals == self._renewals:
+        if marks is not None and glance.epoch == self.guard_epoch:
             alike = self._whereabouts.are_like
-            return marks == self._marks and alike(
+            return marks == self.marks and alike(
                 found, integration, node.ambient.layouts
             )
         # They may be others: looked at once, and from then on by what marks them, or
@@ -274,20 +273,20 @@ class FastReplay:
         ambient = self._read(found)
         if ambient is None:
             return False
-        if ambient.lows is not self._seen or glance.renewals != self._renewals:
+        if ambient.lows is not self._seen or glance.epoch != self.guard_epoch:
             if [*ambient.lows] != [*self._ambient_lows]:
                 return False
-            self._seen, self._marks = ambient.lows, self._whereabouts.marks
-            self._renewals, self._changes = glance.renewals, -1
+            self._seen, self.marks = ambient.lows, self._whereabouts.marks
+            self.guard_epoch, self.stream_epoch = glance.epoch, -1
         return True
 
     def _order(self, given: Arrays, found: list[Any], stream: Stream) -> bool:
         """Order the stream after all uses of what the node uses, if that can be."""
-        node, changes = self.node, CHANGES.latest
-        if changes == self._changes:
+        node, changes = self.node, STREAM_EPOCH.now
+        if changes == self.stream_epoch:
             order(node.used[: node.used_arguments], given.storages, stream)
             return True
-        kept, recordings = self._kept, self._recordings
+        kept, recordings = self.kept, self._recordings
         if kept is not None and not kept.is_only(stream):
             # Their lease ends as any, and the pages are claimed.
             self.let_go()
@@ -298,7 +297,7 @@ class FastReplay:
         if not self._is_free():
             return False
         prepare(node, given, ambient, stream)
-        self._changes = changes
+        self.stream_epoch = changes
         return True
 
     def _read(self, found: Sequence[Any]) -> Arrays | None:
@@ -307,7 +306,7 @@ class FastReplay:
 
     def _is_free(self) -> bool:
         """Return whether no page that the replay clobbers is live for others."""
-        kept, live = self._kept, self._recordings.device.pages.live & self.node.clobbers
+        kept, live = self.kept, self._recordings.device.pages.live & self.node.clobbers
         if kept is None or not self._own:
             return not live
         return not live & ~self._own and kept.is_idle()
@@ -346,8 +345,8 @@ class FastReplay:
             storage.writer = stream
         kept = recordings.integration.keep(storages, self._program.made)
         if storages or self._copies():
-            self._kept = kept
-            self.era += 1
+            self.kept = kept
+            self.epoch += 1
         if storages:
             recordings.kept[self] = None
         return kept

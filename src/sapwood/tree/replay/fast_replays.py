@@ -6,9 +6,10 @@ more and more often get a fast replay, which decides nothing anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
+from sapwood._fast.state import ReplaysState
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.call.signature import Call
 from sapwood.tree.choose.function_cache import Found, FunctionCache
@@ -25,13 +26,13 @@ _MANY: Final = 4
 """Fast replays of one function: each call may look at all of them."""
 
 
-class FastReplays:
+class FastReplays(ReplaysState):
     """The memo and the fast replays of one function, that of the newest first.
 
     ``players`` are those of the fast replays that C plays.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "players")  # which C looks at
+    __slots__ = ("__dict__", "__weakref__")
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class FastReplays:
         self._last_call: LastCall | None = None
         self._latest: Specialization | None = None
         self._ready: tuple[FastReplay, ...] = ()
-        self.players: tuple[Callable[..., Any], ...] = ()
+        self.players = ()
 
     def play(
         self, began: int, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -105,8 +106,8 @@ class FastReplays:
                     call_log.played(began, took, node)
 
     def _list(self) -> None:
-        players = (fast.again for fast in self._ready)
-        self.players = tuple(again.play for again in players if again is not None)
+        players = (fast.compiled for fast in self._ready)
+        self.players = tuple(each for each in players if each is not None)
         if self.players:
             self._recordings.quiet.add(self)
 

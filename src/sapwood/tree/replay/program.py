@@ -12,7 +12,7 @@ from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.nests.containers import Structure, unflatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Alias, Constant, Fresh, Same
-from sapwood.tree.replay.in_c import Pattern
+from sapwood.tree.replay.compiled import Pattern
 
 __all__ = ["Program"]
 

@@ -1,4 +1,4 @@
-"""Steps as a function of Python, written out as code: a third of the tests' time."""
+"""Steps of guards as a function of Python, written out as code: what C has to equal."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def in_python(program: Program) -> Callable[[], list[Any] | None] | None:
         " except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):\n"
         "  return None\n"
     )
-    exec(compile(code, "<guards>", "exec"), names)  # noqa: S102 - only names
+    exec(compile(code, "<guards>", "exec"), names)
     look: Callable[[], list[Any] | None] = names["look"]
     return look
 

@@ -7,26 +7,27 @@ is put to C once, as a tuple. What does not fit there is played in Python, as ev
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import itertools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from weakref import ref
 
 from sapwood import _fast
 from sapwood.driver.streams import Stream
-from sapwood.memory.storage import CHANGES
+from sapwood.memory.storage import STREAM_EPOCH
 from sapwood.tree.call.integration import Marks
-from sapwood.tree.call.offsets import offset
 from sapwood.tree.call.output_cache import Kept
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.spans import Spans
 from sapwood.tree.replay.last_call import LastCall
 
-__all__ = ["MISS", "Again", "Parts", "Pattern", "in_c", "maker"]
+if TYPE_CHECKING:
+    from sapwood._fast._native import Replay
+
+__all__ = ["MISS", "Parts", "Pattern", "compiled"]
 
 _REST: Final = 3
 """Arguments behind the first that C knows how to pass."""
@@ -53,12 +54,12 @@ class Pattern(NamedTuple):
 
 
 class Owner(Protocol):
-    """A fast replay, as C knows it: in another ``era`` it keeps something else.
+    """A fast replay, as C knows it: in another ``epoch`` it keeps something else.
 
     ``rivals`` are recordings for the same calls, among which those before it copy less.
     """
 
-    era: int
+    epoch: int
     rivals: Sequence[Node]
 
 
@@ -86,24 +87,14 @@ class Parts(NamedTuple):
     found: Sequence[Any]
 
 
-class Again(NamedTuple):
-    """``play(args, kwargs)`` replays, or gives `MISS`; ``noted()`` tells what it did.
-
-    That is when each replay since the last time began, and for how long it took, in
-    turn, in nanoseconds.
-    """
-
-    play: Callable[[tuple[Any, ...], dict[str, Any]], Any]
-    noted: Callable[[], list[int]]
-
-
-def in_c(parts: Parts) -> Again | None:
+def compiled(parts: Parts) -> Replay | None:
     """Return a fast replay in C, as things are now; None where there can be none."""
+    native = _fast.native()
     exchange, stream = parts.recordings.integration.exchange(), parts.stream()
-    if exchange is None or stream is None or not _is_plain(parts):
+    if native is None or exchange is None or stream is None or not _is_plain(parts):
         return None
-    make, lent = maker(), parts.node.exec.lend()
-    if make is None or lent is None:
+    lent = parts.node.exec.lend()
+    if lent is None:
         return None
     aimed = parts.node.aimed
     words = [
@@ -112,22 +103,19 @@ def in_c(parts: Parts) -> Again | None:
     ]
     if any(i in aimed and not found for i, found in enumerate(words)):
         return None
-    native = lent.native
-    nodes = tuple((each.node, each.params) for each in native.copies)
+    entry = lent.native
+    nodes = tuple((each.node, each.params) for each in entry.copies)
     raw = parts.recordings.device.driver.raw_stream(stream.handle)
     numbers = (
-        *(exchange.table, exchange.ordinal, raw, native.launch, native.set_params),
-        *(native.context_of, native.exec_, native.context, nodes),
+        *(exchange.table, exchange.ordinal, raw, entry.launch, entry.set_params),
+        *(entry.context_of, entry.exec_, entry.context, nodes),
         *(exchange.quick, exchange.inside, lent),
     )
-    slots = _slots(parts)
-    if None in slots:
-        return None
     conditions = _conditions(parts, words)
     last = numbers, _WANTS, exchange.flags, _which(parts), _rivals(parts)
-    spec = (MISS, slots, *conditions, *_deeds(parts), *last)
-    made = make(spec, (*parts.arrays, *parts.found))
-    return None if made is None else Again(*made)
+    spec = (MISS, *conditions, *_deeds(parts), *last)
+    made: Replay | None = native.compile_replay(spec, (*parts.arrays, *parts.found))
+    return made
 
 
 def _is_plain(parts: Parts) -> bool:
@@ -145,22 +133,10 @@ def _is_plain(parts: Parts) -> bool:
     )
 
 
-@functools.cache
-def maker() -> Callable[[Any, Any], Any] | None:
-    """Return what makes fast replays of tuples, or None where there is no C."""
-    found = _fast.library()
-    if found is None:
-        return None
-    make: Any = found.sapwood_again
-    make.restype = ctypes.py_object
-    make.argtypes = (ctypes.py_object, ctypes.py_object)
-    return make  # type: ignore[no-any-return]
-
-
 def _conditions(
     parts: Parts, words: Sequence[tuple[tuple[int, int], ...]]
 ) -> tuple[Any, ...]:
-    """Return what must be as it was: `enum place` of C, from `FAST_REPLAY` on."""
+    """Return what must be as it was: `enum place` of C, from `STATE` on."""
     node, recordings, kept = parts.node, parts.recordings, parts.kept
     device, (addresses, wants) = recordings.device, parts.marks or ((), ())
     copied = node.copied()
@@ -173,9 +149,8 @@ def _conditions(
     if kept:
         count, numbers, others = kept.count, tuple(kept.numbers), tuple(kept.others)
     return (
-        ref(parts.fast),
-        (parts.fast.era, parts.marks),
-        CHANGES,
+        (ref(parts.fast), parts.fast.epoch, parts.marks),
+        STREAM_EPOCH,
         node.ambient.glance,
         (device.lock.acquire, device.lock.release, device.is_mine),
         (device.returns.waiting, device.returns.drain_dropped),
@@ -191,20 +166,6 @@ def _conditions(
         (tuple(map(id, held)), tuple(uses)),
         (count, numbers, others),
     )
-
-
-def _slots(parts: Parts) -> tuple[int | None, ...]:
-    """Return where the slots lie that are read, in the order of `enum slot` in C."""
-    pages: Any = type(parts.recordings.device.pages)
-    read: tuple[tuple[Any, tuple[str, ...]], ...] = (
-        (type(parts.fast), ("era", "_changes", "_marks", "_renewals", "_kept")),
-        (type(CHANGES), ("latest",)),
-        (pages, ("revoked",)),
-        (type(parts.node.ambient.glance), ("renewals",)),
-        (type(parts.recordings), ("alone",)),
-        (pages, ("live", "uses")),
-    )
-    return tuple(offset(cls, name) for cls, names in read for name in names)
 
 
 def _given(

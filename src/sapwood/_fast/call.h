@@ -1,0 +1,108 @@
+/* A graphed function that is called: from the interpreter straight to its fast replays.
+ *
+ * Whatever is no plain call of a function that has any is Python's, as it ever was.
+ */
+#ifndef SAPWOOD_CALL_H
+#define SAPWOOD_CALL_H
+
+#include "state.h"
+
+enum { MOST_ARGUMENTS = 16 };
+
+/* Two variables of the context, what is called where no fast replay fits, and what
+ * calls the class's `__call__`. */
+static struct {
+  PyObject *session, *disabled, *missed;
+  ternaryfunc plain;
+} calls;
+
+static PyObject *replayed(struct replay *r, PyObject *const *call, Py_ssize_t count);
+
+static int is_now(PyObject *variable, const PyObject *value) {
+  PyObject *found = NULL;
+  if (PyContextVar_Get(variable, NULL, &found) < 0)
+    PyErr_Clear(); /* then Python says so */
+  Py_XDECREF(found);
+  return found == value;
+}
+
+/* What plays the fast replays, owned, of a function that is still on its runtime; or
+ * NULL, perhaps with an error. */
+static PyObject *players_of(PyObject *self) {
+  struct call_state *state = (struct call_state *)self;
+  PyObject *runtime, *players = NULL;
+  int same;
+  if (!state->fast_replays || !state->runtime || Py_IsNone(state->fast_replays) ||
+      !(runtime = PyObject_CallNoArgs(state->runtime)))
+    return NULL;
+  same = runtime == state->on;
+  Py_DECREF(runtime);
+  /* Any code may have run. */
+  if (same && PyObject_TypeCheck(state->fast_replays, replays_type))
+    players = ((struct replays_state *)state->fast_replays)->players;
+  return players && PyTuple_CheckExact(players) && PyTuple_GET_SIZE(players)
+             ? Py_NewRef(players)
+             : NULL;
+}
+
+static PyObject *called(PyObject *self, PyObject *tuple, PyObject *named) {
+  PyObject *players = NULL, *shown = NULL, *args[MOST_ARGUMENTS + 1] = {self};
+  Py_ssize_t count = PyTuple_GET_SIZE(tuple);
+  int tried = 0;
+  if (!(named && PyDict_GET_SIZE(named)) && count <= MOST_ARGUMENTS &&
+      is_now(calls.session, Py_None) && is_now(calls.disabled, Py_False))
+    players = players_of(self);
+  if (!players)
+    return PyErr_Occurred() ? NULL : calls.plain(self, tuple, named);
+  for (Py_ssize_t k = 0; k < count; k++)
+    args[k + 1] = item(tuple, k);
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(players) && !shown; k++) {
+    PyObject *player = item(players, k);
+    if (PyErr_Occurred() || !Py_IS_TYPE(player, &replay_type))
+      continue;
+    tried = 1;
+    shown = replayed((struct replay *)player, args + 1, count);
+  }
+  Py_DECREF(players);
+  if (shown || PyErr_Occurred())
+    return shown;
+  return tried ? PyObject_Vectorcall(calls.missed, args, (size_t)count + 1, NULL)
+               : calls.plain(self, tuple, named);
+}
+
+/* take_calls(class, session, disabled, missed): have a class that defines `__call__`, or
+ * derives from one that was taken, called here. Its `__call__` stays what it is, for
+ * whoever traces a program reads that: so the class cannot inherit this. Whoever puts
+ * another in its place has that called, as CPython sets the slot anew then. False for a
+ * class of other variables, of modules that were imported anew: those are Python's. */
+PyObject *take_calls(PyObject *module, PyObject *args) {
+  PyObject *class, *session, *disabled, *missed, *own;
+  PyTypeObject *type;
+  (void)module;
+  if (!PyArg_ParseTuple(args, "O!OOO", &PyType_Type, &class, &session, &disabled,
+                        &missed))
+    return NULL;
+  type = (PyTypeObject *)class;
+  if (!PyType_IsSubtype(type, call_type)) {
+    PyErr_SetString(PyExc_TypeError, "what is called in C derives from CallState");
+    return NULL;
+  }
+  if (calls.session && calls.session != session)
+    Py_RETURN_FALSE;
+  /* As it was defined, and not as another library has taken it, in tests. */
+  own = PyDict_GetItemString(type->tp_dict, "__call__");
+  Py_XINCREF(own);
+  if (own && PyObject_SetAttrString(class, "__call__", own) < 0) {
+    Py_DECREF(own);
+    return NULL;
+  }
+  Py_XDECREF(own);
+  calls.plain = type->tp_call;
+  Py_XSETREF(calls.session, Py_NewRef(session));
+  Py_XSETREF(calls.disabled, Py_NewRef(disabled));
+  Py_XSETREF(calls.missed, Py_NewRef(missed));
+  type->tp_call = called;
+  Py_RETURN_TRUE;
+}
+
+#endif

@@ -1,0 +1,300 @@
+/* Whether all is as it was: then nothing has been done yet. */
+#ifndef SAPWOOD_REPLAY_FITS_H
+#define SAPWOOD_REPLAY_FITS_H
+
+#include "replay.h"
+
+/* The target of a weak reference, not owned: somebody else has it. */
+static PyObject *borrowed(PyObject *reference) {
+  PyObject *target = target_of(reference);
+  Py_XDECREF(target);
+  return target;
+}
+
+static const struct replay_state *state_of(const struct replay *r) {
+  return (const struct replay_state *)borrowed(item(at(r, STATE), 0));
+}
+
+/* No storage changed writer or readers since the last replay that looked. */
+static int is_order_same(const struct replay *r) {
+  const struct replay_state *state = state_of(r);
+  return state && state->stream_epoch == r->stream_epoch->now;
+}
+
+/* What it has kept is as it was. */
+static int is_state_same(const struct replay *r) {
+  const struct replay_state *state = state_of(r);
+  return state && state->epoch == r->epoch && state->marks == item(at(r, STATE), 2) &&
+         state->guard_epoch == r->guards->epoch;
+}
+
+static int is_on_stream(const struct replay *r) {
+  void *stream = NULL;
+  return !r->exchange->current(CUDA, r->ordinal, &stream) && stream == r->stream;
+}
+
+static int is_like(const Tensor *found, const Tensor *seen) {
+  size_t size = (size_t)seen->dims * sizeof *seen->shape;
+  return found->dims == seen->dims && found->code == seen->code &&
+         found->bits == seen->bits && found->lanes == seen->lanes &&
+         found->device == seen->device && found->ordinal == seen->ordinal &&
+         !memcmp(found->shape, seen->shape, size) &&
+         !memcmp(found->strides, seen->strides, size);
+}
+
+/* What a layout does not say, a bit each: whether it requires grad, is a leaf, and so
+ * on; -1 where that cannot be said. */
+static int flags_of(const struct replay *r, PyObject *tensor) {
+  int flags = 0;
+  for (Py_ssize_t k = 0; k < r->kinds; k++) {
+    PyObject *kind = item(at(r, FLAGS), k);
+    PyObject *value = PyObject_GetAttr(tensor, item(kind, 0)), *method = value;
+    if (value && item(kind, 1) == Py_True) {
+      value = PyObject_CallNoArgs(method);
+      Py_XDECREF(method);
+    }
+    Py_XDECREF(value); /* if any: True or False */
+    if (!value)
+      return -1;
+    flags |= (value == Py_True) << k;
+  }
+  return flags;
+}
+
+static int is_wanted(const struct replay *r, PyObject *tensor, int wanted) {
+  PyObject *value = PyObject_GetAttr(tensor, at(r, WANTS));
+  Py_XDECREF(value);
+  return value == (wanted ? Py_True : Py_False);
+}
+
+/* Whether an argument fits; whether it is the same object is told, too. */
+static int fits(struct replay *r, Py_ssize_t k, PyObject *tensor, int *same) {
+  struct argument *arg = &r->arguments[k];
+  Tensor found;
+  uint64_t address;
+  if ((PyObject *)Py_TYPE(tensor) != arg->class || r->exchange->look(tensor, &found) ||
+      !is_like(&found, &arg->known.seen))
+    return 0;
+  address = r->lows[k] = (uint64_t)found.data + found.offset;
+  if (!refers_to(arg->reference, tensor) || address != arg->address)
+    *same = 0;
+  else if (!arg->known.lazy)
+    return !r->grad || is_wanted(r, tensor, arg->known.flags & 1);
+  if (address != arg->address &&
+      (arg->fixed || (address | arg->address) & (VECTOR - 1)))
+    return 0;
+  return flags_of(r, tensor) == arg->known.flags;
+}
+
+/* Whether the arguments share bytes with nothing, each other included. */
+static int are_apart(const struct replay *r) {
+  for (Py_ssize_t k = 0; k < r->count; k++) {
+    uint64_t low = r->lows[k], end = low + r->arguments[k].length;
+    Py_ssize_t before = 0, above = r->others;
+    if (low == end)
+      continue;
+    for (Py_ssize_t j = 0; j < k; j++)
+      if (low < r->lows[j] + r->arguments[j].length && r->lows[j] < end)
+        return 0;
+    while (before < above) { /* the starts below the end */
+      Py_ssize_t middle = (before + above) / 2;
+      if (r->starts[middle] < end)
+        before = middle + 1;
+      else
+        above = middle;
+    }
+    if (before && low < r->ends[before - 1])
+      return 0;
+  }
+  return 1;
+}
+
+/* Whether all work was on this stream, and all bytes are as good as ever: then nothing
+ * is to be ordered, whatever is used. */
+static int is_alone(const struct replay *r) {
+  PyObject *single = r->recordings->single_stream, *stream = borrowed(at(r, STREAM));
+  return single && !Py_IsNone(single) && stream && refers_to(single, stream) &&
+         !r->pages->revoked;
+}
+
+/* Whether no array is passed twice: it would lie where it does, but be the same one. */
+static int are_others(const struct replay *r, PyObject *const *call) {
+  for (Py_ssize_t k = 1; k < r->count; k++)
+    for (Py_ssize_t j = 0; j < k; j++)
+      if (call[k] == call[j])
+        return 0;
+  return 1;
+}
+
+static int are_arguments_fit(struct replay *r, PyObject *const *call) {
+  int same = 1;
+  for (Py_ssize_t k = 0; k < r->count; k++)
+    if (!fits(r, k, call[k], &same))
+      return 0;
+  return same || (is_alone(r) && are_others(r, call) && are_apart(r));
+}
+
+/* Whether a mask is without these pages, or has them all; one that did is known. */
+static int is_mask(PyObject *mask, PyObject *pages, PyObject **known, int all) {
+  PyObject *both;
+  int fit;
+  if (mask == *known)
+    return 1;
+  if (!mask || !(both = PyNumber_And(mask, pages)))
+    return 0;
+  fit = all ? PyObject_RichCompareBool(both, pages, Py_EQ) == 1
+            : PyObject_IsTrue(both) == 0;
+  Py_XDECREF(both);
+  if (fit) {
+    PyObject *old = *known;
+    *known = Py_XNewRef(mask);
+    Py_XDECREF(old);
+  }
+  return fit;
+}
+
+/* Whether nobody has what is kept, as far as one can see without a call. */
+static int is_unheld(const struct replay *r) {
+  for (Py_ssize_t k = 0; k < r->kept; k++)
+    if (Py_REFCNT(r->uses[k].object) != r->uses[k].references)
+      return 0;
+  return 1;
+}
+
+/* Whether none of the recordings that copied less out fits: all have outputs alive. */
+static int is_cheapest(struct replay *r) {
+  PyObject *rivals = at(r, RIVALS), *live = r->pages->live, *old = r->rivalled;
+  if (live == old)
+    return 1;
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(rivals); k++) {
+    PyObject *both = live ? PyNumber_And(live, item(rivals, k)) : NULL;
+    int held = both && PyObject_IsTrue(both) == 1;
+    Py_XDECREF(both);
+    if (!held)
+      return 0;
+  }
+  r->rivalled = Py_XNewRef(live);
+  Py_XDECREF(old);
+  return 1;
+}
+
+static int is_free(struct replay *r) {
+  PyObject *counted = at(r, COUNTED), *masks = at(r, MASKS);
+  PyObject *uses = r->pages->uses, *stream = borrowed(at(r, STREAM));
+  if (!is_unheld(r) || !is_mask(r->pages->live, item(masks, 0), &r->live, 0) ||
+      !is_cheapest(r))
+    return 0;
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(item(counted, 1)); k++) {
+    PyObject *count = PyObject_CallOneArg(item(counted, 0), item(item(counted, 1), k));
+    int same = count &&
+               PyLong_AsLongLong(count) == PyLong_AsLongLong(item(item(counted, 2), k));
+    Py_XDECREF(count);
+    if (!same)
+      return 0;
+  }
+  return stream && uses && PyDict_Size(uses) == 1 &&
+         is_mask(PyDict_GetItemWithError(uses, stream), item(masks, 1), &r->claimed, 1);
+}
+
+/* Look at an array that is known to be one; dtypes are numbers of the framework's. */
+static int seen_quickly(const struct replay *r, PyObject *array, Tensor *seen) {
+  const struct quick *q = &r->quick;
+  const void *tensor = (const char *)array + r->inside;
+  int64_t dims;
+  int32_t dtype;
+  *seen = (Tensor){0};
+  if (q->data(tensor, &seen->data) || q->dims(tensor, &dims) ||
+      q->shape(tensor, &seen->shape) || q->strides(tensor, &seen->strides) ||
+      q->dtype(tensor, &dtype))
+    return 0;
+  seen->dims = (int32_t)dims, seen->ordinal = dtype;
+  return 1;
+}
+
+static int is_seen(const struct replay *r, PyObject *array, Tensor *seen) {
+  return r->quick.data ? seen_quickly(r, array, seen) : !r->exchange->look(array, seen);
+}
+
+/* Whether an array that is known lies where it did, and looks as it did. */
+static int is_there(const struct replay *r, PyObject *array, Py_ssize_t k) {
+  const struct known *known = &r->known[k];
+  Tensor seen;
+  return is_seen(r, array, &seen) && (uint64_t)seen.data + seen.offset == r->marks[k] &&
+         is_like(&seen, &known->seen) &&
+         (!known->lazy || flags_of(r, array) == known->flags);
+}
+
+static int are_there(const struct replay *r, PyObject *found) {
+  PyObject *wanted = item(at(r, MARKS), 1);
+  if (PyObject_Size(found) != r->read)
+    return 0;
+  for (Py_ssize_t k = 0; k < r->read; k++) {
+    PyObject *array = PyList_GetItem(found, k);
+    if (!array || !is_there(r, array, k))
+      return 0;
+    if (PyTuple_GET_SIZE(wanted) && !is_wanted(r, array, item(wanted, k) == Py_True))
+      return 0;
+  }
+  return 1;
+}
+
+static int is_number_there(void *told, PyObject *array, Py_ssize_t k) {
+  return is_there(told, array, k);
+}
+
+/* Whether what the function reads is as it was; it is found where that is used. */
+static int is_read(struct replay *r, PyObject **found) {
+  int seen = CANNOT_SAY;
+  if (r->asked)
+    seen = guards_asked(r->asked, r->read, is_number_there, r);
+  if (seen != CANNOT_SAY)
+    return seen;
+  *found = PyObject_CallNoArgs(at(r, LOOK));
+  return *found && !Py_IsNone(*found) && are_there(r, *found);
+}
+
+/* Whether an argument is what it was of all that is reached: a certain array, or none.
+ */
+static int is_which(PyObject *argument, PyObject *references, Py_ssize_t which) {
+  if (which >= 0)
+    return refers_to(item(references, which), argument);
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(references); k++)
+    if (refers_to(item(references, k), argument))
+      return 0;
+  return 1;
+}
+
+/* The same of all arguments; what is read has been looked at. */
+static int are_those(const struct replay *r, PyObject *const *call) {
+  PyObject *which = at(r, WHICH), *seen;
+  if (!PyTuple_GET_SIZE(which))
+    return 1;
+  seen = item(which, 1);
+  for (Py_ssize_t k = 0; k < PyObject_Size(item(which, 0)); k++)
+    if (PyList_GetItem(item(which, 0), k) != item(seen, k))
+      return 0;
+  for (Py_ssize_t k = 0; k < r->count; k++)
+    if (!is_which(call[k], seen, (Py_ssize_t)PyLong_AsLong(item(item(which, 2), k))))
+      return 0;
+  return 1;
+}
+
+/* What may be looked at before what the function reads, which takes longer: an output
+ * that is held, as where two recordings take turns, is seen at once. */
+static int is_like_before(struct replay *r, PyObject *const *call) {
+  void *context;
+  return is_on_stream(r) && is_state_same(r) && are_arguments_fit(r, call) &&
+         is_unheld(r) && !r->context_of(&context) && context == r->context;
+}
+
+/* What the fast replay keeps, owned: what is known of it by number stays. NULL where it
+ * may not be had: what ran till now, a finaliser perhaps, may have replayed or evicted.
+ * Who else uses an output is said, on any thread, before it is dropped: so it is asked
+ * after that. */
+static PyObject *taken(struct replay *r) {
+  if (!is_state_same(r) || !is_free(r) || !is_order_same(r))
+    return NULL;
+  return Py_XNewRef(state_of(r)->kept);
+}
+
+#endif

@@ -1,0 +1,37 @@
+/* What replays look at, as it lies in the objects that own it: see state.pyi. */
+#ifndef SAPWOOD_STATE_H
+#define SAPWOOD_STATE_H
+
+#include "native.h"
+
+struct stream_epoch {
+  PyObject_HEAD long long now;
+};
+
+struct page_state {
+  PyObject_HEAD PyObject *live, *uses;
+  char revoked;
+};
+
+struct recordings_state {
+  PyObject_HEAD PyObject *single_stream;
+};
+
+struct guard_state {
+  PyObject_HEAD long long epoch;
+};
+
+struct replay_state {
+  PyObject_HEAD long long epoch, stream_epoch, guard_epoch;
+  PyObject *marks, *kept;
+};
+
+struct replays_state {
+  PyObject_HEAD PyObject *players;
+};
+
+struct call_state {
+  PyObject_HEAD PyObject *fast_replays, *runtime, *on;
+};
+
+#endif
