@@ -14,10 +14,20 @@ from sapwood.integrations.numpy.indexing import index_items
 from sapwood.integrations.numpy.kernels import UFUNCS
 from sapwood.integrations.numpy.launch import arrays_in, made, mutate
 
-__all__ = ["call_ufunc", "elementwise", "power", "unsupported"]
+__all__ = ["call_ufunc", "elementwise", "power", "reduced", "unsupported"]
 
 PRODUCTS: Final = frozenset(u for u in UFUNCS.values() if u.signature)
 OPTIONS: Final = frozenset(("axes", "axis", "initial", "keepdims"))
+
+
+def reduced(x: A, ufunc: np.ufunc, axis: Any, **options: Any) -> A:
+    """Return ``ufunc.reduce(x, axis, ...)``; ``axis`` None means all.
+
+    NumPy's own ``ufunc.reduce`` keeps its arguments for ever where we refuse them.
+    """
+    options |= {"axis": axis, "out": (options.pop("out", None),)}
+    found: A = call_ufunc(ufunc, "reduce", (x,), options)
+    return found
 
 
 def unsupported(what: str, hint: str) -> TypeError:

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from sapwood.integrations.numpy.arithmetic import elementwise, reduced
 from sapwood.integrations.numpy.copies import converted
+from sapwood.integrations.numpy.faced import A
 
 __all__ = ["count_nonzero", "mean", "ptp", "reduction", "std", "var"]
 
@@ -23,53 +25,55 @@ def reduction(ufunc: np.ufunc) -> Any:
     """Return NumPy's function for ``ufunc.reduce``, such as ``numpy.sum``."""
 
     def reduce(
-        a: Any, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any
-    ) -> Any:
-        return ufunc.reduce(a, axis, dtype, out, **_options(options))
+        a: A, axis: Any = None, dtype: Any = None, out: A | None = None, **options: Any
+    ) -> A:
+        return reduced(a, ufunc, axis, dtype=dtype, out=out, **_options(options))
 
-    def reduce_plain(a: Any, axis: Any = None, out: Any = None, **options: Any) -> Any:
-        return ufunc.reduce(a, axis, None, out, **_options(options))
+    def reduce_plain(a: A, axis: Any = None, out: A | None = None, **options: Any) -> A:
+        return reduced(a, ufunc, axis, out=out, **_options(options))
 
     return reduce if ufunc in (np.add, np.multiply) else reduce_plain
 
 
-def _axes(a: Any, axis: Any) -> tuple[int, ...]:
+def _axes(a: A, axis: Any) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(a.ndim))
     given = axis if isinstance(axis, tuple) else (axis,)
     return tuple(np.lib.array_utils.normalize_axis_index(n, a.ndim) for n in given)
 
 
-def _count(a: Any, axis: Any) -> np.intp:
+def _count(a: A, axis: Any) -> np.intp:
     count = 1
     for place in _axes(a, axis):
         count *= a.shape[place]
     return np.intp(count)
 
 
-def _divided(total: Any, count: Any) -> Any:
-    return np.true_divide(total, count, out=total, casting="unsafe")
+def _divided(total: A, count: Any) -> A:
+    found: A = elementwise(np.true_divide, (total, count), (total,), casting="unsafe")
+    return found
 
 
-def _wide(a: Any, dtype: Any) -> Any:
+def _wide(a: A, dtype: Any) -> Any:
     return np.dtype(np.float64) if dtype is None and a.dtype.kind in "biu" else dtype
 
 
 def mean(
-    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any
-) -> Any:
+    a: A, axis: Any = None, dtype: Any = None, out: A | None = None, **options: Any
+) -> A:
     """Return ``numpy.mean(a, axis, ...)``; ``where`` is not supported."""
     options = _options(options)
     _no_where("mean", options)
     half = dtype is None and a.dtype == np.float16
     wide = np.dtype(np.float32) if half else _wide(a, dtype)
-    total = np.add.reduce(a, axis, wide, out, **options)
+    total = reduced(a, np.add, axis, dtype=wide, out=out, **options)
     if not half or out is not None:
         return _divided(total, _count(a, axis))
     if total.ndim:
         return converted(_divided(total, _count(a, axis)), np.float16)
     # NumPy divides a scalar in double precision before it rounds to half.
-    return converted(np.true_divide(total, _count(a, axis)), np.float16)
+    exact: A = elementwise(np.true_divide, (total, _count(a, axis)))
+    return converted(exact, np.float16)
 
 
 def _no_where(name: str, options: dict[str, Any]) -> None:
@@ -81,13 +85,13 @@ def _no_where(name: str, options: dict[str, Any]) -> None:
 
 
 def var(
-    a: Any,
+    a: A,
     axis: Any = None,
     dtype: Any = None,
-    out: Any = None,
+    out: A | None = None,
     ddof: float = 0,
     **options: Any,
-) -> Any:
+) -> A:
     """Return ``numpy.var(a, axis, ...)``; ``where`` and ``mean`` are not supported."""
     options = _options(options)
     ddof = options.pop("correction", ddof)
@@ -95,38 +99,44 @@ def var(
     if "mean" in options:
         raise TypeError("sapwood arrays do not support numpy.var(mean=...); leave it")
     wide = _wide(a, dtype)
-    average = np.add.reduce(a, axis, wide, keepdims=True)
+    average = reduced(a, np.add, axis, dtype=wide, keepdims=True)
     count = _count(a, axis)
-    off: Any = np.subtract(a, _divided(average, count))
-    squares = np.add.reduce(_squared(off), axis, wide, out, **options)
+    off: A = elementwise(np.subtract, (a, _divided(average, count)))
+    squares = reduced(_squared(off), np.add, axis, dtype=wide, out=out, **options)
     return _divided(squares, np.maximum(count - ddof, 0))
 
 
-def _squared(off: Any) -> Any:
+def _squared(off: A) -> A:
     """``|off|**2``, written over ``off``."""
     if off.dtype.kind != "c":
-        return np.multiply(off, off, out=off)
-    real, imag = off.real, off.imag
+        found: A = elementwise(np.multiply, (off, off), (off,))
+        return found
+    real, imag = off.seen(off.face.real), off.seen(off.face.imag)
     for part in (real, imag):
-        np.multiply(part, part, out=part)
-    return np.add(real, imag, out=real)
+        elementwise(np.multiply, (part, part), (part,))
+    summed: A = elementwise(np.add, (real, imag), (real,))
+    return summed
 
 
-def std(a: Any, *args: Any, **options: Any) -> Any:
+def std(
+    a: A, axis: Any = None, dtype: Any = None, out: A | None = None, **rest: Any
+) -> A:
     """Return ``numpy.std(a, axis, ...)``, with the options of `var`."""
-    spread = var(a, *args, **options)
-    return np.sqrt(spread, out=spread)
+    spread = var(a, axis, dtype, out, **rest)
+    found: A = elementwise(np.sqrt, (spread,), (spread,))
+    return found
 
 
-def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = UNSET) -> Any:
+def ptp(a: A, axis: Any = None, out: A | None = None, keepdims: Any = UNSET) -> A:
     """Return the largest minus the smallest element along ``axis``."""
     options = _options({"keepdims": keepdims})
-    high = np.maximum.reduce(a, axis, None, out, **options)
-    low = np.minimum.reduce(a, axis, **options)
-    return np.subtract(high, low, out=high)
+    high = reduced(a, np.maximum, axis, out=out, **options)
+    low = reduced(a, np.minimum, axis, **options)
+    found: A = elementwise(np.subtract, (high, low), (high,))
+    return found
 
 
-def count_nonzero(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+def count_nonzero(a: A, axis: Any = None, *, keepdims: bool = False) -> A:
     """Return how many elements are not zero, as a device array."""
-    mask = np.not_equal(a, 0)
-    return reduction(np.add)(mask, axis, np.dtype(np.intp), keepdims=keepdims)
+    mask: A = elementwise(np.not_equal, (a, 0))
+    return reduced(mask, np.add, axis, dtype=np.dtype(np.intp), keepdims=keepdims)
