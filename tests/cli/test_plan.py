@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sapwood.allocator.lifetimes import parse_lifetimes
 from sapwood.cli import main
-from sapwood.cli.lifetimes import parse_lifetimes
 from sapwood.errors import MisuseError
 
 ROWS = "id,lower,upper,size\na,0,4,30\nb,1,3,30\nc,3,6,100\n"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from sapwood import knobs
 from sapwood.allocator import planner
+from sapwood.allocator.lifetimes import OFFSET, Lifetimes, parse_lifetimes
 from sapwood.allocator.planner import Plan
-from sapwood.cli.lifetimes import OFFSET, Lifetimes, parse_lifetimes
 from sapwood.errors import InternalError, MisuseError
 from sapwood.units import size_text
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sapwood.allocator import lifetimes
 from sapwood.allocator.caching.export import snapshot
 from sapwood.allocator.caching.export.torch_snapshot import loads_torch
-from sapwood.allocator.simulate import lifetimes, rmm
+from sapwood.allocator.simulate import rmm
 from sapwood.allocator.simulate.entries import from_picture
-from sapwood.allocator.simulate.lifetimes import from_csv
 from sapwood.allocator.simulate.rmm import from_rmm
-from sapwood.allocator.simulate.trace import Trace
+from sapwood.allocator.simulate.trace import Buffer, Trace
 from sapwood.errors import MisuseError
 
 __all__ = ["read_trace"]
@@ -53,8 +53,14 @@ def read_trace(path: str | Path, device: int | None = None) -> Trace:
     if header == list(rmm.COLUMNS):
         return from_rmm(source.stem, text)
     if set(header) & set(lifetimes.COLUMNS):
-        return from_csv(source.stem, text)
+        return _from_lifetimes(source.stem, data)
     raise _unknown(source)
+
+
+def _from_lifetimes(name: str, data: bytes) -> Trace:
+    table = lifetimes.parse_lifetimes(name, data)
+    rows = zip(table.ids, table.buffers, table.streams, strict=True)
+    return Trace.of(name, [Buffer(key, *each, stream) for key, each, stream in rows])
 
 
 def _unknown(source: Path) -> MisuseError:

@@ -1,8 +1,9 @@
 """Tables of lifetimes: read from CSV, and written with a column of offsets.
 
 The first line names the columns: ``id``, ``lower``, ``upper`` and ``size``, in any
-order, and any others, which are kept. Cells are parted by commas, or by tabs if the
-first line has tabs and no commas. Blank lines are skipped. Numbers are whole and exact.
+order, perhaps ``stream``, and any others, which are kept. Cells are parted by commas,
+or by tabs if the first line has tabs and no commas. Blank lines are skipped. Numbers
+are whole and exact.
 """
 
 from __future__ import annotations
@@ -18,21 +19,27 @@ from sapwood.allocator.planner import Buffer
 from sapwood.errors import MisuseError
 from sapwood.units import Size
 
-__all__ = ["OFFSET", "Lifetimes", "parse_lifetimes"]
+__all__ = ["COLUMNS", "OFFSET", "Lifetimes", "parse_lifetimes"]
 
 OFFSET = "offset"
 
-_COLUMNS = ("id", "lower", "upper", "size")
+COLUMNS = ("id", "lower", "upper", "size")
+_STREAM = "stream"
 _WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """A table: its first line, its rows with all of their cells, and their buffers."""
+    """A table: its first line, its rows with all of their cells, and their buffers.
+
+    ``ids`` and ``streams`` are those of the buffers; stream 0 where there is no column.
+    """
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    ids: tuple[str, ...]
     buffers: tuple[Buffer, ...]
+    streams: tuple[int, ...]
     delimiter: str
     line_end: str
 
@@ -58,23 +65,30 @@ def parse_lifetimes(name: str, data: bytes) -> Lifetimes:
     delimiter = "\t" if "\t" in first and "," not in first else ","
     rows = _rows(name, text, delimiter)
     header = next(rows, (0, ()))[1]
-    columns = _columns(name, header)
+    key, *columns = _columns(name, header)
     lines: dict[str, int] = {}
     kept: list[tuple[str, ...]] = []
     buffers: list[Buffer] = []
+    streams: list[int] = []
     for line, row in rows:
         if len(row) != len(header):
             _refuse(name, line, f"has {len(row)} cells", f"Give {len(header)}")
-        known = lines.setdefault(row[columns[0]], line)
+        known = lines.setdefault(row[key].strip(), line)
         if known != line:
-            what = f"has the id {row[columns[0]]!r} of line {known}"
+            what = f"has the id {row[key].strip()!r} of line {known}"
             _refuse(name, line, what, "Name each buffer once")
         kept.append(row)
-        buffers.append(_buffer(name, line, [row[at] for at in columns[1:]]))
+        numbers = [
+            _whole(name, line, header[at].strip(), row[at].strip()) for at in columns
+        ]
+        buffers.append(_buffer(name, line, *numbers[:3]))
+        streams += numbers[3:] or [0]
     return Lifetimes(
         header=header,
         rows=tuple(kept),
+        ids=tuple(lines),
         buffers=tuple(buffers),
+        streams=tuple(streams),
         delimiter=delimiter,
         line_end="\r\n" if first.endswith("\r") else "\n",
     )
@@ -105,25 +119,22 @@ def _rows(
 
 def _columns(name: str, header: tuple[str, ...]) -> list[int]:
     """Return where the columns are that matter, in their own order."""
-    named = ", ".join(_COLUMNS)
+    named = ", ".join(COLUMNS)
     if not header:
         raise MisuseError(f"{name} is empty. Its first line must name {named}")
     names = [cell.strip() for cell in header]
-    for column in _COLUMNS:
+    for column in COLUMNS:
         if (count := names.count(column)) != 1:
             often = f"{count} columns" if count else "no column"
             raise MisuseError(
                 f"{name} has {often} {column!r}. Its first line must name each of "
                 f"{named} once"
             )
-    return [names.index(column) for column in _COLUMNS]
+    wanted = (*COLUMNS, _STREAM) if _STREAM in names else COLUMNS
+    return [names.index(column) for column in wanted]
 
 
-def _buffer(name: str, line: int, cells: Sequence[str]) -> Buffer:
-    lower, upper, size = (
-        _whole(name, line, column, cell)
-        for column, cell in zip(_COLUMNS[1:], cells, strict=True)
-    )
+def _buffer(name: str, line: int, lower: int, upper: int, size: int) -> Buffer:
     if lower >= upper:
         what = f"has a lower of {lower} and an upper of {upper}"
         _refuse(name, line, what, "Give an upper above lower: upper itself is free")
@@ -132,8 +143,7 @@ def _buffer(name: str, line: int, cells: Sequence[str]) -> Buffer:
     return Buffer(lower, upper, Size(size))
 
 
-def _whole(name: str, line: int, column: str, cell: str) -> int:
-    text = cell.strip()
+def _whole(name: str, line: int, column: str, text: str) -> int:
     if not _WHOLE.fullmatch(text):
         shown = repr(text if len(text) <= 50 else f"{text[:50]}...")
         remedy = "Give a whole number of at most 40 digits"
