@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from sapwood.integrations.numpy.arithmetic import elementwise, reduced
+from sapwood.integrations.numpy.arithmetic import reduced
 from sapwood.integrations.numpy.copies import converted
-from sapwood.integrations.numpy.faced import A
 
 __all__ = ["count_nonzero", "mean", "ptp", "reduction", "std", "var"]
 
@@ -25,42 +24,41 @@ def reduction(ufunc: np.ufunc) -> Any:
     """Return NumPy's function for ``ufunc.reduce``, such as ``numpy.sum``."""
 
     def reduce(
-        a: A, axis: Any = None, dtype: Any = None, out: A | None = None, **options: Any
-    ) -> A:
+        a: Any, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any
+    ) -> Any:
         return reduced(a, ufunc, axis, dtype=dtype, out=out, **_options(options))
 
-    def reduce_plain(a: A, axis: Any = None, out: A | None = None, **options: Any) -> A:
+    def reduce_plain(a: Any, axis: Any = None, out: Any = None, **options: Any) -> Any:
         return reduced(a, ufunc, axis, out=out, **_options(options))
 
     return reduce if ufunc in (np.add, np.multiply) else reduce_plain
 
 
-def _axes(a: A, axis: Any) -> tuple[int, ...]:
+def _axes(a: Any, axis: Any) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(a.ndim))
     given = axis if isinstance(axis, tuple) else (axis,)
     return tuple(np.lib.array_utils.normalize_axis_index(n, a.ndim) for n in given)
 
 
-def _count(a: A, axis: Any) -> np.intp:
+def _count(a: Any, axis: Any) -> np.intp:
     count = 1
     for place in _axes(a, axis):
         count *= a.shape[place]
     return np.intp(count)
 
 
-def _divided(total: A, count: Any) -> A:
-    found: A = elementwise(np.true_divide, (total, count), (total,), casting="unsafe")
-    return found
+def _divided(total: Any, count: Any) -> Any:
+    return np.true_divide(total, count, out=total, casting="unsafe")
 
 
-def _wide(a: A, dtype: Any) -> Any:
+def _wide(a: Any, dtype: Any) -> Any:
     return np.dtype(np.float64) if dtype is None and a.dtype.kind in "biu" else dtype
 
 
 def mean(
-    a: A, axis: Any = None, dtype: Any = None, out: A | None = None, **options: Any
-) -> A:
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any
+) -> Any:
     """Return ``numpy.mean(a, axis, ...)``; ``where`` is not supported."""
     options = _options(options)
     _no_where("mean", options)
@@ -72,8 +70,7 @@ def mean(
     if total.ndim:
         return converted(_divided(total, _count(a, axis)), np.float16)
     # NumPy divides a scalar in double precision before it rounds to half.
-    exact: A = elementwise(np.true_divide, (total, _count(a, axis)))
-    return converted(exact, np.float16)
+    return converted(np.true_divide(total, _count(a, axis)), np.float16)
 
 
 def _no_where(name: str, options: dict[str, Any]) -> None:
@@ -85,13 +82,13 @@ def _no_where(name: str, options: dict[str, Any]) -> None:
 
 
 def var(
-    a: A,
+    a: Any,
     axis: Any = None,
     dtype: Any = None,
-    out: A | None = None,
+    out: Any = None,
     ddof: float = 0,
     **options: Any,
-) -> A:
+) -> Any:
     """Return ``numpy.var(a, axis, ...)``; ``where`` and ``mean`` are not supported."""
     options = _options(options)
     ddof = options.pop("correction", ddof)
@@ -101,42 +98,36 @@ def var(
     wide = _wide(a, dtype)
     average = reduced(a, np.add, axis, dtype=wide, keepdims=True)
     count = _count(a, axis)
-    off: A = elementwise(np.subtract, (a, _divided(average, count)))
+    off: Any = np.subtract(a, _divided(average, count))
     squares = reduced(_squared(off), np.add, axis, dtype=wide, out=out, **options)
     return _divided(squares, np.maximum(count - ddof, 0))
 
 
-def _squared(off: A) -> A:
+def _squared(off: Any) -> Any:
     """``|off|**2``, written over ``off``."""
     if off.dtype.kind != "c":
-        found: A = elementwise(np.multiply, (off, off), (off,))
-        return found
-    real, imag = off.seen(off.face.real), off.seen(off.face.imag)
+        return np.multiply(off, off, out=off)
+    real, imag = off.real, off.imag
     for part in (real, imag):
-        elementwise(np.multiply, (part, part), (part,))
-    summed: A = elementwise(np.add, (real, imag), (real,))
-    return summed
+        np.multiply(part, part, out=part)
+    return np.add(real, imag, out=real)
 
 
-def std(
-    a: A, axis: Any = None, dtype: Any = None, out: A | None = None, **rest: Any
-) -> A:
+def std(a: Any, *args: Any, **options: Any) -> Any:
     """Return ``numpy.std(a, axis, ...)``, with the options of `var`."""
-    spread = var(a, axis, dtype, out, **rest)
-    found: A = elementwise(np.sqrt, (spread,), (spread,))
-    return found
+    spread = var(a, *args, **options)
+    return np.sqrt(spread, out=spread)
 
 
-def ptp(a: A, axis: Any = None, out: A | None = None, keepdims: Any = UNSET) -> A:
+def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = UNSET) -> Any:
     """Return the largest minus the smallest element along ``axis``."""
     options = _options({"keepdims": keepdims})
     high = reduced(a, np.maximum, axis, out=out, **options)
     low = reduced(a, np.minimum, axis, **options)
-    found: A = elementwise(np.subtract, (high, low), (high,))
-    return found
+    return np.subtract(high, low, out=high)
 
 
-def count_nonzero(a: A, axis: Any = None, *, keepdims: bool = False) -> A:
+def count_nonzero(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """Return how many elements are not zero, as a device array."""
-    mask: A = elementwise(np.not_equal, (a, 0))
+    mask = np.not_equal(a, 0)
     return reduced(mask, np.add, axis, dtype=np.dtype(np.intp), keepdims=keepdims)
