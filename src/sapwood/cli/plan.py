@@ -8,7 +8,6 @@ usage, or a table that cannot be read.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from sapwood.allocator import planner
 from sapwood.allocator.lifetimes import OFFSET, Lifetimes, parse_lifetimes
 from sapwood.allocator.planner import Plan
 from sapwood.errors import InternalError, MisuseError
+from sapwood.graphs.whole import replace_file
 from sapwood.units import size_text
 
 __all__ = ["plan"]
@@ -107,24 +107,11 @@ def _write(target: Path, text: str) -> None:
         if target.exists() and not target.is_file():
             target.write_text(text, encoding="utf-8", newline="")
         else:
-            _replace(target, text)
+            replace_file(target, text.encode())
     except OSError as error:
         raise MisuseError(
             f"{target} cannot be written: {error.strerror}. Name another file with -o"
         ) from error
-
-
-def _replace(target: Path, text: str) -> None:
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with draft.open("x", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 def _plain(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from sapwood.errors import MisuseError, SapwoodError, StoreError
 from sapwood.graphs.sections import join, split
+from sapwood.graphs.whole import replace_file
 from sapwood.runtime.graphed import Bound, Graphed
 from sapwood.tree.call.integration import Array
 from sapwood.tree.call.miss import Why
@@ -54,26 +53,11 @@ def save(function: Graphed | Bound, path: str | os.PathLike[str]) -> None:
     with runner.recordings.device.lock:
         sections = pack(runner.options.name, runner.cache, runner.recordings)
     try:
-        _write(Path(path), join(sections))
+        replace_file(Path(path), join(sections))
     except OSError as error:
         # Not as it shows itself: that names a file which nobody asked for.
         why = error.strerror or str(error)
         raise StoreError(f"{os.fspath(path)} cannot be written: {why}") from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    if not path.name:
-        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-    new = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    try:
-        with new.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, bytes]:

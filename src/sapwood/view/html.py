@@ -11,13 +11,13 @@ import base64
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 from sapwood.errors import MisuseError
+from sapwood.graphs.whole import replace_file
 from sapwood.view.schema import validate
 
 __all__ = ["render", "report"]
@@ -58,7 +58,7 @@ def report(snapshot: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     page = render(snapshot).encode()
     target = Path(path)
     try:
-        _replace(target, page)
+        replace_file(target, page)
     except OSError as error:
         raise MisuseError(
             f"the report cannot be written to {target}: {error.strerror}. Give a file "
@@ -96,13 +96,3 @@ def _digest(text: str) -> str:
 
 def _resource(name: str) -> str:
     return (files("sapwood.view") / "page" / name).read_text(encoding="utf-8")
-
-
-def _replace(target: Path, content: bytes) -> None:
-    written = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    try:
-        with written.open("xb") as file:
-            file.write(content)
-        written.replace(target)
-    finally:
-        written.unlink(missing_ok=True)

@@ -1,0 +1,29 @@
+"""Files that are replaced as a whole, or stay what they were."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from pathlib import Path
+
+__all__ = ["replace_file"]
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put a file with ``data`` in the place of ``path``, once it is on the disk.
+
+    Raises `OSError`, and then leaves nothing behind.
+    """
+    if not path.name:
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with draft.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
