@@ -10,14 +10,23 @@ import dataclasses
 import gc
 import os
 import struct
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pytest
 
 import sapwood as sw
 from tests.laws.frozen import counting
-from tests.support.rig import CUDA, INEXACT, VARIANTS, Rig
+from tests.support.frameworks import (
+    TORCH,
+    TORCH_IN_C,
+    TORCH_ON_HOST,
+    collect_after,
+    framework_of,
+    make_rig_of,
+)
+from tests.support.rig import CUDA, INEXACT, VARIANTS
 
 _OUTCOME = pytest.StashKey[bool]()
 
@@ -90,12 +99,17 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.name == "test_slots_are_bound_before_an_eager_region[inexact]":
             item.add_marker(pytest.mark.skip(reason="an eager region binds one anew"))
-        if not item.get_closest_marker("gpu"):
+        if not _is_cupys(item):
             continue
         names = item.path.name, item.name
         for name, why in NOT_ON_CUDA.items():
             if any(each.startswith(name) for each in names):
                 item.add_marker(pytest.mark.skip(reason=f"not on CUDA: {why}"))
+
+
+def _is_cupys(item):
+    spec = getattr(item, "callspec", None)
+    return spec is not None and spec.params.get("make_rig") == CUDA
 
 
 @pytest.hookimpl(wrapper=True)
@@ -115,30 +129,43 @@ def pytest_runtest_makereport(item):
 
 
 def pytest_generate_tests(metafunc):
-    """Run laws on all kinds of device; where captures matter, as GPUs differ, too."""
+    """Run laws on all kinds of device; where captures matter, as GPUs differ, too.
+
+    What is marked ``every_framework`` runs with torch's tensors, too. Programs are
+    replayed in C as well, and run on the host.
+    """
     if "make_rig" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
         inexact = module.startswith(INEXACT_TOO)
         kinds = [*VARIANTS, INEXACT] if inexact else list(VARIANTS)
         kinds.append(pytest.param(CUDA, marks=pytest.mark.gpu))
+        if metafunc.definition.get_closest_marker("every_framework"):
+            kinds.append(pytest.param(TORCH, marks=pytest.mark.gpu))
+            if "agree" in metafunc.fixturenames:
+                kinds.append(pytest.param(TORCH_IN_C, marks=pytest.mark.gpu))
+                kinds.append(TORCH_ON_HOST)
         metafunc.parametrize("make_rig", kinds, indirect=True)
 
 
 @pytest.fixture
 def make_rig(request):
     """Return a maker of rigs of one variant, leak-checked when the test is over."""
-    rigs = []
+    kind, rigs = request.param, []
 
     def make(**options):
-        if request.param == CUDA and options.keys() & {"total", "page"}:
+        on_cuda = kind in {CUDA, TORCH, TORCH_IN_C}
+        if on_cuda and options.keys() & {"total", "page"}:
             pytest.skip("needs a device of a size of its own")
         rigs[:] = [rig for rig in rigs if not rig.finished]
-        rigs.append(Rig(request.param, **options))
-        counts.drivers.append(rigs[-1].recorded.ever)
+        rigs.append(make_rig_of(kind, **options))
+        if kind != TORCH_IN_C:
+            counts.drivers.append(rigs[-1].recorded.ever)
         return rigs[-1]
 
+    make.framework = framework_of(kind)
     with counting(request.node) as counts:
         yield make
+        collect_after(kind)
         for rig in rigs:
             if request.node.stash.get(_OUTCOME, False):
                 rig.abandon()
@@ -158,28 +185,11 @@ def rt(rig):
     return rig.runtime
 
 
-class _HostStream:
-    """A stream of the host, where everything has always been done."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def wait(self, other):
-        pass
-
-    def record(self):
-        return self
-
-
 class World:
     """Where a program runs: ``replayed``, ``eager`` or ``plain``."""
 
-    def __init__(self, name, rt):
-        self.name, self.rt = name, rt
-        self.cuda = rt._driver.abilities.kind == "cuda"
+    def __init__(self, name, rt, framework):
+        self.name, self.rt, self.framework = name, rt, framework
         self.functions = []
         self.rng = np.random.default_rng(7)
 
@@ -203,16 +213,21 @@ class World:
 
     def array(self, host):
         """Return an array of this world with a copy of host values."""
-        if not self.plain:
-            return self.rt.array(host)
-        return _of_cupys_pool(host) if self.cuda else np.array(host, order="K")
+        if self.plain:
+            return self.framework.plain_array(host)
+        return self.framework.array(self.rt, host)
 
-    def values(self, *shape, dtype=np.float64):
+    def values(self, *shape, dtype=None):
         """Return an array of new values: in every world the same, in their order."""
         return self.array(self.host_values(*shape, dtype=dtype))
 
-    def host_values(self, *shape, dtype=np.float64):
-        dtype = np.dtype(dtype)
+    @property
+    def itemsize(self):
+        """The bytes of a value of no other dtype."""
+        return np.dtype(self.framework.dtype).itemsize
+
+    def host_values(self, *shape, dtype=None):
+        dtype = np.dtype(self.framework.dtype if dtype is None else dtype)
         if dtype.kind == "b":
             return self.rng.random(shape) < 0.5
         if dtype.kind == "u":
@@ -225,12 +240,12 @@ class World:
         return np.asarray(real).astype(dtype)
 
     def generator(self, seed):
-        if self.plain and not self.cuda:
-            return np.random.Generator(np.random.Philox(seed))
+        if self.plain:
+            return self.framework.plain_generator(self.rt, seed)
         return self.rt.generator(seed)
 
     def stream(self):
-        return _HostStream() if self.plain else self.rt.stream()
+        return self.framework.plain_stream() if self.plain else self.rt.stream()
 
     def step(self, keep=()):
         return nullcontext() if self.plain else self.rt.step(keep=keep)
@@ -239,31 +254,47 @@ class World:
         """Return the context that the program runs in."""
         context = ExitStack()
         if self.plain:
-            context.enter_context(np.errstate(all="ignore"))
+            context.enter_context(self.framework.plain_mode())
         if self.name == "eager":
             context.enter_context(sw.disabled())
         return context
 
     def count(self, field):
-        """Return the sum of one statistic over the functions of this world."""
+        """Return the sum of one statistic over the functions of this world.
+
+        Where nothing is recorded, that is as anybody wants it.
+        """
+        if not self.framework.records:
+            return _Any()
         return sum(getattr(function.stats(), field) for function in self.functions)
+
+
+class _Any:
+    """What is equal to, less than and more than everything."""
+
+    __hash__ = None
+
+    def _is(self, _):
+        return True
+
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = _is
 
 
 class Picture:
     """A nest of arrays and plain values as it was at one time."""
 
-    def __init__(self, nest):
+    def __init__(self, nest, framework):
         self.leaves, self.shape = [], None
-        self._arrays = []
+        self._framework, self._owners = framework, []
         self.shape = self._take(nest)
         self.shared = {
             (i, j)
-            for i, one in self._arrays
-            for j, other in self._arrays
-            if i < j and one is other
+            for i, one in self._owners
+            for j, other in self._owners
+            if i < j and _are_one(one, other)
         }
-        self.owned = {i for i, _ in self._arrays}
-        del self._arrays
+        self.owned = {i for i, _ in self._owners}
+        del self._owners
 
     def _take(self, value):
         if isinstance(value, dict):
@@ -275,24 +306,16 @@ class Picture:
                 (f.name, self._take(getattr(value, f.name)))
                 for f in dataclasses.fields(value)
             ]
-        if isinstance(value, (np.ndarray, np.generic)) or _is_device_array(value):
-            self.leaves.append(self._array(value))
+        if self._framework.is_array(value):
+            owner = self._framework.owner(value)
+            if owner is not None:
+                self._owners.append((len(self.leaves), owner))
+            self.leaves.append(self._framework.leaf(value))
         elif type(value).__name__ == "Generator":
             self.leaves.append(("generator",))
         else:
             self.leaves.append(_plain(value))
         return len(self.leaves)
-
-    def _array(self, value):
-        if value.size and not isinstance(value, np.generic):
-            self._arrays.append((len(self.leaves), _owner(value)))
-        host = np.asarray(value)
-        steps = [
-            step
-            for step, length in zip(value.strides, value.shape, strict=True)
-            if length > 1 and value.size
-        ]
-        return str(value.dtype), value.shape, steps, host.tobytes()
 
     def agrees(self, other, what):
         """Assert that ``other`` shows the same; host scalars own nothing."""
@@ -307,8 +330,15 @@ class Picture:
 def _told(leaf):
     if len(leaf) < 4:
         return leaf
-    dtype, shape, steps, data = leaf
-    return f"{np.frombuffer(data, dtype).reshape(shape)!r} with strides {steps}"
+    dtype, shape, steps, data, *more = leaf
+    with suppress(TypeError):  # NumPy has not all dtypes of torch
+        data = np.frombuffer(data, str(dtype).removeprefix("torch.")).reshape(shape)
+    return f"{data!r} with strides {steps} {more or ''}"
+
+
+def _are_one(one, other):
+    """Return whether two owners are: objects, or addresses."""
+    return one == other if isinstance(one, int) else one is other
 
 
 def _plain(value):
@@ -317,28 +347,8 @@ def _plain(value):
     return type(value), value
 
 
-def _of_cupys_pool(host):
-    """Return an array of CuPy's, by its type as a runtime's arrays are."""
-    import cupy
-
-    from sapwood.integrations.cupy import Array
-
-    return cupy.array(host, order="K").view(Array)
-
-
-def _is_device_array(value):
-    return hasattr(value, "storage") or hasattr(value, "__cuda_array_interface__")
-
-
-def _owner(array):
-    if hasattr(array, "storage"):
-        return array.storage
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
-
-
 def _pictures(program, world):
+    world.framework.begin()
     run, pictures = program(world), []
     while True:
         with world.mode():
@@ -346,18 +356,27 @@ def _pictures(program, world):
                 shown = next(run)
             except StopIteration:
                 return pictures
-        pictures.append(Picture(shown))
+        pictures.append(Picture(shown, world.framework))
         del shown
 
 
 @pytest.fixture
-def agree(rt):
+def framework(make_rig):
+    """Return whose arrays the law's are."""
+    return make_rig.framework
+
+
+@pytest.fixture
+def agree(rt, framework):
     """Return what runs a program in all worlds, compares, and gives the replayed."""
 
     def agree(program, first="plain"):
         names = sorted(("plain", "eager", "replayed"), key=lambda name: name != first)
-        worlds = {name: World(name, rt) for name in names}
-        shown = {name: _pictures(program, world) for name, world in worlds.items()}
+        worlds = {name: World(name, rt, framework) for name in names}
+        with catch_warnings():
+            if not framework.records:
+                simplefilter("ignore", sw.GraphSkipWarning)
+            shown = {name: _pictures(program, world) for name, world in worlds.items()}
         expected = shown["plain"]
         assert expected, "a program yields something"
         for name in ("eager", "replayed"):
@@ -371,7 +390,7 @@ def agree(rt):
 
 
 @pytest.fixture
-def same(agree):
+def same(agree, framework):
     """Return what compares calls of one function, with lasting and with new arguments.
 
     ``make_args`` gets a world and returns the arguments: a tuple, or a dict of keyword
@@ -379,7 +398,7 @@ def same(agree):
     the end of calls after which nobody waited.
     """
 
-    def same(fn, make_args, calls=4, **options):
+    def same(fn, make_args, calls=framework.calls, **options):
         def call(f, args):
             return f(**args) if isinstance(args, dict) else f(*args)
 
@@ -431,10 +450,10 @@ def hidden(tmp_path):
 
 
 @pytest.fixture
-def bits():
+def bits(framework):
     """Return what makes values comparable bit for bit: a `Picture`'s leaves."""
 
     def bits(*nest):
-        return Picture(nest).leaves
+        return Picture(nest, framework).leaves
 
     return bits

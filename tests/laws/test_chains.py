@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from sapwood import knobs
+from tests.support.frameworks import on_host
 
 CALLS = 1_000
 
 
+@pytest.mark.every_framework
 def test_a_thousand_times_itself(rt):
     """``x = f(x)``: at most 3 recordings, ``x`` copied at most every second call."""
     f, x = rt.graph(lambda x: x * 0.5 + 1), rt.array(np.arange(16.0))
@@ -19,7 +21,7 @@ def test_a_thousand_times_itself(rt):
     size = x.nbytes
     for _ in range(CALLS):
         x, expected = f(x), expected * 0.5 + 1
-    assert np.asarray(x).tobytes() == expected.tobytes()
+    assert on_host(x).tobytes() == expected.tobytes()
     stats = f.stats()
     assert stats.recordings <= 3
     assert stats.escaped == 0
@@ -37,42 +39,56 @@ def test_a_patched_leaf_is_never_copied(make_rig):
         x, expected = f(x), expected * 0.5 + 1
         if call == 10:
             settled = f.stats()
-    assert np.asarray(x).tobytes() == expected.tobytes()
+    assert on_host(x).tobytes() == expected.tobytes()
     assert f.stats().copied_bytes == settled.copied_bytes
     assert f.stats().recordings <= 3
 
 
-@pytest.mark.parametrize("patch_from", [0, 1 << 30])
-def test_two_generations_back(make_rig, agree, patch_from):
+def _two_generations(w):
+    f = w.graph(lambda x, old: x * 2 - old)
+    x, old = w.values(6), w.values(6)
+    for _ in range(40):
+        x, old = f(x, old), x
+        yield x, old
+
+
+@pytest.mark.every_framework
+def test_two_generations_back(agree):
     """``x, old = f(x, old), x``: every state is the input of two calls."""
+    world = agree(_two_generations)
+    assert world.count("passed_through") == 0
+    assert world.count("recordings") <= 10
+
+
+@pytest.mark.parametrize("patch_from", [0, 1 << 30])
+def test_two_generations_back_patched_or_copied(make_rig, agree, patch_from):
+    """The same, whatever is patched."""
 
     def program(w):
         with knobs.scope(patch_from=patch_from):
             w.rt = make_rig().runtime
-        f = w.graph(lambda x, old: x * 2 - old)
-        x, old = w.values(6), w.values(6)
-        for _ in range(40):
-            x, old = f(x, old), x
-            yield x, old
+        yield from _two_generations(w)
 
     world = agree(program)
     assert world.count("passed_through") == 0
     assert world.count("recordings") <= 10
 
 
+@pytest.mark.every_framework
 def test_a_result_that_is_rebound_settles_at_two(rt):
     """``y = f(x)`` in a loop alternates between two recordings, without a copy."""
     f, x = rt.graph(lambda x: x + 1), rt.array(np.arange(4.0))
     for i in range(50):
         y = f(x)
         x += 1
-        assert np.asarray(y).tobytes() == (np.arange(4.0) + i + 1).tobytes()
+        assert on_host(y).tobytes() == (np.arange(4.0) + i + 1).tobytes()
     stats = f.stats()
     assert (stats.warmups, stats.recordings) == (1, 2)
     assert stats.replays == 50 - 3
     assert stats.copied_bytes == stats.escaped == 0
 
 
+@pytest.mark.every_framework
 def test_two_functions_in_a_loop_settle_at_two_each(rt):
     """``h = f(x); y = g(h)``: at most 2 recordings each, and ``h`` is never copied."""
     f, g = rt.graph(lambda x: x * 2), rt.graph(lambda h: h + 1)
@@ -81,25 +97,27 @@ def test_two_functions_in_a_loop_settle_at_two_each(rt):
         h = f(x)
         y = g(h)
         x += 1
-        assert np.asarray(h).tobytes() == ((np.arange(4.0) + i) * 2).tobytes()
-        assert np.asarray(y).tobytes() == ((np.arange(4.0) + i) * 2 + 1).tobytes()
+        assert on_host(h).tobytes() == ((np.arange(4.0) + i) * 2).tobytes()
+        assert on_host(y).tobytes() == ((np.arange(4.0) + i) * 2 + 1).tobytes()
     for stats in (f.stats(), g.stats()):
         assert stats.recordings <= 2
         assert stats.passed_through == stats.escaped == 0
     assert g.stats().copied_bytes == 0
 
 
+@pytest.mark.every_framework
 def test_nested_calls_settle_at_one_each(rt):
     """``g(f(x))`` where nothing is held needs no second variant."""
     f, g = rt.graph(lambda x: x * 2), rt.graph(lambda h: h + 1)
     x = rt.array(np.arange(4.0))
     for _ in range(20):
-        g(f(x))
+        assert on_host(g(f(x))).tobytes() == (np.arange(4.0) * 2 + 1).tobytes()
     assert f.stats().recordings == 1
     assert g.stats().recordings <= 2
     assert g.stats().copied_bytes == 0
 
 
+@pytest.mark.every_framework
 def test_four_producers_feed_one_consumer_at_random(rt):
     """D test_graph_three_successive: in any order, results are the last one's."""
     draw = random.Random(11)
@@ -114,7 +132,7 @@ def test_four_producers_feed_one_consumer_at_random(rt):
         held = [*held, h][-draw.randrange(1, 4) :]
         y = consume(h)
         expected = np.arange(4.0) * (k + 2) * 10 + 1
-        assert np.asarray(y).tobytes() == expected.tobytes()
+        assert on_host(y).tobytes() == expected.tobytes()
     stats = consume.stats()
     assert stats.recordings <= 2 * (4 + 1)
     assert stats.recordings == settled.recordings
@@ -126,13 +144,14 @@ def _scaled_by(factor):
     return lambda x: x * factor
 
 
+@pytest.mark.every_framework
 def test_a_child_reads_its_parent_without_a_copy(agree):
     """A chain of four functions copies nothing but what comes from outside."""
 
     def program(w):
         chain = [w.graph(_scaled_by(k)) for k in (2, 3, 5, 7)]
         x = w.values(6)
-        for _ in range(6):
+        for _ in range(8):
             y = x
             for f in chain:
                 y = f(y)
@@ -143,6 +162,7 @@ def test_a_child_reads_its_parent_without_a_copy(agree):
     assert world.count("recordings") <= 2 * 4
 
 
+@pytest.mark.every_framework
 def test_branches_make_siblings(agree):
     """A Python ``if`` on a value between two functions takes the right way."""
 
@@ -162,6 +182,7 @@ def test_branches_make_siblings(agree):
     assert world.count("passed_through") == 0
 
 
+@pytest.mark.every_framework
 def test_called_twice_in_one_iteration(agree):
     """Two calls of one function, both results needed at once, in every iteration."""
 
@@ -177,20 +198,23 @@ def test_called_twice_in_one_iteration(agree):
     assert world.count("passed_through") == 0
 
 
+@pytest.mark.every_framework
 def test_after_different_parents(agree):
     """A function that follows now this and now that one is right after both."""
 
     def program(w):
-        one, two = w.graph(lambda x: x + 1), w.graph(lambda x: (x * 2)[::-1])
+        turned = w.framework.turned
+        one, two = w.graph(lambda x: x + 1), w.graph(lambda x: turned(x * 2))
         child = w.graph(lambda h, x: h @ x)
         x = w.values(7)
         for i in range(20):
             h = (one, two, one, one, two)[i % 5](x)
             yield child(h, x), child(x, x), h
 
-    agree(program)
+    assert agree(program).count("replays") > 10
 
 
+@pytest.mark.every_framework
 @pytest.mark.parametrize("hold", [True, False])
 def test_a_parent_is_evicted_while_its_child_keeps_its_address(agree, hold):
     """Pages of an evicted parent are not confused with those that follow it."""
@@ -198,7 +222,7 @@ def test_a_parent_is_evicted_while_its_child_keeps_its_address(agree, hold):
     def program(w):
         parent = w.graph(lambda x: x * 2, max_recordings=1)
         child = w.graph(lambda h: h + 1)
-        small, large = w.values(4), w.values(4000)
+        small, large = w.values(4), w.values(w.framework.many)
         kept = []
         for _ in range(4):
             for _ in range(5):
@@ -207,13 +231,14 @@ def test_a_parent_is_evicted_while_its_child_keeps_its_address(agree, hold):
                 yield child(h), h
             for _ in range(5):
                 big = parent(large)
-                yield big, child(big)
+                yield big[::999], child(big)[::999]
         yield kept
 
     world = agree(program)
     assert world.count("evicted") > 0
 
 
+@pytest.mark.every_framework
 def test_a_dropped_parent_function(agree):
     """A parent that is gone altogether leaves its children right."""
 
@@ -230,9 +255,10 @@ def test_a_dropped_parent_function(agree):
             w.functions[:] = w.functions[:1]
             yield child(h), h
 
-    agree(program)
+    assert agree(program).count("replays") > 0
 
 
+@pytest.mark.every_framework
 def test_an_output_comes_back_much_later(agree):
     """An output held over many other calls is still a good argument."""
 
@@ -248,6 +274,7 @@ def test_an_output_comes_back_much_later(agree):
     agree(program)
 
 
+@pytest.mark.every_framework
 def test_all_outputs_of_one_call_go_into_the_next(agree):
     """A nest of outputs is a nest of arguments, in any order."""
 
@@ -266,17 +293,18 @@ def test_all_outputs_of_one_call_go_into_the_next(agree):
     assert agree(program).count("passed_through") == 0
 
 
+@pytest.mark.every_framework
 def test_eager_work_between_two_recordings(agree):
     """What eager code does to an output in place is what the child reads."""
 
     def program(w):
         f, g = w.graph(lambda x: x * 2), w.graph(lambda h: h.sum())
         x = w.values(4)
-        for i in range(6):
+        for i in range(8):
             h = f(x)
             h += i
             h[1] = -1
-            yield g(h), h, g(h[::-1])
+            yield g(h), h, g(w.framework.turned(h)), g(h[::2])
 
     agree(program)
 
@@ -330,7 +358,7 @@ def test_a_state_carried_by_a_slot(make_rig, how, patch_from, read):
             seen = o.h, o.v, o.items, o.table["h"]
             wanted = plain.h, plain.v, plain.items, plain.table["h"]
             for a, b in zip(seen, wanted, strict=True):
-                assert np.asarray(a[0]).tobytes() == np.asarray(b[0]).tobytes()
+                assert on_host(a[0]).tobytes() == on_host(b[0]).tobytes()
             del seen, a
     stats = f.stats()
     assert stats.recordings <= 3
@@ -339,6 +367,23 @@ def test_a_state_carried_by_a_slot(make_rig, how, patch_from, read):
     assert stats.copied_bytes <= host.nbytes * states * (CALLS // 8 + 3)
     if not patch_from:
         assert stats.copied_bytes == settled.copied_bytes
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize("how", [*CARRIED, "two generations"])
+def test_a_slot_carries_a_state(agree, how, fresh):
+    """``o.h = o.h + x`` goes on as eagerly, though every call reads another array."""
+
+    def program(w):
+        fn, o = CARRIED.get(how, _old), Slots(w.values(8), w.values(8))
+        f, x = w.graph(lambda x: fn(o, x)), w.values(8)
+        for _ in range(12):
+            x = w.values(8) if fresh else x
+            f(x)
+            yield o.h, o.v, o.items[0], o.table["h"]
+
+    assert agree(program).count("passed_through") == 0
 
 
 def test_two_generations_in_slots(agree):
@@ -356,6 +401,7 @@ def test_two_generations_in_slots(agree):
     assert world.count("recordings") <= 10
 
 
+@pytest.mark.every_framework
 def test_a_slot_that_another_function_fills(rt):
     """``f`` binds ``o.h``, ``g`` reads it: at most 2 recordings each, never a copy."""
     x = rt.array(np.arange(4.0))
@@ -366,7 +412,7 @@ def test_a_slot_that_another_function_fills(rt):
         f(x)
         y = g()
         x += 1
-        assert np.asarray(y).tobytes() == ((np.arange(4.0) + i) * 2 + 1).tobytes()
+        assert on_host(y).tobytes() == ((np.arange(4.0) + i) * 2 + 1).tobytes()
     for stats in (f.stats(), g.stats()):
         assert stats.recordings <= 2
         assert stats.passed_through == stats.escaped == stats.copied_bytes == 0

@@ -16,6 +16,7 @@ def _update(w, m, g, rate=0.5):
     return (w * w).sum()
 
 
+@pytest.mark.every_framework
 def test_pinned_arrays_are_written_in_place(agree):
     """Weights and momenta at fixed addresses are updated where they are."""
 
@@ -27,9 +28,10 @@ def test_pinned_arrays_are_written_in_place(agree):
             yield f(weight, momentum, grad), weight, momentum, grad
 
     world = agree(program)
-    assert world.count("copied_bytes") <= 8 * 5 * 8
+    assert world.count("copied_bytes") <= 8 * 5 * world.itemsize
 
 
+@pytest.mark.every_framework
 def test_declared_pinned_arrays(agree):
     """``pinned=`` names parameters that are never copied."""
 
@@ -44,16 +46,21 @@ def test_declared_pinned_arrays(agree):
     assert world.count("recordings") == 1
 
 
+@pytest.mark.every_framework
 def test_copied_arrays_are_copied_back(agree):
     """An argument that is elsewhere in every call has its writes brought back."""
 
     def program(w):
-        f = w.graph(_update)
+        f, kept = w.graph(_update), []
         for _ in range(8):
             weight, momentum, grad = w.values(5), w.values(5), w.values(5)
+            kept.append((weight, momentum))
             yield f(weight, momentum, grad), weight, momentum, grad
+        yield kept
 
-    assert agree(program).count("copied_bytes") > 0
+    world = agree(program)
+    assert world.count("copied_bytes") > 0
+    assert world.count("replays") >= 5 - world.framework.again
 
 
 @pytest.mark.parametrize("patch_from", [0, 1 << 30])
@@ -74,6 +81,7 @@ def test_patched_or_copied_arrays_are_written(make_rig, agree, patch_from):
         assert world.count("copied_bytes") <= 2 * 2 * per_call
 
 
+@pytest.mark.every_framework
 def test_a_part_of_a_copied_array_is_written(agree):
     """Only what the view shows is written back, its neighbours are left alone."""
 
@@ -88,9 +96,10 @@ def test_a_part_of_a_copied_array_is_written(agree):
             view = base[i % 3 : i % 3 + 8 : 2]
             yield g(view), base
 
-    agree(program)
+    assert agree(program).count("replays") > 0
 
 
+@pytest.mark.every_framework
 def test_write_then_read_between_calls(agree):
     """Eager writes between calls and writes inside calls see each other."""
 
@@ -103,11 +112,14 @@ def test_write_then_read_between_calls(agree):
             momentum[i % 5] = 0
             yield loss, weight, momentum
 
-    agree(program)
+    # One loss is held while the next is made: there are two variants.
+    assert agree(program).count("replays") == 5
 
 
+@pytest.mark.every_framework
 @pytest.mark.parametrize("returned", [True, False])
-def test_donated_arrays(agree, returned):
+@pytest.mark.parametrize("fresh", [True, False])
+def test_donated_arrays(agree, returned, fresh):
     """A donated state may be overwritten; the result is what eager gives."""
 
     def f(x, y):
@@ -118,10 +130,11 @@ def test_donated_arrays(agree, returned):
         g = w.graph(f, donate=("x",))
         x, y = w.values(5), w.values(5)
         for _ in range(10):
+            x = w.values(5) if fresh else x
             x, total = g(x, y)
             yield x, total, y
 
-    agree(program)
+    assert agree(program).count("passed_through") == 0
 
 
 def test_a_donated_output_is_stale(rt):
@@ -145,6 +158,7 @@ def test_a_donated_output_is_stale(rt):
                 stale[:] = 0
 
 
+@pytest.mark.every_framework
 def test_donate_and_pinned_name_parameters(rt):
     """A name that is no parameter is refused when the function is graphed."""
     for option in ({"donate": ("nope",)}, {"pinned": ("nope",)}):
@@ -152,6 +166,7 @@ def test_donate_and_pinned_name_parameters(rt):
             rt.graph(lambda x: x, **option)
 
 
+@pytest.mark.every_framework
 def test_an_inherited_state_is_written_while_live(agree):
     """A state that a graphed function made is carried on and written in place."""
 
@@ -163,7 +178,7 @@ def test_an_inherited_state_is_written_while_live(agree):
     def program(w):
         start = w.graph(lambda x: {"sum": x * 0, "n": x[:1] * 0})
         f = w.graph(advance)
-        for _ in range(3):
+        for _ in range(4):
             state = start(w.values(4))
             for _ in range(6):
                 yield f(state, w.values(4)), state
@@ -171,6 +186,7 @@ def test_an_inherited_state_is_written_while_live(agree):
     assert agree(program).count("passed_through") == 0
 
 
+@pytest.mark.every_framework
 def test_a_cache_is_filled_in_place(agree):
     """A cache that is live all the time is written row by row, at a device index."""
 
@@ -181,15 +197,16 @@ def test_a_cache_is_filled_in_place(agree):
 
     def program(w):
         make, f = w.graph(lambda x: x * 0), w.graph(append)
-        cache = make(w.values(12, 3))
-        at = w.array(np.arange(2))
-        for _ in range(6):
-            out = f(cache, w.values(2, 3), at)
-            yield out, cache, at
+        for _ in range(3):
+            cache = make(w.values(12, 3))
+            at = w.array(np.arange(2))
+            for _ in range(6):
+                yield f(cache, w.values(2, 3), at), cache, at
 
     assert agree(program).count("passed_through") == 0
 
 
+@pytest.mark.every_framework
 def test_a_state_that_returns_itself(agree):
     """``state = f(state)`` that writes in place and returns what it was given."""
 
@@ -199,13 +216,16 @@ def test_a_state_that_returns_itself(agree):
         return state
 
     def program(w):
-        g, state = w.graph(f), w.values(5)
-        for _ in range(10):
-            before = state
-            state = g(state)
-            yield state, before
+        g, make = w.graph(f), w.graph(lambda x: x + 1)
+        for start in (w.values(4), make(w.values(4)), make(w.values(4))):
+            state = start
+            for _ in range(6):
+                before = state
+                state = g(state)
+                assert state is start
+                yield state, before
 
-    agree(program)
+    assert agree(program).count("replays") > 6
 
 
 def test_every_kind_of_write(same):
@@ -242,6 +262,7 @@ def test_what_is_written_and_read_overlaps(same):
     same(f, lambda w: (w.values(7),))
 
 
+@pytest.mark.every_framework
 def test_an_argument_that_is_also_closed_over(agree):
     """One array both as an argument and as a closed-over name is one array."""
 
@@ -253,12 +274,13 @@ def test_an_argument_that_is_also_closed_over(agree):
             return cell * 2, x - cell
 
         g = w.graph(f)
-        for i in range(12):
+        for i in range(16):
             yield g((cell, other)[i // 2 % 2]), cell, other
 
-    agree(program)
+    assert agree(program).count("replays") >= 8
 
 
+@pytest.mark.every_framework
 def test_written_ambient_arrays(agree):
     """Closed-over arrays are written in place, like arguments."""
 
@@ -275,7 +297,8 @@ def test_written_ambient_arrays(agree):
         for _ in range(7):
             yield g(w.values(4)), count, weight
 
-    agree(program)
+    world = agree(program)
+    assert world.count("replays") >= 5 - world.framework.again
 
 
 def test_a_read_only_argument(same):
@@ -291,6 +314,7 @@ def test_a_read_only_argument(same):
     same(f, lambda w: (np.broadcast_to(w.values(3), (2, 3)),))
 
 
+@pytest.mark.every_framework
 def test_arguments_given_twice_are_written_once(agree):
     """The same state under two names, or a state and its view, is copied back right."""
 
@@ -303,11 +327,13 @@ def test_arguments_given_twice_are_written_once(agree):
         g = w.graph(f)
         for i in range(12):
             x = w.values(6)
-            yield g(x, x), x, g(x, x[::-1]), x, g(x[i % 3 :][:3], x[:3]), x
+            other = x[::-1] if w.framework.steps_back else x[:]
+            yield g(x, x), x, g(x, other), x, g(x[i % 3 :][:3], x[:3]), x
 
-    agree(program)
+    assert agree(program).count("replays") > 0
 
 
+@pytest.mark.every_framework
 def test_a_write_never_reaches_another_argument(agree):
     """Arguments that lie side by side in one storage do not disturb each other."""
 
@@ -318,4 +344,5 @@ def test_a_write_never_reaches_another_argument(agree):
             yield f(base[:5], base[5:10], base[10:]), base
             yield f(base[10:], base[5:10], base[:5]), base
 
-    agree(program)
+    world = agree(program)
+    assert world.count("replays") >= 6 - 2 * world.framework.again

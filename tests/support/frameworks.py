@@ -1,0 +1,256 @@
+"""Whose arrays a law is about, where they are, and what is compared of them.
+
+A law in `tests/laws` runs on NumPy's API, on every kind of emulated device, and on CUDA
+with CuPy's arrays. One that is marked ``every_framework`` runs with torch's tensors,
+too: on CUDA, behind all layers and replayed in C, and on the host. There nothing can
+be recorded, so that each call must do what the function does; no number is compared.
+"""
+
+from __future__ import annotations
+
+import gc
+from contextlib import nullcontext, suppress
+from typing import Any, Final, Self
+
+import numpy as np
+import pytest
+
+from sapwood.errors import SapwoodError
+from sapwood.runtime.core import Runtime
+from tests.support.rig import CUDA, Rig, fast_replays_at_once
+
+__all__ = [
+    "TORCH",
+    "TORCH_IN_C",
+    "TORCH_ON_HOST",
+    "CuPy",
+    "Framework",
+    "Torch",
+    "Unlayered",
+    "collect_after",
+    "framework_of",
+    "make_rig_of",
+    "on_host",
+]
+
+TORCH: Final = "torch"
+"""Torch's tensors on CUDA, behind all layers: Python plays fast replays."""
+
+TORCH_IN_C: Final = "torch, in C"
+"""Torch's tensors on CUDA, and nothing before the driver: C plays fast replays."""
+
+
+TORCH_ON_HOST: Final = "torch on the host"
+"""Torch's tensors on the CPU, where every call is the plain one."""
+
+
+def on_host(array: Any) -> np.ndarray[Any, Any]:
+    """Return the values of anybody's array as one of NumPy's."""
+    if hasattr(array, "untyped_storage"):
+        return array.detach().numpy(force=True)  # type: ignore[no-any-return]
+    return np.asarray(array)
+
+
+class Unlayered:
+    """A runtime of torch's tensors with no layers, in which C plays fast replays."""
+
+    def __init__(self, **options: Any) -> None:
+        self.finished = False
+        self.runtime = Runtime(device="cuda:0", arrays="torch", **options)
+        fast_replays_at_once(self.runtime)
+
+    def finish(self) -> None:
+        """Close the runtime."""
+        self.finished = True
+        self.runtime.close()
+
+    def abandon(self) -> None:
+        """Close the runtime after a test that failed."""
+        with suppress(SapwoodError):
+            self.runtime.close()
+
+
+def make_rig_of(kind: str, **options: Any) -> Rig | Unlayered:
+    """Return a rig of one kind of device and framework."""
+    if kind in {TORCH, TORCH_IN_C, TORCH_ON_HOST}:
+        pytest.importorskip("torch").manual_seed(7)
+    if kind == TORCH:
+        return Rig(CUDA, arrays="torch", **options)
+    if kind == TORCH_IN_C:
+        return Unlayered(**options)
+    return Rig("latest" if kind == TORCH_ON_HOST else kind, **options)
+
+
+def framework_of(kind: str) -> Framework:
+    """Return whose arrays those of a kind are."""
+    if kind in {TORCH, TORCH_IN_C, TORCH_ON_HOST}:
+        return Torch("cpu" if kind == TORCH_ON_HOST else "cuda")
+    return CuPy() if kind == CUDA else Framework()
+
+
+class _HostStream:
+    """A stream of the host, where everything has always been done."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def wait(self, other: object) -> None:
+        """Wait for nothing."""
+
+    def record(self) -> _HostStream:
+        """Return an event of nothing."""
+        return self
+
+
+class Framework:
+    """NumPy's API: the runtime's own arrays, and plainly NumPy's on the host.
+
+    ``records``: there are recordings. ``steps_back``: there are views with negative
+    steps. ``dtype`` is what values are of, ``many`` so many that they lie apart from
+    small arrays. ``again``: so many calls more may be recorded, to tell what of a call
+    is an address.
+    """
+
+    records = steps_back = True
+    dtype = "float64"
+    many = 4000
+    again = 0
+    calls = 4
+    """How many calls of one function `same` compares."""
+
+    def begin(self) -> None:
+        """Begin a program: random numbers that nobody seeded are the same again."""
+
+    def array(self, rt: Runtime, host: Any) -> Any:
+        """Return an array of the runtime with a copy of host values."""
+        return rt.array(host)
+
+    def plain_array(self, host: Any) -> Any:
+        """Return an array that functions take where nothing is graphed."""
+        return np.array(host, order="K")
+
+    def plain_generator(self, rt: Runtime, seed: int) -> Any:
+        """Return a generator of random numbers where nothing is graphed."""
+        del rt
+        return np.random.Generator(np.random.Philox(seed))
+
+    def plain_stream(self) -> Any:
+        """Return a stream where nothing is graphed."""
+        return _HostStream()
+
+    def plain_mode(self) -> Any:
+        """Return the context in which nothing is graphed."""
+        return np.errstate(all="ignore")
+
+    @staticmethod
+    def turned(x: Any) -> Any:
+        """Return what an array's items are from the last to the first."""
+        return x[::-1]
+
+    def is_array(self, value: object) -> bool:
+        """Return whether a value is an array: of the device, or of NumPy."""
+        if isinstance(value, (np.ndarray, np.generic)):
+            return True
+        return hasattr(value, "storage") or hasattr(value, "__cuda_array_interface__")
+
+    def leaf(self, value: Any) -> tuple[Any, ...]:
+        """Return what is compared of an array: dtype, shape, strides, bytes, and all.
+
+        How a single element would be stepped over is not.
+        """
+        host = np.asarray(value)
+        steps = [
+            step
+            for step, length in zip(value.strides, value.shape, strict=True)
+            if length > 1 and value.size
+        ]
+        return str(value.dtype), value.shape, steps, host.tobytes()
+
+    def owner(self, value: Any) -> Any:
+        """Return the object that owns an array's memory; None for none."""
+        if not value.size or isinstance(value, np.generic):
+            return None
+        if hasattr(value, "storage"):
+            return value.storage
+        while isinstance(value.base, np.ndarray):
+            value = value.base
+        return value
+
+
+class CuPy(Framework):
+    """CuPy's arrays on CUDA, plainly, too."""
+
+    again = 2
+
+    def plain_array(self, host: Any) -> Any:
+        """Return an array of CuPy's, by its type as a runtime's arrays are."""
+        import cupy
+
+        from sapwood.integrations.cupy import Array
+
+        return cupy.array(host, order="K").view(Array)
+
+    def plain_generator(self, rt: Runtime, seed: int) -> Any:
+        """Return a runtime's generator: NumPy's draws otherwise."""
+        return rt.generator(seed)
+
+
+class Torch(Framework):
+    """Torch's tensors on CUDA or on the CPU, plainly, too."""
+
+    steps_back = False
+    dtype = "float32"
+    many = 1 << 20
+    calls = 6
+
+    def __init__(self, device: str) -> None:
+        self.torch = pytest.importorskip("torch")
+        self.device = device
+        self.records = device == "cuda"
+
+    def begin(self) -> None:
+        """Seed torch."""
+        self.torch.manual_seed(11)
+
+    def array(self, rt: Runtime, host: Any) -> Any:
+        """Return a new tensor: torch has one kind, whatever runtimes there are."""
+        del rt
+        return self.plain_array(host)
+
+    def plain_array(self, host: Any) -> Any:
+        """Return a new tensor."""
+        return self.torch.from_numpy(np.array(host)).to(self.device)
+
+    def plain_mode(self) -> Any:
+        """Return a context that changes nothing."""
+        return nullcontext()
+
+    @staticmethod
+    def turned(x: Any) -> Any:
+        """Return a tensor's items from the last to the first: there is no view."""
+        return x.flip(0)
+
+    def is_array(self, value: object) -> bool:
+        """Return whether a value is a tensor."""
+        return isinstance(value, self.torch.Tensor)
+
+    def leaf(self, value: Any) -> tuple[Any, ...]:
+        """Return all of a tensor's look, its bytes, and whether it has memory."""
+        torch = self.torch
+        plain = value.detach().resolve_conj().resolve_neg().reshape(-1)
+        plain = plain.clone(memory_format=torch.contiguous_format)
+        data = plain.view(torch.uint8).cpu().numpy().tobytes()
+        return value.dtype, value.shape, value.stride(), data, bool(self.owner(value))
+
+    def owner(self, value: Any) -> Any:
+        """Return the address of a tensor's storage; None for none."""
+        return value.untyped_storage().data_ptr() or None
+
+
+def collect_after(kind: str) -> None:
+    """Have what is caught in a test go: it holds tensors of a capture that failed."""
+    if kind in {TORCH, TORCH_IN_C}:
+        gc.collect()
