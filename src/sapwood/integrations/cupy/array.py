@@ -18,16 +18,12 @@ from sapwood.integrations.cupy.memory import Memory, Place, pointer
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import reach
-from sapwood.tree.record.host_data import host_data, is_constant
+from sapwood.tree.record.host_data import READ_OUTSIDE, host_data, is_constant
 from sapwood.tree.watch import session
 from sapwood.units import Size
 
 __all__ = ["Array", "from_host"]
 
-_HOST_READ: Final = (
-    "Return the array, or compute it outside the graphed function, or "
-    "in a function marked with @sw.eager"
-)
 _METHODS: Final = (
     "__getitem__",
     "__matmul__",
@@ -92,7 +88,7 @@ class Array(cupy.ndarray):  # type: ignore[misc]
         """Return the values on the host; CuPy says what the arguments are."""
         watching = session.current()
         if watching is not None:
-            watching.refuse("a value is needed on the host", _HOST_READ)
+            watching.refuse("a value is needed on the host", READ_OUTSIDE)
         if type(self.data.mem) is Memory:
             self.data.mem.storage.check()
         return super().get(*args, **options)

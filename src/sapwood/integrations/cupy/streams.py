@@ -20,6 +20,7 @@ from sapwood.integrations.cupy.memory import allocator
 from sapwood.integrations.cupy.products import load_blas
 from sapwood.memory.framework import Allocate
 from sapwood.memory.guest import GuestFramework, GuestStream
+from sapwood.tree.record.host_data import MAKE_OUTSIDE, READ_OUTSIDE
 from sapwood.tree.watch import session
 from sapwood.tree.watch.session import Session, raising_line
 from sapwood.units import Size
@@ -27,16 +28,11 @@ from sapwood.units import Size
 __all__ = ["CupyFramework"]
 
 _REMEDIES = {
-    "H2D": "Make the array outside the graphed function and pass it in, or make "
-    "it in a function marked with @sw.eager",
+    "H2D": MAKE_OUTSIDE,
     "cuRAND": "Draw from cupy.random.default_rng(seed), made outside the function",
     "cu": "CuPy captures no calls of cuSOLVER, cuSPARSE and such: call them outside "
     "the graphed function, or in a function marked with @sw.eager",
 }
-_HOST = (
-    "Return the array, or compute it outside the graphed function, or "
-    "in a function marked with @sw.eager"
-)
 
 
 _is_capturing: Final[Callable[[Any], bool]] = _BaseStream.is_capturing
@@ -183,7 +179,9 @@ def _told(watching: Session, error: RuntimeError) -> None:
     """Tell the session of an error that says what no capture can take."""
     text, where = str(error), raising_line(error)
     if isinstance(error, syncdetect.DeviceSynchronized) or "D2H" in text:
-        watching.refuse("a value is needed on the host", _HOST, where)
+        watching.refuse("a value is needed on the host", READ_OUTSIDE, where)
     elif "captur" in text.lower():
-        remedy = next((r for word, r in _REMEDIES.items() if word in text), _HOST)
+        remedy = next(
+            (r for word, r in _REMEDIES.items() if word in text), READ_OUTSIDE
+        )
         watching.refuse(f"CuPy says: {text}", remedy, where)

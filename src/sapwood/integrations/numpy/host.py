@@ -5,7 +5,7 @@ Neither can be repeated by a replay, so a session in progress is told before.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from sapwood.integrations.numpy import layout as layouts
 from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.launch import empty
 from sapwood.memory.device import Device
+from sapwood.tree.record.host_data import READ_OUTSIDE
 from sapwood.tree.watch import session
 from sapwood.units import Size
 
@@ -22,11 +23,6 @@ __all__ = [
     "is_host_array",
     "upload",
 ]
-
-_READ: Final = (
-    "Return the array, or compute it outside the graphed function, or in a function "
-    "marked with @sw.eager"
-)
 
 
 def is_host_array(value: object) -> bool:
@@ -72,7 +68,7 @@ def upload(kind: type[A], device: Device, host: Any) -> A:
     return array
 
 
-def download(array: Faced, what: str, remedy: str = _READ) -> layouts.Array:
+def download(array: Faced, what: str, remedy: str = READ_OUTSIDE) -> layouts.Array:
     """Return the values on the host, in an array of the same memory order.
 
     Waits for them. ``what`` is how the user asked, for the session to refuse.

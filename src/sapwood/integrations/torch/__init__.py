@@ -21,7 +21,7 @@ from sapwood.integrations.torch.integration import TorchIntegration
 from sapwood.integrations.torch.modes import notice_settings
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.device import Device
-from sapwood.tree.watch import session
+from sapwood.tree.record.host_data import host_data
 
 __all__ = ["array_from_host", "capturer", "framework", "integration", "make_generator"]
 
@@ -65,13 +65,7 @@ def array_from_host(device: Device, host: Any) -> Any:
 
     Raises `CaptureError` for host values inside a warm-up or capture.
     """
-    watching = session.current()
-    if watching is not None:
-        watching.refuse(
-            "host data enters the device (rt.array), and replays would see the old "
-            "data",
-            "Make the tensor outside the graphed function and pass it in",
-        )
+    host_data("rt.array(...)")
     return torch.tensor(host, device=f"cuda:{device.driver.abilities.ordinal}")
 
 

@@ -16,6 +16,8 @@ import torch
 from sapwood.tree.guards import views
 from sapwood.tree.guards.code import functions_of, names_of
 from sapwood.tree.guards.frameworks import (
+    alike,
+    attributes,
     declare_calls,
     declare_front,
     declare_opening,
@@ -47,19 +49,24 @@ _HOOKS: Final = (
 )
 
 
-def _held(name: str) -> Any:
-    return lambda module: module.__dict__[name]
-
-
 def _named(path: str, _: Any, key: Any) -> str:
     return f"{path}.{key}"
 
 
-def _store(name: str) -> Any:
+def _book(name: str, *, stores: bool = False) -> View:
+    """Return the view of a dict that a module keeps, by its attribute's name."""
+
     def store(module: Any, key: Any, value: Any) -> None:
         module.__dict__[name][key] = None if value is EMPTY else value
 
-    return store
+    return View(
+        name.removeprefix("_"),
+        lambda module: module.__dict__[name],
+        _named,
+        store if stores else None,
+        "length",
+        way=Way("__dict__", name),
+    )
 
 
 def _gradients(module: Any) -> Mapping[str, Any]:
@@ -87,30 +94,9 @@ def _hooks(module: Any) -> Sequence[Any]:
     return [hook for held in (*own, *of_parameters) for hook in (held or {}).values()]
 
 
-PARAMETERS: Final = View(
-    "parameters",
-    _held("_parameters"),
-    _named,
-    _store("_parameters"),
-    "length",
-    way=Way("__dict__", "_parameters"),
-)
-BUFFERS: Final = View(
-    "buffers",
-    _held("_buffers"),
-    _named,
-    _store("_buffers"),
-    "length",
-    way=Way("__dict__", "_buffers"),
-)
-MODULES: Final = View(
-    "modules",
-    _held("_modules"),
-    _named,
-    None,
-    "length",
-    way=Way("__dict__", "_modules"),
-)
+PARAMETERS: Final = _book("_parameters", stores=True)
+BUFFERS: Final = _book("_buffers", stores=True)
+MODULES: Final = _book("_modules")
 GRADIENTS: Final = View(
     "gradients",
     _gradients,
@@ -128,10 +114,7 @@ _DECIDING: Final = {
     "_parameters": PARAMETERS,
     "_buffers": BUFFERS,
     "_modules": MODULES,
-    **{
-        name: View(name, _held(name), _named, None, "length", way=Way("__dict__", name))
-        for name in _HOOKS
-    },
+    **{name: _book(name) for name in _HOOKS},
 }
 """What decides, by being empty or not, how a module is looked into."""
 
@@ -317,11 +300,6 @@ def _nothing(_: Any, __: Reach) -> Openings:
     return iter(())
 
 
-def _alike(_: object) -> tuple[View, ...]:
-    """Say that all instances are looked into in the same way."""
-    return ()
-
-
 def _generator(_: Any, __: Reach) -> Openings:
     yield Accessor(_SET)
 
@@ -344,8 +322,8 @@ for _plain in (
     torch.layout,
     torch.memory_format,
 ):
-    declare_opening(_plain, _nothing, _alike)
-declare_opening(torch.Generator, _generator, _alike)
+    declare_opening(_plain, _nothing, alike)
+declare_opening(torch.Generator, _generator, alike)
 declare_calls(torch.nn.Module, frozenset({"forward"}))
 declare_calls(
     torch.autograd.Function,
@@ -353,24 +331,19 @@ declare_calls(
 )
 declare_front("_torchdynamo_orig_callable")
 declare_opening(torch.nn.Module, _module, _deciders)
-declare_opening(torch.optim.Optimizer, _optimizer, _alike)
-
-
-def _named_only(*names: str) -> Callable[[Any, Reach], Openings]:
-    view = Accessor(views.ATTRIBUTES, frozenset(names))
-    return lambda _, __: iter([view])
+declare_opening(torch.optim.Optimizer, _optimizer, alike)
 
 
 # A kernel is what it was when it was compiled, and Triton refuses one whose globals are
 # others by then. Around it there is what the user's own functions decide.
 _TRITON: Final = (
     ("jit", "JITFunction", _nothing),
-    ("autotuner", "Autotuner", _named_only("configs", "fn", "pre_hook", "post_hook")),
-    ("autotuner", "Config", _named_only("kwargs", "pre_hook")),
-    ("autotuner", "Heuristics", _named_only("fn", "values")),
+    ("autotuner", "Autotuner", attributes("configs", "fn", "pre_hook", "post_hook")),
+    ("autotuner", "Config", attributes("kwargs", "pre_hook")),
+    ("autotuner", "Heuristics", attributes("fn", "values")),
 )
 for _module_name, _name, _opened in _TRITON:
-    declare_opening_of(f"triton.runtime.{_module_name}", _name, _opened, _alike)
+    declare_opening_of(f"triton.runtime.{_module_name}", _name, _opened, alike)
 
 
 def _context(*decide: str) -> Callable[[Any, Reach], Openings]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from sapwood.driver.streams import Queue
+from sapwood.integrations.torch.layout import look_of
 from sapwood.integrations.torch.operations import Operation
 from sapwood.integrations.torch.storages import tensor_over
 from sapwood.memory.device import Device
@@ -51,17 +52,11 @@ class Bringing:
         Each replay copies the bytes that are there now.
         """
         host = host.detach().resolve_conj().resolve_neg()
-        look = {
-            "size": tuple(host.shape),
-            "stride": host.stride(),
-            "dtype": host.dtype,
-            "storage_offset": 0,
-        }
         size = Size(host.numel() * host.element_size())
         made = torch.empty(size, dtype=torch.uint8, device=self._place)
         if size:
             made.copy_(self._kept(host, size, session), non_blocking=True)
-        return tensor_over(look, made.untyped_storage())
+        return tensor_over(look_of(host), made.untyped_storage())
 
     def _kept(self, host: Any, size: Size, session: Session) -> Any:
         pinned = _Pinned(self._device, size)

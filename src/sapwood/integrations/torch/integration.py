@@ -28,6 +28,7 @@ from sapwood.integrations.torch.layout import (
     flags_of,
     layout_of,
     length_of,
+    look_of,
     refusal_of,
     text,
 )
@@ -158,12 +159,7 @@ class TorchIntegration(Integration):
 
     def template(self, array: Any) -> Template:
         """Return what the tensor looks like."""
-        look = {
-            "size": tuple(array.shape),
-            "stride": tuple(array.stride()),
-            "dtype": array.dtype,
-        }
-        return Template(look, flags_of(array), KINDS.index(type(array)))
+        return Template(look_of(array), flags_of(array), KINDS.index(type(array)))
 
     def make(self, template: Template, storage: Storage, address: Addr) -> Any:
         """Return a tensor like the template's, which requires grad if it is a leaf."""

@@ -18,6 +18,7 @@ __all__ = [
     "is_lazy",
     "layout_of",
     "length_of",
+    "look_of",
     "refusal_of",
     "text",
 ]
@@ -41,6 +42,16 @@ class Template(NamedTuple):
     look: dict[str, Any]
     flags: int
     kind: int
+
+
+def look_of(tensor: Any, offset: int = 0) -> dict[str, Any]:
+    """Return a tensor's size, stride and dtype, and where it begins in a storage."""
+    return {
+        "size": tuple(tensor.shape),
+        "stride": tensor.stride(),
+        "dtype": tensor.dtype,
+        "storage_offset": offset,
+    }
 
 
 def flags_of(tensor: Any) -> int:

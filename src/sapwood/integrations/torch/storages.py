@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import MisuseError
-from sapwood.integrations.torch.layout import text
+from sapwood.integrations.torch.layout import look_of, text
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size
 
@@ -143,13 +143,7 @@ class Storages:
         reference.number, reference.storage = theirs._cdata, ours
         known[reference.number] = reference
         theirs.sapwood = Lent(ours, self)
-        look = {
-            "size": tuple(tensor.shape),
-            "stride": tensor.stride(),
-            "dtype": tensor.dtype,
-            "storage_offset": tensor.storage_offset(),
-        }
-        return tensor_over(look, theirs)
+        return tensor_over(look_of(tensor, tensor.storage_offset()), theirs)
 
     def _remember(self, theirs: Any, ours: Storage) -> None:
         reference = _Reference(theirs, self._forget)

@@ -7,12 +7,14 @@ from types import FunctionType
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
-from sapwood.tree.guards.scope import Openings, Reach
-from sapwood.tree.guards.views import View
+from sapwood.tree.guards.scope import Accessor, Openings, Reach
+from sapwood.tree.guards.views import ATTRIBUTES, View
 
 __all__ = [
     "Deciders",
     "Declared",
+    "alike",
+    "attributes",
     "behind",
     "calls_of",
     "declare_calls",
@@ -31,6 +33,17 @@ class Declared(NamedTuple):
 
     opened: Callable[[Any, Reach], Openings]
     deciders: Deciders | None
+
+
+def alike(_: object) -> tuple[View, ...]:
+    """Say, as `Deciders`, that all instances are looked into in the same way."""
+    return ()
+
+
+def attributes(*names: str) -> Callable[[Any, Reach], Openings]:
+    """Return how to look into instances at these attributes, and at no others."""
+    accessor = Accessor(ATTRIBUTES, frozenset(names))
+    return lambda _, __: iter([accessor])
 
 
 _declared: dict[type, Declared] = {}

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from sapwood.tree.guards.standard import BYTES
 from sapwood.tree.watch import session
 
-__all__ = ["host_data", "is_constant"]
+__all__ = ["MAKE_OUTSIDE", "READ_OUTSIDE", "host_data", "is_constant"]
+
+MAKE_OUTSIDE: Final = (
+    "Make the array outside the graphed function and pass it in, or make it in a "
+    "function marked with @sw.eager"
+)
+READ_OUTSIDE: Final = (
+    "Return the array, or compute it outside the graphed function, or in a function "
+    "marked with @sw.eager"
+)
 
 
 def is_constant(value: Any) -> bool:
@@ -31,8 +40,7 @@ def host_data(what: str) -> None:
     if watching is not None:
         watching.refuse(
             f"host data enters the device ({what}), and replays would see the old data",
-            remedy="Make the array outside the graphed function and pass it in, or "
-            "make it in a function marked with @sw.eager",
+            remedy=MAKE_OUTSIDE,
         )
 
 
