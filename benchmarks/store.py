@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from sapwood.store import Entries, Key, open_store
+from sapwood.persist import Entries, Key, open_store
 
 GOALS = {
     "a get of a 1 MiB entry, ms": 2.0,

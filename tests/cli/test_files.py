@@ -10,7 +10,7 @@ import pytest
 
 import sapwood as sw
 from sapwood.cli import main
-from sapwood.graphs.sections import join, split
+from sapwood.persist.format import join, split
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Recorded
-from sapwood.store import MemoryStore
+from sapwood.persist import MemoryStore
 
 PROGRAMS = Path(__file__).parent / "programs"
 

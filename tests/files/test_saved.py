@@ -12,8 +12,8 @@ import pytest
 
 import sapwood as sw
 from sapwood.graphs.recording import Kind
-from sapwood.graphs.sections import join, split
 from sapwood.integrations.numpy.integration import NumpyIntegration
+from sapwood.persist.format import join, split
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.store import MemoryStore
+from sapwood.persist import MemoryStore
 
 
 class Opaque:

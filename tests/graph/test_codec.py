@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.errors import StoreError
-from sapwood.graphs.codec import decode_recording, encode_recording, expect
 from sapwood.graphs.recording import Kind, RecordedOp, Recording, Relocation
+from sapwood.persist.recordings import decode_recording, encode_recording, expect
 from tests.support.spoil import places, replaced
 
 SYMBOLS = 4

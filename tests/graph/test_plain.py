@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.errors import StoreError
-from sapwood.graphs.plain import from_json, from_text, is_plain, to_json, to_text
+from sapwood.tree.nests.plain import from_json, from_text, is_plain, to_json, to_text
 
 WORDS = st.integers(-(1 << 70), 1 << 70)
 SCALARS = st.one_of(

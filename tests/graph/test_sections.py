@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.errors import StoreError
-from sapwood.graphs.sections import MAGIC, VERSION, join, split
+from sapwood.persist.format import MAGIC, VERSION, join, split
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=6)
 SECTIONS = st.dictionaries(NAMES, st.binary(max_size=40), max_size=5)

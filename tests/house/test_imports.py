@@ -19,8 +19,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 
 UNUSED = (
     *("sapwood.allocator.planner", "sapwood.allocator.caching.shortage"),
-    *("sapwood.driver.cuda", "sapwood.store", "sapwood.view"),
-    *("sapwood.tree.format", "sapwood.tree.persist", "sapwood.tree.regions"),
+    *("sapwood.driver.cuda", "sapwood.persist", "sapwood.tree.regions", "sapwood.view"),
 )
 """What a runtime on the emulated device is made without: half of what there is."""
 

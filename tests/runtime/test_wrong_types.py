@@ -7,7 +7,7 @@ import pytest
 
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
-from sapwood.store import MemoryStore
+from sapwood.persist import MemoryStore
 
 
 @pytest.mark.parametrize("store", [5, 1.5, b"folder", dict, object()], ids=type)

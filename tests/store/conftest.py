@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sapwood.store import DiskStore, Entries, Key, MemoryStore, Tiered
+from sapwood.persist import DiskStore, Entries, Key, MemoryStore, Tiered
 
 LIMIT = 1 << 20
 

@@ -8,8 +8,8 @@ import pytest
 
 from sapwood.cli.store import gc, ls, trim, value_text, verify, why
 from sapwood.errors import MisuseError
-from sapwood.store import DiskStore, Entries
-from sapwood.store.manifest import entry_name
+from sapwood.persist import DiskStore, Entries
+from sapwood.persist.manifest import entry_name
 
 LIMIT = 1 << 20
 

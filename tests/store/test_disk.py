@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from sapwood.errors import StoreError
-from sapwood.store import Absent, DiskStore, Entries, open_store
-from sapwood.store.disk import Trimmed
-from sapwood.store.evict import YOUNG
-from sapwood.store.files import Files
-from sapwood.store.folder import KEPT_DAMAGED, Folder
+from sapwood.persist import Absent, DiskStore, Entries, open_store
+from sapwood.persist.disk import Trimmed
+from sapwood.persist.evict import YOUNG
+from sapwood.persist.files import Files
+from sapwood.persist.folder import KEPT_DAMAGED, Folder
 
 LIMIT = 1 << 20
 MUTATIONS = (

@@ -8,8 +8,16 @@ import hashlib
 import pytest
 
 from sapwood.errors import MisuseError, StoreError
-from sapwood.store import Absent, Difference, Entries, Key, MemoryStore, Nearest, verify
-from sapwood.store.manifest import (
+from sapwood.persist import (
+    Absent,
+    Difference,
+    Entries,
+    Key,
+    MemoryStore,
+    Nearest,
+    verify,
+)
+from sapwood.persist.manifest import (
     Manifest,
     blob_name,
     decode_manifest,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.store.api import Item
-from sapwood.store.evict import YOUNG, Want, victims
+from sapwood.persist.api import Item
+from sapwood.persist.evict import YOUNG, Want, victims
 
 NOW = 10 * YOUNG
 

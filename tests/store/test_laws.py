@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from sapwood.errors import MisuseError
-from sapwood.store import Absent, Entries, Item, verify
-from sapwood.store.manifest import (
+from sapwood.persist import Absent, Entries, Item, verify
+from sapwood.persist.manifest import (
     BLOB,
     ENTRY,
     blob_name,

@@ -8,10 +8,10 @@ import random
 import pytest
 
 from sapwood.errors import StoreError
-from sapwood.store import Absent, DiskStore, Entries, Key, MemoryStore
-from sapwood.store.frame import accept, frame_size, seal
-from sapwood.store.key import decode_key, encode_key
-from sapwood.store.manifest import (
+from sapwood.persist import Absent, DiskStore, Entries, Key, MemoryStore
+from sapwood.persist.frame import accept, frame_size, seal
+from sapwood.persist.key import decode_key, encode_key
+from sapwood.persist.manifest import (
     decode_manifest,
     describe,
     encode_manifest,

@@ -15,14 +15,14 @@ from itertools import pairwise
 
 import pytest
 
-from sapwood.store import Absent, DiskStore, Entries, Key, verify
+from sapwood.persist import Absent, DiskStore, Entries, Key, verify
 
 KILLS = 200
 PROCESSES = 8
 
 PROGRAM = """
 import os, random, sys
-from sapwood.store import Absent, DiskStore, Entries, Key
+from sapwood.persist import Absent, DiskStore, Entries, Key
 
 def parts(number):
     return {"own": b"%d" % number * 4_000, "shared": bytes([number % 3]) * 900}

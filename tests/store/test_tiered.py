@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from sapwood.errors import StoreError
-from sapwood.store import DiskStore, Entries, Item, MemoryStore, Tiered
+from sapwood.persist import DiskStore, Entries, Item, MemoryStore, Tiered
 
 LIMIT = 1 << 20
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sapwood.store import DiskStore, Entries, Finding, MemoryStore, verify
-from sapwood.store.manifest import blob_name, describe, encode_manifest, entry_name
+from sapwood.persist import DiskStore, Entries, Finding, MemoryStore, verify
+from sapwood.persist.manifest import blob_name, describe, encode_manifest, entry_name
 
 
 @pytest.fixture

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from sapwood.graphs import sections
 from sapwood.graphs.relocate import resolve
-from sapwood.tree.format import codec
-from sapwood.tree.format.bundle import Bundle
-from sapwood.tree.persist import naming, restore
-from sapwood.tree.persist.slot_bindings import Finder
+from sapwood.persist import archive, restore, source
+from sapwood.persist import format as sections
+from sapwood.persist.bundle import Bundle
+from sapwood.persist.slot_bindings import Finder
 from tests.support.tree_mutants import mutant
 
 __all__ = ["FILE_MUTANTS"]
@@ -51,25 +50,25 @@ FILE_MUTANTS: Final = (
     ),
     mutant(
         "output outside its storage",
-        codec._output,
+        archive._output,
         'expect(inside, "an output outside its storage")',
         "pass",
     ),
     mutant(
         "key component dropped: signature",
-        naming.key_of,
+        source.key_of,
         '("signature", signature),',
         "",
     ),
     mutant(
         "key component dropped: what is read",
-        naming.key_of,
+        source.key_of,
         '*((f"reads {label}", value) for label, value in parts),',
         "",
     ),
     mutant(
         "what is not proved taken up",
-        naming.key_of,
+        source.key_of,
         "if unproved:",
         "if False:",
     ),

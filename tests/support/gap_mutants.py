@@ -23,11 +23,11 @@ from sapwood.memory.heap import Everybody, Heap
 from sapwood.memory.pages import Pages
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
+from sapwood.persist import evict, restore
+from sapwood.persist.disk import DiskStore
+from sapwood.persist.entries import Entries
+from sapwood.persist.tiered import Tiered
 from sapwood.runtime.core import Runtime
-from sapwood.store import evict
-from sapwood.store.disk import DiskStore
-from sapwood.store.entries import Entries
-from sapwood.store.tiered import Tiered
 from sapwood.tree.call import signature
 from sapwood.tree.choose.admit import rejects
 from sapwood.tree.choose.decide import next_step
@@ -36,7 +36,6 @@ from sapwood.tree.guards import ambient, checks, restoring
 from sapwood.tree.node import objects
 from sapwood.tree.node.leases import Leases
 from sapwood.tree.node.outputs import _Known
-from sapwood.tree.persist import restore
 from sapwood.tree.record import host_data
 from sapwood.tree.replay import program
 from sapwood.tree.replay.last_call import LastCall

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 
 from sapwood.driver.release import Release
 from sapwood.errors import InternalError
-from sapwood.graphs.sections import join, split
+from sapwood.persist.archive import decode, encode
+from sapwood.persist.format import join, split
+from sapwood.persist.restore import restore
 from sapwood.runtime.core import Runtime
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import look
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.format.codec import decode, encode
 from sapwood.tree.guards import survey
 from sapwood.tree.nests.containers import unflatten
-from sapwood.tree.persist.restore import restore
 from sapwood.tree.record.recorder import Recorded, record
 from sapwood.tree.record.taking import (
     RecordRequest,

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from sapwood.errors import InternalError, StoreError
-from sapwood.store import Absent, DiskStore, Entries, Key, verify
-from sapwood.store.evict import YOUNG
-from sapwood.store.files import Files
-from sapwood.store.folder import KEPT_DAMAGED
-from sapwood.store.frame import frame_size, seal
-from sapwood.store.manifest import blob_name, entry_name
+from sapwood.persist import Absent, DiskStore, Entries, Key, verify
+from sapwood.persist.evict import YOUNG
+from sapwood.persist.files import Files
+from sapwood.persist.folder import KEPT_DAMAGED
+from sapwood.persist.frame import frame_size, seal
+from sapwood.persist.manifest import blob_name, entry_name
 from tests.support.lossy import Crashed, Lossy
 from tests.support.machine import Machine
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sapwood.store import disk, entries, evict, files, folder, frame, key
+from sapwood.persist import disk, entries, evict, files, folder, frame, key
 from tests.support.tree_mutants import mutant
 
 __all__ = ["STORE_MUTANTS"]

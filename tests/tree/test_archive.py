@@ -12,7 +12,7 @@ import pytest
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import StoreError
-from sapwood.tree.format.codec import decode, encode
+from sapwood.persist.archive import decode, encode
 from sapwood.tree.node.outputs import Alias, Constant, Fresh, Same, View
 from tests.support.spoil import places, replaced
 

@@ -10,8 +10,8 @@ import pytest
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import StoreError
-from sapwood.graphs.sections import split
-from sapwood.tree.format.bundle import Packer, unpack
+from sapwood.persist.bundle import Packer, unpack
+from sapwood.persist.format import split
 from tests.support.spoil import places, replaced
 
 

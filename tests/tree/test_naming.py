@@ -10,10 +10,11 @@ import pytest
 
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
-from sapwood.store import diff
+from sapwood.persist import diff
+from sapwood.persist.source import key_of
 from sapwood.tree.call.signature import describe
+from sapwood.tree.choose.origins import signature_text
 from sapwood.tree.guards import survey
-from sapwood.tree.persist.naming import key_of, signature_text
 
 
 @pytest.fixture(scope="module")

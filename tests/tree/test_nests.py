@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.errors import StoreError
-from sapwood.tree.format.structures import (
+from sapwood.tree.nests.containers import flatten, register_container, unflatten
+from sapwood.tree.nests.structures import (
     dump_structure,
     flat_structure,
     load_structure,
 )
-from sapwood.tree.nests.containers import flatten, register_container, unflatten
 
 
 @dataclass

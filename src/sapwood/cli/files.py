@@ -12,9 +12,9 @@ import numpy as np
 
 import sapwood as sw
 from sapwood.errors import MisuseError, StoreError
-from sapwood.graphs.plain import from_json, from_text
+from sapwood.persist.bundle import Saved
 from sapwood.runtime.files import Loaded
-from sapwood.tree.format.bundle import Saved
+from sapwood.tree.nests.plain import from_json, from_text
 from sapwood.units import size_text
 
 __all__ = ["run", "show"]

@@ -16,10 +16,10 @@ from typing import Any, ParamSpec
 
 from sapwood import knobs
 from sapwood.errors import MisuseError, StoreError
-from sapwood.graphs.plain import from_json, from_text
-from sapwood.store import DiskStore, Entries, Item, Key, diff
-from sapwood.store import verify as findings_in
-from sapwood.store.manifest import Manifest
+from sapwood.persist import DiskStore, Entries, Item, Key, diff
+from sapwood.persist import verify as findings_in
+from sapwood.persist.manifest import Manifest
+from sapwood.tree.nests.plain import from_json, from_text
 from sapwood.units import size_text
 
 __all__ = ["gc", "ls", "trim", "value_text", "verify", "why"]

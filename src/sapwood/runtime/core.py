@@ -38,11 +38,11 @@ from sapwood.units import Size, size_text
 from sapwood.version import __version__
 
 if TYPE_CHECKING:  # what a runtime needs for its first function, store or file
+    from sapwood.persist import Entries, Store
     from sapwood.runtime.files import Loaded
     from sapwood.runtime.graphed import GraphOptions
-    from sapwood.store import Entries, Store
-    from sapwood.tree.persist.source import Library, Source
     from sapwood.tree.run.runner import Runner
+    from sapwood.tree.run.source import Source
 
 __all__ = ["Runtime"]
 
@@ -125,7 +125,7 @@ class Runtime:
 
             self._recordings.recorder = partial(record_adopted, capturer=capturer)
         self._entries = _entries(store, settings, self._events)
-        self._library = _library(self._entries, self._recordings)
+        self._source = _source(self._entries, self._recordings)
         self._runners: weakref.WeakSet[Runner] = weakref.WeakSet()
         self._check_entries()
 
@@ -134,10 +134,10 @@ class Runtime:
         entries = self._entries
         if entries is None:
             return
-        from sapwood.store import DiskStore
+        from sapwood.persist import DiskStore
 
         reason = entries.store.trouble() if isinstance(entries.store, DiskStore) else ""
-        if self._library is None:
+        if self._source is None:
             reason = (
                 f"recordings of {self._driver.abilities.name} cannot be kept, as that "
                 "cannot tell addresses from numbers. The emulated device can"
@@ -215,7 +215,7 @@ class Runtime:
         """Return a runner for a graphed function; for `Graphed` alone."""
         from sapwood.tree.run.runner import Runner
 
-        runner = Runner(target, options, self._recordings, source or self._library)
+        runner = Runner(target, options, self._recordings, source or self._source)
         self._runners.add(runner)
         return runner
 
@@ -436,7 +436,7 @@ def _check_limit(limit: Size | None, abilities: Abilities) -> None:
 def _check_store(store: object) -> None:
     if store is None or isinstance(store, (str, os.PathLike)):
         return
-    from sapwood.store import is_store
+    from sapwood.persist import is_store
 
     if not is_store(store):
         raise MisuseError(
@@ -454,18 +454,18 @@ def _entries(
         store = settings.store
         if not store:
             return None
-    from sapwood.store import Entries, open_store
+    from sapwood.persist import Entries, open_store
 
     if isinstance(store, (str, os.PathLike)):
         store = open_store(store, settings.store_limit)
     return Entries(store, lambda reason: emit(StoreTrouble(reason)))
 
 
-def _library(entries: Entries | None, recordings: Recordings) -> Library | None:
+def _source(entries: Entries | None, recordings: Recordings) -> Source | None:
     abilities = recordings.device.driver.abilities
     # Recordings of a framework's own kernels hold no code that could be kept.
     if entries is None or not abilities.exact_addresses:
         return None
-    from sapwood.tree.persist.source import Library
+    from sapwood.persist.source import StoreSource
 
-    return Library(entries, abilities, recordings.integration)
+    return StoreSource(entries, abilities, recordings.integration)

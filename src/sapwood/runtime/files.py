@@ -6,24 +6,27 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from sapwood.errors import MisuseError, SapwoodError, StoreError
-from sapwood.graphs.sections import join, split
 from sapwood.graphs.whole import replace_file
+from sapwood.persist.archive import Archive, SlotBinding
+from sapwood.persist.bundle import Bundle, Saved, device_text, unpack
+from sapwood.persist.format import join, split
+from sapwood.persist.restore import restore
+from sapwood.persist.saving import pack
 from sapwood.runtime.graphed import Bound, Graphed
 from sapwood.tree.call.integration import Array
 from sapwood.tree.call.miss import Why
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.signature import Call, describe
+from sapwood.tree.choose.origins import signature_text
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.format.bundle import Bundle, Saved, device_text, unpack
-from sapwood.tree.format.codec import Archive, SlotBinding
 from sapwood.tree.guards import Survey
-from sapwood.tree.persist.naming import signature_text
-from sapwood.tree.persist.saving import pack
+from sapwood.tree.run.source import Link
 from sapwood.tree.tell.call_log import CallLog
 
 if TYPE_CHECKING:
@@ -210,9 +213,11 @@ class _File:
         found = None if signature is None else self._name(signature)
         return found if found in self._by_signature else None
 
-    def find(self, _: str, call: Call, __: Survey) -> Archive | str:
+    def find(self, _: str, call: Call, __: Survey) -> Link | str:
         found = self._found(call)
-        return _ABSENT if found is None else self._by_signature[found]
+        if found is None:
+            return _ABSENT
+        return partial(restore, self._by_signature[found])
 
     def unfit(self, call: Call, call_log: CallLog) -> str | None:
         """Return why what is found for a call did not fit; None: nothing is found."""
@@ -226,5 +231,5 @@ class _File:
                     self._unfit[found] = miss.about
         return self._unfit.get(found, "it is not replayed here")
 
-    def keep(self, _: str, __: Call, ___: Survey, ____: Mapping[str, bytes]) -> None:
+    def keep(self, *_: object) -> None:
         """Keep nothing: a file is as it was saved."""

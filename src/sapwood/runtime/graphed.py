@@ -27,7 +27,7 @@ from sapwood.tree.watch import session
 
 if TYPE_CHECKING:
     from sapwood.runtime.core import Runtime
-    from sapwood.tree.persist.source import Source
+    from sapwood.tree.run.source import Source
 
 __all__ = ["Bound", "GraphOptions", "Graphed", "disabled", "graphed"]
 

@@ -18,7 +18,7 @@ from sapwood.tree.tell.call_log import CallLog, Missing
 from sapwood.units import Addr
 
 if TYPE_CHECKING:
-    from sapwood.store import Entries
+    from sapwood.persist import Entries
 
 __all__ = ["SCHEMA", "picture", "store_picture"]
 

@@ -75,7 +75,7 @@ def next_step(
     )
     if skips is not None:
         return Step(Action.PASS_THROUGH, reason=str(skips), skips=skips)
-    if specialization.archive is None and (
+    if specialization.link is None and (
         specialization.warm is None or specialization.wants_another
     ):
         return Step(Action.WARM_UP)
@@ -92,7 +92,7 @@ def next_step(
                 "replayed since this call was last missed",
             )
         evict.append(victim)
-    action = Action.RECORD if specialization.archive is None else Action.RESTORE
+    action = Action.RECORD if specialization.link is None else Action.RESTORE
     return Step(action, tuple(evict), anywhere=full, escapes=escapes, copies=copies)
 
 

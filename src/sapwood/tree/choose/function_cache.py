@@ -21,7 +21,7 @@ from sapwood.tree.guards import AmbientKey, Slot
 from sapwood.tree.node.node import Node
 
 if TYPE_CHECKING:
-    from sapwood.tree.format.bundle import Origins
+    from sapwood.tree.choose.origins import Origins
 
 __all__ = ["Found", "FunctionCache", "ambient_arrays"]
 

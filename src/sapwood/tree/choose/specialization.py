@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from threading import current_thread
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from sapwood.errors import CaptureError
 from sapwood.tree.call.roles import History, Role
@@ -13,9 +13,6 @@ from sapwood.tree.guards import AmbientKey
 from sapwood.tree.node.node import Node
 from sapwood.tree.watch.warm import Warm
 from sapwood.units import Addr
-
-if TYPE_CHECKING:
-    from sapwood.tree.format.codec import Archive
 
 __all__ = ["Specialization", "least_recent"]
 
@@ -28,20 +25,21 @@ _TRIED: Final = 64
 class Specialization:
     """The recordings of one signature and one set of ambient values.
 
-    ``archive`` is the recording of another process that serves its calls; ``asked``
-    says that it was looked for. ``misses`` are the clock readings of the last two
-    calls that no recording fitted, of ``missing`` in all, and ``wasted`` counts the
-    recordings that went in a row without a replay. ``trace`` is the last capture,
-    where only a comparison of two shows what is an address. ``unrecordable`` is why its
-    calls never are recorded, ``failed`` why the last attempt failed, where another one
-    may not; ``unready`` counts those in a row that could not begin.
+    ``link`` builds a node of a recording of another process that serves its calls;
+    ``asked`` says that such a recording was looked for. ``misses`` are the clock
+    readings of the last two calls that no recording fitted, of ``missing`` in all, and
+    ``wasted`` counts the recordings that went in a row without a replay. ``trace`` is
+    the last capture, where only a comparison of two shows what is an address.
+    ``unrecordable`` is why its calls never are recorded, ``failed`` why the last
+    attempt failed, where another one may not; ``unready`` counts those in a row that
+    could not begin.
     """
 
     def __init__(self, ambient_key: AmbientKey, max_variants: int) -> None:
         self.ambient_key, self.max_variants = ambient_key, max_variants
         self.nodes: list[Node] = []
         self.warm: Warm | None = None
-        self.archive: Archive | None = None
+        self.link: Callable[..., Any] | None = None
         self.asked = False
         self.unrecordable: CaptureError | None = None
         self.failed: CaptureError | None = None
@@ -97,6 +95,12 @@ class Specialization:
             return
         self.trace = trace
         node.doubtful = node.copied_bytes > 0
+
+    def told(self, answer: Callable[..., Any] | str | None) -> None:
+        """Note what a source of recordings has said; None: it was not asked."""
+        if answer is not None:
+            self.asked = True
+            self.link = self.link if isinstance(answer, str) else answer
 
     def is_warm_here(self) -> bool:
         """Return whether the warm-up ran on this thread.

@@ -29,11 +29,11 @@ from types import (
 )
 from typing import Any, Final, NamedTuple
 
-from sapwood.graphs.plain import is_plain, to_json, to_text
 from sapwood.tree.guards.owners import owner_of_module
 from sapwood.tree.guards.trust import is_trusted, is_users
 from sapwood.tree.guards.views import EMPTY
 from sapwood.tree.nests.containers import constant_key
+from sapwood.tree.nests.plain import is_plain, to_json, to_text
 
 __all__ = ["name_of", "proof"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -13,14 +14,12 @@ from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.call.signature import Call
 from sapwood.tree.choose.decide import Action, Step, next_step
 from sapwood.tree.choose.function_cache import Found, FunctionCache
+from sapwood.tree.choose.origins import origins_of
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import skip_of
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import Survey, Surveyor
 from sapwood.tree.node.node import Node
-from sapwood.tree.persist.recall import Recall
-from sapwood.tree.persist.restore import restore
-from sapwood.tree.persist.saving import origins_of
 from sapwood.tree.record.recorder import Recorded, record
 from sapwood.tree.record.repeated import check_told
 from sapwood.tree.record.request import place_order
@@ -34,6 +33,7 @@ from sapwood.tree.replay.binding import bind
 from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.run.eagerly import Eagerly
+from sapwood.tree.run.source import Source
 from sapwood.tree.tell.call_log import CallLog
 from sapwood.tree.watch.session import Midway, Raised, Unready
 from sapwood.tree.watch.warm import Warm
@@ -58,13 +58,14 @@ class Making:
         cache: FunctionCache,
         fast_replays: FastReplays,
         call_log: CallLog,
-        recall: Recall,
+        source: Source | None,
         eagerly: Eagerly,
     ) -> None:
         self.target, self.options, self.recordings = target, options, recordings
         self.parameters, self.surveyor, self.cache = parameters, surveyor, cache
         self.fast_replays, self.call_log = fast_replays, call_log
-        self.recall, self.eagerly = recall, eagerly
+        self.source, self.eagerly = source, eagerly
+        self._unwritten: deque[Callable[[], None]] = deque()
 
     def replay(
         self,
@@ -143,9 +144,28 @@ class Making:
         if made.error is not None:
             return (self._once(found, call, args, kwargs, specialization, made.error),)
         self.call_log.recorded(call, made.node)
-        sharing = self.cache.origins[made.node].sharing
-        self.recall.pack(call, before, specialization, made.node, made.bound, sharing)
+        self._keep(call, before, specialization, made)
         return (self.replay(found, call, args, kwargs),)
+
+    def _keep(
+        self, call: Call, before: Survey, specialization: Specialization, made: Recorded
+    ) -> None:
+        """Make a new recording ready to be kept, if it is one that can be.
+
+        The first says all: those to come differ in roles and pages only.
+        """
+        first = specialization.nodes == [made.node] and not made.node.ferries
+        if self.source is None or not first:
+            return
+        sharing = self.cache.origins[made.node].sharing
+        write = self.source.keep(self.options.name, call, before, made, sharing)
+        if write is not None:
+            self._unwritten.append(write)
+
+    def write(self) -> None:
+        """Give the source what is ready for it; to be called without the lock."""
+        while self._unwritten:
+            self._unwritten.popleft()()
 
     def _may_fail(self, error: Exception) -> bool:
         """Return whether a call runs eagerly whose recording ended like this."""
@@ -246,19 +266,19 @@ class Making:
     def restored(
         self, call: Call, specialization: Specialization, step: Step, before: Survey
     ) -> Found | None:
-        """Link the archive for a call; None, and none is left, if it fails."""
-        if specialization.archive is None:
+        """Build what the source has for a call; None, and none is left, if it fails."""
+        if specialization.link is None:
             return None
         self._make_room(step)
         order = self._order(call, specialization, step, before)
         try:
-            made = restore(specialization.archive, order, before, self.recordings)
+            made = specialization.link(order, before, self.recordings)
         except DriverError as error:
             if error.name != Result.OUT_OF_MEMORY.name:
                 raise
             made = str(error)
         if isinstance(made, str):
-            specialization.archive = None
+            specialization.link = None
             self.call_log.unfit(call, made)
             return None
         self.call_log.restored(call, made.node)

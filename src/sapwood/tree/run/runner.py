@@ -30,13 +30,12 @@ from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import AmbientKey, Survey, Surveyor, put_back
 from sapwood.tree.node.leases import rehearsal
 from sapwood.tree.node.node import Node
-from sapwood.tree.persist.recall import Recall
-from sapwood.tree.persist.source import Source
 from sapwood.tree.record.preserve import Preserved
 from sapwood.tree.regions.chain import Passage
 from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.run.eagerly import Eagerly
 from sapwood.tree.run.making import Making
+from sapwood.tree.run.source import Link, Source
 from sapwood.tree.run.verify import distrust, reachable, verified
 from sapwood.tree.tell.call_log import CallLog
 from sapwood.tree.tell.explain import explain_function
@@ -82,7 +81,7 @@ class Runner:
             recordings, self.cache, self.call_log, self.parameters
         )
         self.surveyor = Surveyor(target, recordings.integration)
-        self.recall = Recall(options.name, source, recordings.integration)
+        self.source = source
         self.eagerly = Eagerly(
             target,
             options,
@@ -101,7 +100,7 @@ class Runner:
             self.cache,
             self.fast_replays,
             self.call_log,
-            self.recall,
+            source,
             self.eagerly,
         )
 
@@ -280,7 +279,9 @@ class Runner:
         ran = None
         with recordings.device.lock:
             known = self.cache.known(call, key)
-        asked = self.recall.ask(call, before, known)
+        answer: Link | str | None = None
+        if self.source is not None and (known is None or not known.asked):
+            answer = self.source.find(self.options.name, call, before)
         with recordings.device.lock:
             recordings.device.check_open(f"the runtime of {self.options.name}")
             # Another thread may have recorded it meanwhile.
@@ -294,9 +295,7 @@ class Runner:
                 call, key, self.options.max_variants
             )
             self.cache.saw(call, specialization, slots, recordings.inherits)
-            step, reasons = self._noted(
-                call, specialization, self.recall.note(specialization, asked)
-            )
+            step, reasons = self._noted(call, specialization, answer)
             if step.action is Action.RESTORE:
                 found = self.making.restored(call, specialization, step, before)
                 if found is not None:
@@ -309,14 +308,19 @@ class Runner:
                 )
         if isinstance(ran, tuple):
             self.skips.recorded(args, kwargs)
-            self.recall.flush()
+            self.making.write()
             return ran[0]
         return self.eagerly.run(step, ran, call, args, kwargs, specialization, before)
 
     def _noted(
-        self, call: Call, specialization: Specialization, absent: tuple[Miss, ...]
+        self, call: Call, specialization: Specialization, answer: Link | str | None
     ) -> tuple[Step, dict[Node, Why]]:
-        """Decide about a call that no recording fits; note why, and return it."""
+        """Decide about a call that no recording fits; note why, and return it.
+
+        ``answer`` is what the source has said, where it was asked.
+        """
+        specialization.told(answer)
+        absent = (Miss(Why.ABSENT, answer),) if isinstance(answer, str) else ()
         specialization.missed(self.recordings.tick())
         misses = self.cache.misses(call)
         reasons = {node: miss.why for node, miss in misses.items()}

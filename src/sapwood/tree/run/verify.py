@@ -97,6 +97,6 @@ def distrust(
     recordings: Recordings, specialization: Specialization, node: Node
 ) -> None:
     """Forget what was recorded under the same values as a node that was wrong."""
-    specialization.warm = specialization.archive = None
+    specialization.warm = specialization.link = None
     for each in list(specialization.nodes):
         recordings.fell(each, f"a replay of {node.label} was not as an eager run")

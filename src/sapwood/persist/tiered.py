@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from sapwood.errors import StoreError
-from sapwood.store.api import Item, Store
+from sapwood.persist.api import Item, Store
 
 __all__ = ["Tiered"]
 

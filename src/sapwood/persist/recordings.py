@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sapwood.errors import StoreError
-from sapwood.graphs.plain import Json, from_text, to_text
 from sapwood.graphs.recording import WORD, Kind, RecordedOp, Recording, Relocation
+from sapwood.tree.nests.plain import Json, from_text, to_text
 
 __all__ = ["decode_recording", "encode_recording", "expect"]
 

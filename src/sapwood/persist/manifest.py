@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from sapwood.errors import MisuseError, StoreError
-from sapwood.store.fields import Fields, prefixed
-from sapwood.store.key import Key, decode_key, encode_key
+from sapwood.persist.fields import Fields, prefixed
+from sapwood.persist.key import Key, decode_key, encode_key
 from sapwood.units import Size
 
 __all__ = [

@@ -18,13 +18,13 @@ from threading import Lock
 from typing import Final
 
 from sapwood.errors import StoreError
-from sapwood.store.api import Item, check_name, incomplete, too_large
-from sapwood.store.evict import Want, victims
-from sapwood.store.files import Files, write_all
-from sapwood.store.folder import Folder
-from sapwood.store.frame import accept, check_head, frame_size, seal
-from sapwood.store.manifest import ENTRY, needs
-from sapwood.store.trust import check_own_file
+from sapwood.persist.api import Item, check_name, incomplete, too_large
+from sapwood.persist.evict import Want, victims
+from sapwood.persist.files import Files, write_all
+from sapwood.persist.folder import Folder
+from sapwood.persist.frame import accept, check_head, frame_size, seal
+from sapwood.persist.manifest import ENTRY, needs
+from sapwood.persist.trust import check_own_file
 from sapwood.units import Size, size_text
 
 __all__ = ["DiskStore", "Trimmed", "open_store"]

@@ -11,26 +11,24 @@ contents, under the path by which the function reached it.
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from sapwood.driver.api import Abilities
 from sapwood.errors import StoreError
-from sapwood.graphs.codec import expect
-from sapwood.graphs.plain import Json, from_text, to_json, to_text
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
+from sapwood.persist.archive import Archive, decode, load_template
+from sapwood.persist.recordings import expect
 from sapwood.tree.call.integration import Array, Integration, Template
-from sapwood.tree.format.codec import Archive, decode, load_template
+from sapwood.tree.choose.origins import Origin
+from sapwood.tree.nests.plain import Json, from_text, to_json, to_text
 from sapwood.units import Addr, Size
 
 __all__ = [
     "Bundle",
     "Kept",
-    "Origin",
-    "Origins",
     "Packer",
     "Saved",
     "device_text",
@@ -41,30 +39,6 @@ __all__ = [
 def device_text(abilities: Abilities) -> str:
     """Return the kind of device that a recording is for."""
     return f"{abilities.kind}, pages of {abilities.page} bytes"
-
-
-class Origin(NamedTuple):
-    """One array argument of a recorded call; its bytes are held weakly."""
-
-    name: str
-    text: str
-    template: Template
-    address: Addr
-    storage: weakref.ref[Storage]
-
-
-class Origins(NamedTuple):
-    """The call that a recording was made for, without keeping its arrays alive.
-
-    ``signature`` is its text, if it has one; ``arrays`` its array arguments, ``fixed``
-    those of them at a fixed address; ``sharing`` says which of all arrays, ambient
-    ones included, share a storage.
-    """
-
-    signature: bytes | None
-    arrays: tuple[Origin, ...]
-    fixed: tuple[int, ...]
-    sharing: Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,14 @@ from sapwood.graphs.recording import RANGE, Kind, Recording
 from sapwood.memory.device import Device
 from sapwood.memory.range import REACH, Range
 from sapwood.memory.storage import Storage
+from sapwood.persist.archive import Archive
+from sapwood.persist.slot_bindings import Finder
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import Arrays, Place, look
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.format.codec import Archive
 from sapwood.tree.guards import Ambient, Survey
 from sapwood.tree.nests.containers import unflatten
 from sapwood.tree.node.outputs import Alias, Bytes, Fresh, Output, Outputs, View
-from sapwood.tree.persist.slot_bindings import Finder
 from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.recorder import Recorded, ambient_roles, argument_roles
 from sapwood.tree.record.staging import late_stages

@@ -18,10 +18,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from sapwood.store.api import Item, is_name
-from sapwood.store.files import Files, is_file
-from sapwood.store.frame import frame_size
-from sapwood.store.trust import check_trust
+from sapwood.persist.api import Item, is_name
+from sapwood.persist.files import Files, is_file
+from sapwood.persist.frame import frame_size
+from sapwood.persist.trust import check_trust
 from sapwood.units import Size
 
 __all__ = ["KEPT_DAMAGED", "Folder"]

@@ -12,19 +12,19 @@ from operator import attrgetter
 from typing import Any, Final
 
 from sapwood.errors import StoreError
-from sapwood.graphs.codec import decode_recording, encode_recording, expect
-from sapwood.graphs.plain import Json, from_json, from_text, to_json, to_text
 from sapwood.graphs.recording import Kind, Recording
 from sapwood.memory.range import REACH
+from sapwood.persist.recordings import decode_recording, encode_recording, expect
 from sapwood.tree.call.integration import Integration, Template
 from sapwood.tree.call.roles import Role
-from sapwood.tree.format.structures import (
+from sapwood.tree.guards import Slot
+from sapwood.tree.nests.containers import Structure
+from sapwood.tree.nests.plain import Json, from_json, from_text, to_json, to_text
+from sapwood.tree.nests.structures import (
     dump_structure,
     flat_structure,
     load_structure,
 )
-from sapwood.tree.guards import Slot
-from sapwood.tree.nests.containers import Structure
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import (
     Alias,

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sapwood.errors import MisuseError
+from sapwood.persist.archive import SlotBinding
 from sapwood.tree.call.integration import Integration
-from sapwood.tree.format.codec import SlotBinding
 from sapwood.tree.guards import Ambient, Slot, Survey
 from sapwood.tree.guards.views import EMPTY
 

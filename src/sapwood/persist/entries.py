@@ -17,9 +17,9 @@ from threading import Lock
 from typing import Final, Literal
 
 from sapwood.errors import StoreError
-from sapwood.store.api import Item, Store
-from sapwood.store.key import Difference, Key, diff
-from sapwood.store.manifest import (
+from sapwood.persist.api import Item, Store
+from sapwood.persist.key import Difference, Key, diff
+from sapwood.persist.manifest import (
     ENTRY,
     Manifest,
     decode_manifest,

@@ -1,66 +1,20 @@
-"""What a function's recordings were made for, and all of them packed for a file."""
+"""All recordings of a function, packed for a file."""
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Hashable
 from contextlib import suppress
-from typing import Any
 
 from sapwood.errors import MisuseError, StoreError
-from sapwood.tree.call.integration import Integration
-from sapwood.tree.call.signature import Arrays, Call, look
+from sapwood.persist.archive import encode
+from sapwood.persist.bundle import Packer
 from sapwood.tree.choose.function_cache import FunctionCache
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.format.bundle import Origin, Origins, Packer
-from sapwood.tree.format.codec import encode
 from sapwood.tree.guards import Slot
 from sapwood.tree.node.node import Node
-from sapwood.tree.persist.naming import signature_text
 
-__all__ = ["origins_of", "pack"]
-
-
-def origins_of(
-    node: Node,
-    call: Call,
-    ambient: Arrays,
-    names: list[str],
-    integration: Integration,
-) -> Origins:
-    """Describe the call that a recording was made for."""
-    given = call.given
-    fixed = {i for i, _ in node.fixed}
-    return Origins(
-        # A file is called without the function: nobody looks into its arguments then.
-        signature_text(call, None),
-        tuple(
-            Origin(
-                name,
-                integration.text(array),
-                integration.template(array),
-                integration.address(array),
-                weakref.ref(integration.storage(array)),
-            )
-            for name, array in zip(names, given.arrays, strict=True)
-        ),
-        tuple(
-            k
-            for i, specialization in enumerate(given.groups())
-            if i in fixed
-            for k in specialization
-        ),
-        _sharing(given, ambient, integration),
-    )
-
-
-def _sharing(given: Arrays, ambient: Arrays, integration: Integration) -> Any:
-    """Return which arrays of both share a storage, as `Arrays` says it."""
-    apart = given.sharing is None and ambient.sharing is None
-    if apart and {*given.storages}.isdisjoint(ambient.storages):
-        return None
-    return look([*given.arrays, *ambient.arrays], integration).sharing
+__all__ = ["pack"]
 
 
 def pack(

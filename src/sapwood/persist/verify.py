@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sapwood.errors import StoreError
-from sapwood.store.api import Store
-from sapwood.store.manifest import (
+from sapwood.persist.api import Store
+from sapwood.persist.manifest import (
     BLOB,
     ENTRY,
     blob_name,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from sapwood.store.api import Item
-from sapwood.store.manifest import BLOB
+from sapwood.persist.api import Item
+from sapwood.persist.manifest import BLOB
 
 __all__ = ["YOUNG", "Want", "victims"]
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from sapwood.errors import MisuseError
-from sapwood.store.fields import Fields, prefixed
+from sapwood.persist.fields import Fields, prefixed
 
 __all__ = ["Difference", "Key", "decode_key", "diff", "encode_key"]
 

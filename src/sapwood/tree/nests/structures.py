@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from sapwood.errors import MisuseError, StoreError
-from sapwood.graphs.plain import Json, from_json, to_json
 from sapwood.tree.nests.containers import (
     Structure,
     container_of,
@@ -22,6 +21,7 @@ from sapwood.tree.nests.containers import (
     plain_keys,
     registered,
 )
+from sapwood.tree.nests.plain import Json, from_json, to_json
 
 __all__ = ["dump_structure", "flat_structure", "load_structure"]
 

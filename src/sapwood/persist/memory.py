@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from threading import Lock
 
-from sapwood.store.api import Item, check_name, incomplete, too_large
-from sapwood.store.evict import Want, victims
-from sapwood.store.manifest import needs
+from sapwood.persist.api import Item, check_name, incomplete, too_large
+from sapwood.persist.evict import Want, victims
+from sapwood.persist.manifest import needs
 from sapwood.units import Size
 
 __all__ = ["MemoryStore"]

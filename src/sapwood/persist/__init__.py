@@ -1,0 +1,35 @@
+"""What outlives a process: recordings as bytes, in files and under keys in stores.
+
+`open_store` gives a store in a folder, `Entries` keeps parts under a `Key` in it.
+Nothing that is read runs; what is damaged is absent.
+"""
+
+from __future__ import annotations
+
+from sapwood.persist.api import Item, Store, is_store
+from sapwood.persist.disk import DiskStore, open_store
+from sapwood.persist.entries import Absent, Entries, Nearest
+from sapwood.persist.key import Difference, Key, decode_key, diff, encode_key
+from sapwood.persist.memory import MemoryStore
+from sapwood.persist.tiered import Tiered
+from sapwood.persist.verify import Finding, verify
+
+__all__ = [
+    "Absent",
+    "Difference",
+    "DiskStore",
+    "Entries",
+    "Finding",
+    "Item",
+    "Key",
+    "MemoryStore",
+    "Nearest",
+    "Store",
+    "Tiered",
+    "decode_key",
+    "diff",
+    "encode_key",
+    "is_store",
+    "open_store",
+    "verify",
+]
