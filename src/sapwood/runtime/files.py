@@ -199,7 +199,8 @@ class _File:
         self._nested = nested
         self._unfit: dict[bytes, str] = {}
         self._by_signature = {
-            self._name(saved.signature): saved.archive for saved in recordings
+            self._name(saved.signature): partial(restore, saved.archive)
+            for saved in recordings
         }
 
     def _name(self, signature: bytes) -> bytes:
@@ -215,9 +216,7 @@ class _File:
 
     def find(self, _: str, call: Call, __: Survey) -> Link | str:
         found = self._found(call)
-        if found is None:
-            return _ABSENT
-        return partial(restore, self._by_signature[found])
+        return _ABSENT if found is None else self._by_signature[found]
 
     def unfit(self, call: Call, call_log: CallLog) -> str | None:
         """Return why what is found for a call did not fit; None: nothing is found."""
