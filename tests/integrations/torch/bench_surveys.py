@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import torch
 
-from sapwood.integrations.torch.capture import _NONE, TorchOwner
+from sapwood.integrations.torch.capture import TorchOwner
 from sapwood.integrations.torch.integration import TorchIntegration
 from sapwood.tree.call.signature import look
 from sapwood.tree.guards import Surveyor, survey
@@ -33,7 +33,7 @@ def _recording(surveyor, arguments):
 
 def _held(tensors):
     owner = object.__new__(TorchOwner)
-    owner._held = _NONE
+    owner._held = ()
     with owner.holding(tensors):
         owner._moved()
 

@@ -6,14 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sapwood.integrations.torch.capture import _NONE, TorchOwner  # noqa: E402
+from sapwood.integrations.torch.capture import TorchOwner  # noqa: E402
 
 
 @pytest.fixture
 def owner():
     """Return a capture that has not begun, of no GPU."""
     made = object.__new__(TorchOwner)
-    made._held = _NONE
+    made._held = ()
     made._segments = None
     return made
 
@@ -54,7 +54,7 @@ def test_what_is_moved_is_named_and_put_back(owner, move, number):
     with owner.holding(tensors):
         assert owner._moved() == []
         move(tensors[number])
-        assert [each for each, _ in owner._moved()] == [tensors[number]]
+        assert [each.tensor for each in owner._moved()] == [tensors[number]]
         refusal = owner.refusal(None, ())
     assert "other memory or another shape" in str(refusal)
     assert [*map(_where, tensors)] == before

@@ -22,7 +22,6 @@ __all__ = [
     "Values",
     "copying",
     "filling",
-    "where",
     "writing",
     "writing_at",
 ]
@@ -111,29 +110,3 @@ def writing_at(function: Callable[..., Any]) -> Body:
 
 def _is_mask(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == np.bool_
-
-
-def where() -> Body:
-    """Return the body of ``numpy.where``, which has no ``out=`` of its own."""
-    plain = copying(np.where)
-
-    def bind(outs: Values, args: Values, options: Values) -> Callable[[], Any]:
-        condition, chosen, other = args
-        if not _is_mask(condition):
-            return plain.bind(outs, args, options)
-        (out,) = outs
-        chosen, other = (
-            # Numbers that the dtype does not hold wrap around, or overflow, here alone.
-            v
-            if isinstance(v, np.ndarray)
-            else np.where(True, v, np.zeros((), out.dtype))
-            for v in (chosen, other)
-        )
-
-        def run() -> None:
-            np.copyto(out, other, "unsafe")
-            np.copyto(out, chosen, "unsafe", condition)
-
-        return run
-
-    return Body(plain.results, bind)

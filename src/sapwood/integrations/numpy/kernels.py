@@ -20,7 +20,6 @@ from sapwood.integrations.numpy.bodies import (
     Body,
     copying,
     filling,
-    where,
     writing,
     writing_at,
 )
@@ -128,7 +127,7 @@ def _bodies() -> dict[str, Body]:
         "put_along_axis": writing(np.put_along_axis),
         "reshape": copying(np.reshape),
         "scatter": writing_at(operator.setitem),
-        "where": where(),
+        "where": copying(np.where),
     }
     bodies |= {f"fill:{name}": filling(f) for name, f in FILLING.items()}
     bodies |= {f"make:{name}": copying(f) for name, f in COPYING.items()}

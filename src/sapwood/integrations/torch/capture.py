@@ -10,8 +10,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,14 +36,11 @@ _C: Any = torch._C
 
 
 class _Held(NamedTuple):
-    """Tensors, their memory as it was before, and where and how they view it."""
+    """A tensor, its memory as it was before, and where and how it viewed that."""
 
-    tensors: Sequence[Any]
-    before: Sequence[Any]
-    where: list[list[Any]]
-
-
-_NONE: Final = _Held((), (), [[]] * 5)
+    tensor: Any
+    before: Any
+    where: tuple[Any, ...]
 
 
 class TorchCapturer:
@@ -112,7 +108,7 @@ class TorchOwner:
         self._history = History(place.index)
         self._moments = self._moments_of(())
         self._known = self._closed = False
-        self._held = _NONE
+        self._held: Sequence[_Held] = ()
         self.launches = True
         range_.outsiders = self._holds
 
@@ -132,29 +128,17 @@ class TorchOwner:
     @contextmanager
     def holding(self, arrays: Sequence[Any]) -> Iterator[None]:
         """Have tensors end with the memory that they have, whatever they are given."""
-        before = [tensor.detach() for tensor in arrays]
-        self._held = _Held(arrays, before, _whereabouts(arrays))
+        self._held = [_Held(each, each.detach(), _where(each)) for each in arrays]
         try:
             yield
         finally:
-            for tensor, before in self._moved():
-                tensor.data = before
-            self._held = _NONE
+            for each in self._moved():
+                each.tensor.data = each.before
+            self._held = ()
 
-    def _moved(self) -> list[tuple[Any, Any]]:
-        """Return the tensors that are of other memory by now, and what they were."""
-        tensors, before, then = self._held
-        now = _whereabouts(tensors)
-        if now == then:
-            return []
-        pairs = zip(
-            tensors,
-            before,
-            zip(*now, strict=True),
-            zip(*then, strict=True),
-            strict=True,
-        )
-        return [(tensor, was) for tensor, was, at, where in pairs if at != where]
+    def _moved(self) -> list[_Held]:
+        """Return the tensors that are of other memory by now."""
+        return [each for each in self._held if _where(each.tensor) != each.where]
 
     def begin(self) -> None:
         """Begin to capture on the stream, and to allocate from the range."""
@@ -279,10 +263,11 @@ class TorchOwner:
         graded = [tensor for tensor in arrays if self._has_new_grad(tensor)]
         for tensor in graded:
             tensor.grad = None
-        for tensor, _ in self._moved():
+        for moved in self._moved():
             return CaptureError(
-                f"the function gives a tensor {text(tensor)} other memory or another "
-                "shape, as by x.data = y or x.t_(), which no replay would repeat",
+                f"the function gives a tensor {text(moved.tensor)} other memory or "
+                "another shape, as by x.data = y or x.t_(), which no replay would "
+                "repeat",
                 remedy="Write into it, x.copy_(y), or bind the new tensor to a slot",
             )
         for tensor in graded:
@@ -338,13 +323,13 @@ class TorchOwner:
         return False
 
 
-def _whereabouts(tensors: Sequence[Any]) -> list[list[Any]]:
-    """Return which bytes tensors view, and how: of all of them, one thing at a time."""
-    storages = map(torch.Tensor.untyped_storage, tensors)
-    return [
-        [*map(attrgetter("_cdata"), storages)],
-        [*map(torch.Tensor.storage_offset, tensors)],
-        [*map(attrgetter("shape"), tensors)],
-        [*map(torch.Tensor.stride, tensors)],
-        [*map(attrgetter("dtype"), tensors)],
-    ]
+def _where(tensor: Any) -> tuple[Any, ...]:
+    """Return which bytes a tensor views, and how."""
+    storage = tensor.untyped_storage()._cdata
+    return (
+        storage,
+        tensor.storage_offset(),
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+    )
