@@ -9,6 +9,7 @@ import types
 import numpy as np
 import pytest
 
+from sapwood import _fast
 from sapwood.tree.guards import glance
 from sapwood.tree.guards.aliasing import Apart
 from sapwood.tree.guards.ambient import Ambient
@@ -176,8 +177,9 @@ def test_who_does_not_ask_is_not_held_to_it(rt):
 MUTANTS = {
     "tests that do not ask": (Apart.holds, "==", "<="),
     "tests without it": (Ambient._tested, "each.holds(things)", "True"),
-    "a glance without it": (glance.Glance.write, "self._apart", "()"),
 }
+if _fast.native() is not None:
+    MUTANTS["guards in C without it"] = glance.Glance.write, "self._apart", "()"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

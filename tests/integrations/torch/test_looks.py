@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from sapwood import _fast
 from sapwood.integrations.torch.exchange import looks_of_tensors
 from sapwood.integrations.torch.modes import _GETTERS, MODES, _witness
 from sapwood.tree.guards import Surveyor
@@ -251,6 +252,7 @@ def threads():
     torch.set_num_threads(before)
 
 
+@pytest.mark.skipif(_fast.native() is None, reason="nothing in C here")
 def test_what_does_not_count_is_soon_forgotten(integration, threads):
     """How many threads there are is no mode: guards hold, and are quick again soon."""
     weight = torch.ones(3)
