@@ -38,7 +38,7 @@ def findings() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "frameworks": {name: _version(name) for name in FRAMEWORKS},
-        "devices": [_emulated(), _nvidia()],
+        "devices": [_device("emulated"), _device("cuda")],
         "runs": {name: _runs(name) for name in FRAMEWORKS},
         "guards": "Python" if _fast.native() is None else "C",
         "fast": _fast.trouble() or "built",
@@ -53,17 +53,18 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _emulated() -> dict[str, Any]:
-    try:
-        with sw.Runtime("emulated") as rt:
-            _check(rt)
-    except (SapwoodError, OSError) as error:
-        return {"name": "emulated", "works": False, "note": str(error)}
-    return {
-        "name": "emulated",
-        "works": True,
-        "note": "on the CPU; self-check passed",
-    }
+def _device(name: str) -> dict[str, Any]:
+    """Return whether a device is here and passes its self-check, or why not."""
+    note, works = "no NVIDIA driver here", False
+    if name == "emulated" or is_driver_here():
+        try:
+            with sw.Runtime(name) as rt:
+                _check(rt)
+                where = "on the CPU" if name == "emulated" else rt.abilities.name
+                note, works = f"{where}; self-check passed", True
+        except (SapwoodError, ImportError, OSError) as error:
+            note = str(error)
+    return {"name": name, "works": works, "note": note}
 
 
 def _check(rt: sw.Runtime) -> None:
@@ -73,18 +74,6 @@ def _check(rt: sw.Runtime) -> None:
         told = np.asarray(double(rt.array(np.full(3, number))))
         if told.tolist() != [2 * number] * 3:
             raise InternalError(f"{number} + {number} is not {told}")
-
-
-def _nvidia() -> dict[str, Any]:
-    note, works = "no NVIDIA driver here", False
-    if is_driver_here():
-        try:
-            with sw.Runtime("cuda") as rt:
-                _check(rt)
-                note, works = f"{rt.abilities.name}; self-check passed", True
-        except (SapwoodError, ImportError) as error:
-            note = str(error)
-    return {"name": "cuda", "works": works, "note": note}
 
 
 _RUNS = {
