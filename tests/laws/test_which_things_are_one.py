@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sapwood import _fast
-from sapwood.tree.guards import glance
+from sapwood.tree.guards import program
 from sapwood.tree.guards.aliasing import Apart
 from sapwood.tree.guards.ambient import Ambient
 from tests.support.tree_mutants import miswritten
@@ -139,7 +139,7 @@ def test_the_thing_that_a_function_is_called_with(rt):
 
 
 def test_many_that_are_alike(rt):
-    """More than a glance would compare pair by pair."""
+    """More than a program would compare pair by pair."""
     state = types.SimpleNamespace(several=[[1.0] for _ in range(150)], one=[1.0])
     f = rt.graph(lambda x: x * sum(each is state.one for each in state.several))
     x = rt.array(np.ones(3))
@@ -179,7 +179,7 @@ MUTANTS = {
     "tests without it": (Ambient._tested, "each.holds(things)", "True"),
 }
 if _fast.native() is not None:
-    MUTANTS["guards in C without it"] = glance.Glance.write, "self._apart", "()"
+    MUTANTS["guards in C without it"] = program.GuardProgram.write, "self._apart", "()"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

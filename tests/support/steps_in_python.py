@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from sapwood.tree.guards.steps import Op, Program, Step
+from sapwood.tree.guards.steps import Op, Step, Steps
 
 __all__ = ["in_python"]
 
@@ -39,7 +39,7 @@ _LINES: Final = {
 }
 
 
-def in_python(program: Program) -> Callable[[], list[Any] | None] | None:
+def in_python(program: Steps) -> Callable[[], list[Any] | None] | None:
     """Return the steps as a function; None where that would be too long.
 
     It gives what the used arrays' slots hold, or None: it cannot be told so.

@@ -139,8 +139,8 @@ FAST_REPLAY_MUTANTS: Final = (
     mutant(
         "arrays that others bound trusted",
         FastReplay._is_there,
-        "marks is not None and glance",
-        "glance",
+        "marks is not None and program",
+        "program",
     ),
 )
 

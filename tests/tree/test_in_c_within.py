@@ -29,8 +29,8 @@ class Within:
             self.f(self.fives if k < LONG and k % 2 else self.ones, self.twos)
         self.fast_replays = self.f.runner().fast_replays
         (self.fast,) = self.fast_replays._ready
-        glance = self.fast.node.ambient.glance
-        inner = glance.look
+        program = self.fast.node.ambient.program
+        inner = program.read
 
         def look():
             if todo:
@@ -38,7 +38,7 @@ class Within:
             return inner()
 
         # What has been put to C has the other: it is put there again.
-        glance.look, self.fast_replays.players, self.fast._rest = look, (), 1
+        program.read, self.fast_replays.players, self.fast._rest = look, (), 1
         self(), self()
         self.launches, self.todo = self.launched(), todo
 
@@ -175,16 +175,16 @@ def test_recordings_that_take_turns_look_once(variant):
         result = f(x)
     fast_replays = f.runner().fast_replays
     first, second = fast_replays._ready
-    glance = first.node.ambient.glance
-    assert second.node.ambient.glance is glance
-    inner = glance.look
+    program = first.node.ambient.program
+    assert second.node.ambient.program is program
+    inner = program.read
 
     def look():
         looks[0] += 1
         return inner()
 
     # What has been put to C has the other: it is put there again.
-    glance.look, fast_replays.players = look, ()
+    program.read, fast_replays.players = look, ()
     for each in (first, second):
         each.compiled, each._rest = None, 1
     for _ in range(4):

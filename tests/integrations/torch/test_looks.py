@@ -264,12 +264,12 @@ def test_what_does_not_count_is_soon_forgotten(integration, threads):
     ambient = surveyor.survey({"x": torch.ones(3)}).guards(lambda _: True)
     for _ in range(20):
         assert ambient.match() is not None
-    assert ambient.glance.look() is not None
+    assert ambient.program.read() is not None
     torch.set_num_threads(threads + 1)
     for _ in range(20):
         (found,) = ambient.match()
         assert found is weight
-    assert ambient.glance.look() is not None
+    assert ambient.program.read() is not None
     with torch.no_grad():
-        assert ambient.glance.look() is None
+        assert ambient.program.read() is None
         assert ambient.match() is None

@@ -12,8 +12,8 @@ from operator import attrgetter
 import pytest
 
 from sapwood import _fast
-from sapwood.tree.guards.glance import compiled
-from sapwood.tree.guards.steps import Op, Program, Step
+from sapwood.tree.guards.program import compiled
+from sapwood.tree.guards.steps import Op, Step, Steps
 from tests.support.c_mutants import CMutant
 from tests.support.steps_in_python import in_python
 
@@ -145,7 +145,7 @@ class _Steps:
     """Steps that are put together, each filling a register of its own."""
 
     def __init__(self):
-        self.made = Program()
+        self.made = Steps()
 
     def add(self, op, of, value, ask=None):
         self.made.registers += 1
@@ -312,7 +312,7 @@ def test_what_is_not_read_again(made):
         return True
 
     names = {"odd": space, "plain": {"a": 1}, "loops": 0}
-    program = Program(registers=3)
+    program = Steps(registers=3)
     program.steps = [
         Step(Op.ROOT, 0, 0, lambda: names),
         Step(Op.ITEM, 1, 0, "odd"),

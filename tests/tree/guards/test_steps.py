@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from sapwood import _fast
 from sapwood.tree.guards.checks import CHANGING, ConstantTest, Guard
-from sapwood.tree.guards.glance import compiled, compiler, same
+from sapwood.tree.guards.program import compiled, compiler, same
 from sapwood.tree.guards.reach import Row
-from sapwood.tree.guards.steps import Op, Program, Step, assembled
+from sapwood.tree.guards.steps import Op, Step, Steps, assembled
 from sapwood.tree.guards.views import BY_NAME
 from tests.support.steps_in_python import in_python
 
@@ -43,7 +43,7 @@ def made(request):
 
 def program(*steps, found=(), latest=()):
     registers = 1 + max(step.at for step in steps)
-    return Program(list(steps), registers, list(found), list(latest))
+    return Steps(list(steps), registers, list(found), list(latest))
 
 
 def asked(op, space, made, **operands):
@@ -439,9 +439,9 @@ def test_registers_that_are_none_are_refused():
         pytest.skip("nothing in C here")
     for step in (Step(Op.SAME, 0, 5), Step(Op.IS, -1), Step(Op.ROOT, 3)):
         with pytest.raises(ValueError, match="no register"):
-            compiled(Program([step], 1))
+            compiled(Steps([step], 1))
     with pytest.raises(ValueError, match="no register"):
-        compiled(Program([], 1, [1]))
+        compiled(Steps([], 1, [1]))
 
 
 def test_values_that_may_change_take_more_than_steps():

@@ -25,7 +25,7 @@ from sapwood.tree.guards.checks import (
     Test,
     TwinTest,
 )
-from sapwood.tree.guards.glance import Glance
+from sapwood.tree.guards.program import GuardProgram
 from sapwood.tree.guards.reach import Inside, Row, Walk
 from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.views import GLOBALS, TYPE, Space, Way
@@ -67,7 +67,7 @@ class Ambient:
     layouts: tuple[Hashable, ...] = field(compare=False, repr=False)
     roots: tuple[Callable[[], object], ...] = field(compare=False, repr=False)
     checks: tuple[Check, ...] = field(compare=False, repr=False)
-    glance: Glance = field(compare=False, repr=False)
+    program: GuardProgram = field(compare=False, repr=False)
     aliasing: Aliasing = field(compare=False, repr=False)
     apart: tuple[Apart, ...] = field(compare=False, repr=False)
 
@@ -77,11 +77,11 @@ class Ambient:
 
     def match(self) -> list[Any] | None:
         """Return what the slots in ``arrays`` hold now; None where a guard fails."""
-        found = self.glance.look()
+        found = self.program.read()
         if found is None:
             found = self._tested()
             if found is not None:
-                self.glance.matched(found)
+                self.program.matched(found)
         return found
 
     def _tested(self) -> list[Any] | None:
@@ -201,8 +201,8 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
     key = key, tuple(slot.path for slot in slots), alike
     asked = Aliasing.of(walk, tested, places), kept_apart(walk, places)
     guards = tuple(roots), tuple(checks)
-    glance = Glance(*guards, asked[1])
-    return Ambient(key, tuple(slots), tuple(layouts), *guards, glance, *asked)
+    program = GuardProgram(*guards, asked[1])
+    return Ambient(key, tuple(slots), tuple(layouts), *guards, program, *asked)
 
 
 _TESTED = ("twin", "idle", "pinned")

@@ -26,7 +26,7 @@ from sapwood.tree.guards.progress import PROGRESS
 from sapwood.tree.guards.reach import Inside, Node, Row, Walk, is_book
 from sapwood.tree.guards.scope import Accessor
 from sapwood.tree.guards.starts import Start
-from sapwood.tree.guards.steps import Program, assembled
+from sapwood.tree.guards.steps import Steps, assembled
 from sapwood.tree.guards.views import View
 from sapwood.tree.nests.weakly import weakly
 
@@ -123,7 +123,7 @@ class Outline(NamedTuple):
     slots: int
 
 
-def outlined(walk: Walk, begins: Sequence[Start]) -> tuple[Outline, Program] | None:
+def outlined(walk: Walk, begins: Sequence[Start]) -> tuple[Outline, Steps] | None:
     """Return what a walk that began so found, and steps that read it all again.
 
     What is read are all slots but those with nodes, and then all nodes. None where

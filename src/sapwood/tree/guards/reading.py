@@ -11,8 +11,8 @@ from functools import cached_property
 from operator import is_, itemgetter
 from typing import Any
 
-from sapwood.tree.guards.glance import same
 from sapwood.tree.guards.outline import Doubt, Frame, Outline
+from sapwood.tree.guards.program import same
 from sapwood.tree.guards.reach import Base, Inside, Node, Row, label_of
 
 __all__ = ["Reading", "picker"]

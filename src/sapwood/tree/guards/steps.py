@@ -30,7 +30,7 @@ from sapwood.tree.guards.checks import (
 )
 from sapwood.tree.guards.views import Way
 
-__all__ = ["Check", "Op", "Program", "Step", "assembled"]
+__all__ = ["Check", "Op", "Step", "Steps", "assembled"]
 
 
 _PLAIN: Final = Way()
@@ -95,7 +95,7 @@ class Check(Protocol):
 
 
 @dataclass(slots=True)
-class Program:
+class Steps:
     """Steps over so many ``registers``; those in ``found`` hold the used arrays.
 
     ``latest`` are references to the arrays, which others may replace meanwhile;
@@ -115,7 +115,7 @@ def assembled(
     roots: Iterable[Callable[[], object]],
     checks: Iterable[Check],
     apart: Sequence[Apart] = (),
-) -> Program | None:
+) -> Steps | None:
     """Return the steps; None where a value may change and be the same object.
 
     What has to stay ``apart`` is told by places among things.
@@ -134,7 +134,7 @@ class _Assembler:
     """Puts a program together; ``_space`` and ``_value`` are registers used again."""
 
     def __init__(self) -> None:
-        self.program = Program(registers=2)
+        self.program = Steps(registers=2)
         self._space, self._value = 0, 1
         self._attributes: dict[tuple[int, str], int] = {}
 

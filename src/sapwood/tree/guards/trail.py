@@ -22,8 +22,8 @@ from sapwood.tree.guards.accessors import accessors
 from sapwood.tree.guards.ambient import Ambient
 from sapwood.tree.guards.arrays import Arrays, Witness
 from sapwood.tree.guards.constants import constant_of
-from sapwood.tree.guards.glance import compiled
 from sapwood.tree.guards.outline import Doubt, Outline, Plain, is_settled, outlined
+from sapwood.tree.guards.program import compiled
 from sapwood.tree.guards.reach import Walk, containers
 from sapwood.tree.guards.reading import Reading, picker
 from sapwood.tree.guards.scope import Reach
@@ -92,7 +92,7 @@ class Trail:
         fn: Callable[..., Any],
         arguments: Mapping[str, object],
     ) -> Trail | None:
-        """Return the trail of a walk; None where a glance would not tell enough."""
+        """Return the trail of a walk; None where a program would not tell enough."""
         begins, _ = starts(fn, arguments, walk.arrays, Reach())
         asked = walk.reach.compares and (walk.array_keys() or walk.ids())
         found = None if asked else outlined(walk, begins)

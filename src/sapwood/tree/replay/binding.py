@@ -44,17 +44,17 @@ def _write(
 
 def expect(node: Node, slots: Sequence[Slot], values: Sequence[Any]) -> None:
     """Have the guards of a node expect what was bound to slots."""
-    glance = node.ambient.glance
-    if not glance.latest:
+    program = node.ambient.program
+    if not program.latest:
         return
     if node.expects is None:
         node.expects = tuple(
             (number, place)
             for number, slot in enumerate(slots)
-            for place in glance.places(slot.path, values[number])
+            for place in program.places(slot.path, values[number])
         )
     for number, place in node.expects:
-        glance.latest[place] = ref(values[number])
+        program.latest[place] = ref(values[number])
 
 
 class Bindings:
@@ -77,11 +77,11 @@ class Bindings:
 
         None where that is not known yet, or other slots are bound, too.
         """
-        node, glance = self._node, self._node.ambient.glance
+        node, program = self._node, self._node.ambient.program
         if not node.outputs.bound:
             return ()
-        told = node.expects is not None or not glance.latest
-        known = self._epoch == glance.epoch and told
+        told = node.expects is not None or not program.latest
+        known = self._epoch == program.epoch and told
         return self._direct if known and not self._others else None
 
     def bind(
@@ -97,7 +97,7 @@ class Bindings:
 
         Raises `MisuseError` where the way is gone.
         """
-        epoch = self._node.ambient.glance.epoch
+        epoch = self._node.ambient.program.epoch
         if epoch != self._epoch:
             self._plan(slots, values, found)
             self._epoch = epoch

@@ -151,7 +151,7 @@ def _conditions(
     return (
         (ref(parts.fast), parts.fast.epoch, parts.marks),
         STREAM_EPOCH,
-        node.ambient.glance,
+        node.ambient.program,
         (device.lock.acquire, device.lock.release, device.is_mine),
         (device.returns.waiting, device.returns.drain_dropped),
         recordings,
@@ -160,7 +160,7 @@ def _conditions(
         (node.clobbers & ~own if kept else node.clobbers, node.clobbers),
         tuple(_given(parts, words)),
         parts.spans.others() if node.watches_overlap else ((), ()),
-        node.ambient.glance.look,
+        node.ambient.program.read,
         (tuple(addresses), tuple(wants)),
         # By number: one more reference to them would count.
         (tuple(map(id, held)), tuple(uses)),
@@ -192,7 +192,7 @@ def _which(parts: Parts) -> tuple[Any, ...]:
     if not which:
         return ()
     numbers, keys = ambient.aliasing[:2]
-    count, latest = len(parts.arrays), ambient.glance.latest
+    count, latest = len(parts.arrays), ambient.program.latest
     # Of several, the last that is noted here is the first.
     first = dict(zip(reversed(which[count:]), reversed(numbers), strict=True))
     seen = *latest, *keys
@@ -210,16 +210,16 @@ def _rivals(parts: Parts) -> tuple[int, ...]:
 def _deeds(parts: Parts) -> tuple[Any, ...]:
     """Return what makes the result, and what is bound."""
     pattern, kept = parts.pattern, parts.kept
-    glance, first = parts.node.ambient.glance, _total(pattern) - pattern.bound
+    program, first = parts.node.ambient.program, _total(pattern) - pattern.bound
     makers = [_maker(each) for each in (*(kept.makers if kept else ()), *parts.copies)]
     picks: tuple[Any, ...] = ()
     if pattern.picks is not None:
         picks = pattern.constants, tuple(pattern.picks)
     slots = tuple((k, name, first + number) for k, name, number in parts.slots or ())
     expected: tuple[Any, ...] = ()
-    if pattern.bound and glance.latest:
+    if pattern.bound and program.latest:
         pairs = [(place, first + number) for number, place in parts.node.expects or ()]
-        expected = glance.latest, *pairs
+        expected = program.latest, *pairs
     return tuple(makers), picks, (pattern.shape, pattern.bound), slots, expected
 
 

@@ -88,14 +88,14 @@ class FastReplay(ReplayState):
         last_call: LastCall,
     ) -> None:
         self.last_call, self.node, self._recordings = last_call, node, recordings
-        node.ambient.glance.write()
+        node.ambient.program.write()
         self._stream = ref(recordings.device.stream())
         self.marks = recordings.integration.marks(ambient.arrays)
         self._ambient_lows = ambient.lows
         self._whereabouts = Whereabouts()
         if self.marks is not None:
             self._whereabouts.others = self.marks[1]
-        self.guard_epoch = node.ambient.glance.epoch
+        self.guard_epoch = node.ambient.program.epoch
         self._seen: Sequence[Addr] | None = None
         self.stream_epoch = self._aims = -1
         self._missed, self.patience = 0, _PATIENCE
@@ -168,7 +168,7 @@ class FastReplay(ReplayState):
         # Any code may run while it is looked: a finaliser's, which may replay, too.
         copies = self._copies()
         epoch, escaped = self.epoch, {} if copies else escapes(recordings, node, stream)
-        found = node.ambient.glance.look()
+        found = node.ambient.program.read()
         if found is None or not self._is_there(found) or not self._are_those(arrays):
             return None
         if self.epoch != epoch or not self._is_free():
@@ -233,7 +233,7 @@ class FastReplay(ReplayState):
         which, ambient = self.node.which, self.node.ambient
         if not which:
             return True
-        reached = [each() for each in ambient.glance.latest]
+        reached = [each() for each in ambient.program.latest]
         return ambient.aliasing.among(arrays, reached) == which
 
     def _look_alike(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
@@ -262,8 +262,8 @@ class FastReplay(ReplayState):
         if not found:
             return True
         node, integration = self.node, self._recordings.integration
-        glance, marks = node.ambient.glance, integration.marks(found)
-        if marks is not None and glance.epoch == self.guard_epoch:
+        program, marks = node.ambient.program, integration.marks(found)
+        if marks is not None and program.epoch == self.guard_epoch:
             alike = self._whereabouts.are_like
             return marks == self.marks and alike(
                 found, integration, node.ambient.layouts
@@ -273,11 +273,11 @@ class FastReplay(ReplayState):
         ambient = self._read(found)
         if ambient is None:
             return False
-        if ambient.lows is not self._seen or glance.epoch != self.guard_epoch:
+        if ambient.lows is not self._seen or program.epoch != self.guard_epoch:
             if [*ambient.lows] != [*self._ambient_lows]:
                 return False
             self._seen, self.marks = ambient.lows, self._whereabouts.marks
-            self.guard_epoch, self.stream_epoch = glance.epoch, -1
+            self.guard_epoch, self.stream_epoch = program.epoch, -1
         return True
 
     def _order(self, given: Arrays, found: list[Any], stream: Stream) -> bool:

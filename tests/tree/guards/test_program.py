@@ -1,4 +1,4 @@
-"""A glance says what the tests say, or nothing."""
+"""A program says what the tests say, or nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from sapwood import _fast
-from sapwood.tree.guards.glance import PATIENCE
+from sapwood.tree.guards.program import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +45,9 @@ def test_no_change_is_overlooked(guard, change):
     ambient = guard(fn)
     for _ in range(PATIENCE + 3):
         assert ambient.match() == []
-    assert ambient.glance.look() == []
+    assert ambient.program.read() == []
     change(o)
-    assert ambient.glance.look() is None
+    assert ambient.program.read() is None
     assert ambient.match() is None
 
 
@@ -62,7 +62,7 @@ def test_an_equal_value_is_left_to_the_tests(guard):
     for _ in range(PATIENCE + 3):
         assert ambient.match() == []
     o.n = float("1e300")
-    assert ambient.glance.look() is None
+    assert ambient.program.read() is None
     assert ambient.match() == []
 
 

@@ -1,4 +1,4 @@
-"""However guarded objects change, a glance in C, one in Python and the tests agree."""
+"""However guarded objects change, a program in C, one in Python and the tests agree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sapwood import _fast
 from sapwood.tree.guards import survey
-from sapwood.tree.guards.glance import compiled
+from sapwood.tree.guards.program import compiled
 from sapwood.tree.guards.steps import assembled
 from tests.support.steps_in_python import in_python
 
@@ -131,7 +131,7 @@ def test_a_glance_tells_what_the_tests_tell(changes):
 @pytest.mark.parametrize("kind", ["none", "number", "other"])
 @pytest.mark.parametrize("name", ["array", "idle", "inner", "items", "n", "name"])
 def test_no_random_change_is_overlooked(name, kind):
-    """What the tests see, a glance sees, in every attribute that is read."""
+    """What the tests see, a program sees, in every attribute that is read."""
     parts = Parts()
     fn = reader(parts)
     ambient = survey(fn, {}, Arrays()).guards(lambda _: True)

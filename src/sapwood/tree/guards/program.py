@@ -17,9 +17,9 @@ from sapwood import _fast
 from sapwood._fast.state import GuardState
 from sapwood.tree.guards.aliasing import Apart
 from sapwood.tree.guards.checks import ArrayTest
-from sapwood.tree.guards.steps import Check, Op, Program, Step, assembled
+from sapwood.tree.guards.steps import Check, Op, Step, Steps, assembled
 
-__all__ = ["Glance", "compiled", "compiler", "same"]
+__all__ = ["GuardProgram", "compiled", "compiler", "same"]
 
 PATIENCE: Final = 8
 """Matches before the function is made: most recordings that are used, are used more.
@@ -28,8 +28,8 @@ So many, and twice as many each time, that it does not see make it anew."""
 PATIENCE_AT_MOST: Final = 1024
 
 
-class Glance(GuardState):
-    """``look()`` returns the used arrays, or None: it cannot be told at a glance.
+class GuardProgram(GuardState):
+    """``read()`` returns the used arrays, or None: the tests have to say.
 
     ``latest`` are references to the arrays that were seen last. Whoever binds another
     one where one of them was, and of the same looks, puts it in there. ``epoch``
@@ -45,7 +45,7 @@ class Glance(GuardState):
         "_places",
         "_roots",
         "latest",
-        "look",
+        "read",
     )
 
     def __init__(
@@ -59,7 +59,7 @@ class Glance(GuardState):
         self.latest: list[Callable[[], object]] = []
         self._places: list[tuple[ArrayTest, int]] = []
         self.epoch = 0
-        self.look: Callable[[], list[Any] | None] = self._wait
+        self.read: Callable[[], list[Any] | None] = self._wait
 
     def _wait(self) -> None:
         self._left -= 1
@@ -69,30 +69,27 @@ class Glance(GuardState):
 
     def write(self) -> None:
         """Make the function now, unless it is."""
-        if self.look != self._wait:
+        if self.read != self._wait:
             return
-        program = assembled(self._roots, self._checks, self._apart)
-        if program is None:
-            self.look = _nothing
+        steps = assembled(self._roots, self._checks, self._apart)
+        read = None if steps is None else compiled(steps)
+        if steps is None or read is None:
+            self.read = _nothing
             return
-        look = compiled(program)
-        if look is None:
-            self.look = _nothing
-            return
-        self.latest, self._places = program.latest, program.places
-        self.look = look
+        self.latest, self._places = steps.latest, steps.places
+        self.read = read
 
     def matched(self, used: Sequence[Any]) -> None:
         """Expect what the tests have just found to be as it was: the used arrays."""
         if used:
             self.renew(used)
-        if self.look == self._wait or self.look is _nothing or self.look() is not None:
+        if self.read == self._wait or self.read is _nothing or self.read() is not None:
             return
         self._left -= 1
         if self._left <= 0:
             self._left = self._patience = min(2 * self._patience, PATIENCE_AT_MOST)
             self.epoch += 1
-            self.look = self._wait
+            self.read = self._wait
             self.write()
 
     def renew(self, used: Iterable[Any]) -> None:
@@ -116,7 +113,7 @@ def _nothing() -> None:
     return None
 
 
-def compiled(program: Program) -> Callable[[], list[Any] | None] | None:
+def compiled(steps: Steps) -> Callable[[], list[Any] | None] | None:
     """Return the steps as a function, or None where there is no C.
 
     It gives what the used arrays' slots hold, or None: it cannot be told so.
@@ -124,11 +121,11 @@ def compiled(program: Program) -> Callable[[], list[Any] | None] | None:
     native = compiler()
     if native is None:
         return None
-    steps, found = tuple(program.steps), tuple(program.found)
-    look: Callable[[], list[Any] | None] = native.compile_guards(
-        steps, found, program.latest, program.registers
+    rows, found = tuple(steps.steps), tuple(steps.found)
+    read: Callable[[], list[Any] | None] = native.compile_guards(
+        rows, found, steps.latest, steps.registers
     )
-    return look
+    return read
 
 
 @functools.cache
