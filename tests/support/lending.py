@@ -220,7 +220,7 @@ class _Looked(NumpyIntegration):
         """Return where arrays are."""
         return [self.span(array)[0] for array in arrays], ()
 
-    def witness(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
+    def steady(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
         """Return what compares layouts."""
         known = [array.layout for array in arrays]
         return lambda values: [array.layout for array in values] == known

@@ -35,7 +35,7 @@ class Integration:
         self.asked += 1
         return array.looks
 
-    def witness(self, arrays):
+    def steady(self, arrays):
         self.meanwhile()
         known = [array.looks for array in arrays]
         self.meanwhile()

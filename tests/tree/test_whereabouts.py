@@ -33,7 +33,7 @@ class _Adapter:
     def marks(self, _):
         return None
 
-    def witness(self, arrays):
+    def steady(self, arrays):
         known = [array.looks for array in arrays]
         return lambda values: [array.looks for array in values] == known
 

@@ -8,6 +8,7 @@ CuPy and the libraries behind it choose kernels by that.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import cupy
@@ -35,6 +36,7 @@ register_container(
 )
 
 _ALIGNED = 512 - 1
+_shape = attrgetter("shape", "strides")
 _KINDS: tuple[type, ...] = (Array, cupy.ndarray)
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], str, int, int]
@@ -89,10 +91,10 @@ class CupyIntegration(Integration):
             storage.check()
         return _layout(value), storage, Addr(value.data.ptr + _extent(value)[0])
 
-    def witness(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
-        """Return what compares layouts: a shape may be assigned."""
-        known = [*map(_layout, arrays)]
-        return lambda values: [*map(_layout, values)] == known
+    def steady(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
+        """Return what compares shapes, which may be assigned, and strides with them."""
+        known = [*map(_shape, arrays)]
+        return lambda values: [*map(_shape, values)] == known
 
     def layout(self, array: Any) -> Hashable:
         """Return shape, strides, dtype, alignment and kind."""

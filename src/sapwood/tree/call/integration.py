@@ -110,6 +110,15 @@ class Integration(Protocol):
         del arrays
         return None
 
+    def steady(
+        self, arrays: Sequence[Array]
+    ) -> Callable[[Sequence[Array]], bool] | None:
+        """Return a witness for values that guards took for arrays like these.
+
+        Asked by every call, it need only tell what may be assigned to an array.
+        """
+        return self.witness(arrays)
+
     def address(self, array: Array) -> Addr:
         """Return where the first element lies."""
         ...
