@@ -8,6 +8,8 @@ import random
 import numpy as np
 import pytest
 
+from tests.support.frameworks import on_host
+
 CALLS = 1_000
 
 
@@ -24,11 +26,12 @@ def _check(kept):
     for i, (loss, out) in kept:
         expected = _expected(i)
         assert float(loss) == expected[0], i
-        assert np.asarray(out).tobytes() == expected[1].tobytes(), i
+        assert on_host(out).tobytes() == expected[1].tobytes(), i
 
 
+@pytest.mark.every_framework
 @pytest.mark.parametrize("max_variants", [1, 4])
-def test_a_thousand_outputs_are_kept(rt, max_variants):
+def test_a_thousand_outputs_are_kept(rt, framework, max_variants):
     """``losses.append(step(x))``: all of them stay, and recordings stay bounded."""
     f = rt.graph(_step, max_variants=max_variants)
     y, kept = rt.array(np.full(8, 3.0)), []
@@ -46,14 +49,15 @@ def test_a_thousand_outputs_are_kept(rt, max_variants):
     for i in range(CALLS, CALLS + 20):
         kept.clear()
         kept.append((i, f(x, y)))
+        _check(kept)
         x += 1
-    _check(kept)
     after = f.stats()
     assert after.escaped == stats.escaped, "nobody holds outputs: no copies"
     assert after.recordings <= max_variants + 1
-    assert after.replays == stats.replays + 20
+    assert 0 <= stats.replays + 20 - after.replays <= framework.settling
 
 
+@pytest.mark.every_framework
 def test_a_thousand_outputs_of_new_arguments_are_kept(rt):
     """The same where every call brings a new argument."""
     f = rt.graph(_step)
@@ -64,6 +68,7 @@ def test_a_thousand_outputs_of_new_arguments_are_kept(rt):
     assert f.stats().passed_through == 0
 
 
+@pytest.mark.every_framework
 def test_outputs_are_kept_at_random(rt):
     """Held for a random while, dropped in a random order, none is ever changed."""
     draw = random.Random(5)
@@ -78,6 +83,7 @@ def test_outputs_are_kept_at_random(rt):
     assert f.stats().recordings <= 5
 
 
+@pytest.mark.every_framework
 def test_all_outputs_of_two_functions_are_kept(rt):
     """What one function leaves is not in the way of another, nor overwritten by it."""
     f, g = rt.graph(_step), rt.graph(lambda x: x - 1)
@@ -89,37 +95,36 @@ def test_all_outputs_of_two_functions_are_kept(rt):
         x += 1
     _check(ours)
     for i, out in enumerate(theirs):
-        assert np.asarray(out).tobytes() == (np.arange(8.0) + i - 1).tobytes()
+        assert on_host(out).tobytes() == (np.arange(8.0) + i - 1).tobytes()
     assert f.stats().recordings <= 5
     assert g.stats().recordings <= 5
 
 
-def test_only_views_are_kept(rt):
-    """A view holds its whole storage, though nobody has the rest by name."""
-    f = rt.graph(lambda x: (x * 2).reshape(2, 4)[1, ::2])
+def _part(y):
+    return y.reshape(2, 4)[1, ::2]
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize("made", ["inside", "outside", "both"])
+def test_only_views_are_kept(rt, made):
+    """A view holds its whole storage, whoever made it, though nobody has the rest."""
+    inside, outside = made != "outside", made != "inside"
+    f = rt.graph(lambda x: _part(x * 2) if inside else x * 2)
     x, kept = rt.array(np.arange(8.0)), []
     for _ in range(100):
-        kept.append(f(x))
-        x += 1
-    for i, view in enumerate(kept):
-        expected = ((np.arange(8.0) + i) * 2).reshape(2, 4)[1, ::2]
-        assert np.asarray(view).tobytes() == expected.tobytes()
-    assert f.stats().recordings <= 5
-
-
-def test_a_view_made_by_the_caller_is_kept(rt):
-    """So does a view that the caller made after the call."""
-    f, x = rt.graph(lambda x: x * 2), rt.array(np.arange(8.0))
-    kept = []
-    for _ in range(50):
         y = f(x)
-        kept.append(y[3:5].T)
+        if outside:
+            y = y[1:] if inside else _part(y)
+        kept.append(y)
         del y
         x += 1
     for i, view in enumerate(kept):
-        assert np.asarray(view).tolist() == [(3.0 + i) * 2, (4.0 + i) * 2]
+        expected = _part((np.arange(8.0) + i) * 2)[int(made == "both") :]
+        assert on_host(view).tobytes() == expected.tobytes()
+    assert f.stats().recordings <= 5
 
 
+@pytest.mark.every_framework
 def test_one_of_several_outputs_is_kept(rt):
     """Outputs of one call live and die apart."""
     f = rt.graph(lambda x: (x + 1, x + 2, x + 3))
@@ -130,9 +135,10 @@ def test_one_of_several_outputs_is_kept(rt):
         del kept[: max(0, len(kept) - 7)]
         for when, which, out in kept:
             expected = np.arange(4.0) + when + which + 1
-            assert np.asarray(out).tobytes() == expected.tobytes()
+            assert on_host(out).tobytes() == expected.tobytes()
 
 
+@pytest.mark.every_framework
 def test_kept_in_a_cycle(rt):
     """An output that only the garbage collector can free is kept until it does."""
     f, x = rt.graph(lambda x: x + 1), rt.array(np.arange(4.0))
@@ -141,10 +147,10 @@ def test_kept_in_a_cycle(rt):
         for _ in range(30):
             cycle = [f(x)]
             cycle.append(cycle)
-            expected = np.asarray(x).copy() + 1
+            expected = on_host(x).copy() + 1
             x += 1
             f(x)
-            assert np.asarray(cycle[0]).tobytes() == expected.tobytes()
+            assert on_host(cycle[0]).tobytes() == expected.tobytes()
     finally:
         gc.enable()
     del cycle
@@ -155,6 +161,7 @@ def test_kept_in_a_cycle(rt):
     assert f.stats().escaped == before.escaped
 
 
+@pytest.mark.every_framework
 def test_variants_are_tried_before_escape(rt):
     """With few outputs held, they alternate and nothing is copied out."""
     f, x = rt.graph(lambda x: x + 1), rt.array(np.arange(4.0))
@@ -166,6 +173,7 @@ def test_variants_are_tried_before_escape(rt):
     assert f.stats().recordings <= 4
 
 
+@pytest.mark.every_framework
 def test_large_outputs_are_kept(rig):
     """Outputs of many pages, with a temporary between them, stay too."""
     rt, words = rig.runtime, 3 * rig.checked.abilities.page // 8
@@ -176,9 +184,9 @@ def test_large_outputs_are_kept(rig):
         x += 1
     for i, (tail, total, less) in enumerate(kept):
         host = np.arange(float(words)) + i
-        assert np.asarray(tail).tobytes() == (host * 2)[5:].tobytes()
+        assert on_host(tail).tobytes() == (host * 2)[5:].tobytes()
         assert float(total) == (host + 1).sum()
-        assert np.asarray(less).tobytes() == (host - 1).tobytes()
+        assert on_host(less).tobytes() == (host - 1).tobytes()
 
 
 @pytest.mark.parametrize("pages", [33, 75])
@@ -194,19 +202,22 @@ def test_one_of_several_large_outputs_is_kept(rig, pages):
         del kept[:-2]
         for when, which, out in kept:
             host = np.full(words, when + which + 1.0)
-            assert np.asarray(out).tobytes() == host.tobytes(), (i, when, which)
+            assert on_host(out).tobytes() == host.tobytes(), (i, when, which)
 
 
-def test_kept_outputs_are_written_by_their_holder(rt):
+@pytest.mark.every_framework
+def test_kept_outputs_are_written_by_their_holder(agree):
     """Writing an output in place changes that output alone."""
-    f, x = rt.graph(lambda x: x * 2), rt.array(np.arange(4.0))
-    kept = []
-    for i in range(20):
-        kept.append(f(x))
-        kept[-1] += i
-        kept[i // 2] *= 1
-    for i, out in enumerate(kept):
-        assert np.asarray(out).tobytes() == (np.arange(4.0) * 2 + i).tobytes()
+
+    def program(w):
+        f, x, kept = w.graph(lambda x: x * 2), w.values(4), []
+        for i in range(20):
+            kept.append(f(x))
+            kept[-1] += i
+            kept[i // 2] *= 1.5
+            yield kept
+
+    agree(program)
 
 
 def test_warm_up_outputs_count_too(rt):
@@ -216,7 +227,7 @@ def test_warm_up_outputs_count_too(rt):
     for _ in range(10):
         x += 1
         f(x)
-    assert np.asarray(first).tolist() == np.asarray(second).tolist() == [1] * 4
+    assert on_host(first).tolist() == on_host(second).tolist() == [1] * 4
 
 
 def _drawn(draw, loss, out):
@@ -244,5 +255,5 @@ def test_some_outputs_are_kept_at_random(rt, seed):
         for k, (one, two) in kept:
             expected = _expected(k)
             assert one is None or float(one) == expected[0]
-            assert two is None or np.asarray(two).tobytes() == expected[1].tobytes()
+            assert two is None or on_host(two).tobytes() == expected[1].tobytes()
     assert f.stats().passed_through == 0

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from tests.support.frameworks import on_host
 
 
+@pytest.mark.every_framework
 def test_graphed_inside_graphed(agree):
     """Inside a recording a graphed function is its plain function."""
 
@@ -25,10 +27,12 @@ def test_graphed_inside_graphed(agree):
 
     world = agree(program)
     inner, outer = (function.stats() for function in world.functions)
-    assert (outer.warmups, outer.recordings, outer.replays) == (1, 1, 3)
-    assert inner == type(inner)()
+    if world.framework.records:
+        assert inner == type(inner)()
+        assert (outer.warmups, outer.recordings, outer.replays) == (1, 1, 3)
 
 
+@pytest.mark.every_framework
 def test_inner_and_outer_both_called(agree):
     """The inner one, called for itself, has its own recordings."""
 
@@ -36,12 +40,13 @@ def test_inner_and_outer_both_called(agree):
         inner = w.graph(lambda x: (x * 2, x[1:]))
         outer = w.graph(lambda x: inner(inner(x)[0])[1] + 1)
         x = w.values(4)
-        for _ in range(5):
+        for _ in range(6):
             yield inner(x), outer(x), inner(outer(x))
 
-    agree(program)
+    assert agree(program).count("replays") > 0
 
 
+@pytest.mark.every_framework
 def test_ambient_values_of_the_inner_function(agree):
     """What the inner function reads, the outer one reads."""
 
@@ -56,9 +61,10 @@ def test_ambient_values_of_the_inner_function(agree):
                 weight = w.values(4)
             yield outer(x), inner(x)
 
-    agree(program)
+    assert agree(program).count("replays") > 0
 
 
+@pytest.mark.every_framework
 def test_recursion(agree):
     """A graphed function that calls itself by its graphed name."""
 
@@ -75,6 +81,7 @@ def test_recursion(agree):
     assert agree(program).count("recordings") == 4
 
 
+@pytest.mark.every_framework
 def test_methods_of_two_instances(agree):
     """Each instance has its own recordings, state and statistics."""
 
@@ -93,14 +100,15 @@ def test_methods_of_two_instances(agree):
         for i in range(8):
             yield one.forward(x), two.forward(x, more=i % 2), one.weight, two.weight
             yield Net.forward(one, x), one.weight
-        if w.replayed:
+        if w.replayed and w.framework.records:
             assert one.forward.stats().recordings == 1
             assert two.forward.stats().recordings == 2
 
     agree(program)
 
 
-def test_methods_bind(rt):
+@pytest.mark.every_framework
+def test_methods_bind(rt, framework):
     """A graphed method is a method: of its object, with its name and its text."""
 
     class Net:
@@ -125,12 +133,12 @@ def test_methods_bind(rt):
     x = rt.array(np.ones(2))
     bound = net.forward
     for _ in range(4):
-        assert np.asarray(bound(x)).tolist() == [2, 2]
-        assert np.asarray(net.forward(x)).tolist() == [2, 2]
-        assert np.asarray(Net.static(x)).tolist() == [2, 2]
-        assert np.asarray(net.static(x)).tolist() == [2, 2]
-    assert net.forward.stats().replays == 6
-    assert np.asarray(net.forward.__wrapped__(x)).tolist() == [2, 2]
+        assert on_host(bound(x)).tolist() == [2, 2]
+        assert on_host(net.forward(x)).tolist() == [2, 2]
+        assert on_host(Net.static(x)).tolist() == [2, 2]
+        assert on_host(net.static(x)).tolist() == [2, 2]
+    assert 0 <= 6 - net.forward.stats().replays <= framework.settling
+    assert on_host(net.forward.__wrapped__(x)).tolist() == [2, 2]
 
 
 def test_instances_are_held_weakly(rig):
@@ -194,6 +202,7 @@ def _raising(x, state, bound):
     return x - 1
 
 
+@pytest.mark.every_framework
 @pytest.mark.parametrize("when", [0, 1, 2, 4])
 def test_a_users_exception_leaves_unchanged(rt, bits, when):
     """In warm-up, recording and between calls; what ran before it has run once."""
@@ -295,6 +304,7 @@ class _Callable:
         yield x
 
 
+@pytest.mark.every_framework
 @pytest.mark.parametrize(
     "fn",
     [
@@ -353,6 +363,7 @@ def test_partials_lambdas_and_callable_objects(agree):
     agree(program)
 
 
+@pytest.mark.every_framework
 def test_disabled(rt, bits):
     """In `sw.disabled()` every call is the plain one; afterwards all is as before."""
     ran = []
@@ -371,11 +382,12 @@ def test_disabled(rt, bits):
     assert f.stats().warmups == before.warmups
 
 
+@pytest.mark.every_framework
 def test_disabled_on_one_thread_only(rt):
     """`disabled` is for the thread that says so."""
     f, x = rt.graph(lambda x: x * 2), rt.array(np.arange(3.0))
     with sw.disabled():
-        other = threading.Thread(target=lambda: sum(f(x).size for _ in range(3)))
+        other = threading.Thread(target=lambda: [f(x) is x for _ in range(3)])
         other.start()
         other.join()
     assert f.stats().replays == 1
@@ -395,6 +407,7 @@ def test_the_plain_function_is_at_hand(rt):
     assert f(1, y=3) == 4
 
 
+@pytest.mark.every_framework
 def test_one_function_graphed_twice(agree):
     """Two graphed functions of one plain function share nothing."""
 
@@ -408,9 +421,10 @@ def test_one_function_graphed_twice(agree):
         for _ in range(6):
             yield f(x), g(x), f(g(x)), x
 
-    agree(program)
+    assert agree(program).count("replays") > 0
 
 
+@pytest.mark.every_framework
 def test_a_graphed_function_graphed_again(agree):
     """Graphing what is graphed already does no harm."""
 
@@ -420,7 +434,7 @@ def test_a_graphed_function_graphed_again(agree):
         for _ in range(4):
             yield f(x)
 
-    agree(program)
+    assert agree(program).count("replays") > 0
 
 
 def test_a_call_of_another_runtime_inside(make_rig):

@@ -59,6 +59,7 @@ def test_empty_arrays(same, shape):
     same(f, lambda w: (w.values(*shape), w.values(*shape)))
 
 
+@pytest.mark.every_framework
 def test_nothing_but_empty_arrays_is_computed(same):
     """A function none of whose ops has any work to do is still right."""
     same(lambda x: (x * 2, x[:0]), lambda w: (w.values(0),))
@@ -120,6 +121,7 @@ def test_unaligned_views(same, dtype, offset):
     same(f, make)
 
 
+@pytest.mark.every_framework
 def test_overlapping_leaves_are_written(same):
     """``f(x, x[1:])`` with writes through both sees one memory."""
 
@@ -136,17 +138,19 @@ def test_overlapping_leaves_are_written(same):
     same(f, make)
 
 
+@pytest.mark.every_framework
 def test_overlapping_leaves_in_many_ways(same):
     """Interleaved, reversed and nested views of one storage keep their overlap."""
 
-    def f(x, odd, back, part):
+    def f(x, odd, back, part, across):
         odd += 10
         part *= 3
-        return back - x, x.sum(), odd + 0
+        return back - x, across - x.reshape(2, 4).T, x.sum(), odd + 0
 
     def make(w):
         x = w.values(8)
-        return x, x[1::2], x[::-1], x.reshape(2, 4)[1, 1:3]
+        back, rows = x[::-1] if w.framework.steps_back else x[:], x.reshape(2, 4)
+        return x, x[1::2], back, rows[1, 1:3], rows.T
 
     same(f, make)
 
@@ -156,6 +160,7 @@ def _add_in_place(x, y):
     return x + y
 
 
+@pytest.mark.every_framework
 @pytest.mark.parametrize("first", ["same", "other"])
 def test_the_same_array_twice_then_another(agree, first):
     """``f(x, x)`` and ``f(x, z)`` are different calls, whichever was recorded."""
@@ -167,9 +172,10 @@ def test_the_same_array_twice_then_another(agree, first):
                 x, z = w.values(4), w.values(4)
                 yield f(x, x if same else z), x, z
 
-    agree(program)
+    assert agree(program).count("replays") >= 4
 
 
+@pytest.mark.every_framework
 def test_how_much_leaves_overlap_is_noticed(agree):
     """Views of the same shapes that overlap by more or less never mix."""
 
@@ -179,9 +185,10 @@ def test_how_much_leaves_overlap_is_noticed(agree):
         for shift in (0, 1, 2, 5, 1, 0, 7, 2, 0, 1) * 3:
             yield f(x[0:5], x[shift : shift + 5]), x
 
-    agree(program)
+    assert agree(program).count("replays") >= 6
 
 
+@pytest.mark.every_framework
 def test_how_much_new_leaves_overlap_is_noticed(agree):
     """So it is for arguments that are elsewhere in every call."""
 
@@ -191,7 +198,8 @@ def test_how_much_new_leaves_overlap_is_noticed(agree):
             x = w.values(12)
             yield f(x[0:5], x[shift : shift + 5]), x
 
-    agree(program)
+    world = agree(program)
+    assert world.count("replays") >= 6 - 2 * world.framework.again
 
 
 SCALARS = (
@@ -201,26 +209,34 @@ SCALARS = (
 )
 
 
-def test_plain_numbers_are_compared_by_type_and_bits(agree):
+@pytest.mark.every_framework
+def test_plain_numbers_are_compared_by_type_and_bits(agree, framework):
     """1, True and 1.0 differ, +0 and -0 differ; NaN is one value."""
 
     def program(w):
-        f = w.graph(lambda x, s: (x * s, x + s, np.where(x > 0, s, x), s, [s]))
+        xp = w.framework.xp
+        f = w.graph(lambda x, s: (x * s, x + s, xp.where(x <= 0, x, s), s, [s]))
         x = w.values(4, dtype="int16")
         for _ in range(4):
-            for scalar in SCALARS:
+            for scalar in scalars:
                 yield f(x, scalar)
 
+    # NumPy's scalars are NumPy's arrays' alone.
+    scalars = [
+        s for s in SCALARS if framework.xp is np or not isinstance(s, np.generic)
+    ]
     world = agree(program)
-    assert world.count("recordings") == len(SCALARS)
-    assert world.count("warmups") == len(SCALARS)
+    assert world.count("recordings") == len(scalars)
+    assert world.count("warmups") == len(scalars)
 
 
+@pytest.mark.every_framework
 def test_every_nan_is_the_same_constant(agree):
     """NaN equals itself, so that it does not record for ever."""
 
     def program(w):
-        f = w.graph(lambda x, s: np.maximum(x, s))
+        xp = w.framework.xp
+        f = w.graph(lambda x, s: xp.where(x > 0, x, s))
         x = w.values(4)
         for _ in range(6):
             yield f(x, float("nan"))
@@ -228,16 +244,18 @@ def test_every_nan_is_the_same_constant(agree):
     assert agree(program).count("recordings") == 1
 
 
+@pytest.mark.every_framework
 def test_the_sign_of_zero_matters(agree):
     """``copysign`` by a recorded 0.0 must not serve -0.0, nor the other way."""
 
     def program(w):
-        f = w.graph(lambda x, s: np.copysign(x, s))
+        xp = w.framework.xp
+        f = w.graph(lambda x, s: xp.copysign(x, s))
         x = w.values(3)
         for scalar in (0.0, -0.0) * 4:
             yield f(x, scalar)
 
-    agree(program)
+    assert agree(program).count("recordings") == 2
 
 
 def test_none_and_strings_choose(agree):
@@ -258,6 +276,7 @@ def test_none_and_strings_choose(agree):
     assert agree(program).count("recordings") == 16
 
 
+@pytest.mark.every_framework
 def test_nested_containers(same):
     """Nests of tuples, lists and dicts come in and go out as they are."""
 
@@ -276,13 +295,15 @@ def test_nested_containers(same):
     same(call, make)
 
 
-def test_dataclasses_and_named_tuples(same):
+@pytest.mark.every_framework
+def test_dataclasses_and_named_tuples(same, framework):
     """Dataclasses, frozen ones too, and named tuples are taken apart and rebuilt."""
+    positive = framework.positive
 
     def f(model, pair, frozen):
         y = pair.left @ model.weight + model.bias
         if model.act == "relu":
-            y = np.maximum(y, 0) * model.scale
+            y = positive(y) * model.scale
         moved = Model(model.weight * 2, y, "tanh")
         return moved, Pair(y, [moved.bias]), Frozen(frozen.inner, {"y": y - 1})
 
@@ -294,6 +315,7 @@ def test_dataclasses_and_named_tuples(same):
     same(f, make)
 
 
+@pytest.mark.every_framework
 def test_the_shape_of_a_nest_is_part_of_the_signature(agree):
     """The same leaves in another nest are another call."""
 
@@ -313,6 +335,7 @@ def test_the_shape_of_a_nest_is_part_of_the_signature(agree):
     assert agree(program).count("recordings") == 6
 
 
+@pytest.mark.every_framework
 def test_keywords_and_positions_mean_the_same(agree):
     """However arguments are passed, they reach their parameters."""
 
@@ -326,7 +349,7 @@ def test_keywords_and_positions_mean_the_same(agree):
             yield g(x, y), g(y, x), g(b=y, a=x), g(a=y, b=x), g(x), g(y, c=x), g(x, 2)
             yield g(x, c=None), g(c=y, b=x, a=y), g(b=3, a=x)
 
-    agree(program)
+    assert agree(program).count("replays") >= 10
 
 
 def test_wrong_arguments_raise_as_they_would(rt):
@@ -389,6 +412,7 @@ def test_the_pieces_of_one_call_differ_from_those_of_another(agree):
     agree(program)
 
 
+@pytest.mark.every_framework
 def test_a_call_with_no_arrays_at_all(agree):
     """A function of constants and of what it closes over can be recorded."""
 
@@ -398,7 +422,7 @@ def test_a_call_with_no_arrays_at_all(agree):
         for _ in range(4):
             yield f(), f(2), f(n=2)
 
-    agree(program)
+    assert agree(program).count("recordings") >= 2
 
 
 def test_disabled_is_the_eager_world(rt):

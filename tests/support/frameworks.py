@@ -110,14 +110,17 @@ class Framework:
 
     ``records``: there are recordings. ``steps_back``: there are views with negative
     steps. ``dtype`` is what values are of, ``many`` so many that they lie apart from
-    small arrays. ``again``: so many calls more may be recorded, to tell what of a call
-    is an address.
+    small arrays. ``settling``: so many calls more may be made before all are replayed.
+    ``again``: so many more may be recorded, to tell what of a call is an address.
     """
+
+    xp: Any = np
+    """The namespace of its functions."""
 
     records = steps_back = True
     dtype = "float64"
     many = 4000
-    again = 0
+    settling = again = 0
     calls = 4
     """How many calls of one function `same` compares."""
 
@@ -149,6 +152,11 @@ class Framework:
     def turned(x: Any) -> Any:
         """Return what an array's items are from the last to the first."""
         return x[::-1]
+
+    @staticmethod
+    def positive(x: Any) -> Any:
+        """Return an array's values, 0 where they are less."""
+        return np.maximum(x, 0)
 
     def is_array(self, value: object) -> bool:
         """Return whether a value is an array: of the device, or of NumPy."""
@@ -204,10 +212,11 @@ class Torch(Framework):
     steps_back = False
     dtype = "float32"
     many = 1 << 20
+    settling = 1
     calls = 6
 
     def __init__(self, device: str) -> None:
-        self.torch = pytest.importorskip("torch")
+        self.xp = self.torch = pytest.importorskip("torch")
         self.device = device
         self.records = device == "cuda"
 
@@ -232,6 +241,11 @@ class Torch(Framework):
     def turned(x: Any) -> Any:
         """Return a tensor's items from the last to the first: there is no view."""
         return x.flip(0)
+
+    @staticmethod
+    def positive(x: Any) -> Any:
+        """Return a tensor's values, 0 where they are less."""
+        return x.relu()
 
     def is_array(self, value: object) -> bool:
         """Return whether a value is a tensor."""
