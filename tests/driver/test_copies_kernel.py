@@ -7,6 +7,7 @@ import enum
 import itertools
 import re
 import struct
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -282,7 +283,8 @@ SIZES = {room: 24 if room == 1 else 28 * room + 4 for room in ROOMS}
 def graphs(made):
     """Return the graphs of such a CUDA, and that."""
     cuda = Cuda()
-    graphs = Graphs(Library(cuda), 3, made.kernels, None)
+    place = SimpleNamespace(context=3, current=nullcontext())
+    graphs = Graphs(Library(cuda), place, made.kernels, None)
     graphs._copies = made.copies
     return graphs, cuda
 
@@ -305,8 +307,8 @@ def _op(number, at, size=5000):
 def test_an_exec_holds_what_it_was_set_to(made, graphs, number):
     """Whatever differs: addresses, sizes or the number of copies."""
     graphs, cuda = graphs
-    graph = graphs.create()
-    node = graphs.add(graph, _op(number, 16), ())
+    graph = graphs.create_graph()
+    node = graphs.add_node(graph, _op(number, 16), ())
     assert cuda.held[node] == _held_copies(made, _op(number, 16))
     exec_ = graphs.instantiate(graph)
     ops = [_op(number, 64), _op(number, 80), _op(3, 64), _op(number, 32, 9000)]
@@ -319,8 +321,8 @@ def test_an_exec_holds_what_it_was_set_to(made, graphs, number):
 def test_c_finds_what_an_exec_holds(made, graphs):
     """Also where CUDA has refused another op, and where a word cannot be written."""
     graphs, cuda = graphs
-    graph = graphs.create()
-    node = graphs.add(graph, _op(9, 16), ())
+    graph = graphs.create_graph()
+    node = graphs.add_node(graph, _op(9, 16), ())
     exec_ = graphs.instantiate(graph)
     graphs.set_op(exec_, node, _op(9, 32))
     native = graphs.native(exec_, [node])

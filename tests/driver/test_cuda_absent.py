@@ -200,7 +200,7 @@ WHOLE = {
 def test_images_that_are_not_whole_do_not_reach_cuda(library, image):
     """CUDA is not told how long an image is, and would read on."""
     with pytest.raises(Refusal, match="no whole cubin") as caught:
-        Kernels(library).load(DAMAGED[image])
+        Kernels(library).load_module(DAMAGED[image])
     assert caught.value.result is Result.INVALID_IMAGE
 
 
@@ -208,7 +208,7 @@ def test_images_that_are_not_whole_do_not_reach_cuda(library, image):
 def test_images_that_are_whole_reach_cuda(library, image):
     """Cubins, fatbins and PTX text are loaded."""
     library.cu.cuModuleLoadData = _gives(Code.CUDA_SUCCESS, 4096)
-    assert Kernels(library).load(WHOLE[image]) == 4096
+    assert Kernels(library).load_module(WHOLE[image]) == 4096
 
 
 def test_parameters_must_fill_their_layout():

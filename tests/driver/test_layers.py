@@ -12,10 +12,9 @@ from sapwood.driver.layers import Checked, Faulty, Layer, Recorded
 from sapwood.errors import DriverError, MisuseError, OutOfMemory
 
 CALLS = sorted(
-    name
-    for name, value in vars(Driver).items()
-    if inspect.isfunction(value) and not name.startswith("_")
+    name for name in dir(Driver) if inspect.isfunction(getattr(Driver, name))
 )
+CALLS = [name for name in CALLS if not name.startswith("_")]
 
 
 @pytest.fixture(params=["earliest", "latest", "random:4"])

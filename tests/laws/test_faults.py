@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.driver.layers.layer import gives_back
+from sapwood.driver.facade import gives_back
 
 SURVIVABLE = {"create", "allocate_host"}
 

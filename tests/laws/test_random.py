@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.driver.layers.layer import gives_back
+from sapwood.driver.facade import gives_back
 
 
 def _dropout(x, rng):

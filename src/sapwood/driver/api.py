@@ -28,16 +28,21 @@ __all__ = [
     "ExecHandle",
     "ExtentHandle",
     "FunctionHandle",
+    "GraphCalls",
     "GraphHandle",
     "HostOp",
     "KernelOp",
+    "MemoryCalls",
     "MemoryInfo",
+    "ModuleCalls",
     "ModuleHandle",
     "NodeHandle",
     "Op",
     "Pointer",
     "SetOp",
+    "StreamCalls",
     "StreamHandle",
+    "WorkCalls",
     "check_driver",
 ]
 
@@ -171,17 +176,10 @@ class MemoryInfo:
     total: Size
 
 
-class Driver(Protocol):
-    """A device."""
-
-    @property
-    def abilities(self) -> Abilities: ...
+class MemoryCalls(Protocol):
+    """Virtual memory, in multiples of the page, and host memory."""
 
     def memory_info(self) -> MemoryInfo: ...
-    def close(self) -> None:
-        """End the device: nothing of it may be used afterwards."""
-
-    # Virtual memory. Sizes and addresses are multiples of the page.
 
     def reserve(self, size: Size, at: Addr | None = None) -> Addr:
         """Reserve addresses; ``at`` is honoured or the call fails."""
@@ -216,7 +214,9 @@ class Driver(Protocol):
     def unregister_host(self, address: Addr) -> None:
         """End what `register_host` began at ``address``; the memory stays."""
 
-    # Streams and events.
+
+class StreamCalls(Protocol):
+    """Streams and events, and captures of streams."""
 
     def create_stream(self) -> StreamHandle: ...
     def destroy_stream(self, stream: StreamHandle) -> None:
@@ -258,7 +258,18 @@ class Driver(Protocol):
     def synchronize(self) -> None:
         """Wait for all work of the device."""
 
-    # Work. Recorded instead of run where the stream is capturing.
+    def begin_capture(self, stream: StreamHandle) -> None: ...
+    def capture_status(self, stream: StreamHandle) -> CaptureStatus: ...
+    def counter(self, stream: StreamHandle) -> Callable[[], int]:
+        """Return what tells how many nodes the capture of a stream has by now.
+
+        It may be called on any thread, until that capture ends.
+        """
+        ...
+
+
+class ModuleCalls(Protocol):
+    """Modules and their kernels."""
 
     def load_module(self, image: bytes) -> ModuleHandle: ...
     def unload_module(self, module: ModuleHandle) -> None: ...
@@ -272,6 +283,10 @@ class Driver(Protocol):
         """
         ...
 
+
+class WorkCalls(Protocol):
+    """What streams are given, which is recorded instead of run while they capture."""
+
     def launch(self, op: KernelOp, stream: StreamHandle) -> None: ...
     def copy(self, dst: Addr, src: Addr, size: Size, stream: StreamHandle) -> None: ...
     def set(self, dst: Addr, value: int, size: Size, stream: StreamHandle) -> None: ...
@@ -283,20 +298,15 @@ class Driver(Protocol):
         """Copy bytes out, in stream order, and wait for them."""
         ...
 
-    # Capture and graphs.
-
-    def begin_capture(self, stream: StreamHandle) -> None: ...
     def end_capture(self, stream: StreamHandle) -> GraphHandle:
         """End the capture that began on ``stream``; its forks must have joined."""
         ...
 
-    def capture_status(self, stream: StreamHandle) -> CaptureStatus: ...
-    def counter(self, stream: StreamHandle) -> Callable[[], int]:
-        """Return what tells how many nodes the capture of a stream has by now.
+    def launch_graph(self, exec_: ExecHandle, stream: StreamHandle) -> None: ...
 
-        It may be called on any thread, until that capture ends.
-        """
-        ...
+
+class GraphCalls(Protocol):
+    """Graphs, and what is made of them to be launched."""
 
     def create_graph(self) -> GraphHandle: ...
     def destroy_graph(self, graph: GraphHandle) -> None: ...
@@ -321,8 +331,6 @@ class Driver(Protocol):
 
     def set_op(self, exec_: ExecHandle, node: NodeHandle, op: Op) -> None:
         """Change the parameters of a node for further launches, not its kind."""
-
-    def launch_graph(self, exec_: ExecHandle, stream: StreamHandle) -> None: ...
 
     # Graphs that another library has captured, run as they are.
 
@@ -350,6 +358,16 @@ class Driver(Protocol):
     def adopt_exec(self, graph: GraphHandle, raw: int) -> ExecHandle:
         """Return the handle of what its owner has instantiated of an adopted graph."""
         ...
+
+
+class Driver(MemoryCalls, StreamCalls, ModuleCalls, WorkCalls, GraphCalls, Protocol):
+    """A device."""
+
+    @property
+    def abilities(self) -> Abilities: ...
+
+    def close(self) -> None:
+        """End the device: nothing of it may be used afterwards."""
 
 
 def check_driver(driver: object) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from sapwood.allocator.caching.settings import DEFAULT
-from sapwood.driver.layers.layer import gives_back
+from sapwood.driver.facade import gives_back
 from sapwood.errors import DriverError
 
 # Every call of every scenario fails in turn: on a GPU the waits would take an hour.

@@ -23,7 +23,7 @@ def ground() -> Ground:
 
 def test_it_is_a_driver():
     """Every call of the Protocol is there: what it cannot do, it refuses by name."""
-    calls = {name for name in vars(Driver) if not name.startswith("_")}
+    calls = {name for name in dir(Driver) if not name.startswith("_")}
     assert {name for name in calls if not hasattr(Ground(TOTAL), name)} == set()
     with pytest.raises(MisuseError, match="launch needs bytes"):
         Ground(TOTAL).launch(None, 1)

@@ -15,6 +15,7 @@ from sapwood.driver.api import CaptureStatus, EventHandle, StreamHandle
 from sapwood.driver.cuda.bindings import Answer, Library
 from sapwood.driver.cuda.counter import counter_of
 from sapwood.driver.cuda.hosts import Hosts
+from sapwood.driver.cuda.place import Place
 from sapwood.driver.cuda.streams import Streams
 from sapwood.driver.handles import Table
 from sapwood.driver.results import Refusal, Result
@@ -25,9 +26,9 @@ __all__ = ["Flow"]
 class Flow:
     """The streams and events of one device."""
 
-    def __init__(self, library: Library, hosts: Hosts, device: Any) -> None:
-        self._library, self._hosts = library, hosts
-        self.streams = Streams(library, device)
+    def __init__(self, library: Library, hosts: Hosts, place: Place) -> None:
+        self._library, self._hosts, self._place = library, hosts, place
+        self.streams = Streams(library, place.device)
         self.events = Table[EventHandle, Any]("event")
         self._timed: set[EventHandle] = set()
         self.origins: dict[StreamHandle, int] = {}  # of captures; their threads
@@ -44,7 +45,7 @@ class Flow:
 
     # Streams.
 
-    def create(self) -> StreamHandle:
+    def create_stream(self) -> StreamHandle:
         """Return a stream that the default stream does not wait for."""
         cu = self._library.cu
         non_blocking = cu.CUstream_flags.CU_STREAM_NON_BLOCKING
@@ -52,7 +53,7 @@ class Flow:
             raw = self._library(cu.cuStreamCreate, non_blocking)
             return self.streams.put(StreamHandle(int(raw)), raw)
 
-    def destroy(self, stream: StreamHandle) -> None:
+    def destroy_stream(self, stream: StreamHandle) -> None:
         """End a stream, or forget a foreign one; work given to it still runs."""
         library, cu = self._library, self._library.cu
         with self._turn:
@@ -67,7 +68,7 @@ class Flow:
                 if not foreign:
                     library(cu.cuStreamDestroy, raw)
 
-    def adopt(self, raw: int) -> StreamHandle:
+    def adopt_stream(self, raw: int) -> StreamHandle:
         """Return the handle of a stream by its CUstream."""
         with self._turn:
             return self.streams.adopt(raw)
@@ -80,26 +81,22 @@ class Flow:
             self._invalidate(raw, doing)
         return raw
 
-    def launch(self, exec_: Any, raw: Any) -> None:
-        """Launch an executable graph on a stream that is not capturing."""
-        self._hosts.check()
-        launch = self._library.cu.cuGraphLaunch
-        code = launch(exec_, raw)[0]
-        if code:
-            raise self._library.answer(launch, code)
+    def raw_stream(self, stream: StreamHandle) -> int:
+        """Return the CUstream of a stream."""
+        return self.streams.raw(stream)
 
-    def synchronize(self, stream: StreamHandle) -> None:
+    def synchronize_stream(self, stream: StreamHandle) -> None:
         """Wait for all work of a stream."""
         raw = self.streams.find(stream)
         self._hosts.check()
         self._library(self._library.cu.cuStreamSynchronize, raw)
         self._hosts.check()
 
-    def query(self, stream: StreamHandle) -> bool:
+    def query_stream(self, stream: StreamHandle) -> bool:
         """Return whether all work of a stream is done."""
         return self._is_done(self._library.cu.cuStreamQuery, self.streams.find(stream))
 
-    def synchronize_all(self) -> None:
+    def synchronize(self) -> None:
         """Wait for all work of all streams, those of other threads' captures aside."""
         mine = threading.get_ident()
         self._hosts.check()
@@ -132,7 +129,7 @@ class Flow:
 
     # Events.
 
-    def create_event(self, timing: bool) -> EventHandle:
+    def create_event(self, timing: bool = False) -> EventHandle:
         """Return an event, which can tell time if asked to: that makes it dearer."""
         raw = self._event(timing)
         event = self.events.put(EventHandle(int(raw)), raw)
@@ -145,14 +142,25 @@ class Flow:
         self._timed.discard(event)
         self._library(self._library.cu.cuEventDestroy, self.events.take(event))
 
-    def record(self, event: EventHandle, stream: StreamHandle) -> None:
+    def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
         """Let the event mark all work given to the stream so far."""
         mark, raw = self.events.find(event), self.streams.find(stream)
         self._hosts.check()
-        self._library(self._library.cu.cuEventRecord, mark, raw)
+        if stream in self.streams.foreign:
+            with self._place.here():
+                self._library(self._library.cu.cuEventRecord, mark, raw)
+        else:
+            self._library(self._library.cu.cuEventRecord, mark, raw)
 
-    def wait(self, stream: StreamHandle, event: EventHandle) -> None:
+    def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
         """Order further work of the stream after what the event marks, if anything."""
+        if self.origins or stream in self.streams.foreign:
+            with self._place.here():
+                self._join_capture(stream, event)
+        else:
+            self._order(stream, event)
+
+    def _order(self, stream: StreamHandle, event: EventHandle) -> None:
         raw, mark = self.streams.find(stream), self.events.find(event)
         self._hosts.check()
         try:
@@ -160,13 +168,13 @@ class Flow:
         except Answer as answer:
             raise _of_ended_capture(answer, event) from None
 
-    def join(self, stream: StreamHandle, event: EventHandle) -> None:
+    def _join_capture(self, stream: StreamHandle, event: EventHandle) -> None:
         """Do the same while there are captures: the stream may take part in one."""
         raw = self.streams.find(stream)
         with self._turn:
             outside = self._status(raw) is CaptureStatus.NONE
             left = self._leave(raw) if outside else None
-            self.wait(stream, event)
+            self._order(stream, event)
             if left is not None and self._status(raw) is CaptureStatus.NONE:
                 self._left.remove(left)
                 self._library(self._library.cu.cuEventDestroy, left)
@@ -215,7 +223,7 @@ class Flow:
 
     # Captures.
 
-    def begin(self, stream: StreamHandle) -> None:
+    def begin_capture(self, stream: StreamHandle) -> None:
         """Record what the stream is given, instead of running it."""
         raw = self.streams.find(stream)
         self._hosts.check()
@@ -245,9 +253,13 @@ class Flow:
         self.origins.pop(stream, None)
         return self._library(self._library.cu.cuStreamEndCapture, raw)
 
-    def status(self, stream: StreamHandle) -> CaptureStatus:
+    def capture_status(self, stream: StreamHandle) -> CaptureStatus:
         """Return whether the stream is capturing."""
-        return self._status(self.streams.find(stream))
+        raw = self.streams.find(stream)
+        if stream in self.streams.foreign:
+            with self._place.here():
+                return self._status(raw)
+        return self._status(raw)
 
     def counter(self, stream: StreamHandle) -> Callable[[], int]:
         """Return what counts the nodes of the capture that the stream is in."""
@@ -260,36 +272,23 @@ class Flow:
             )
         return counter_of(library, graph)
 
-    def call_host(
-        self,
-        stream: StreamHandle,
-        call: Callable[[], None],
-        add: Callable[[Any, list[Any]], Any],
-    ) -> None:
-        """Call a function in stream order; ``add`` makes a node of it, if recorded."""
-        raw = self.streams.find(stream)
+    def captured(self, stream: StreamHandle) -> tuple[Any, list[Any]] | None:
+        """Return the graph that a stream is captured into, and what comes before.
+
+        None where it is not capturing.
+        """
+        library, raw = self._library, self.streams.find(stream)
         self._hosts.check()
         if self._status(raw) is CaptureStatus.NONE:
-            self._hosts.launch(call, raw)
-            return
-        library, cu = self._library, self._library.cu
-        status, _, graph, before, _, _ = library(cu.cuStreamGetCaptureInfo, raw)
+            return None
+        status, _, graph, before, *_ = library(library.cu.cuStreamGetCaptureInfo, raw)
         if self._statuses[status] is not CaptureStatus.ACTIVE:
             raise Refusal(
                 Result.STREAM_CAPTURE_INVALIDATED,
                 f"the capture of stream {stream:#x} was invalidated: end it, and "
                 "capture anew",
             )
-        # cuLaunchHostFunc of the bindings frees what it recorded after one launch.
-        only = cu.CUstreamUpdateCaptureDependencies_flags
-        library(
-            cu.cuStreamUpdateCaptureDependencies,
-            raw,
-            [add(graph, before)],
-            None,
-            1,
-            int(only.CU_STREAM_SET_CAPTURE_DEPENDENCIES),
-        )
+        return graph, before
 
     def _event(self, timing: bool = False) -> Any:
         cu = self._library.cu

@@ -38,6 +38,7 @@ from sapwood.driver.cuda.ops import (
     set_of,
     set_params,
 )
+from sapwood.driver.cuda.place import Place
 from sapwood.driver.cuda.words import words_of
 from sapwood.driver.handles import Table
 from sapwood.driver.native import Native, NativeCopies
@@ -70,9 +71,9 @@ class Graphs:
     """The graphs of one device."""
 
     def __init__(
-        self, library: Library, context: Any, kernels: Kernels, hosts: Hosts
+        self, library: Library, place: Place, kernels: Kernels, hosts: Hosts
     ) -> None:
-        self._library, self._context = library, context
+        self._library, self._place = library, place
         self._kernels, self._hosts = kernels, hosts
         self._copies = Copies(kernels)
         self.graphs = Table[GraphHandle, _Graph]("graph")
@@ -89,7 +90,7 @@ class Graphs:
 
     # Graphs.
 
-    def create(self) -> GraphHandle:
+    def create_graph(self) -> GraphHandle:
         """Return a new graph."""
         return self.own(self._library(self._library.cu.cuGraphCreate, 0))
 
@@ -97,7 +98,7 @@ class Graphs:
         """Return the handle of a graph that now belongs here."""
         return self.graphs.put(GraphHandle(int(raw)), _Graph(raw))
 
-    def adopt(self, raw: int) -> GraphHandle:
+    def adopt_graph(self, raw: int) -> GraphHandle:
         """Return the handle of a graph that stays somebody else's."""
         if raw in self.graphs.values:
             raise Refusal(
@@ -107,15 +108,15 @@ class Graphs:
         graph = _Graph(self._library.cu.CUgraph(raw), adopted=True)
         return self.graphs.put(GraphHandle(raw), graph)
 
-    def destroy(self, graph: GraphHandle) -> None:
+    def destroy_graph(self, graph: GraphHandle) -> None:
         """Give a graph back; its nodes end with it."""
         found = self.graphs.take(graph)
         for node in found.nodes:
             del self._graph_of.values[node]
         self._leave(found)
 
-    def add(
-        self, graph: GraphHandle, op: Op, after: tuple[NodeHandle, ...]
+    def add_node(
+        self, graph: GraphHandle, op: Op, after: tuple[NodeHandle, ...] = ()
     ) -> NodeHandle:
         """Add a node that could run."""
         found = self.graphs.find(graph)
@@ -140,14 +141,16 @@ class Graphs:
         found, library, cu = self.graphs.find(graph), self._library, self._library.cu
         roots = self._roots(found.raw) if first else []
         ends = self._ends(graph) if last else ()
-        heads = tuple(self.add(graph, op, ()) for op in first)
+        heads = tuple(self.add_node(graph, op, ()) for op in first)
         if heads and roots:
-            join = heads[0] if len(heads) == 1 else self.add(graph, EmptyOp(), heads)
+            join = (
+                heads[0] if len(heads) == 1 else self.add_node(graph, EmptyOp(), heads)
+            )
             many, add = [found.nodes[join]] * len(roots), cu.cuGraphAddDependencies
             library(add, found.raw, many, roots, None, len(roots))
         if last and len(ends) > 1:
-            ends = (self.add(graph, EmptyOp(), ends),)
-        return heads, tuple(self.add(graph, op, ends or heads) for op in last)
+            ends = (self.add_node(graph, EmptyOp(), ends),)
+        return heads, tuple(self.add_node(graph, op, ends or heads) for op in last)
 
     def _roots(self, raw: Any) -> list[Any]:
         """Return the nodes that nothing comes before, as CUDA knows them."""
@@ -189,7 +192,7 @@ class Graphs:
         edges = self._edges(self.graphs.find(graph))
         return tuple(sorted(edges, key=lambda edge: (place[edge[1]], place[edge[0]])))
 
-    def op(self, node: NodeHandle) -> Op:
+    def node_op(self, node: NodeHandle) -> Op:
         """Return what a node of a live graph does."""
         graph, library = self._graph_of.find(node), self._library
         raw, kind = graph.nodes[node], self._kind(graph, node)
@@ -247,7 +250,7 @@ class Graphs:
     def node(self, graph: Any, op: Op, before: list[Any]) -> Any:
         """Return a new node of a graph, as CUDA knows it."""
         library, cu = self._library, self._library.cu
-        number, context = len(before), self._context
+        number, context = len(before), self._place.context
         match op:
             case KernelOp():
                 function, packed = self._kernels.prepared(op)
@@ -308,13 +311,14 @@ class Graphs:
 
     def set_op(self, exec_: ExecHandle, node: NodeHandle, op: Op) -> None:
         """Let further launches run another op of the same kind."""
-        found = self.execs.find(exec_)
-        raw = self._node_of(found, node, type(op))
-        check_op(op)
-        if isinstance(op, KernelOp | CopyOp | CopiesOp):
-            self._relaunch(found, node, op)
-        else:
-            self._set(found, raw, op)
+        with self._place.current:  # CUDA would crash where a thread has none
+            found = self.execs.find(exec_)
+            raw = self._node_of(found, node, type(op))
+            check_op(op)
+            if isinstance(op, KernelOp | CopyOp | CopiesOp):
+                self._relaunch(found, node, op)
+            else:
+                self._set(found, raw, op)
 
     def _node_of(self, exec_: _Exec, node: NodeHandle, kind: type[Op]) -> Any:
         graph = exec_.graph
@@ -366,7 +370,7 @@ class Graphs:
             address_of(library, "cuGraphExecKernelNodeSetParams"),
             address_of(library, "cuCtxGetCurrent"),
             exec_,
-            int(self._context),
+            int(self._place.context),
             tuple(
                 NativeCopies(node, launch.params.getPtr(), *launch.words())
                 for node, launch in zip(nodes, launches, strict=True)
@@ -375,7 +379,7 @@ class Graphs:
         )
 
     def _set(self, exec_: _Exec, node: Any, op: Op) -> None:
-        library, cu, context = self._library, self._library.cu, self._context
+        library, cu, context = self._library, self._library.cu, self._place.context
         match op:
             case SetOp():
                 params = set_params(cu, op)

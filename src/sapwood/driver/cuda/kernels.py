@@ -132,7 +132,7 @@ class Kernels:
         self._owners: dict[FunctionHandle, ModuleHandle] = {}
         self._kept: list[Any] = []
 
-    def load(self, image: bytes) -> ModuleHandle:
+    def load_module(self, image: bytes) -> ModuleHandle:
         """Load a cubin, fatbin or PTX text."""
         _check_image(image)
         module = self._library(self._library.cu.cuModuleLoadData, image)
@@ -151,7 +151,7 @@ class Kernels:
         while self._kept:
             self._library(self._library.cu.cuModuleUnload, self._kept.pop())
 
-    def unload(self, module: ModuleHandle) -> None:
+    def unload_module(self, module: ModuleHandle) -> None:
         """Unload a module; its kernels may not run any more."""
         raw, _ = self.modules.take(module)
         for each in [f for f, owner in self._owners.items() if owner == module]:
@@ -159,7 +159,7 @@ class Kernels:
             del self.functions.values[each]
         self._library(self._library.cu.cuModuleUnload, raw)
 
-    def find(self, module: ModuleHandle, name: str) -> FunctionHandle:
+    def find_function(self, module: ModuleHandle, name: str) -> FunctionHandle:
         """Return a kernel of a module, loaded so that capturing it loads nothing."""
         raw, image = self.modules.find(module)
         library, cu = self._library, self._library.cu

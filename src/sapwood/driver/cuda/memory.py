@@ -54,12 +54,12 @@ class Memory:
         self.registered: set[Addr] = set()
         self._starts: list[Addr] = []
 
-    def info(self) -> MemoryInfo:
+    def memory_info(self) -> MemoryInfo:
         """Return what the whole GPU has, whoever uses it."""
         free, total = self._library(self._library.cu.cuMemGetInfo)
         return MemoryInfo(Size(free), Size(total))
 
-    def reserve(self, size: Size, at: Addr | None) -> Addr:
+    def reserve(self, size: Size, at: Addr | None = None) -> Addr:
         self._whole_pages(size=size, at=at or 0)
         library, cu = self._library, self._library.cu
         with self._lock:
@@ -101,7 +101,7 @@ class Memory:
         except Answer as answer:
             if answer.result is not Result.OUT_OF_MEMORY:
                 raise
-            free = self.info().free
+            free = self.memory_info().free
             raise OutOfMemory("create", asked=size, free=free) from None
         return self.extents.put(ExtentHandle(int(extent)), size)
 

@@ -95,11 +95,11 @@ class Flow:
 
     # Streams.
 
-    def create(self) -> StreamHandle:
+    def create_stream(self) -> StreamHandle:
         """Return a new stream."""
         return self.streams.add(self.schedule.open())
 
-    def destroy(self, stream: StreamHandle) -> None:
+    def destroy_stream(self, stream: StreamHandle) -> None:
         """End a stream, or forget a foreign one; work given to it still runs."""
         queue = self.streams.take(stream)
         foreign = stream in self._foreign
@@ -114,7 +114,7 @@ class Flow:
             self._outside.forget(queue)
             self.schedule.close(queue)
 
-    def adopt(self, raw: int) -> StreamHandle:
+    def adopt_stream(self, raw: int) -> StreamHandle:
         """Return the handle of a stream by its raw number."""
         queue = self._outside.queue(raw)
         for stream, each in self.streams.values.items():
@@ -124,7 +124,7 @@ class Flow:
         self._foreign.add(stream)
         return stream
 
-    def raw(self, stream: StreamHandle) -> int:
+    def raw_stream(self, stream: StreamHandle) -> int:
         """Return the raw number of a stream."""
         return self._outside.raw(self.streams.find(stream))
 
@@ -158,21 +158,21 @@ class Flow:
         """Give a stream work that cannot be recorded."""
         self.schedule.submit(self._queue(stream, doing), work)
 
-    def synchronize(self, stream: StreamHandle) -> None:
+    def synchronize_stream(self, stream: StreamHandle) -> None:
         """Wait for all work of a stream."""
         queue = self._queue(stream, "synchronize with")
         if queue.tail is not None:
             self.schedule.drain((queue.tail,))
             _raise(queue.error)
 
-    def query(self, stream: StreamHandle) -> bool:
+    def query_stream(self, stream: StreamHandle) -> bool:
         """Return whether all work of a stream is done."""
         queue = self._queue(stream, "query")
         self.schedule.progress()
         _raise(queue.error)
         return queue.tail is None or queue.tail.done
 
-    def synchronize_all(self) -> None:
+    def synchronize(self) -> None:
         """Wait for all work of all streams."""
         mine = threading.get_ident()
         for capture in self._captures.values():
@@ -186,11 +186,15 @@ class Flow:
 
     # Events.
 
-    def create_event(self, timing: bool) -> EventHandle:
+    def create_event(self, timing: bool = False) -> EventHandle:
         """Return an event that marks nothing yet."""
         return self.events.add(_Event(timing))
 
-    def record(self, event: EventHandle, stream: StreamHandle) -> None:
+    def destroy_event(self, event: EventHandle) -> None:
+        """End an event."""
+        self.events.take(event)
+
+    def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
         """Let the event mark all work given to the stream so far."""
         found = self.events.find(event)
         queue = self._queue(stream)
@@ -201,7 +205,7 @@ class Flow:
             capture.check()
             found.mark = _Mark(capture, capture.frontiers[queue])
 
-    def wait(self, stream: StreamHandle, event: EventHandle) -> None:
+    def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
         """Order further work of the stream after what the event marks, if anything."""
         queue = self._queue(stream)
         mark = self.events.find(event).mark
@@ -236,8 +240,11 @@ class Flow:
             self.schedule.drain((item,))
             _raise(item.error)
 
-    def time(self, event: EventHandle) -> float:
-        """Return when what the event marks was done, in seconds."""
+    def elapsed(self, start: EventHandle, end: EventHandle) -> float:
+        """Return the milliseconds between two events that are done."""
+        return 1e3 * (self._time(end) - self._time(start))
+
+    def _time(self, event: EventHandle) -> float:
         item = self._item(event)
         if not self.events.find(event).timing:
             raise Refusal(
@@ -254,7 +261,7 @@ class Flow:
 
     # Captures.
 
-    def begin(self, stream: StreamHandle) -> None:
+    def begin_capture(self, stream: StreamHandle) -> None:
         """Record what the stream is given, instead of running it."""
         queue = self._queue(stream)
         if queue is self._outside.default:
@@ -295,7 +302,7 @@ class Flow:
             )
         return capture.graph
 
-    def status(self, stream: StreamHandle) -> CaptureStatus:
+    def capture_status(self, stream: StreamHandle) -> CaptureStatus:
         """Return whether the stream is capturing."""
         capture = self._captures.get(self.streams.find(stream))
         if capture is None:

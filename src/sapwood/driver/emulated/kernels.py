@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sapwood.driver.api import Pointer
 from sapwood.driver.results import Refusal, Result
 
-__all__ = ["Kernel", "Module", "find_module", "refusal", "register_module"]
+__all__ = ["Kernel", "Module", "find_module", "register_module"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,19 @@ class Kernel:
     name: str
     bind: Callable[[bytes], Callable[[], None]]
     pointers: Callable[[bytes], tuple[Pointer, ...]]
+
+    def taken(self, take: Callable[[bytes], T], params: bytes) -> T:
+        """Return what ``take`` makes of parameters, which it may not understand."""
+        try:
+            return take(params)
+        except (RecursionError, MemoryError):
+            raise  # no fault of the parameters
+        except Exception as error:
+            raise Refusal(
+                Result.INVALID_VALUE,
+                f"kernel {self.name} does not take these {len(params)} bytes of "
+                f"parameters ({error}): pack them as it says",
+            ) from error
 
 
 @dataclass(slots=True)
@@ -58,12 +74,3 @@ def find_module(image: bytes) -> dict[str, Kernel]:
             "call register_module with it first",
         )
     return kernels
-
-
-def refusal(kernel: Kernel, params: bytes, error: Exception) -> Refusal:
-    """Return why a kernel that met an error in its parameters does not take them."""
-    return Refusal(
-        Result.INVALID_VALUE,
-        f"kernel {kernel.name} does not take these {len(params)} bytes of parameters "
-        f"({error}): pack them as it says",
-    )

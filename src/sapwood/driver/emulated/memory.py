@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sapwood.driver.api import Access, ExtentHandle
+from sapwood.driver.api import Access, ExtentHandle, MemoryInfo
 from sapwood.driver.emulated import linux, window
 from sapwood.driver.emulated.handles import Counted
 from sapwood.driver.emulated.physical import POISON, Extent, Physical
@@ -48,7 +48,11 @@ class Memory:
         self._host_starts: list[int] = []
         self._most = (linux.max_map_count() - _HEADROOM) // 2
 
-    def reserve(self, size: Size, at: Addr | None) -> Addr:
+    def memory_info(self) -> MemoryInfo:
+        physical = self.physical
+        return MemoryInfo(Size(physical.total - physical.used), physical.total)
+
+    def reserve(self, size: Size, at: Addr | None = None) -> Addr:
         self._whole_pages(size=size, at=at or 0)
         self._room(1)
         address = window.WINDOW.take(size, self.page, at)
@@ -76,19 +80,19 @@ class Memory:
         self._whole_pages(size=size)
         return self.extents.add(self.physical.create(size))
 
-    def release(self, handle: ExtentHandle) -> None:
-        extent = self.extents.take(handle)
-        extent.held = False
-        self.physical.settle(extent)
+    def release(self, extent: ExtentHandle) -> None:
+        found = self.extents.take(extent)
+        found.held = False
+        self.physical.settle(found)
 
-    def map(self, address: Addr, handle: ExtentHandle) -> None:
+    def map(self, address: Addr, extent: ExtentHandle) -> None:
         self._whole_pages(address=address)
-        extent = self.extents.find(handle)
-        end = Addr(address + extent.size)
+        found = self.extents.find(extent)
+        end = Addr(address + found.size)
         if not self._is_reserved(address, end):
             raise Refusal(
                 Result.INVALID_VALUE,
-                f"{size_text(extent.size)} at {hex_address(address)} do not lie in "
+                f"{size_text(found.size)} at {hex_address(address)} do not lie in "
                 "one reservation: reserve the addresses first",
             )
         index = bisect_right(self._starts, end - 1) - 1
@@ -99,10 +103,10 @@ class Memory:
                 "before mapping there again",
             )
         self._room(1)
-        linux.map_file(address, extent.size, self.physical.file, extent.offset)
-        self.mappings[address] = _Mapping(address, end, extent)
+        linux.map_file(address, found.size, self.physical.file, found.offset)
+        self.mappings[address] = _Mapping(address, end, found)
         insort(self._starts, address)
-        extent.mappings += 1
+        found.mappings += 1
         self.version += 1
 
     def set_access(self, address: Addr, size: Size, access: Access) -> None:

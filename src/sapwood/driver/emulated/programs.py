@@ -15,7 +15,7 @@ from functools import partial
 
 from sapwood.driver.api import CopiesOp, CopyOp, EmptyOp, KernelOp, SetOp
 from sapwood.driver.check import check_op
-from sapwood.driver.emulated.kernels import Kernel, Module, refusal
+from sapwood.driver.emulated.kernels import Kernel, Module
 from sapwood.driver.emulated.memory import Memory
 from sapwood.driver.results import Refusal, Result
 
@@ -124,13 +124,8 @@ def _bind_copies(op: CopiesOp) -> Step:
 
 def bind_kernel(op: KernelOp, kernel: Kernel, module: Module) -> Step:
     """Bind a kernel to its parameters."""
-    try:
-        pointers = kernel.pointers(op.params)
-        call = kernel.bind(op.params)
-    except (RecursionError, MemoryError):
-        raise  # no fault of the parameters
-    except Exception as error:
-        raise refusal(kernel, op.params, error) from error
+    pointers = kernel.taken(kernel.pointers, op.params)
+    call = kernel.taken(kernel.bind, op.params)
     spans = tuple([(each.lo, each.hi, each.writes) for each in pointers])
     return Step(call, spans, module)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sapwood.driver.api import (
+    CopyOp,
     ExecHandle,
     FunctionHandle,
     GraphHandle,
@@ -16,15 +17,18 @@ from sapwood.driver.api import (
     ModuleHandle,
     NodeHandle,
     Op,
+    Pointer,
+    SetOp,
+    StreamHandle,
 )
-from sapwood.driver.emulated.graphs import Graph, Node
+from sapwood.driver.emulated.flow import Flow
+from sapwood.driver.emulated.graphs import Graph
 from sapwood.driver.emulated.handles import Counted
 from sapwood.driver.emulated.kernels import Kernel, Module, find_module
 from sapwood.driver.emulated.memory import Memory
 from sapwood.driver.emulated.programs import Program, Step, bind_kernel, bind_plain
-from sapwood.driver.emulated.schedules import Schedule
 from sapwood.driver.results import Refusal, Result
-from sapwood.units import Addr
+from sapwood.units import Addr, Size
 
 __all__ = ["Work"]
 
@@ -45,11 +49,11 @@ class Work:
     def __init__(
         self,
         memory: Memory,
-        schedule: Schedule,
+        flow: Flow,
         call_host: Callable[[Callable[[], None]], None],
         handles: Iterator[int],
     ) -> None:
-        self._memory, self._schedule = memory, schedule
+        self._memory, self._flow = memory, flow
         self._call_host, self._handles = call_host, handles
         self.modules = Counted[ModuleHandle, Module]("module", ModuleHandle, handles)
         self.functions = Counted[FunctionHandle, tuple[Kernel, Module]](
@@ -58,11 +62,11 @@ class Work:
         self.graphs = Counted[GraphHandle, Graph]("graph", GraphHandle, handles)
         self.execs = Counted[ExecHandle, _Exec]("exec", ExecHandle, handles)
 
-    def load(self, image: bytes) -> ModuleHandle:
+    def load_module(self, image: bytes) -> ModuleHandle:
         """Load a registered image."""
         return self.modules.add(Module(find_module(image)))
 
-    def unload(self, module: ModuleHandle) -> None:
+    def unload_module(self, module: ModuleHandle) -> None:
         """Unload a module; its kernels may not run any more."""
         unloaded = self.modules.take(module)
         unloaded.loaded = False
@@ -71,7 +75,7 @@ class Work:
             del functions[handle]
         self._memory.version += 1  # programs with its kernels must be verified anew
 
-    def function(self, module: ModuleHandle, name: str) -> FunctionHandle:
+    def find_function(self, module: ModuleHandle, name: str) -> FunctionHandle:
         """Return a kernel of a module."""
         found = self.modules.find(module)
         kernel = found.kernels.get(name)
@@ -83,35 +87,86 @@ class Work:
             )
         return self.functions.add((kernel, found))
 
-    def single(self, op: Op) -> Program:
-        """Return a program of one op."""
-        return Program(self._memory, (self._bind(op),), (0,))
+    def pointers(
+        self, function: FunctionHandle, params: bytes
+    ) -> tuple[Pointer, ...] | None:
+        """Return all addresses in parameters."""
+        kernel, _ = self.functions.find(function)
+        return kernel.taken(kernel.pointers, params)
 
-    def upload(self, dst: int, data: bytes) -> Program:
-        """Return a program that writes bytes of its own."""
-        call = partial(ctypes.memmove, dst, data, len(data))
-        step = Step(call, ((dst, dst + len(data), True),))
-        return Program(self._memory, (step,), (0,))
+    # What streams are given.
 
-    def download(self, src: int, data: bytearray) -> Program:
-        """Return a program that fills ``data``, which must live until it has run."""
+    def launch(self, op: KernelOp, stream: StreamHandle) -> None:
+        self._submit(op, stream)
+
+    def copy(self, dst: Addr, src: Addr, size: Size, stream: StreamHandle) -> None:
+        self._submit(CopyOp(dst, src, size), stream)
+
+    def set(self, dst: Addr, value: int, size: Size, stream: StreamHandle) -> None:
+        self._submit(SetOp(dst, value, size), stream)
+
+    def call_host(self, call: Callable[[], None], stream: StreamHandle) -> None:
+        self._submit(HostOp(call), stream)
+
+    def upload(self, dst: Addr, data: memoryview, stream: StreamHandle) -> None:
+        """Write bytes, of which it makes its own."""
+        read = data.tobytes()
+        call = partial(ctypes.memmove, dst, read, len(read))
+        step = Step(call, ((dst, dst + len(read), True),))
+        self._flow.run(stream, "upload on", self._program(step))
+
+    def download(self, src: Addr, size: Size, stream: StreamHandle) -> bytearray:
+        """Read bytes, and wait for them."""
+        data = bytearray(size)
         pointer = ctypes.addressof(ctypes.c_char.from_buffer(data)) if data else 0
-        call = partial(ctypes.memmove, pointer, src, len(data))
-        step = Step(call, ((src, src + len(data), False),))
+        call = partial(ctypes.memmove, pointer, src, size)
+        step = Step(call, ((src, src + size, False),))
+        self._flow.run(stream, "download on", self._program(step))
+        self._flow.synchronize_stream(stream)
+        return data
+
+    def end_capture(self, stream: StreamHandle) -> GraphHandle:
+        return self.graphs.add(self._flow.end(stream))
+
+    def launch_graph(self, exec_: ExecHandle, stream: StreamHandle) -> None:
+        found = self.execs.find(exec_)
+        program, order = found.program, self._flow.schedule
+        if order.reorders:
+            program = program.ordered(order.order(found.before))
+        self._flow.run(stream, "launch a graph on", program)
+
+    def _submit(self, op: Op, stream: StreamHandle) -> None:
+        self._flow.submit(stream, op, self._program(self._bind(op)))
+
+    def _program(self, step: Step) -> Program:
         return Program(self._memory, (step,), (0,))
 
-    def node(self, node: NodeHandle) -> Node:
-        """Return a node of a live graph."""
+    # Graphs.
+
+    def create_graph(self) -> GraphHandle:
+        return self.graphs.add(Graph(self._handles))
+
+    def destroy_graph(self, graph: GraphHandle) -> None:
+        self.graphs.take(graph)
+
+    def nodes(self, graph: GraphHandle) -> tuple[NodeHandle, ...]:
+        return tuple(self.graphs.find(graph).nodes)
+
+    def edges(self, graph: GraphHandle) -> tuple[tuple[NodeHandle, NodeHandle], ...]:
+        return self.graphs.find(graph).edges()
+
+    def node_op(self, node: NodeHandle) -> Op:
+        """Return what a node of a live graph does."""
         for graph in self.graphs.values.values():
             if node in graph.nodes:
-                return graph.nodes[node]
+                return graph.nodes[node].op
         raise Refusal(
             Result.INVALID_HANDLE,
             f"node {node} does not exist, or its graph was destroyed: ask before",
         )
 
     def add_node(
-        self, graph: GraphHandle, op: Op, after: tuple[NodeHandle, ...]
+        self, graph: GraphHandle, op: Op, after: tuple[NodeHandle, ...] = ()
     ) -> NodeHandle:
         """Add a node that could run."""
         found = self.graphs.find(graph)
@@ -142,7 +197,7 @@ class Work:
             [tuple([places[each] for each in node.after]) for node in nodes.values()]
         )
         steps = [self._bind(node.op) for node in nodes.values()]
-        program = Program(self._memory, steps, self._schedule.order(before))
+        program = Program(self._memory, steps, self._flow.schedule.order(before))
         kinds = tuple([type(node.op) for node in nodes.values()])
         return self.execs.add(_Exec(places, before, kinds, program))
 
@@ -158,12 +213,15 @@ class Work:
             )
         found.program = found.program.replaced(place, self._bind(op))
 
-    def program(self, exec_: ExecHandle) -> Program:
-        """Return what one launch of an executable graph runs."""
-        found = self.execs.find(exec_)
-        if self._schedule.reorders:
-            return found.program.ordered(self._schedule.order(found.before))
-        return found.program
+    def destroy_exec(self, exec_: ExecHandle) -> None:
+        self.execs.take(exec_)
+
+    def adopt_graph(self, raw: int) -> GraphHandle:
+        raise _nobody_else(raw)
+
+    def adopt_exec(self, graph: GraphHandle, raw: int) -> ExecHandle:
+        self.graphs.find(graph)
+        raise _nobody_else(raw)
 
     def _bind(self, op: Op) -> Step:
         match op:
@@ -173,3 +231,10 @@ class Work:
                 return Step(partial(self._call_host, op.call))
             case _:
                 return bind_plain(op)
+
+
+def _nobody_else(raw: int) -> Refusal:
+    return Refusal(
+        Result.INVALID_HANDLE,
+        f"{raw:#x} is nothing of this device: no other library captures on it",
+    )

@@ -20,7 +20,8 @@ from sapwood.driver.api import (
     ModuleHandle,
     StreamHandle,
 )
-from sapwood.driver.layers.layer import Layer, gives_back
+from sapwood.driver.facade import CALLS, gives_back
+from sapwood.driver.layers.layer import Layer
 from sapwood.driver.layers.ledger import Ledger
 from sapwood.driver.results import Refusal, Result
 from sapwood.errors import MisuseError
@@ -54,11 +55,7 @@ class _Rule:
         ]
 
 
-_RULES = {
-    name: _Rule(method)
-    for name, method in vars(Driver).items()
-    if callable(method) and not name.startswith("_")
-}
+_RULES = {name: _Rule(method) for name, method in CALLS.items()}
 
 
 class Checked(Layer):

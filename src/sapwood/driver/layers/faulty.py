@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from sapwood.driver.api import Driver
-from sapwood.driver.layers.layer import Layer, gives_back
+from sapwood.driver.facade import gives_back
+from sapwood.driver.layers.layer import Layer
 from sapwood.driver.results import Result
 from sapwood.errors import DriverError, OutOfMemory
 
