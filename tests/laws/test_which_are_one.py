@@ -342,7 +342,7 @@ def test_keys_of_other_dicts_of_one_function(rt):
         return x * factor * state.w if state.a is state.w else x
 
     f = rt.graph(fn)
-    # Whose keys are names: what it reaches besides is found by a trail from now on.
+    # Whose keys are names, and what it reaches besides is known from now on.
     for _ in range(6):
         assert np.asarray(f({"name": 2}, a)).tolist() == [3] * 3
     tables = [{a: 2}, {b: 2}, {c: 2}]

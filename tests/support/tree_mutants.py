@@ -20,8 +20,7 @@ from sapwood.memory.range import Range
 from sapwood.tree.call.output_cache import Kept
 from sapwood.tree.choose.admit import rejects
 from sapwood.tree.guards import Ambient, Survey
-from sapwood.tree.guards.reading import Reading
-from sapwood.tree.guards.trail import Trail
+from sapwood.tree.guards.reach import reach
 from sapwood.tree.node.leases import Leases
 from sapwood.tree.record.build import build
 from sapwood.tree.replay.fast_replay import FastReplay
@@ -29,7 +28,7 @@ from sapwood.tree.replay.replay import copy_out
 
 __all__ = [
     "FAST_REPLAY_MUTANTS",
-    "TRAIL_MUTANTS",
+    "SURVEY_MUTANTS",
     "TREE_MUTANTS",
     "WHICH_MUTANTS",
     "Mutant",
@@ -144,30 +143,18 @@ FAST_REPLAY_MUTANTS: Final = (
     ),
 )
 
-TRAIL_MUTANTS: Final = (
+SURVEY_MUTANTS: Final = (
     mutant(
-        "arrays taken to look as they did",
-        Trail._look_alike,
-        "!= self.outline.layouts",
-        "is None",
+        "what only a guess leads to is read",
+        reach,
+        "guess.found.size() == guess.size() ==",
+        "guess.size() ==",
     ),
     mutant(
-        "values of the walk before",
-        Reading.is_of,
-        "same(values, self.values)",
-        "True",
-    ),
-    mutant(
-        "what may change within trusted",
-        Trail._agree,
-        "for value, doubt in reading.doubts",
-        "for value, doubt in ()",
-    ),
-    mutant(
-        "accessors not asked again",
-        Trail._agree,
-        "for each in self.outline.asked",
-        "for each in ()",
+        "what is found late is not read",
+        reach,
+        "guess.found.size() == guess.size() == size",
+        "guess.found.size() == guess.size()",
     ),
 )
 
@@ -179,12 +166,7 @@ WHICH_MUTANTS: Final = (
         "not which",
         "True",
     ),
-    mutant(
-        "keys left out",
-        Survey._array_keys,
-        "[] if walk is None",
-        "[] if True",
-    ),
+    mutant("keys left out", Survey.which, "*walk.array_keys()", "*()"),
     mutant("slots left out", Survey.which, "*self.arrays(), *", "*(), *"),
-    mutant("asked for never", Survey.which, "not reach.compares", "True"),
+    mutant("asked for never", Survey.which, "not walk.reach.compares", "True"),
 )

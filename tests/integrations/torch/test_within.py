@@ -7,15 +7,11 @@ import weakref
 
 import pytest
 
-from sapwood import _fast
 from sapwood.tree.guards import Surveyor, survey
-from sapwood.tree.guards.reading import Reading
-from sapwood.tree.guards.trail import Trail
 from tests.support.tree_mutants import miswritten
 
 torch = pytest.importorskip("torch")
 
-from sapwood.integrations.torch.integration import TorchIntegration  # noqa: E402
 from sapwood.integrations.torch.witness import (  # noqa: E402
     Witness,
     _samples,
@@ -159,8 +155,6 @@ def first_difference(integration, change):
             now, then = found.changes_since(kept[0]), fresh.changes_since(kept[1])
             if [each.text for each in now] != [each.text for each in then]:
                 return turn
-        if turn == CHANGED - 1:
-            assert found._retraced is not None or _fast.native() is None
         kept = found, fresh
     return None
 
@@ -171,6 +165,29 @@ def test_what_changes_within_is_seen(integration, change, mode):
     """A survey is what walking anew finds, in the same objects and in others."""
     with mode():
         assert first_difference(integration, change) is None
+
+
+def is_fooled(integration, change):
+    """Return whether a witness denies what a change made of tensors."""
+    weights = Weights()
+    fn = _function(weights)
+
+    def looks():
+        found = survey(fn, {"x": torch.ones(2)}, integration).arrays()
+        return found, [*map(integration.layout, found)]
+
+    found, before = looks()
+    holds = witness_of(found)
+    change(weights)
+    found, after = looks()
+    asked = holds is not None and len(after) == len(before)
+    return asked and holds(found) and before != after
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_witness_sees_what_changes_within(integration, change):
+    """What it says of tensors is true, whatever was done to one of them."""
+    assert not is_fooled(integration, change)
 
 
 MUTANTS = {
@@ -190,26 +207,10 @@ MUTANTS = {
         "values[k] is not values[at] for",
         "False for",
     ),
-    "values taken on trust": (
-        Reading.is_of,
-        "same(values, self.values)",
-        "True",
-    ),
-    "classes taken on trust": (
-        Reading.is_of,
-        "map(is_, map(type, self.things), self._classes)",
-        "()",
-    ),
-    "what changes within taken on trust": (
-        Trail._agree,
-        "for value, doubt in reading.doubts",
-        "for value, doubt in ()",
-    ),
 }
 
 
 @pytest.mark.deep
-@pytest.mark.skipif(_fast.native() is None, reason="nothing is compiled here")
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
 @pytest.mark.deep
 def test_every_mutant_is_caught(integration, mutant):
@@ -220,7 +221,7 @@ def test_every_mutant_is_caught(integration, mutant):
     with miswritten(*mutant):
         for change in CHANGES.values():
             Weights.scale = before
-            if first_difference(integration, change) is not None:
+            if is_fooled(integration, change):
                 return
     pytest.fail("no change shows it")
 
@@ -254,41 +255,14 @@ def test_a_witness_is_of_places():
     assert not made([one, two, alike])
 
 
-class Hasty(TorchIntegration):
-    """Has a tensor look otherwise just while a witness is made."""
-
-    meanwhile = None
-
-    def witness(self, arrays):
-        """Return a witness of what is so for a moment only."""
-        change = self.meanwhile or (lambda: None)
-        change()
-        made = super().witness(arrays)
-        change()
-        return made
-
-
-def test_no_witness_stands_for_what_changed_meanwhile(integration):
-    """Another thread turned a tensor over and back; later it is turned for good."""
-    hasty = Hasty(integration.device, integration.place)
-    weights = Weights()
-    fn = _function(weights)
-    surveyor = Surveyor(lambda: fn, hasty)
-    hasty.meanwhile = weights.weight.t_
-    for _ in range(4):
-        surveyor.survey({"x": 1})
-    weights.weight.t_()
-    found, fresh = surveyor.survey({"x": 1}), survey(fn, {"x": 1}, hasty)
-    assert _shown(found) == _shown(fresh)
-
-
-def test_a_witness_keeps_nothing_alive(integration):
-    """Neither it nor a trail holds tensors."""
+def test_neither_surveys_nor_witnesses_keep_tensors_alive(integration):
+    """They know only what these look like."""
     weights = Weights()
     fn = _function(weights)
     surveyor = Surveyor(lambda: fn, integration)
     for _ in range(4):
-        surveyor.survey({"x": 1})
+        holds = witness_of(surveyor.survey({"x": 1}).arrays())
     gone = weakref.ref(weights.weight), weakref.ref(weights.more[1])
     weights.weight, weights.more[1] = torch.ones(3, 4), torch.ones(5)
     assert [each() for each in gone] == [None, None]
+    del holds

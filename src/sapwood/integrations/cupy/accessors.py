@@ -6,18 +6,15 @@ cuRAND, which no capture may call.
 
 from __future__ import annotations
 
-from sapwood.tree.guards.frameworks import alike, attributes, declare_opening_of
+from sapwood.tree.guards.frameworks import attributes, declare_opening
 
 __all__: list[str] = []
 
-
-declare_opening_of(
-    "cupy.random._generator_api",
-    "Generator",
+declare_opening(
+    ("cupy.random._generator_api", "Generator"),
     attributes("bit_generator", "_binomial_state"),
-    alike,
 )
 for _name in ("XORWOW", "MRG32k3a", "Philox4x3210"):
-    declare_opening_of(
-        "cupy.random._bit_generator", _name, attributes("_state", "_size"), alike
+    declare_opening(
+        ("cupy.random._bit_generator", _name), attributes("_state", "_size")
     )

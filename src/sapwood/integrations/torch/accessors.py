@@ -16,12 +16,10 @@ import torch
 from sapwood.tree.guards import views
 from sapwood.tree.guards.code import functions_of, names_of
 from sapwood.tree.guards.frameworks import (
-    alike,
     attributes,
     declare_calls,
     declare_front,
     declare_opening,
-    declare_opening_of,
 )
 from sapwood.tree.guards.owners import owner_of_class
 from sapwood.tree.guards.scope import Accessor, Openings, Reach
@@ -110,23 +108,6 @@ HOOKS: Final = View(
     "hooks", _hooks, lambda path, _, key: f"hook {key} of {path}", None, "length"
 )
 
-_DECIDING: Final = {
-    "_parameters": PARAMETERS,
-    "_buffers": BUFFERS,
-    "_modules": MODULES,
-    **{name: _book(name) for name in _HOOKS},
-}
-"""What decides, by being empty or not, how a module is looked into."""
-
-
-def _deciders(module: Any) -> Iterator[View]:
-    inside = vars(module)
-    yield views.ATTRIBUTES
-    for name, view in _DECIDING.items():
-        if name in inside:
-            yield view
-
-
 _named_by: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 _said: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 
@@ -161,7 +142,7 @@ def _said_by(cls: type) -> frozenset[str]:
 
 def _module(value: Any, reach: Reach) -> Openings:
     cls, inside = type(value), vars(value)
-    reach.names.add("forward")
+    reach.note(("forward",))
     if _hooks(value):
         yield Accessor(HOOKS)
     if (cls.__module__, cls.__qualname__) == _COMPILED:
@@ -322,16 +303,16 @@ for _plain in (
     torch.layout,
     torch.memory_format,
 ):
-    declare_opening(_plain, _nothing, alike)
-declare_opening(torch.Generator, _generator, alike)
+    declare_opening(_plain, _nothing)
+declare_opening(torch.Generator, _generator)
 declare_calls(torch.nn.Module, frozenset({"forward"}))
 declare_calls(
     torch.autograd.Function,
     frozenset({"backward", "forward", "jvp", "setup_context", "vjp", "vmap"}),
 )
 declare_front("_torchdynamo_orig_callable")
-declare_opening(torch.nn.Module, _module, _deciders)
-declare_opening(torch.optim.Optimizer, _optimizer, alike)
+declare_opening(torch.nn.Module, _module)
+declare_opening(torch.optim.Optimizer, _optimizer)
 
 
 # A kernel is what it was when it was compiled, and Triton refuses one whose globals are
@@ -343,7 +324,7 @@ _TRITON: Final = (
     ("autotuner", "Heuristics", attributes("fn", "values")),
 )
 for _module_name, _name, _opened in _TRITON:
-    declare_opening_of(f"triton.runtime.{_module_name}", _name, _opened, alike)
+    declare_opening((f"triton.runtime.{_module_name}", _name), _opened)
 
 
 def _context(*decide: str) -> Callable[[Any, Reach], Openings]:

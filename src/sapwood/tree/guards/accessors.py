@@ -7,7 +7,6 @@ names that their own classes use.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -18,7 +17,7 @@ from weakref import ReferenceType
 
 from sapwood.tree.guards import standard, views
 from sapwood.tree.guards.code import names_of
-from sapwood.tree.guards.frameworks import calls_of, opening_of
+from sapwood.tree.guards.frameworks import attributes, calls_of, opening_of
 from sapwood.tree.guards.natives import (
     LATE,
     NATIVES,
@@ -42,7 +41,7 @@ from sapwood.tree.guards.sources import STATE, is_random_source
 from sapwood.tree.guards.views import View
 from sapwood.tree.nests.containers import Identity, constant_key, registered
 
-__all__ = ["NEVER_NAMED", "OPERATORS", "accessors", "deciders", "is_structural"]
+__all__ = ["NEVER_NAMED", "OPERATORS", "accessors", "is_structural"]
 
 
 def accessors(value: Any, reach: Reach) -> Openings:
@@ -55,7 +54,7 @@ def accessors(value: Any, reach: Reach) -> Openings:
         return opened(value, reach)
     declared = opening_of(cls)
     if declared is not None:
-        return declared.opened(value, reach)
+        return declared(value, reach)
     if registered(cls) is not None:
         return iter((Accessor(views.REGISTERED),))
     if is_random_source(value):
@@ -105,7 +104,7 @@ def _function(value: FunctionType, reach: Reach) -> Openings:
         return
     names = names_of(value.__code__)
     reach.add(names)
-    reach.builtins |= names.globals - value.__globals__.keys()
+    reach.note(builtins=names.globals - value.__globals__.keys())
     yield Accessor(views.FUNCTION)
     if value.__closure__:
         yield Accessor(views.CELLS)
@@ -157,8 +156,10 @@ def _module(value: ModuleType, reach: Reach) -> Openings:
 def _class(value: type, reach: Reach) -> Openings:
     if owner_of_class(value) != "user":
         return
-    if value in reach.built or _may_be_built(value, reach):
-        reach.built.update((value, *value.__bases__))
+    if value in reach.built:
+        reach.note(built=value.__bases__)
+    elif _may_be_built(value, reach):
+        reach.note(built=(value, *value.__bases__))
     special = {
         name
         for name, member in vars(value).items()
@@ -322,7 +323,7 @@ _by_type: dict[type, Callable[[Any, Reach], Openings]] = {
     **NATIVES,
     **dict.fromkeys((OrderedDict, Counter), with_keys),
     defaultdict: _with_default,
-    ChainMap: lambda _, __: iter([Accessor(views.ATTRIBUTES, frozenset({"maps"}))]),
+    ChainMap: attributes("maps"),
 }
 
 
@@ -339,27 +340,3 @@ def is_structural(value: Any, reach: Reach) -> bool:
         # What it holds does not show.
         return False
     return cls in _by_type or named in LATE or dataclasses.is_dataclass(cls)
-
-
-_FIXED = {MethodType, partial, partialmethod, property, staticmethod, classmethod}
-_FIXED |= {cached_property, tuple, frozenset, list, deque, set}
-_FIXED |= {OrderedDict, defaultdict, Counter, ChainMap}
-_FIXED |= NATIVES.keys() - {BuiltinMethodType, dict}
-"""Classes whose instances are always opened by what they hold, or alike."""
-
-
-def deciders(value: Any, reach: Reach) -> tuple[View, ...] | None:
-    """Return what decides how a value is opened, besides its class and what is read.
-
-    That are the names or the lengths of these views; None where nothing but `accessors`
-    says it.
-    """
-    cls = type(value)
-    if cls in _FIXED or (cls is dict and value is not sys.modules):
-        return ()
-    if cls is FunctionType:
-        return () if reach.reads(value) else None
-    declared = None if cls in _by_type else opening_of(cls)
-    if declared is None or declared.deciders is None:
-        return None
-    return tuple(declared.deciders(value))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Hashable, Iterable
+from typing import Any, Protocol
 
 from sapwood.errors import StaleOutput
 
-__all__ = ["Arrays", "Witness", "layout_of"]
-
-Witness: TypeAlias = Callable[[Sequence[Any]], bool]
+__all__ = ["Arrays", "layout_of"]
 
 
 class Arrays(Protocol):
@@ -25,13 +23,6 @@ class Arrays(Protocol):
 
     def layout(self, array: Any) -> Hashable:
         """Return all that tells two arrays apart but their addresses."""
-        ...
-
-    def witness(self, arrays: Sequence[Any]) -> Witness | None:
-        """Return what says of as many values that they are arrays like these, if any.
-
-        Each like one of these. It may deny that of arrays that are.
-        """
         ...
 
     def address(self, array: Any) -> int:

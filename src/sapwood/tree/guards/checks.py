@@ -30,7 +30,6 @@ __all__ = [
     "LengthTest",
     "NodeTest",
     "OpaqueTest",
-    "ReadTest",
     "SeenTest",
     "Test",
     "TwinTest",
@@ -320,24 +319,6 @@ class TwinTest(ArrayTest):
         """Return whether it looks the same, and note it."""
         things.append(value)
         return super().same(number, value, things)
-
-
-class ReadTest(_Slots):
-    """Slots that are read for the caller, whatever is in them."""
-
-    __slots__ = ()
-
-    def __init__(self, guards: Sequence[Guard]) -> None:
-        super().__init__(guards, ())
-
-    def holds(self, space: Any, _: list[Any], found: list[Any], /) -> bool:
-        """Read them."""
-        found.extend(self.pick(space))
-        return True
-
-    def same(self, number: int, value: Any, _: list[Any]) -> bool:  # noqa: ARG002
-        """Return True."""
-        return True
 
 
 def _reference(array: Any) -> Callable[[], object]:

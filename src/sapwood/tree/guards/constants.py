@@ -8,6 +8,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from sapwood.tree.guards.scope import ATOMS
 from sapwood.tree.guards.standard import BYTES, bytes_of
 from sapwood.tree.guards.tensors import (
     bytes_of_tensor,
@@ -29,6 +30,8 @@ class Contents(NamedTuple):
 def constant_of(value: Any) -> Hashable:
     """Return what a constant is compared by; small host arrays by their contents."""
     cls: Any = type(value)
+    if cls in ATOMS and cls is not bytearray:
+        return constant_key(value)
     if cls is FunctionType:
         return Identity(value)
     if hasattr(cls, "tobytes") and hasattr(cls, "shape") and hasattr(cls, "nbytes"):

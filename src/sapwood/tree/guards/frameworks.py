@@ -2,79 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import FunctionType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from sapwood.tree.guards.scope import Accessor, Openings, Reach
-from sapwood.tree.guards.views import ATTRIBUTES, View
+from sapwood.tree.guards.views import ATTRIBUTES
 
 __all__ = [
-    "Deciders",
-    "Declared",
-    "alike",
+    "Opened",
     "attributes",
     "behind",
     "calls_of",
     "declare_calls",
     "declare_front",
     "declare_opening",
-    "declare_opening_of",
     "opening_of",
 ]
 
-Deciders: TypeAlias = Callable[[Any], Iterable[View]]
-"""Says which views decide, by their names or lengths, how a value is looked into."""
+Opened: TypeAlias = Callable[[Any, Reach], Openings]
+"""Says how a value is looked into by the code that was reached."""
+
+_declared: dict[type | tuple[str, str], Opened] = {}
+_found: WeakKeyDictionary[type, Opened | None] = WeakKeyDictionary()
 
 
-class Declared(NamedTuple):
-    """How instances of a class are looked into; ``deciders``: see `declare_opening`."""
-
-    opened: Callable[[Any, Reach], Openings]
-    deciders: Deciders | None
-
-
-def alike(_: object) -> tuple[View, ...]:
-    """Say, as `Deciders`, that all instances are looked into in the same way."""
-    return ()
-
-
-def attributes(*names: str) -> Callable[[Any, Reach], Openings]:
-    """Return how to look into instances at these attributes, and at no others."""
-    accessor = Accessor(ATTRIBUTES, frozenset(names))
-    return lambda _, __: iter([accessor])
-
-
-_declared: dict[type, Declared] = {}
-_declared_by_name: dict[tuple[str, str], Declared] = {}
-_found: WeakKeyDictionary[type, Declared | None] = WeakKeyDictionary()
-
-
-def declare_opening(
-    cls: type,
-    opened: Callable[[Any, Reach], Openings],
-    deciders: Deciders | None = None,
-) -> None:
+def declare_opening(cls: type | tuple[str, str], opened: Opened) -> None:
     """Say how to look into the instances of a class, and of those derived from it.
 
-    Where ``deciders`` says which views ``opened`` decides by, it need not be asked
-    again while those have the same names, or lengths, and all that was read is the
-    same. They are views of the kinds "names" and "length".
+    By its module and name, if it is not imported before somebody uses it.
     """
-    _declared[cls] = Declared(opened, deciders)
+    _declared[cls] = opened
     _found.clear()
 
 
-def declare_opening_of(
-    module: str,
-    name: str,
-    opened: Callable[[Any, Reach], Openings],
-    deciders: Deciders | None = None,
-) -> None:
-    """Say the same of a class that is not imported before somebody uses it."""
-    _declared_by_name[module, name] = Declared(opened, deciders)
-    _found.clear()
+def attributes(*names: str) -> Opened:
+    """Return how to look at these attributes alone, whatever code names."""
+    view = Accessor(ATTRIBUTES, frozenset(names))
+    return lambda _, __: iter([view])
 
 
 _called: dict[type, frozenset[str]] = {}
@@ -113,15 +79,15 @@ def behind(fn: Any) -> Any:
     return fn
 
 
-def opening_of(cls: type) -> Declared | None:
+def opening_of(cls: type) -> Opened | None:
     """Return how to look into instances of a class, where an integration has said."""
-    if not _declared and not _declared_by_name:
+    if not _declared:
         return None
     if cls not in _found:
         _found[cls] = next(filter(None, map(_declaration, cls.__mro__)), None)
     return _found[cls]
 
 
-def _declaration(cls: type) -> Declared | None:
+def _declaration(cls: type) -> Opened | None:
     named = cls.__module__, cls.__qualname__
-    return _declared.get(cls) or _declared_by_name.get(named)
+    return _declared.get(cls) or _declared.get(named)

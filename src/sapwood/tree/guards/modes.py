@@ -66,4 +66,4 @@ class Modes:
         yield Accessor(self.view, frozenset(self._getters))
 
 
-declare_opening(Modes, Modes.open, lambda _: ())
+declare_opening(Modes, Modes.open)

@@ -84,7 +84,7 @@ def note_calls(function: Any, reach: Reach) -> None:
     """Note the names by which a standard function calls what classes define."""
     module, name = function.__module__, function.__name__
     if module in _CALLING and (module != "dataclasses" or name == "replace"):
-        reach.names |= _CALLING[module]
+        reach.note(_CALLING[module])
 
 
 def is_machinery(cls: type) -> bool:
@@ -157,12 +157,12 @@ def _built_in(value: Any, reach: Reach) -> Openings:
     note_calls(value, reach)
     said = standard.said_by(value)
     # Names that are asked for among built-in ones were seen in code.
-    reach.compares |= is_comparing(value)
+    reach.note(compares=is_comparing(value))
     if said is not None:
         yield Accessor(said)
     elif any(value is each for each in _BY_TEXT):
         # Under another name, nobody sees what it is asked for.
-        reach.dynamic = True
+        reach.note(dynamic=True)
     elif value.__self__ is not None and not isinstance(value.__self__, ModuleType):
         yield Accessor(views.BOUND)
 
@@ -181,7 +181,7 @@ def logger(value: Any, reach: Reach) -> Openings:
         return
     yield Accessor(standard.HANDLERS)
     if standard.HANDLERS.open(value):
-        reach.names |= {"emit", "handle"}
+        reach.note(("emit", "handle"))
 
 
 def _getter(value: Any, reach: Reach) -> Openings:
@@ -190,7 +190,7 @@ def _getter(value: Any, reach: Reach) -> Openings:
     names = given if make is type(value) else make.args
     if type(value) is operator.methodcaller:
         names = names[:1]
-    reach.names.update(part for name in names for part in name.split("."))
+    reach.note([part for name in names for part in name.split(".")])
     return iter(())
 
 

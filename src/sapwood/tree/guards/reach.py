@@ -19,7 +19,7 @@ from sapwood.tree.guards.arrays import Arrays, layout_of
 from sapwood.tree.guards.comparing import HASHING
 from sapwood.tree.guards.constants import constant_of
 from sapwood.tree.guards.owners import owner_of_class
-from sapwood.tree.guards.scope import Accessor, Reach
+from sapwood.tree.guards.scope import ATOMS, Accessor, Reach
 from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.standard import KEYED
 from sapwood.tree.guards.starts import starts
@@ -30,14 +30,11 @@ from sapwood.tree.nests.weakly import weakly
 
 __all__ = [
     "LIMIT",
-    "Base",
     "Inside",
     "Node",
     "Row",
     "Walk",
-    "containers",
     "is_book",
-    "label_of",
     "reach",
 ]
 
@@ -89,39 +86,20 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Inside:
-    """What one view of a node held; ``lacks``: names that were not there, if asked.
-
-    ``named``: it opened a mapping.
-    """
+    """What one view of a node held; ``lacks``: names that were not there, if asked."""
 
     node: int
     view: View
     rows: list[Row]
     lacks: frozenset[str] | None
-    named: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Base:
-    """What a function reaches besides its arguments' containers, at one moment.
-
-    ``known`` says by identity which node a value is, ``slots`` how many there are.
-    """
-
-    nodes: Sequence[Node]
-    insides: Sequence[Inside]
-    known: Mapping[tuple[int, bool], int]
-    slots: int
 
 
 @dataclass(slots=True, eq=False)
 class Walk:
     """Everything reached: nodes, and what is inside them, in a fixed order.
 
-    Arguments' containers come last. ``apart`` are how many nodes and insides come
-    before them; None where these would be others without them. ``base`` is what a
-    walk began with that another one may have begun with, too; ``home`` the globals
-    whose names are written without their module's.
+    Arguments' containers come last. ``home`` are the globals whose names are written
+    without their module's.
     """
 
     arrays: Arrays
@@ -129,36 +107,15 @@ class Walk:
     home: Mapping[str, Any] | None
     nodes: list[Node] = field(default_factory=list)
     insides: list[Inside] = field(default_factory=list)
-    apart: tuple[int, int] | None = None
-    base: Base | None = None
     _known: dict[tuple[int, bool], int] = field(default_factory=dict)
     _slots: int = 0
-
-    @classmethod
-    def upon(
-        cls,
-        base: Base,
-        arrays: Arrays,
-        reach: Reach,
-        home: Mapping[str, Any] | None,
-    ) -> Walk:
-        """Return a walk that has come as far as ``base``."""
-        walk = cls(arrays, reach, home, [*base.nodes], [*base.insides])
-        walk.apart, walk.base = (len(base.nodes), len(base.insides)), base
-        walk._known, walk._slots = {**base.known}, base.slots
-        return walk
-
-    def into(self, arguments: Mapping[str, object]) -> None:
-        """Walk on into arguments that are containers."""
-        for name, value in arguments.items():
-            self.start(name, value, name)
 
     def start(self, path: str, value: Any, parameter: str | None = None) -> None:
         """Walk on from a root, unless it was reached before."""
         if self.arrays.is_array(value):
             return
         if issubclass(type(value), type):
-            self.reach.built.add(value)
+            self.reach.note(built=(value,))
         covered = parameter is not None and container_of(type(value)) is not None
         opened = tuple(accessors(value, self.reach))
         if opened and (id(value), covered) not in self._known:
@@ -168,12 +125,6 @@ class Walk:
             for number, each in _growing(self.nodes, first):
                 for view, wanted in each.accessors:
                     self._look(number, each, view, wanted)
-
-    def shares(self, other: Walk) -> int:
-        """Return how many of the first insides are the very ones of another walk."""
-        if self.base is None or self.base is not other.base:
-            return 0
-        return len(self.base.insides)
 
     def path(self, inside: Inside, key: Any) -> str:
         """Return what a user would write for a slot."""
@@ -249,7 +200,9 @@ class Walk:
         )
 
     def _label(self, node: Node, view: View, key: Any) -> str:
-        return label_of(node.path, node.value, view, key, self.home)
+        if view is views.GLOBALS and node.value.__globals__ is not self.home:
+            return f"{node.value.__globals__.get('__name__')}.{key}"
+        return view.label(node.path, node.value, key)
 
     def _enter(self, node: Node) -> int:
         number = len(self.nodes)
@@ -261,7 +214,6 @@ class Walk:
         self, number: int, node: Node, view: View, wanted: frozenset[str] | None
     ) -> None:
         space, lacks = view.open(node.value), None
-        named = isinstance(space, Mapping)
         if wanted is not None and isinstance(space, Mapping):
             names, whole = sorted(wanted), space
             space = {name: whole[name] for name in names if name in whole}
@@ -274,18 +226,20 @@ class Walk:
             for key, value in _items(space)
             if view not in KEYED or not self.arrays.is_array(value)
         ]
-        self.insides.append(Inside(number, view, rows, lacks, named))
+        self.insides.append(Inside(number, view, rows, lacks))
         members = view is views.SET and any(row.role == "array" for row in rows)
         keys = view is views.DICT and next(self._keys(rows), None) is not None
         if (members or keys) and self._is_asked(node):
             # A look-up asks which of them the key is.
-            self.reach.compares = True
+            self.reach.note(compares=True)
 
     def _row(self, number: int, node: Node, view: View, key: Any, value: Any) -> Row:
         if self.arrays.is_array(value):
             return Row(key, value, "array", layout_of(self.arrays, value))
         if is_book(view, key):
             return Row(key, value, "constant", constant_key(value))
+        if type(value) in ATOMS:
+            return Row(key, value, "constant", constant_of(value))
         if issubclass(type(value), type):
             self._come_by(value, node, view, key)
         keyed = node.keyed or view in KEYED
@@ -309,9 +263,9 @@ class Walk:
 
     def _come_by(self, cls: type, node: Node, view: View, key: Any) -> None:
         if self._may_be_called(node, view, key):
-            self.reach.built.add(cls)
             # By its own name, the code says what it is there for.
-            self.reach.compares |= cls in HASHING and node.value is not builtins
+            asks = cls in HASHING and node.value is not builtins
+            self.reach.note(built=(cls,), compares=asks)
 
     @staticmethod
     def _may_be_called(node: Node, view: View, key: Any) -> bool:
@@ -337,37 +291,41 @@ class Walk:
 
 
 def reach(
-    fn: Callable[..., Any], arguments: Mapping[str, object], arrays: Arrays
+    fn: Callable[..., Any],
+    arguments: Mapping[str, object],
+    arrays: Arrays,
+    guess: Reach | None = None,
 ) -> Walk:
     """Read everything that ``fn`` reaches by itself, then through its arguments.
 
+    A ``guess`` of its reach saves walks: one is enough that comes to the very same.
     Raises `CaptureError` where that is more than `LIMIT` slots.
     """
+    if guess is not None and guess.found is not None:
+        size = guess.size()
+        walk = _walk(fn, arguments, arrays, guess)
+        # What only the guess leads to is in there, and is not found.
+        if guess.found.size() == guess.size() == size:
+            return walk
     known = Reach()
-    begins, home = starts(fn, arguments, arrays, known)
-    alone = True
     while True:
         size = known.size()
-        walk = Walk(arrays, known, home)
-        for path, value, parameter in begins:
-            walk.start(path, value, parameter)
-        if known.size() != size:
-            continue
-        if alone:
-            walk.apart = len(walk.nodes), len(walk.insides)
-        walk.into(containers(arguments, arrays))
+        walk = _walk(fn, arguments, arrays, known)
         if known.size() == size:
             return walk
-        alone = False
 
 
-def containers(arguments: Mapping[str, object], arrays: Arrays) -> Mapping[str, object]:
-    """Return those arguments that are containers."""
-    return {
-        name: value
-        for name, value in arguments.items()
-        if not arrays.is_array(value) and container_of(type(value))
-    }
+def _walk(
+    fn: Callable[..., Any],
+    arguments: Mapping[str, object],
+    arrays: Arrays,
+    known: Reach,
+) -> Walk:
+    begins, home = starts(fn, arguments, arrays, known)
+    walk = Walk(arrays, known, home)
+    for path, value, parameter in begins:
+        walk.start(path, value, parameter)
+    return walk
 
 
 def _is_compared(value: Any, *, keyed: bool) -> bool:
@@ -396,15 +354,6 @@ def _arrays_in(key: Any, arrays: Arrays) -> Iterator[Any]:
             yield from _arrays_in(each, arrays)
     elif arrays.is_array(key):
         yield key
-
-
-def label_of(
-    path: str, thing: Any, view: View, key: Any, home: Mapping[str, Any] | None
-) -> str:
-    """Return what a user would write for what a view shows; ``home``: as in `Walk`."""
-    if view is views.GLOBALS and thing.__globals__ is not home:
-        return f"{thing.__globals__.get('__name__')}.{key}"
-    return view.label(path, thing, key)
 
 
 def is_book(view: View, key: Any) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Final, NamedTuple, TypeAlias
+from weakref import WeakSet
 
 from sapwood.tree.guards.code import Names
 from sapwood.tree.guards.owners import owner_of_code
@@ -38,6 +39,9 @@ class Reach:
     that it finds in no module of its own. ``own`` is the code of the function itself,
     which is read wherever it is from. ``advances``: it moves iterators by hand.
     ``compares``: it may ask which arrays are one.
+
+    A walk may begin with the reach of the walk before it, as a guess. What this walk
+    has come by itself is then in ``found``; a guess that holds more is of no use.
     """
 
     names: set[str] = field(default_factory=set)
@@ -45,26 +49,56 @@ class Reach:
     dynamic: bool = False
     advances: bool = False
     compares: bool = False
-    built: set[type] = field(default_factory=set)
+    built: WeakSet[type] = field(default_factory=WeakSet)
     own: set[CodeType] = field(default_factory=set)
+    found: Reach | None = None
+
+    def guess(self) -> Reach:
+        """Return a reach for another walk to begin with, of which nothing is found."""
+        flags = self.dynamic, self.advances, self.compares
+        sets = {*self.names}, {*self.builtins}
+        return Reach(*sets, *flags, WeakSet(self.built), found=Reach())
 
     def size(self) -> tuple[int, ...]:
         """Return a measure that differs after every growth."""
-        return (
-            len(self.names),
-            len(self.builtins),
-            self.dynamic,
-            self.advances,
-            self.compares,
-            len(self.built),
-        )
+        flags = self.dynamic, self.advances, self.compares
+        return len(self.names), len(self.builtins), len(self.built), *flags
+
+    def note(
+        self,
+        names: Collection[str] = (),
+        builtins: Collection[str] = (),
+        built: Collection[type] = (),
+        *,
+        dynamic: bool = False,
+        advances: bool = False,
+        compares: bool = False,
+    ) -> None:
+        """Note what reached code names, can call, or may do."""
+        self.names.update(names)
+        self.builtins.update(builtins)
+        self.built.update(built)
+        self.dynamic |= dynamic
+        self.advances |= advances
+        self.compares |= compares
+        if self.found is not None:
+            self.found.note(
+                names,
+                builtins,
+                built,
+                dynamic=dynamic,
+                advances=advances,
+                compares=compares,
+            )
 
     def add(self, names: Names) -> None:
         """Note what one code object names."""
-        self.names |= names.attributes
-        self.dynamic |= names.dynamic
-        self.advances |= names.advances
-        self.compares |= names.compares
+        self.note(
+            names.attributes,
+            dynamic=names.dynamic,
+            advances=names.advances,
+            compares=names.compares,
+        )
 
     def reads(self, function: FunctionType) -> bool:
         """Return whether the code of ``function`` is read, not only its identity."""

@@ -30,19 +30,18 @@ def starts(
     arrays: Arrays,
     known: Reach,
 ) -> tuple[list[Start], Mapping[str, Any] | None]:
-    """Return where a walk starts, but for containers, and the function's globals."""
+    """Return where a walk starts, containers last, and the function's globals."""
     found = [Start(path, value) for path, value in _roots(fn, known)]
     home = getattr(found[-1].value, "__globals__", None)
-    found += (
-        Start(name, value, name)
-        for name, value in arguments.items()
-        if type(value) not in ATOMS
-        and not arrays.is_array(value)
-        and container_of(type(value)) is None
-    )
-    found.append(Start("builtins", builtins))
+    given: tuple[list[Start], list[Start]] = [], []
+    for name, value in arguments.items():
+        if type(value) not in ATOMS and not arrays.is_array(value):
+            is_container = container_of(type(value)) is not None
+            given[is_container].append(Start(name, value, name))
+    others, containers = given
+    found += [*others, Start("builtins", builtins)]
     found += (Start(path, value) for path, value in arrays.surroundings())
-    return found, home
+    return [*found, *containers], home
 
 
 def _roots(fn: Any, known: Reach) -> Iterator[tuple[str, Any]]:

@@ -23,7 +23,6 @@ from sapwood.tree.guards.checks import (
     LengthTest,
     NodeTest,
     OpaqueTest,
-    ReadTest,
     SeenTest,
     Test,
     TwinTest,
@@ -216,10 +215,6 @@ class _Assembler:
                 return self._constants(test, space, way)
             case SeenTest() | NodeTest() | OpaqueTest() | ArrayTest():
                 self._objects(test, space, way)
-            case ReadTest():
-                for guard in test.guards:
-                    at = self._slot(self._fresh(), space, guard.key, way)
-                    self.program.found.append(at)
             case _:
                 return False
         return True

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Hashable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from functools import cached_property
+from operator import call, is_
 from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import ReferenceType
@@ -18,7 +26,6 @@ from sapwood.tree.guards.reach import Inside, Row, Walk, reach
 from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.sources import STATE
 from sapwood.tree.guards.standard import FACTORY, KEYED, MAXLEN, STANDARD_VIEWS
-from sapwood.tree.guards.trail import Retraced
 from sapwood.tree.guards.views import (
     ATTRIBUTES,
     BY_NAME,
@@ -47,8 +54,7 @@ def survey(
     ``arguments`` are the call's, by parameter. Raises `CaptureError` where the
     function reaches too much.
     """
-    walk = reach(fn, arguments, arrays)
-    return Survey(lambda: walk, arguments)
+    return Survey(reach(fn, arguments, arrays), arguments, {})
 
 
 class AmbientKey(NamedTuple):
@@ -68,27 +74,20 @@ class AmbientKey(NamedTuple):
 class Survey:
     """Slots and what they held; it keeps the values, so let it go after the call.
 
-    ``walk`` gives the walk that found them; where a trail led to them, that is made
-    when it is asked for.
+    ``ambients`` are guards of surveys of the function that somebody has.
     """
 
     def __init__(
         self,
-        walk: Callable[[], Walk],
+        walk: Walk,
         arguments: Mapping[str, object],
-        retraced: Retraced | None = None,
+        ambients: MutableMapping[Hashable, Ambient],
     ) -> None:
-        self._found, self._arguments, self._retraced = walk, arguments, retraced
-
-    @cached_property
-    def _walk(self) -> Walk:
-        return self._found()
+        self._walk, self._arguments, self._ambients = walk, arguments, ambients
 
     @cached_property
     def key(self) -> Hashable:
         """Equal for surveys between which no guarded value differs."""
-        if self._retraced is not None:
-            return self._retraced.trail.key
         walk = self._walk
         return (
             tuple(walk.nodes[number].frozen for number in walk.held()),
@@ -108,8 +107,6 @@ class Survey:
 
     def arrays(self) -> tuple[Any, ...]:
         """Return the arrays that the function reaches besides its arguments."""
-        if self._retraced is not None:
-            return self._retraced.reading.arrays()
         return tuple(
             row.value
             for inside in self._walk.guarded()
@@ -119,29 +116,16 @@ class Survey:
 
     def which(self, given: Sequence[Any]) -> tuple[int, ...]:
         """Return which of these arrays and those reached are one: see `AmbientKey`."""
-        reach = (self._retraced or self._walk).reach
-        if not reach.compares:
+        walk = self._walk
+        if not walk.reach.compares:
             return ()
-        arrays, ids = (*self.arrays(), *self._array_keys()), self._ids()
+        arrays, ids = (*self.arrays(), *walk.array_keys()), walk.ids()
         numbers = *map(id, given), *map(id, arrays), *ids
         return firsts(numbers) if arrays or ids else ()
 
-    def _array_keys(self) -> Sequence[Any]:
-        walk = self._asked()
-        return [] if walk is None else walk.array_keys()
-
-    def _ids(self) -> Sequence[int]:
-        walk = self._asked()
-        return [] if walk is None else walk.ids()
-
-    def _asked(self) -> Walk | None:
-        """Return the walk, if keys or numbers in it may matter."""
-        # There is no trail where they do, but in what the call is passed.
-        return self._walk if self._retraced is None else self._retraced.more
-
     def nests(self, containers: Sequence[Any]) -> tuple[int, ...]:
         """Return which of what is reached these containers are: see `AmbientKey`."""
-        if not (containers and (self._retraced or self._walk).reach.compares):
+        if not (containers and self._walk.reach.compares):
             return ()
         return tuple(map(self._walk.number_of, containers))
 
@@ -176,8 +160,6 @@ class Survey:
 
     def array_slots(self) -> dict[str, Any]:
         """Return the arrays that the function reaches, by the paths of their slots."""
-        if self._retraced is not None:
-            return self._retraced.reading.array_slots(self._retraced.home)
         return {
             self._walk.path(inside, row.key): row.value
             for inside in self._walk.guarded()
@@ -200,18 +182,18 @@ class Survey:
     def guards(self, used: Callable[[Any], bool]) -> Ambient:
         """Return the guards of what was read; ``used`` arrays are to be pinned.
 
-        Those of one trail are the same guards, where the same arrays are used, the
-        same slots hold one array, and the same arrays are keys of what is passed.
+        They are the guards of an earlier survey, where these would say the same.
         """
-        if self._retraced is None:
-            return guard(self._walk, used, self.key)
-        arrays, known = self.arrays(), self._retraced.trail.ambients
-        keys = tuple(map(id, self._array_keys()))
-        which = tuple(map(used, arrays)), twins(arrays), keys
-        found = known.get(which)
-        if found is None:
-            found = known[which] = guard(self._walk, used, self.key)
-        return found
+        walk, arrays = self._walk, self.arrays()
+        roots = [walk.nodes[number].value for number in walk.held()]
+        which = self.key, *map(used, arrays), twins(arrays), *map(id, roots)
+        if walk.reach.compares:
+            which += *map(id, walk.array_keys()), *walk.ids()
+        known = self._ambients.get(which)
+        # What is gone by now may have had a number that another object has.
+        if known is None or not all(map(is_, map(call, known.roots), roots)):
+            known = self._ambients[which] = guard(walk, used, self.key)
+        return known
 
     def changes_since(self, before: Survey) -> tuple[Change, ...]:
         """Return what was written since an earlier survey of the same call."""
@@ -232,27 +214,14 @@ class Survey:
 
     def _both(self, before: Survey) -> Iterator[tuple[Inside, Inside]]:
         """Yield what was found in the same things then and now, if any may differ."""
-        if self._is_of_what(before):
-            return
-        shared = self._walk.shares(before._walk)
-        insides = before._insides(shared)
-        for place, inside in self._insides(shared).items():
+        insides = before._insides()
+        for place, inside in self._insides().items():
             if place in insides:
                 yield insides[place], inside
 
-    def _is_of_what(self, before: Survey) -> bool:
-        """Return whether both found the very same, and arguments held no more."""
-        now, then = self._retraced, before._retraced
-        return (
-            now is not None
-            and then is not None
-            and now.reading is then.reading
-            and not (now.more or then.more)
-        )
-
-    def _insides(self, first: int) -> dict[tuple[int, int], Inside]:
+    def _insides(self) -> dict[tuple[int, int], Inside]:
         found: dict[tuple[int, int], Inside] = {}
-        for inside in self._walk.insides[first:]:
+        for inside in self._walk.insides:
             thing = self._walk.nodes[inside.node].value
             found.setdefault((id(thing), id(inside.view)), inside)
         return found

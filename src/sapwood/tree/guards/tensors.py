@@ -6,6 +6,7 @@ Torch itself is not loaded for that: whoever has a tensor has loaded it.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Hashable
 from typing import Any
 
@@ -14,10 +15,10 @@ __all__ = ["bytes_of_tensor", "is_tensor", "put_tensor_back"]
 
 def is_tensor(value: object) -> bool:
     """Return whether a value is one of torch's tensors, wherever it lies."""
-    return any(
-        base.__name__ == "Tensor" and base.__module__ in {"torch", "torch._tensor"}
-        for base in type(value).__mro__
-    )
+    torch = sys.modules.get("torch")
+    # None while torch is being imported.
+    tensor = getattr(torch, "Tensor", None)
+    return tensor is not None and issubclass(type(value), tensor)
 
 
 def bytes_of_tensor(value: Any, most: int) -> tuple[Hashable, bytes] | None:
