@@ -23,7 +23,7 @@ Every error has fields, survives pickling, and ends with what to do.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from sapwood.units import size_text
 
@@ -150,9 +150,9 @@ class CaptureError(SapwoodError):
         place = f" at {where}" if where else ""
         super().__init__(f"{what}{place}. {remedy}")
 
-    def anew(self) -> CaptureError:
+    def anew(self) -> Self:
         """Return the same error without a traceback, whose frames keep arrays alive."""
-        return CaptureError(self.what, where=self.where, remedy=self.remedy)
+        return type(self)(self.what, where=self.where, remedy=self.remedy)
 
 
 class GraphSkipWarning(UserWarning):

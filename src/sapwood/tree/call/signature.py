@@ -80,7 +80,7 @@ class Call(NamedTuple):
 
     ``positions`` say where in ``leaves`` each array stands. ``containers`` are the
     call's own, in the order of their numbers, the last one that of names; of a call
-    that was recognised, none are known.
+    that was recognised, none are known. ``args`` and ``kwargs`` are what was passed.
     """
 
     key: Hashable
@@ -88,6 +88,8 @@ class Call(NamedTuple):
     structure: Hashable
     positions: Sequence[int]
     given: Arrays
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
     containers: Sequence[Any] = ()
 
     @property
@@ -132,7 +134,7 @@ def describe(
     given = _grouped(arrays, storages, lows)
     sharing = None if given.sharing is None else (given.sharing, _twins(arrays))
     key = (structure, tuple(parts), sharing)
-    return Call(key, leaves, structure, positions, given, containers)
+    return Call(key, leaves, structure, positions, given, args, kwargs, containers)
 
 
 def _twins(arrays: Sequence[Array]) -> tuple[int, ...]:

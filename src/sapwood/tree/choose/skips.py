@@ -22,6 +22,7 @@ from sapwood.errors import (
     OutOfMemory,
 )
 from sapwood.tree.call.options import Options
+from sapwood.tree.call.signature import Call
 from sapwood.tree.guards import Ambient
 from sapwood.tree.watch.session import is_users
 from sapwood.units import size_text
@@ -152,18 +153,17 @@ class Skips:
 
     def guard(
         self,
-        key: Hashable,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        call: Call,
         ambient: Ambient,
         reason: str,
     ) -> None:
-        """Remember under what calls with this signature cannot be recorded.
+        """Remember under what calls with this one's signature cannot be recorded.
 
         A recorded one may look the same.
         """
+        args, kwargs = call.args, call.kwargs
         plain = [*map(self._is_plain, (*args, *kwargs.values()))]
-        for each in (key, self._look(args, kwargs))[: 1 + all(plain)]:
+        for each in (call.key, self._look(args, kwargs))[: 1 + all(plain)]:
             if each in self._guarded or len(self._guarded) < _KNOWN:
                 known = self._guarded.setdefault(each, [])
                 known.insert(0, (ambient, reason))

@@ -16,10 +16,11 @@ from sapwood.graphs.adopt import Owner, adopt
 from sapwood.graphs.recording import Recording
 from sapwood.memory.range import Range
 from sapwood.tree.call.signature import Place
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.outputs import Bytes
 from sapwood.tree.record.attempts import MORE, ROOM
 from sapwood.tree.record.build import LinkSpec
-from sapwood.tree.regions.parts import Asked
+from sapwood.tree.record.taking import RecordRequest
 from sapwood.tree.regions.staged import StagedParts
 from sapwood.tree.watch.capturer import Adopting, GraphCapturer, told_of
 from sapwood.tree.watch.watch import Capture
@@ -34,8 +35,15 @@ class AdoptedParts(StagedParts):
     ``owners`` are the captures of all parts, the last one that of the part in progress.
     """
 
-    def __init__(self, asked: Asked, capturer: GraphCapturer) -> None:
-        super().__init__(asked)
+    def __init__(
+        self,
+        order: RecordRequest,
+        recordings: Recordings,
+        capturer: GraphCapturer,
+        *,
+        tolerant: bool,
+    ) -> None:
+        super().__init__(order, recordings, tolerant=tolerant)
         self.capturer, self.lent = capturer, self._room()
         self.owners: list[Owner] = []
         self.first_op = self.first_code = self.first_constant = 0

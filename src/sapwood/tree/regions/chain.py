@@ -82,12 +82,10 @@ class Passage:
         recordings: Recordings,
         found: Found,
         call: Call,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
         parameters: Parameters,
     ) -> None:
         self.recordings, self.node, self.ambient = recordings, found.node, found.ambient
-        self.args, self.kwargs, self.parameters = args, kwargs, parameters
+        self.args, self.kwargs, self.parameters = call.args, call.kwargs, parameters
         self.flat = call.is_flat
         self.carried = call.given
         self.made: list[Storage] = []

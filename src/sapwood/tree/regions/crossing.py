@@ -17,7 +17,7 @@ from sapwood.memory.device import Device, routed
 from sapwood.memory.framework import Framework, Manner, Plain
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
-from sapwood.tree.call.signature import NONE, Arrays, describe, look
+from sapwood.tree.call.signature import NONE, Arrays, Call, describe, look
 from sapwood.tree.choose.admit import sharing
 from sapwood.tree.guards import Ambient, Change, Survey
 from sapwood.tree.guards.aliasing import twins
@@ -212,8 +212,7 @@ class Rehearsed:
     def run(
         self,
         fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        call: Call,
         device: Device,
     ) -> Watched:
         """Run a function as a warm-up; its exceptions pass."""
@@ -221,9 +220,11 @@ class Rehearsed:
         session.between = self._between
         self._framework = device.framework
         self._outside = device.framework.manner()
-        self._asked = Passed(args, kwargs, self._integration)
+        self._asked = Passed(call.args, call.kwargs, self._integration)
         try:
-            watched = warm_up(fn, args, kwargs, device, session, self.allocations)
+            watched = warm_up(
+                fn, call.args, call.kwargs, device, session, self.allocations
+            )
         finally:
             # Else all that was read would live until garbage is collected.
             session.between = None

@@ -11,7 +11,7 @@ import gc
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
@@ -61,20 +61,7 @@ from sapwood.tree.watch.watch import Capture, Caught
 from sapwood.uncollected import collected, uncollected
 from sapwood.units import Addr, Size
 
-__all__ = ["Asked", "Parts"]
-
-
-class Asked(NamedTuple):
-    """A call that is to be recorded in parts.
-
-    Where it is ``tolerant``, an eager region may return what no replay could take.
-    """
-
-    order: RecordRequest
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    recordings: Recordings
-    tolerant: bool
+__all__ = ["Parts"]
 
 
 class Parts:
@@ -82,7 +69,8 @@ class Parts:
 
     ``made`` are the storages that parts made so far; ``shown`` the identities of those
     that something is known to hold; ``stirred`` says that what is guarded has changed
-    meanwhile. ``gives`` is what the last part that ran shows to others, ``bound`` what
+    meanwhile. Where it is ``tolerant``, an eager region may return what no replay
+    could take. ``gives`` is what the last part that ran shows to others, ``bound`` what
     it has put into slots; ``still_shown`` are places that may not be ended, for a slot
     or the result shows them. Behind the last region the function only ``returns``.
     If the call failed, ``written`` says that not all that the part in progress wrote
@@ -92,11 +80,13 @@ class Parts:
     copies: ClassVar[bool] = False
     """Whether an eager region is passed copies of the function's own containers."""
 
-    def __init__(self, asked: Asked) -> None:
-        order, args, kwargs, recordings, self.tolerant = self.asked = asked
+    def __init__(
+        self, order: RecordRequest, recordings: Recordings, *, tolerant: bool
+    ) -> None:
         self.order, self.recordings, self.device = order, recordings, recordings.device
-        self.args, self.kwargs = args, kwargs
-        self.arguments = order.bind(args, kwargs)
+        self.call, self.tolerant = order.plan.call, tolerant
+        self.args, self.kwargs = self.call.args, self.call.kwargs
+        self.arguments = order.bind(self.args, self.kwargs)
         self.carried = order.plan.call.given
         self.roles = CarriedRoles(order, recordings)
         self.made: list[Storage] = []
@@ -164,7 +154,6 @@ class Parts:
         self.made.clear()
         self.bound = []
         self.carried = self.order.plan.call.given
-        self.asked = self.asked._replace(args=(), kwargs={})
         # Else what was read would live until garbage is collected.
         self.session.between = None
 
@@ -379,7 +368,7 @@ class Parts:
         args, kwargs = self.gives
         integration, self.returns = self.recordings.integration, met.returns
         passed = Passed(args, kwargs, integration)
-        asked = Passed(self.asked.args, self.asked.kwargs, integration)
+        asked = Passed(self.call.args, self.call.kwargs, integration)
         result, raised = unlocked(self.device, met.part, args, kwargs)
         changed = None if met.returns else changed_by(asked, met.part.name)
         if changed is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from sapwood.errors import CaptureError, DriverError
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import skip_of
 from sapwood.tree.record.adopted import is_spoilt
 from sapwood.tree.record.attempts import TRIES
 from sapwood.tree.record.recorder import RecordedParts
+from sapwood.tree.record.taking import RecordRequest
 from sapwood.tree.regions.adopted import AdoptedParts
-from sapwood.tree.regions.parts import Asked, Parts
+from sapwood.tree.regions.parts import Parts
 from sapwood.tree.regions.passed import RAN
 from sapwood.tree.regions.staged import StagedParts
 from sapwood.tree.watch.session import Midway, Unready
@@ -16,7 +18,9 @@ from sapwood.tree.watch.session import Midway, Unready
 __all__ = ["record_parts"]
 
 
-def record_parts(asked: Asked) -> RecordedParts:
+def record_parts(
+    order: RecordRequest, recordings: Recordings, *, tolerant: bool
+) -> RecordedParts:
     """Run a call, part by part, and return a node that is a chain of them.
 
     Called with the device's lock held, which eager regions run without. If others spoil
@@ -24,30 +28,28 @@ def record_parts(asked: Asked) -> RecordedParts:
     `CaptureError`, where nothing has run; where parts have, `Midway`, `DriverError` or
     `OutOfMemory`.
     """
-    recordings = asked.recordings
     left = TRIES
     while True:
         left -= 1
-        parts = _parts_of(asked)
+        parts = _parts_of(order, recordings, tolerant=tolerant)
         try:
             return _recorded(parts)
         except DriverError as error:
             recordings.renew_capture_stream()
             if left and is_spoilt(error) and not (parts.links or parts.written):
                 continue
-            if parts.links or not asked.tolerant:
+            if parts.links or not tolerant:
                 raise
             skip = skip_of(error)
         raise Unready(skip.what, where=skip.where)
 
 
-def _parts_of(asked: Asked) -> Parts:
-    recordings = asked.recordings
+def _parts_of(order: RecordRequest, recordings: Recordings, *, tolerant: bool) -> Parts:
     if recordings.device.driver.abilities.exact_addresses:
-        return Parts(asked)
+        return Parts(order, recordings, tolerant=tolerant)
     if recordings.capturer is None:
-        return StagedParts(asked)
-    return AdoptedParts(asked, recordings.capturer)
+        return StagedParts(order, recordings, tolerant=tolerant)
+    return AdoptedParts(order, recordings, recordings.capturer, tolerant=tolerant)
 
 
 def _recorded(parts: Parts) -> RecordedParts:

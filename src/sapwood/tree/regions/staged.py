@@ -25,6 +25,7 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import Place
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Slot
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Node
@@ -32,12 +33,10 @@ from sapwood.tree.node.outputs import Bytes, Outputs, analyse
 from sapwood.tree.record.accounts import outliving, read, stray
 from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.staging import spoil
-from sapwood.tree.record.taking import (
-    with_leaves,
-)
+from sapwood.tree.record.taking import RecordRequest, with_leaves
 from sapwood.tree.regions.crossing import Break, Returned
 from sapwood.tree.regions.frame import Frame
-from sapwood.tree.regions.parts import Asked, Parts
+from sapwood.tree.regions.parts import Parts
 from sapwood.tree.regions.passed import Passed
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.watch.capturer import forgotten, lasting
@@ -59,10 +58,12 @@ class StagedParts(Parts):
 
     copies: ClassVar[bool] = True
 
-    def __init__(self, asked: Asked) -> None:
-        super().__init__(asked)
-        self.theirs, self.last = self.arguments, asked.recordings.last
-        self.frame = Frame(self.carried, asked.recordings.integration)
+    def __init__(
+        self, order: RecordRequest, recordings: Recordings, *, tolerant: bool
+    ) -> None:
+        super().__init__(order, recordings, tolerant=tolerant)
+        self.theirs, self.last = self.arguments, recordings.last
+        self.frame = Frame(self.carried, recordings.integration)
         self.passed: list[Array] = []
         self.owned: list[Array] = []
         self.named: set[Addr] = set()
@@ -79,8 +80,7 @@ class StagedParts(Parts):
         self._prepare()
         self.frame.stand_in(self.carried, self.roles.now(), self.inside(), self.device)
         if not self.links:
-            call = self.order.plan.call
-            self.args, self.kwargs = with_leaves(call, self.frame.arrays)
+            self.args, self.kwargs = with_leaves(self.call, self.frame.arrays)
             self.arguments = self.order.bind(self.args, self.kwargs)
 
     def _prepare(self) -> None:

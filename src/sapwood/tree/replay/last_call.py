@@ -105,7 +105,9 @@ class LastCall:
         given = self.given(arrays, lows)
         if given is None:
             return None
-        return Call(self.key, leaves, self.structure, self.positions, given)
+        return Call(
+            self.key, leaves, self.structure, self.positions, given, args, kwargs
+        )
 
     def leaves(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]

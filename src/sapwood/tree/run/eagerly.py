@@ -53,8 +53,6 @@ class Eagerly:
     def warm_up(
         self,
         call: Call,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
         specialization: Specialization,
         before: Survey,
     ) -> Any:
@@ -68,9 +66,9 @@ class Eagerly:
             holds=before.holds,
         )
         live = Rehearsed(
-            watching, recordings.integration, lambda: self._look(args, kwargs), before
+            watching, recordings.integration, lambda: self.look(call), before
         )
-        watched = live.run(self.target(), args, kwargs, recordings.device)
+        watched = live.run(self.target(), call, recordings.device)
         error = self._found(watching, watched, live)
         with recordings.device.lock:
             self._lease_loosely(watched, watching)
@@ -115,8 +113,6 @@ class Eagerly:
         step: Step,
         failed: CaptureError | None,
         call: Call,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
         specialization: Specialization,
         before: Survey,
     ) -> Any:
@@ -131,13 +127,13 @@ class Eagerly:
             lasts = specialization.unrecordable is not None
             if lasts and self.cache.nodes and not self.options.donate:
                 guards = before.guards(lambda _: False)
-                self.skips.guard(call.key, args, kwargs, guards, str(skips))
-            return self.skip(skips, call, args, kwargs, lasts=lasts)
+                self.skips.guard(call, guards, str(skips))
+            return self.skip(skips, call, call.args, call.kwargs, lasts=lasts)
         again = isinstance(failed, Unready) and not failed.moved
         if again or step.action is Action.WARM_UP:
-            return self.warm_up(call, args, kwargs, specialization, before)
+            return self.warm_up(call, specialization, before)
         reason = step.reason if failed is None else str(failed)
-        result = self.pass_through(call, args, kwargs, reason)
+        result = self.pass_through(call, call.args, call.kwargs, reason)
         if isinstance(failed, Raised):  # and an eager run has not
             specialization.unrecordable = failed.anew()
             self.skips.failed(failed, hopeless=not self.cache.nodes)
@@ -159,13 +155,11 @@ class Eagerly:
         self.cannot(specialization, outcome)
         self.call_log.passed_through(call, str(outcome))
 
-    def as_recorded(
-        self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def as_recorded(self, node: Node, call: Call) -> Any:
         """Run a call eagerly, with the work that a recording of it is of."""
         session = Session(tolerant=True, as_captured=True) if node.apart else None
         return warm_up(
-            self.target(), args, kwargs, self.recordings.device, session
+            self.target(), call.args, call.kwargs, self.recordings.device, session
         ).result
 
     def cannot(self, specialization: Specialization, error: CaptureError) -> None:
@@ -180,7 +174,7 @@ class Eagerly:
         error: CaptureError,
         call: Call | None,
         args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        kwargs: Mapping[str, Any],
         *,
         lasts: bool,
     ) -> Any:
@@ -199,7 +193,7 @@ class Eagerly:
         self,
         call: Call | None,
         args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        kwargs: Mapping[str, Any],
         reason: str,
     ) -> Any:
         """Run a call eagerly that is not recorded, for a reason."""
@@ -211,7 +205,7 @@ class Eagerly:
             self.call_log.passed_through(call, reason)
         return watched.result
 
-    def plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def plainly(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run a call eagerly that was counted, and of which nothing more is known."""
         device = self.recordings.device
         if device.closed:
@@ -241,5 +235,6 @@ class Eagerly:
         ):
             self.recordings.leases.donate(call.given.storages[i], self.options.name)
 
-    def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Survey:
-        return self.surveyor.survey(self.parameters.bind(args, kwargs))
+    def look(self, call: Call) -> Survey:
+        """Survey what the function reaches in a call."""
+        return self.surveyor.survey(self.parameters.bind(call.args, call.kwargs))

@@ -9,24 +9,20 @@ from typing import Any, Final
 from sapwood.driver.results import Result
 from sapwood.errors import CaptureError, DriverError, OutOfMemory
 from sapwood.tree.call.miss import Why
-from sapwood.tree.call.options import Options
-from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.call.signature import Call
 from sapwood.tree.choose.decide import Action, Step, next_step
-from sapwood.tree.choose.function_cache import Found, FunctionCache
+from sapwood.tree.choose.function_cache import Found
 from sapwood.tree.choose.origins import origins_of
-from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import skip_of
 from sapwood.tree.choose.specialization import Specialization
-from sapwood.tree.guards import Survey, Surveyor
+from sapwood.tree.guards import Survey
 from sapwood.tree.node.node import Node
+from sapwood.tree.record.build import Plan
 from sapwood.tree.record.recorder import Recorded, record
 from sapwood.tree.record.repeated import check_told
-from sapwood.tree.record.request import place_order
 from sapwood.tree.record.taking import (
     RecordRequest,
 )
-from sapwood.tree.regions.parts import Asked
 from sapwood.tree.regions.passed import told_later
 from sapwood.tree.regions.record import record_parts
 from sapwood.tree.replay.binding import bind
@@ -34,7 +30,6 @@ from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.run.eagerly import Eagerly
 from sapwood.tree.run.source import Source
-from sapwood.tree.tell.call_log import CallLog
 from sapwood.tree.watch.session import Midway, Raised, Unready
 from sapwood.tree.watch.warm import Warm
 from sapwood.tree.watch.watch import Caught
@@ -49,30 +44,19 @@ class Making:
     """Makes the recordings of one function, of what its `Runner` has."""
 
     def __init__(
-        self,
-        target: Callable[[], Callable[..., Any]],
-        options: Options,
-        recordings: Recordings,
-        parameters: Parameters,
-        surveyor: Surveyor,
-        cache: FunctionCache,
-        fast_replays: FastReplays,
-        call_log: CallLog,
-        source: Source | None,
-        eagerly: Eagerly,
+        self, eagerly: Eagerly, fast_replays: FastReplays, source: Source | None
     ) -> None:
-        self.target, self.options, self.recordings = target, options, recordings
-        self.parameters, self.surveyor, self.cache = parameters, surveyor, cache
-        self.fast_replays, self.call_log = fast_replays, call_log
-        self.source, self.eagerly = source, eagerly
+        self.eagerly, self.fast_replays, self.source = eagerly, fast_replays, source
+        self.target, self.options = eagerly.target, eagerly.options
+        self.recordings, self.cache = eagerly.recordings, eagerly.cache
+        self.parameters, self.surveyor = eagerly.parameters, eagerly.surveyor
+        self.call_log = eagerly.call_log
         self._unwritten: deque[Callable[[], None]] = deque()
 
     def replay(
         self,
         found: Found,
         call: Call,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
     ) -> Any:
         """Replay a recording that fits, and return the result of the call."""
         node, ambient = found
@@ -81,22 +65,20 @@ class Making:
         self.call_log.escaped(node)
         if values:
             slots = self.cache.bound[node]
-            bind(node, slots, values, self.parameters, args, kwargs)
+            bind(node, slots, values, self.parameters, call.args, call.kwargs)
         return result
 
     def replay_or_skip(
         self,
         found: Found,
         call: Call,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
     ) -> tuple[Any] | CaptureError:
         """Replay as `replay` does; return its result alone, or that memory is short.
 
         Then nothing of the call has run, and the recording has given back what it had.
         """
         try:
-            return (self.replay(found, call, args, kwargs),)
+            return (self.replay(found, call),)
         except OutOfMemory as error:
             if self.options.fullgraph:
                 raise
@@ -120,8 +102,6 @@ class Making:
     def record(
         self,
         call: Call,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
         specialization: Specialization,
         step: Step,
         before: Survey,
@@ -132,7 +112,7 @@ class Making:
         """
         self._make_room(step)
         if specialization.warm is not None and specialization.warm.breaks:
-            return self._record_parts(call, args, kwargs, specialization, step, before)
+            return self._record_parts(call, specialization, step, before)
         try:
             order = self._order(call, specialization, step, before)
             made = (self.recordings.recorder or record)(order, self.recordings)
@@ -142,10 +122,10 @@ class Making:
             return self._failed(error, specialization)
         found = self._plant(call, specialization, made)
         if made.error is not None:
-            return (self._once(found, call, args, kwargs, specialization, made.error),)
+            return (self._once(found, call, specialization, made.error),)
         self.call_log.recorded(call, made.node)
         self._keep(call, before, specialization, made)
-        return (self.replay(found, call, args, kwargs),)
+        return (self.replay(found, call),)
 
     def _keep(
         self, call: Call, before: Survey, specialization: Specialization, made: Recorded
@@ -204,8 +184,6 @@ class Making:
     def _record_parts(
         self,
         call: Call,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
         specialization: Specialization,
         step: Step,
         before: Survey,
@@ -214,9 +192,7 @@ class Making:
         tolerant = not self.options.fullgraph
         try:
             order = self._order(call, specialization, step, before)
-            recorded = record_parts(
-                Asked(order, args, kwargs, self.recordings, tolerant)
-            )
+            recorded = record_parts(order, self.recordings, tolerant=tolerant)
         except CaptureError as error:
             if self._may_fail(error):
                 return self._failed(error, specialization)
@@ -308,14 +284,12 @@ class Making:
         self,
         found: Found,
         call: Call,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
         specialization: Specialization,
         error: CaptureError | Caught | Warm,
     ) -> Any:
         """Do what the function did before its error, once, and forget it."""
         try:
-            result = self.replay(found, call, args, kwargs)
+            result = self.replay(found, call)
         finally:
             self.recordings.fell(found.node, None)
         self.eagerly.once(call, specialization, error)
@@ -326,19 +300,29 @@ class Making:
     ) -> RecordRequest:
         if not self.recordings.tells:
             check_told(specialization.warm)
-        return place_order(
-            call,
-            specialization,
-            step,
-            before,
+        recordings, parameters = self.recordings, self.parameters
+        names, number = parameters.names(call), recordings.number("recording")
+        return RecordRequest(
             fn=self.target(),
-            name=self.options.name,
-            parameters=self.parameters,
-            surveyor=self.surveyor,
-            pinned=self.parameters.declared(call, self.options.pinned),
-            donated=self.parameters.declared(call, self.options.donate),
-            candidates=self.cache.candidates(call),
-            recordings=self.recordings,
+            plan=Plan(
+                label=f"{self.options.name}#{number}",
+                number=number,
+                parent=None if recordings.last is None else recordings.last.label,
+                call=call,
+                donated=parameters.declared(call, self.options.donate),
+                escapes=step.escapes,
+                candidates=self.cache.candidates(call),
+                copies=step.copies,
+            ),
+            names=[
+                " and ".join(names[k] for k in arrays) for arrays in call.given.groups()
+            ],
+            pinned=parameters.declared(call, self.options.pinned),
+            specialization=specialization,
+            anywhere=step.anywhere,
+            before=before,
+            bind=parameters.bind,
+            survey=self.surveyor.survey,
         )
 
     def _forget(self, node: Node, reason: str | None) -> None:

@@ -48,8 +48,6 @@ class Missed(NamedTuple):
     """A call that no recording fits, what it reads, and what that is told by."""
 
     call: Call
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
     before: Survey
     key: AmbientKey
     slots: Mapping[str, Any]
@@ -91,18 +89,7 @@ class Runner:
             recordings,
             self.cache,
         )
-        self.making = Making(
-            target,
-            options,
-            recordings,
-            self.parameters,
-            self.surveyor,
-            self.cache,
-            self.fast_replays,
-            self.call_log,
-            source,
-            self.eagerly,
-        )
+        self.making = Making(self.eagerly, self.fast_replays, source)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call, however it is best run."""
@@ -131,7 +118,7 @@ class Runner:
                 raise
             skip = skip_of(error)
         else:
-            return self._described(began, call, args, kwargs)
+            return self._described(began, call)
         return self._unreadable(skip, None, args, kwargs)
 
     def _is_borne(self, error: Exception) -> bool:
@@ -144,7 +131,7 @@ class Runner:
         skip: CaptureError,
         call: Call | None,
         args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        kwargs: Mapping[str, Any],
     ) -> Any:
         """Run a call eagerly whose arguments, or what it reaches, are not known."""
         self.recordings.device.check_open(f"the runtime of {self.options.name}")
@@ -155,34 +142,30 @@ class Runner:
             self.skips.failed(skip, hopeless=not self.cache.nodes)
         return self.eagerly.skip(skip, call, args, kwargs, lasts=True)
 
-    def _described(
-        self, began: int, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _described(self, began: int, call: Call) -> Any:
         surroundings = Surroundings()
         try:
-            return self._decided(began, call, args, kwargs)
+            return self._decided(began, call)
         except BaseException:
             surroundings.restore()
             raise
 
-    def _decided(
-        self, began: int, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _decided(self, began: int, call: Call) -> Any:
         with self.recordings.device.lock:
             self._begin()
             found, passage, ran = self.cache.find(call), None, None
             if found is not None and not found.node.chain:
-                ran = self._found(began, found, call, args, kwargs)
+                ran = self._found(began, found, call)
             else:
-                passage = self._started(found, call, args, kwargs)
+                passage = self._started(found, call)
         if isinstance(ran, tuple):
             return ran[0]
         if ran is not None:
-            return self.eagerly.skip(ran, call, args, kwargs, lasts=False)
+            return self.eagerly.skip(ran, call, call.args, call.kwargs, lasts=False)
         if passage is None or found is None:
             if self.skips.holds(call.key):
-                return self.eagerly.plainly(args, kwargs)
-            result = self._missed(call, args, kwargs)
+                return self.eagerly.plainly(call.args, call.kwargs)
+            result = self._missed(call)
             self.call_log.ended(began)
             return result
         try:
@@ -211,8 +194,6 @@ class Runner:
         began: int,
         found: Found,
         call: Call,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
     ) -> tuple[Any] | CaptureError:
         """Replay a recording without eager regions; return its result alone.
 
@@ -220,13 +201,11 @@ class Runner:
         """
         verify = self.options.verify
         if found.node.doubtful:
-            return self._again(found, call, args, kwargs)
+            return self._again(found, call)
         if verify and (self.call_log.tally["replays"] + 1) % verify == 0:
-            ran: tuple[Any] | CaptureError = (
-                self._verified(found, call, args, kwargs),
-            )
+            ran: tuple[Any] | CaptureError = (self._verified(found, call),)
         else:
-            ran = self.making.replay_or_skip(found, call, args, kwargs)
+            ran = self.making.replay_or_skip(found, call)
         if isinstance(ran, tuple):
             self.call_log.replayed(began, found.node)
             if not verify:
@@ -237,13 +216,11 @@ class Runner:
         self,
         found: Found | None,
         call: Call,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
     ) -> Passage | None:
         """Replay the first part of a recording with eager regions, if one was found."""
         if found is None:
             return None
-        passage = Passage(self.recordings, found, call, args, kwargs, self.parameters)
+        passage = Passage(self.recordings, found, call, self.parameters)
         passage.start()
         self.call_log.chained(found.node)
         return passage
@@ -256,13 +233,13 @@ class Runner:
 
     # Everything else.
 
-    def _missed(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _missed(self, call: Call) -> Any:
         try:
             if not (call.is_flat or call.containers):  # it was recognised
                 call = self.parameters.describe(
-                    args, kwargs, self.recordings.integration
+                    call.args, call.kwargs, self.recordings.integration
                 )
-            before = self._look(args, kwargs)
+            before = self.eagerly.look(call)
             key = before.key_with(call.given.arrays, call.nests)
             slots = before.array_slots()
         except Exception as error:
@@ -270,12 +247,12 @@ class Runner:
                 raise
             skip = skip_of(error)
         else:
-            return self._unfound(Missed(call, args, kwargs, before, key, slots))
-        return self._unreadable(skip, call, args, kwargs)
+            return self._unfound(Missed(call, before, key, slots))
+        return self._unreadable(skip, call, call.args, call.kwargs)
 
     def _unfound(self, missed: Missed) -> Any:
         """Run a call that no recording fits, as is decided now."""
-        recordings, call, args, kwargs, before, key, slots = self.recordings, *missed
+        recordings, call, before, key, slots = self.recordings, *missed
         ran = None
         with recordings.device.lock:
             known = self.cache.known(call, key)
@@ -287,7 +264,7 @@ class Runner:
             # Another thread may have recorded it meanwhile.
             found = self.cache.find(call)
             if found is not None and not found.node.chain:
-                again = self.making.replay_or_skip(found, call, args, kwargs)
+                again = self.making.replay_or_skip(found, call)
                 if isinstance(again, tuple):
                     self.call_log.tally["replays"] += 1
                     return again[0]
@@ -299,18 +276,16 @@ class Runner:
             if step.action is Action.RESTORE:
                 found = self.making.restored(call, specialization, step, before)
                 if found is not None:
-                    self.skips.recorded(args, kwargs)
-                    return self.making.replay(found, call, args, kwargs)
+                    self.skips.recorded(call.args, call.kwargs)
+                    return self.making.replay(found, call)
                 step = self.making.decide(specialization, reasons)
             if step.action is Action.RECORD:
-                ran = self.making.record(
-                    call, args, kwargs, specialization, step, before
-                )
+                ran = self.making.record(call, specialization, step, before)
         if isinstance(ran, tuple):
-            self.skips.recorded(args, kwargs)
+            self.skips.recorded(call.args, call.kwargs)
             self.making.write()
             return ran[0]
-        return self.eagerly.run(step, ran, call, args, kwargs, specialization, before)
+        return self.eagerly.run(step, ran, call, specialization, before)
 
     def _noted(
         self, call: Call, specialization: Specialization, answer: Link | str | None
@@ -329,18 +304,16 @@ class Runner:
         self.call_log.missed(call, misses, (*new, *absent))
         return step, reasons
 
-    def _again(
-        self, found: Found, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any] | CaptureError:
+    def _again(self, found: Found, call: Call) -> tuple[Any] | CaptureError:
         """Record a call that is recorded: so every address in it may become known."""
         specialization = self.cache.nodes[found.node][1]
         useless = specialization.again(found.node)
         escapes, copies = found.node.escapes, found.node.copied()
         step = Step(Action.RECORD, anywhere=True, escapes=escapes, copies=copies)
-        before = self._look(args, kwargs)
-        ran = self.making.record(call, args, kwargs, specialization, step, before)
+        before = self.eagerly.look(call)
+        ran = self.making.record(call, specialization, step, before)
         if not isinstance(ran, tuple):
-            return self.making.replay_or_skip(found, call, args, kwargs)
+            return self.making.replay_or_skip(found, call)
         self.recordings.fell_all(useless())
         return ran
 
@@ -348,18 +321,16 @@ class Runner:
         self,
         found: Found,
         call: Call,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
     ) -> Any:
         recordings = self.recordings
         try:
             return verified(
                 recordings,
                 found.node.label,
-                reachable(call, self._look(args, kwargs), recordings.integration),
-                lambda: self.eagerly.as_recorded(found.node, args, kwargs),
-                lambda: self._look(args, kwargs),
-                lambda: self.making.replay(found, call, args, kwargs),
+                reachable(call, self.eagerly.look(call), recordings.integration),
+                lambda: self.eagerly.as_recorded(found.node, call),
+                lambda: self.eagerly.look(call),
+                lambda: self.making.replay(found, call),
             )
         except InternalError:
             distrust(recordings, self.cache.nodes[found.node][1], found.node)
@@ -372,7 +343,7 @@ class Runner:
         recordings = self.recordings
         recordings.device.check_open(f"the runtime of {self.options.name}")
         call = self.parameters.describe(args, kwargs, recordings.integration)
-        looked = self._look(args, kwargs)
+        looked = self.eagerly.look(call)
         storages = reachable(call, looked, recordings.integration)
         before = Preserved(recordings.device, storages).save()
         rewind = recordings.device.framework.chance()
@@ -392,9 +363,6 @@ class Runner:
     def _is_warm(self, call: Call) -> bool:
         with self.recordings.device.lock:
             return self.cache.find(call) is not None
-
-    def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Survey:
-        return self.surveyor.survey(self.parameters.bind(args, kwargs))
 
     def stats(self) -> Stats:
         """Return what has happened to the calls so far."""

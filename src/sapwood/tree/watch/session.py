@@ -89,17 +89,9 @@ class Unready(CaptureError):
 class Midway(CaptureError):
     """A call cannot go on as recorded when parts of it have run, nor begin anew."""
 
-    def anew(self) -> Midway:
-        """Return the same error without a traceback."""
-        return Midway(self.what, where=self.where, remedy=self.remedy)
-
 
 class Raised(CaptureError):
     """A function raised where it was captured; maybe because it was."""
-
-    def anew(self) -> Raised:
-        """Return the same error without a traceback."""
-        return Raised(self.what, where=self.where, remedy=self.remedy)
 
 
 class Use(NamedTuple):
