@@ -25,8 +25,8 @@ from sapwood.memory.device import routed
 from sapwood.memory.fold import Life
 from sapwood.memory.storage import Storage
 from sapwood.memory.validate import validate
-from sapwood.tree.record import adopted, attempts
-from sapwood.tree.record.attempts import record_adopted
+from sapwood.tree.record import adopted
+from sapwood.tree.record.adopted import record_adopted
 from sapwood.tree.watch import session
 from sapwood.units import Addr, Size
 from tests.support.inexact import Inexact
@@ -825,7 +825,7 @@ def test_more_room_is_there_where_too_little_has_spoilt_a_capture(make_world):
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_what_needs_more_room_than_there_can_be_is_told(make_world, monkeypatch):
     """By its own error, or by one that names the limit; nothing is left of it."""
-    for module in (adopted, attempts):
+    for module in (adopted,):
         monkeypatch.setattr(module, "LENT", Size(4 * PAGE))
 
     def heedless(x):

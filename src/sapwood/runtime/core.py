@@ -121,7 +121,7 @@ class Runtime:
         capture = getattr(self._integration, "capturer", None)
         if capture is not None:
             self._recordings.capturer = capturer = capture(self._device)
-            from sapwood.tree.record.attempts import record_adopted
+            from sapwood.tree.record.adopted import record_adopted
 
             self._recordings.recorder = partial(record_adopted, capturer=capturer)
         self._entries = _entries(store, settings, self._events)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.tree.record import attempts
+from sapwood.tree.record import adopted
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -524,13 +524,13 @@ def test_memory_runs_out_in_a_capture(rt, agree):
 
 def test_a_capture_that_needs_more_room_is_made_again(rt, same, monkeypatch):
     """What no warm-up has shown is there in the end, and all that came before went."""
-    rooms, attempt = [], attempts.attempt
+    rooms, attempt = [], adopted.attempt
 
     def recorded(room, *rest):
         rooms.append(room)
         return attempt(room, *rest)
 
-    monkeypatch.setattr(attempts, "attempt", recorded)
+    monkeypatch.setattr(adopted, "attempt", recorded)
 
     def greedy(x):
         if torch.cuda.is_current_stream_capturing():

@@ -1,16 +1,18 @@
 """One call captured by a framework that captures by itself, and says what it uses.
 
 Everything but the capture is as in `recorder`: which places there are, and their roles,
-what the function may not do, and what its replays bind.
+what the function may not do, and what its replays bind. A capture may be spoilt by
+others, and nobody knows beforehand how much it allocates. Nothing of a failed attempt
+has run, and nothing is left of it: another one may follow.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from sapwood.driver.api import Driver
 from sapwood.driver.release import Release
@@ -20,24 +22,22 @@ from sapwood.graphs.adopt import Owner, adopt
 from sapwood.memory.device import Device
 from sapwood.memory.range import LENT, Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Array, Integration
-from sapwood.tree.call.roles import Role
-from sapwood.tree.call.signature import Arrays, Place, look
+from sapwood.tree.call.integration import Integration
+from sapwood.tree.call.signature import Arrays
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Ambient
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.opaque import keeping
-from sapwood.tree.node.outputs import Outputs, analyse, each_anew
+from sapwood.tree.node.outputs import Outputs
 from sapwood.tree.record.accounts import outliving, stray
 from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.recorder import (
     Recorded,
+    Scene,
     ambient_roles,
-    argument_roles,
-    used_by,
 )
 from sapwood.tree.record.repeated import code_of, concluded
-from sapwood.tree.record.staging import reserved, spoil, stand_ins
+from sapwood.tree.record.staging import reserved, spoil
 from sapwood.tree.record.taking import (
     RecordRequest,
     Taken,
@@ -59,11 +59,54 @@ from sapwood.tree.watch.warm import Warm
 from sapwood.tree.watch.watch import Capture, Captured, unrepeated
 from sapwood.units import Addr, Size, size_text
 
-__all__ = ["Short", "attempt", "is_spoilt"]
+__all__ = ["MORE", "ROOM", "TRIES", "is_spoilt", "record_adopted"]
+
+
+ROOM: Final = Size(128 << 20)
+"""What there is to allocate from beyond what the warm-up has allocated: what it found
+ready, such as the workspaces of libraries, is made anew in a capture, and allocators
+round up. cuBLAS wants 32 MiB on an H200, for each stream."""
+
+MORE: Final = 8
+"""How many times as much there is when it was not enough."""
+
+TRIES: Final = 4
+"""How often a function is captured before what spoils it is taken to be its own."""
 
 
 class Short(Exception):
     """There was too little room: what the function did then is not what it does."""
+
+
+def record_adopted(
+    order: RecordRequest, recordings: Recordings, capturer: GraphCapturer
+) -> Recorded:
+    """Have a call captured and build a node; nothing of it has run.
+
+    Whatever waits for the whole device, on any thread, spoils a capture; and there may
+    have been too little room. Then the function is captured again, unless it has
+    changed something that cannot be put back. Raises `CaptureError`, `DriverError` or
+    `OutOfMemory`, and then no trace is left of it in what it is known to reach.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return _record(order, recordings, capturer)
+        except DriverError as error:
+            if not is_spoilt(error):
+                raise
+    return _record(order, recordings, capturer)
+
+
+def _record(
+    order: RecordRequest, recordings: Recordings, capturer: GraphCapturer
+) -> Recorded:
+    warm = order.specialization.warm
+    room = Size(ROOM + warm.room) if warm else Size(MORE * ROOM)
+    while room < LENT:
+        with suppress(Short):
+            return attempt(room, order, recordings, capturer)
+        room = Size(MORE * room)
+    return attempt(LENT, order, recordings, capturer)
 
 
 def attempt(
@@ -85,7 +128,8 @@ def attempt(
         range_.close()
         raise
     try:
-        return _record_into(range_, order, recordings, capturer, owner, room)
+        scene = _Lent(order, recordings, range_, owner, room)
+        return _record_into(scene, capturer)
     except BaseException:
         # What the function made is garbage by now, or lives in its exception.
         gc.collect()
@@ -100,42 +144,25 @@ def is_spoilt(error: DriverError) -> bool:
     return error.name == Result.STREAM_CAPTURE_INVALIDATED.name
 
 
-@dataclass(frozen=True, slots=True)
-class _Scene:
-    """A call, its places, and what stands in for them while it is captured."""
+class _Lent(Scene):
+    """A call that an ``owner`` captures, allocating from so much ``room``."""
 
-    order: RecordRequest
-    recordings: Recordings
-    range: Range
-    owner: Owner
-    places: Sequence[Place]
-    roles: tuple[Role, ...]
-    stages: dict[int, Storage]
-    arrays: Sequence[Array]
-    room: Size
+    def __init__(
+        self,
+        order: RecordRequest,
+        recordings: Recordings,
+        range_: Range,
+        owner: Owner,
+        room: Size,
+    ) -> None:
+        super().__init__(order, recordings, range_)
+        self.owner, self.room = owner, room
 
 
-def _record_into(
-    range_: Range,
-    order: RecordRequest,
-    recordings: Recordings,
-    capturer: GraphCapturer,
-    owner: Owner,
-    room: Size,
-) -> Recorded:
-    device, integration, given = (
-        recordings.device,
-        recordings.integration,
-        order.plan.call.given,
-    )
-    places = given.places(integration)
-    roles = argument_roles(order, places, recordings)
-    stages, arrays = stand_ins(given, places, roles, range_, device, integration)
-    scene = _Scene(
-        order, recordings, range_, owner, places, roles, stages, arrays, room
-    )
-    capture = Adopting(device, capturer, range_, owner)
-    owner.follow(_followed(stages, device))
+def _record_into(scene: _Lent, capturer: GraphCapturer) -> Recorded:
+    stages = scene.stages
+    capture = Adopting(scene.device, capturer, scene.range, scene.owner)
+    scene.owner.follow(_followed(stages, scene.device))
     try:
         made = _captured(scene, capture)
     except BaseException:
@@ -154,7 +181,7 @@ def _spoil(stages: Mapping[int, Storage]) -> None:
     )
 
 
-def _captured(scene: _Scene, capture: Adopting) -> Recorded:
+def _captured(scene: _Lent, capture: Adopting) -> Recorded:
     order, recordings, owner = scene.order, scene.recordings, scene.owner
     device = recordings.device
     with owner.holding([*scene.arrays, *order.before.arrays()]):
@@ -167,7 +194,7 @@ def _captured(scene: _Scene, capture: Adopting) -> Recorded:
         return made
 
 
-def _taken(scene: _Scene, capture: Capture) -> Taken:
+def _taken(scene: _Lent, capture: Capture) -> Taken:
     owner = scene.owner
     try:
         return take(scene.order, scene.recordings, capture, scene.arrays)
@@ -181,8 +208,8 @@ def _taken(scene: _Scene, capture: Capture) -> Taken:
         raise
 
 
-def _built(scene: _Scene, taken: Taken) -> Recorded:
-    order, owner, integration = scene.order, scene.owner, scene.recordings.integration
+def _built(scene: _Lent, taken: Taken) -> Recorded:
+    order, owner, integration = scene.order, scene.owner, scene.integration
     captured, session = taken.captured, taken.captured.session
     if owner.short:
         _check_room(scene, taken)
@@ -190,28 +217,21 @@ def _built(scene: _Scene, taken: Taken) -> Recorded:
     if error is None:
         _check_code(order.specialization.warm, session)
     values = [change.new for change in bound]
-    spans = _spans(captured, scene.recordings.device.driver)
-    if spans is None:
-        ambient = taken.before.guards(_any_array)
-    else:
-        used = used_by(spans, (captured.result, values), integration)
-        ambient = taken.before.guards(used)
-    read_by = look([slot.read() for slot in ambient.arrays], integration)
-    known = [*scene.arrays, *read_by.arrays]
-    outputs = analyse(captured.result, values, known, integration)
-    outputs = each_anew(outputs, order.plan.call.leaves, taken.before.holds)
+    spans = _spans(captured, scene.device.driver)
+    ambient, read_by = scene.reads(taken, values, spans)
+    outputs = scene.outputs(taken, values, read_by)
     drawing = _drawn(scene, captured, outputs, ambient, read_by)
     if error is None:
         _check(owner.refusal(captured.result, scene.arrays), outputs, scene, taken)
     marks = integration.marks(read_by.arrays)
     outcome = concluded(error, order.specialization.warm, session, outputs)
     with unrepeated(outcome):
-        node = build(drawing, scene.range, scene.recordings.device)
+        node = build(drawing, scene.range, scene.device)
     node.whereabouts.others = () if marks is None else marks[1]
     return Recorded(node, read_by, tuple(change.slot for change in bound), outcome)
 
 
-def _check_room(scene: _Scene, taken: Taken) -> None:
+def _check_room(scene: _Lent, taken: Taken) -> None:
     """Raise where more room may be enough, or where the function goes on without."""
     error, most, order = taken.captured.error, scene.room == LENT, scene.order
     if error is not None and (most or not error.is_ordinary):
@@ -253,10 +273,6 @@ def _spans(captured: Captured, driver: Driver) -> list[tuple[Addr, Addr]] | None
     return spans
 
 
-def _any_array(_: Array) -> bool:
-    return True
-
-
 def _check_code(warm: Warm | None, session: Session) -> None:
     """Raise where other compiled code ran than in the warm-up."""
     if warm is not None and not warm.asks and warm.code != code_of(session):
@@ -264,7 +280,7 @@ def _check_code(warm: Warm | None, session: Session) -> None:
 
 
 def _drawn(
-    scene: _Scene,
+    scene: _Lent,
     captured: Captured,
     outputs: Outputs,
     ambient: Ambient,
@@ -306,7 +322,7 @@ def _followed(stages: Mapping[int, Storage], device: Device) -> list[Storage]:
 
 
 def _check(
-    refusal: CaptureError | None, outputs: Outputs, scene: _Scene, taken: Taken
+    refusal: CaptureError | None, outputs: Outputs, scene: _Lent, taken: Taken
 ) -> None:
     """Raise where something outlives the function that no replay could give."""
     range_, owner = scene.range, scene.owner
@@ -320,11 +336,11 @@ def _check(
         return
     # Only the surveys of this recording hold those any more.
     renewed = taken.after.renewed_since(taken.before)
-    named |= _addresses(renewed, scene.recordings.integration)
+    named |= _addresses(renewed, scene.integration)
     lost = lasting(partial(_lost, owner, named))
     if lost:
         addresses = {address for address, _ in lost}
-        kept = keeping(outputs, addresses, scene.recordings.integration, None)
+        kept = keeping(outputs, addresses, scene.integration, None)
         raise kept or outliving([(address, size, None) for address, size in lost])
 
 

@@ -35,6 +35,7 @@ from sapwood.units import Addr
 __all__ = [
     "Recorded",
     "RecordedParts",
+    "Scene",
     "ambient_roles",
     "argument_roles",
     "record",
@@ -69,6 +70,55 @@ class RecordedParts(NamedTuple):
     unfit: str
 
 
+class Scene:
+    """A call, its places and their roles, and what stands in for it in its capture.
+
+    ``arrays`` are passed instead of the call's own; ``stages`` is the room, in the
+    range of the recording, of those that others stand in for.
+    """
+
+    def __init__(
+        self, order: RecordRequest, recordings: Recordings, range_: Range
+    ) -> None:
+        self.order, self.recordings, self.range = order, recordings, range_
+        self.device, self.integration = recordings.device, recordings.integration
+        self.places: Sequence[Place] = order.plan.call.given.places(self.integration)
+        self.roles = argument_roles(order, self.places, recordings)
+        self.stages, self.arrays = stand_ins(
+            order.plan.call.given,
+            self.places,
+            self.roles,
+            range_,
+            self.device,
+            self.integration,
+        )
+
+    def reads(
+        self,
+        taken: Taken,
+        bound: Sequence[Array],
+        spans: Sequence[tuple[Addr, Addr]] | None,
+    ) -> tuple[Ambient, Arrays]:
+        """Return what a captured function is guarded by, and the arrays in there.
+
+        ``bound`` is what it has put into slots, ``spans`` what ops use: None where
+        that may be anything.
+        """
+        used: Callable[[Array], bool] = _any_array
+        if spans is not None:
+            left = taken.captured.result, bound
+            used = used_by(spans, left, self.integration)
+        ambient = taken.before.guards(used)
+        read = [slot.read() for slot in ambient.arrays]
+        return ambient, look(read, self.integration)
+
+    def outputs(self, taken: Taken, bound: Sequence[Array], read_by: Arrays) -> Outputs:
+        """Describe what a captured call returned, and what it bound to slots."""
+        known = [*self.arrays, *read_by.arrays]
+        outputs = analyse(taken.captured.result, bound, known, self.integration)
+        return each_anew(outputs, self.order.plan.call.leaves, taken.before.holds)
+
+
 def record(order: RecordRequest, recordings: Recordings) -> Recorded:
     """Capture a call and build a node; nothing of it has run.
 
@@ -77,80 +127,36 @@ def record(order: RecordRequest, recordings: Recordings) -> Recorded:
     """
     range_ = reserved(order.specialization, order.plan.call.given, recordings)
     try:
-        return _record_into(range_, order, recordings)
+        scene = Scene(order, recordings, range_)
+        taken = _take(scene)
+        with taken.or_nothing():
+            return _built(scene, taken)
     except BaseException:
         with Release() as release:
             release(range_.close)
         raise
 
 
-def _outputs(
-    order: RecordRequest,
-    taken: Taken,
-    bound: Sequence[Array],
-    known: Sequence[Array],
-    integration: Integration,
-) -> Outputs:
-    """Describe what a captured call returned, and what it bound to slots."""
-    outputs = analyse(taken.captured.result, bound, known, integration)
-    return each_anew(outputs, order.plan.call.leaves, taken.before.holds)
-
-
-def _record_into(
-    range_: Range, order: RecordRequest, recordings: Recordings
-) -> Recorded:
-    device, integration, given = (
-        recordings.device,
-        recordings.integration,
-        order.plan.call.given,
-    )
-    places = given.places(integration)
-    roles = argument_roles(order, places, recordings)
-    stages, arrays = stand_ins(given, places, roles, range_, device, integration)
-    taken = _take(order, recordings, range_, arrays)
-    with taken.or_nothing():
-        staged = _Staged(places, roles, stages, arrays)
-        return _built(range_, order, recordings, staged, taken)
-
-
-class _Staged(NamedTuple):
-    """A call's places, their roles, and what stands in for arrays in its capture."""
-
-    places: Sequence[Place]
-    roles: tuple[Role, ...]
-    stages: dict[int, Storage]
-    arrays: Sequence[Array]
-
-
-def _built(
-    range_: Range,
-    order: RecordRequest,
-    recordings: Recordings,
-    staged: _Staged,
-    taken: Taken,
-) -> Recorded:
+def _built(scene: Scene, taken: Taken) -> Recorded:
     """Build a node of what was captured."""
-    device, integration, captured = (
-        recordings.device,
-        recordings.integration,
-        taken.captured,
-    )
-    places, roles, stages, arrays = staged
+    order, recordings, range_ = scene.order, scene.recordings, scene.range
+    device, captured = scene.device, taken.captured
+    places, stages = scene.places, scene.stages
     try:
         bound, error = settled(taken, recordings)
         values = [change.new for change in bound]
-        ambient = _ambient(taken, values, recordings)
-        read_by = look([slot.read() for slot in ambient.arrays], integration)
-        everything = [*places, *read_by.places(integration)]
+        spans = [*touched(device.driver, captured.graph), *captured.session.spans]
+        ambient, read_by = scene.reads(taken, values, spans)
+        everything = [*places, *read_by.places(scene.integration)]
         lines = captured.session.lines
         recording = read(captured.graph, lines, everything, stages, range_, device)
     finally:
         device.driver.destroy_graph(captured.graph)
-    outputs = _outputs(order, taken, values, [*arrays, *read_by.arrays], integration)
+    outputs = scene.outputs(taken, values, read_by)
     names, more = ambient_roles(order, ambient, everything[len(places) :], recordings)
     starts = range_.base, *_starts(everything, stages)
     trace = AddressTrace(recording, (*order.names, *names), starts)
-    roles = _of_what_is_known((*roles, *more), trace, order, recordings)
+    roles = _of_what_is_known((*scene.roles, *more), trace, order, recordings)
     with unrepeated(error):
         stages |= late_stages(everything, roles, stages, range_, device)
         if captured.error is None:
@@ -168,23 +174,21 @@ def _built(
             ambient=ambient,
             ambient_arrays=read_by,
         )
-        node = _sketched(order, trace, build(drawing, range_, device), recordings)
+        node = build(drawing, range_, device)
+        if not _is_exact(recordings):
+            # Only another capture shows what is an address.
+            order.specialization.sketched(trace, node)
     return Recorded(node, read_by, tuple(change.slot for change in bound), outcome)
+
+
+def _any_array(_: Array) -> bool:
+    return True
 
 
 def _starts(places: Sequence[Place], stages: Mapping[int, Storage]) -> Iterator[Addr]:
     """Yield where the ops find each place."""
     for i, place in enumerate(places):
         yield landing(stages[i], place) if i in stages else place.lo
-
-
-def _sketched(
-    order: RecordRequest, trace: AddressTrace, node: Node, recordings: Recordings
-) -> Node:
-    """Remember a capture where only another one shows what is an address."""
-    if not _is_exact(recordings):
-        order.specialization.sketched(trace, node)
-    return node
 
 
 def _is_exact(recordings: Recordings) -> bool:
@@ -217,17 +221,6 @@ def _patchable(
     return [order.specialization.hopeful] * len(places)
 
 
-def _ambient(taken: Taken, bound: Sequence[Any], recordings: Recordings) -> Ambient:
-    captured = taken.captured
-    spans = touched(recordings.device.driver, captured.graph)
-    used = used_by(
-        [*spans, *captured.session.spans],
-        (captured.result, bound),
-        recordings.integration,
-    )
-    return taken.before.guards(used)
-
-
 def argument_roles(
     order: RecordRequest,
     places: Sequence[Place],
@@ -257,14 +250,13 @@ def argument_roles(
     )
 
 
-def _take(
-    order: RecordRequest, recordings: Recordings, range_: Range, arrays: Sequence[Array]
-) -> Taken:
-    warm = order.specialization.warm
+def _take(scene: Scene) -> Taken:
+    recordings, warm = scene.recordings, scene.order.specialization.warm
     stays = frozenset() if warm is None else warm.stays
-    capture = Capture(recordings.device, recordings.capture_stream(), range_, stays)
+    stream = recordings.capture_stream()
+    capture = Capture(scene.device, stream, scene.range, stays)
     try:
-        return take(order, recordings, capture, arrays)
+        return take(scene.order, recordings, capture, scene.arrays)
     except DriverError:
         recordings.renew_capture_stream()
         if capture.written is not None:

@@ -18,7 +18,7 @@ from sapwood.memory.range import Range
 from sapwood.tree.call.signature import Place
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.outputs import Bytes
-from sapwood.tree.record.attempts import MORE, ROOM
+from sapwood.tree.record.adopted import MORE, ROOM
 from sapwood.tree.record.build import LinkSpec
 from sapwood.tree.record.taking import RecordRequest
 from sapwood.tree.regions.staged import StagedParts

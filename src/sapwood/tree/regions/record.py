@@ -5,8 +5,7 @@ from __future__ import annotations
 from sapwood.errors import CaptureError, DriverError
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import skip_of
-from sapwood.tree.record.adopted import is_spoilt
-from sapwood.tree.record.attempts import TRIES
+from sapwood.tree.record.adopted import TRIES, is_spoilt
 from sapwood.tree.record.recorder import RecordedParts
 from sapwood.tree.record.taking import RecordRequest
 from sapwood.tree.regions.adopted import AdoptedParts
