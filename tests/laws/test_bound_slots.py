@@ -59,15 +59,20 @@ def _lazy_key(o, x):
 
 def _gradients(o, x):
     for i, p in enumerate(o.params):
-        p.grad = x * p.data * i
-        p.data -= 0.1 * p.grad
-    return sum(p.data for p in o.params)
+        p.grad = x * p.value * i
+        p.value -= 0.1 * p.grad
+    return sum(p.value for p in o.params)
 
 
 def _views(o, x):
     y = x * 3
     o.h, o.tail = y, y[1:]
-    return y[::-1]
+    return _strided(y)
+
+
+def _strided(x):
+    """Return a view with steps: where there can be, with negative ones."""
+    return x[::2] if hasattr(x, "untyped_storage") else x[::-1]
 
 
 def _the_argument(o, x):
@@ -100,7 +105,7 @@ def _twice(o, x):
 
 def _made(w):
     params = [
-        types.SimpleNamespace(data=w.values(4), grad=None if i else w.values(4))
+        types.SimpleNamespace(value=w.values(4), grad=None if i else w.values(4))
         for i in range(3)
     ]
     o = Counted(h=w.values(4), old=w.values(4), tail=None, buffer=None, params=params)
@@ -111,7 +116,7 @@ def _made(w):
 def _slots(o):
     return [
         *(o.h, o.old, o.tail, o.buffer, *o.items, *o.table.values(), LATEST),
-        *((p.data, p.grad) for p in o.params),
+        *((p.value, p.grad) for p in o.params),
     ]
 
 
@@ -123,20 +128,26 @@ BINDERS = {
         _twice,
     )
 }
+MOVING = {"carried", "list_item", "swapped"}
+"""Those that read what they bound before: torch's, where it is kept, are elsewhere.
+
+They are recorded anew for each place, and after some more calls in vain.
+"""
 
 
+@pytest.mark.every_framework
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", ["closed over", "argument", "self"])
 @pytest.mark.parametrize("binder", BINDERS)
 def test_arrays_bound_to_slots_are_rebound(agree, binder, how):
-    """After each of 10 calls the slots are eager's, with all old objects kept."""
+    """After each of ten calls the slots are eager's, with all old objects kept."""
 
     def program(w):
         globals()["LATEST"] = None
         fn, o = BINDERS[binder], _made(w)
         f = _graphed(w, fn, o, how)
         x, kept = w.values(4), []
-        for _ in range(10):
+        for _ in range(10 if w.framework.xp is np else 9):
             out = f(x)
             kept.append([out, *_slots(o)])
             yield out, x, _slots(o)
@@ -144,7 +155,10 @@ def test_arrays_bound_to_slots_are_rebound(agree, binder, how):
         yield kept
         globals()["LATEST"] = None
 
-    assert agree(program).count("replays") > 0
+    world = agree(program)
+    assert world.count("passed_through") == 0
+    if binder not in MOVING or world.framework.xp is np:
+        assert world.count("replays") > 0
 
 
 def _graphed(w, fn, o, how):
@@ -165,6 +179,7 @@ def _on_dict(fn, state, x):
     return fn(view, x)
 
 
+@pytest.mark.every_framework
 @pytest.mark.parametrize("binder", BINDERS)
 def test_slots_are_rebound_with_new_arguments(agree, binder):
     """The same with an argument that moves, and nothing kept."""
@@ -173,15 +188,16 @@ def test_slots_are_rebound_with_new_arguments(agree, binder):
         globals()["LATEST"] = None
         fn, o = BINDERS[binder], _made(w)
         f = w.graph(lambda x: fn(o, x))
-        for i in range(40):
+        for i in range(40 if w.framework.xp is np else 18):
             out = f(w.values(4))
             if i % 3 == 2:
                 yield out, _slots(o)
         globals()["LATEST"] = None
 
-    agree(program)
+    assert agree(program).count("passed_through") == 0
 
 
+@pytest.mark.every_framework
 def test_a_slot_that_was_replaced_between_calls(agree):
     """What others bind to the slot meanwhile is overwritten, as eager does."""
 
@@ -194,7 +210,7 @@ def test_a_slot_that_was_replaced_between_calls(agree):
                 o.h = w.values(4)
             yield f(x), o.h
 
-    agree(program)
+    assert agree(program).count("replays") > 4
 
 
 def test_bound_outputs_are_safe_when_kept(rt):
@@ -223,7 +239,7 @@ def _turn(o, x):
 
 BINDS = {
     "itself": lambda o, x: (setattr(o, "h", o.w), x + 1)[1],
-    "a view": lambda o, x: (setattr(o, "h", o.w[::-1]), x + 1)[1],
+    "a view": lambda o, x: (setattr(o, "h", _strided(o.w)), x + 1)[1],
     "a view, and nothing else": lambda o, _: setattr(o, "h", o.w[1:]),
     "a new key": lambda o, x: (o.table.update(h=o.w), x + 1)[1],
     "swapped": _swap,
@@ -231,6 +247,7 @@ BINDS = {
 }
 
 
+@pytest.mark.every_framework
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("bind", BINDS)
 def test_slots_bound_to_what_no_op_uses(agree, bind, kept):
@@ -248,8 +265,10 @@ def test_slots_bound_to_what_no_op_uses(agree, bind, kept):
             o.w[0] = i
 
     world = agree(program)
-    assert world.count("replays") >= 4
-    assert world.count("recordings") <= 3
+    assert world.count("passed_through") == 0
+    if world.framework.xp is np:
+        assert world.count("replays") >= 4
+        assert world.count("recordings") <= 3
 
 
 BINDS_HELD = {
