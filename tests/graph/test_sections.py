@@ -61,7 +61,7 @@ def test_another_version_is_named():
     """The message says which version the file has, and what to do."""
     data = bytearray(join(SAMPLE))
     struct.pack_into("<I", data, len(MAGIC), VERSION + 1)
-    told = rf"of version {VERSION + 1}, and {VERSION} is read here: save it again"
+    told = rf"of version {VERSION + 1}, and {VERSION} is read here. Save it again"
     with pytest.raises(StoreError, match=told):
         split(bytes(data))
 
@@ -80,8 +80,8 @@ def _file(*sections, said=None):
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (b"", "no file of sapwood's"),
-        (b"\x7fELF" + bytes(40), "no file of sapwood's"),
+        (b"", "ends early"),
+        (b"\x7fELF" + bytes(40), "not written by sapwood"),
         (_file(said=1), "ends early"),
         (_file(said=(1 << 32) - 1), "ends early"),
         (_file(_section(b"a", b"", size=(1 << 64) - 1)), "ends early"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import random
+import struct
 
 import pytest
 
 from sapwood.errors import StoreError
 from sapwood.persist import Absent, DiskStore, Entries, Key, MemoryStore
-from sapwood.persist.frame import accept, frame_size, seal
+from sapwood.persist.format import VERSION, accept, join, seal, sealed_size, split
 from sapwood.persist.key import decode_key, encode_key
 from sapwood.persist.manifest import (
     decode_manifest,
@@ -51,9 +52,16 @@ def _mutated(random_, data):
     return bytes(changed)
 
 
-def _resealed(said):
-    """Return a manifest with its own digest recomputed."""
-    return said[:-32] + hashlib.sha256(said[:-32]).digest()
+def _mutated_inside(random_, said):
+    """Return a manifest of which one part is changed, with all digests recomputed."""
+    sections = split(said)
+    name = random_.choice(("key", "component", "component", "parts"))
+    if name == "component":
+        components = split(sections["key"])
+        label = random_.choice(sorted(components))
+        components[label] = _mutated(random_, components[label])
+        return join(sections | {"key": join(components)})
+    return join(sections | {name: _mutated(random_, sections[name])})
 
 
 def _check_found(found):
@@ -104,10 +112,10 @@ def test_mutated_files_with_their_digests_recomputed(path, put):
     for turn in range(ON_DISK):
         entries = Entries(DiskStore(path, 1 << 20))
         file = names[turn % len(names)]
-        head = frame_size(file.name, 0)
-        value = _mutated(random_, put[file][head:])
-        if file.name.startswith("entry-") and turn % 2 and len(value) > 32:
-            value = _resealed(value)
+        head = sealed_size(file.name, 0)
+        value = put[file][head:]
+        inside = file.name.startswith("entry-") and turn % 2
+        value = (_mutated_inside if inside else _mutated)(random_, value)
         file.write_bytes(seal(file.name, value) + value)
         _check_found(entries.find(KEY))
         _restore(put)
@@ -134,7 +142,7 @@ def test_mutated_manifests_with_their_digests_recomputed():
     said = encode_manifest(describe(KEY, PARTS))
     decoded = 0
     for _ in range(IN_MEMORY):
-        data = _resealed(_mutated(random_, said))
+        data = _mutated_inside(random_, said)
         try:
             manifest = decode_manifest(data)
         except StoreError:
@@ -148,21 +156,42 @@ def test_mutated_manifests_with_their_digests_recomputed():
 def test_a_manifest_of_another_version_is_refused():
     """Although its digest is right."""
     said = encode_manifest(describe(KEY, PARTS))
-    other = _resealed(said.replace(b"sapwood entry 1\n", b"sapwood entry 2\n"))
-    with pytest.raises(StoreError, match="of another version"):
+    other = said[:8] + struct.pack("<I", VERSION + 1) + said[12:]
+    with pytest.raises(StoreError, match=f"of version {VERSION + 1}"):
         decode_manifest(other)
 
 
-@pytest.mark.parametrize("at", range(20))
-def test_a_frame_of_another_version_is_refused(at):
-    """Each byte of the fields before the digest counts, with the digest recomputed."""
-    name, value = "x", b"value"
-    data = bytearray(seal(name, value))
-    data[at] ^= 1
-    digest = hashlib.sha256(bytes(data[:20]) + name.encode() + value).digest()
-    data[20:52] = digest
+@pytest.mark.parametrize("bit", range(8 * len(seal("x", b"value"))))
+def test_a_frame_of_which_a_bit_is_wrong_is_refused(bit):
+    """Each bit of what stands before a value counts."""
+    head = bytearray(seal("x", b"value"))
+    head[bit // 8] ^= 1 << bit % 8
     with pytest.raises(StoreError):
-        accept(name, bytes(data), value)
+        accept("x", bytes(head), b"value")
+
+
+def test_a_store_of_another_version_is_a_miss(path):
+    """Its values are no error; they are evicted as others, and what is put is found."""
+    head = struct.Struct("<8sHHQ")
+    shard = path / "v1" / "0"
+    path.mkdir(mode=0o700)
+    shard.mkdir(parents=True)
+    old = [entry_name("0" * 64), "blob-" + "1" * 64]
+    for name in old:
+        said = head.pack(b"sapwood\n", 1, len(name), 1 << 17) + bytes(32)
+        data = said + name.encode() + bytes(1 << 17)
+        shard = path / "v1" / hashlib.sha256(name.encode()).hexdigest()[0]
+        shard.mkdir(exist_ok=True)
+        (shard / name).write_bytes(data)
+    told = []
+    store = DiskStore(path, 1 << 18)
+    entries = Entries(store, told.append)
+    assert entries.find(KEY).outcome == "misses"
+    entries.put(KEY, PARTS)
+    assert entries.find(KEY) == PARTS
+    assert entries.tally == {"misses": 1, "puts": 1, "hits": 1}
+    assert told == []
+    assert sum(file.stat().st_size for file in path.glob("v1/?/*")) <= 1 << 18
 
 
 def test_lengths_are_not_believed():
@@ -171,9 +200,19 @@ def test_lengths_are_not_believed():
     Entries(store).put(KEY, PARTS)
     name = entry_name(KEY.digest)
     said = encode_manifest(describe(KEY, PARTS))
-    for at in range(16, len(said) - 40):
-        forged = _resealed(said[:at] + b"\xff" * 8 + said[at + 8 :])
-        store._values[name] = forged
+    sections = split(said)
+    forged = [said[:at] + b"\xff" * 8 + said[at + 8 :] for at in range(len(said) - 8)]
+    for part, body in sections.items():
+        for at in range(len(body) - 8):
+            wrong = body[:at] + b"\xff" * 8 + body[at + 8 :]
+            forged.append(join(sections | {part: wrong}))
+    sizes = [b"9" * 19, b"9" * 5_000, b"-1"]
+    forged += [
+        join(sections | {"parts": sections["parts"].replace(b"768", size)})
+        for size in sizes
+    ]
+    for data in forged:
+        store._values[name] = data
         _check_found(Entries(store).find(KEY))
 
 

@@ -54,7 +54,7 @@ def test_a_manifest_that_cannot_be_read(whole, key):
     whole.put(entry_name(key.digest), b"")
     (finding,) = verify(whole)
     assert finding.name == entry_name(key.digest)
-    assert "a manifest ends inside a field" in finding.what
+    assert "a manifest is damaged: it ends early" in finding.what
 
 
 def test_files_that_are_damaged(path, key):

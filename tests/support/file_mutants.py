@@ -44,8 +44,8 @@ FILE_MUTANTS: Final = (
     ),
     mutant(
         "digest unchecked",
-        sections._section,
-        "if _digest(text, body) != digest:",
+        sections._check_digest,
+        "if _digest(name, body) != digest:",
         "if False:",
     ),
     mutant(

@@ -23,7 +23,7 @@ from sapwood.persist import Absent, DiskStore, Entries, Key, verify
 from sapwood.persist.evict import YOUNG
 from sapwood.persist.files import Files
 from sapwood.persist.folder import KEPT_DAMAGED
-from sapwood.persist.frame import frame_size, seal
+from sapwood.persist.format import seal, sealed_size
 from sapwood.persist.manifest import blob_name, entry_name
 from tests.support.lossy import Crashed, Lossy
 from tests.support.machine import Machine
@@ -298,7 +298,7 @@ class Puts(Machine):
         for path, other in zip(mine, theirs, strict=False):
             data = other.read_bytes()
             if not isinstance(what, str):
-                value = data[frame_size(other.name, 0) :]
+                value = data[sealed_size(other.name, 0) :]
                 data = seal(path.name, value) + value
             self._change(path, data)
         self.find(handle, [what])
@@ -389,7 +389,7 @@ class Puts(Machine):
         for finding in verify(store):
             self._law(finding.name in self.harmed, str(finding))
         here = list(store.scan())
-        size = sum(frame_size(item.name, item.size) for item in here)
+        size = sum(sealed_size(item.name, item.size) for item in here)
         self._law(size <= self.limit + _ONE, "the limit holds")
         self._check_order({item.name for item in here})
         self._check_quarantine()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from sapwood.persist import disk, entries, evict, files, folder, frame, key
+from sapwood.persist import disk, entries, evict, files, folder, key
+from sapwood.persist import format as form
 from tests.support.tree_mutants import mutant
 
 __all__ = ["STORE_MUTANTS"]
@@ -17,35 +18,33 @@ STORE_MUTANTS: Final = (
     mutant("torn write accepted", files.write_all, "while left:", "if left:"),
     mutant(
         "torn file accepted",
-        frame.accept,
-        """if length != len(value):
-        raise _damaged(name, f"it holds {len(value)} of {length} bytes")
-    if digest""",
-        "if length == len(value) and digest",
+        form.accept,
+        "_check_digest(name.encode(), value, digest,",
+        "len(value) == len(head) and _check_digest(name.encode(), value, digest,",
     ),
     mutant(
         "digest unchecked",
-        frame.accept,
-        "if digest != _digest(fields, head[_HEADER:], value):",
+        form._check_digest,
+        "if _digest(name, body) != digest:",
         "if False:",
     ),
     mutant(
         "digest of a part unchecked",
         entries.Entries._parts,
-        "hashlib.sha256(value).digest() != part.digest or",
+        "blob_name(value) != part.blob or",
         "",
     ),
     mutant(
         "name unchecked",
-        frame._length,
-        "if head[_HEADER:] != name.encode() or named",
-        "if named",
+        form.check_size,
+        "if count != 1 or text != name.encode():",
+        "if count != 1:",
     ),
     mutant(
         "key component dropped",
-        key._digest,
-        "in components:",
-        "in tuple(components)[1:]:",
+        key.encode_key,
+        "dict(key.components)",
+        "dict(key.components[1:])",
     ),
     mutant(
         "eviction of an entry in use",

@@ -22,7 +22,7 @@ from sapwood.persist.api import Item, check_name, incomplete, too_large
 from sapwood.persist.evict import Want, victims
 from sapwood.persist.files import Files, write_all
 from sapwood.persist.folder import Folder
-from sapwood.persist.frame import accept, check_head, frame_size, seal
+from sapwood.persist.format import accept, check_size, seal, sealed_size
 from sapwood.persist.manifest import ENTRY, needs
 from sapwood.persist.trust import check_own_file
 from sapwood.units import Size, size_text
@@ -100,8 +100,8 @@ class DiskStore:
         check_name(name)
         self._check_writable()
         blobs = needs(name, value)
-        size = frame_size(name, len(value))
-        whole = size + sum(frame_size(blob, of) for blob, of in blobs.items())
+        size = sealed_size(name, len(value))
+        whole = size + sum(sealed_size(blob, of) for blob, of in blobs.items())
         if whole > self.limit:
             raise too_large(name, whole, self.limit)
         try:
@@ -179,8 +179,8 @@ class DiskStore:
         facts = os.fstat(fd)
         try:
             check_own_file(name, facts)
-            head = self._files.read(fd, frame_size(name, 0))
-            check_head(name, head, facts.st_size - len(head))
+            head = self._files.read(fd, sealed_size(name, 0))
+            check_size(name, head, facts.st_size - len(head))
             rest = self._files.read(fd, facts.st_size - len(head))
             return accept(name, head, rest)
         except StoreError:
@@ -282,4 +282,4 @@ class DiskStore:
 
 def _size_of(items: Iterable[Item]) -> Size:
     """Return the bytes that the files of these items take."""
-    return Size(sum(frame_size(item.name, item.size) for item in items))
+    return Size(sum(sealed_size(item.name, item.size) for item in items))

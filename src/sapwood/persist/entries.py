@@ -8,7 +8,6 @@ manifest that is there is whole. Nothing that a store does or holds makes `find`
 from __future__ import annotations
 
 import errno
-import hashlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -22,6 +21,7 @@ from sapwood.persist.key import Difference, Key, diff
 from sapwood.persist.manifest import (
     ENTRY,
     Manifest,
+    blob_name,
     decode_manifest,
     describe,
     encode_manifest,
@@ -193,7 +193,7 @@ class Entries:
                 raise
             if value is None:
                 return None
-            if hashlib.sha256(value).digest() != part.digest or len(value) != part.size:
+            if blob_name(value) != part.blob or len(value) != part.size:
                 self._forget(name)
                 self._forget(part.blob)
                 raise StoreError(

@@ -20,7 +20,7 @@ from typing import Final
 
 from sapwood.persist.api import Item, is_name
 from sapwood.persist.files import Files, is_file
-from sapwood.persist.frame import frame_size
+from sapwood.persist.format import sealed_size
 from sapwood.persist.trust import check_trust
 from sapwood.units import Size
 
@@ -69,7 +69,7 @@ class Folder:
                 continue
             for name, facts in self.files.list(f"{self.inside}/{shard}"):
                 if is_file(facts) and is_name(name):
-                    size = max(facts.st_size - frame_size(name, 0), 0)
+                    size = max(facts.st_size - sealed_size(name, 0), 0)
                     found.append(Item(name, Size(size), facts.st_mtime_ns))
         return found
 

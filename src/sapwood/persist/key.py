@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
-from sapwood.errors import MisuseError
-from sapwood.persist.fields import Fields, prefixed
+from sapwood.errors import MisuseError, StoreError
+from sapwood.persist.format import join, split
 
 __all__ = ["Difference", "Key", "decode_key", "diff", "encode_key"]
-
-_LEAST: Final = 16
-"""Bytes that a component takes at least: two lengths."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +38,8 @@ class Key:
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of all labels and values, each behind its length, as hex."""
-        return _digest(self.components)
-
-
-def _digest(components: Iterable[tuple[str, bytes]]) -> str:
-    digest = hashlib.sha256()
-    for label, value in components:
-        digest.update(prefixed(label.encode()))
-        digest.update(prefixed(value))
-    return digest.hexdigest()
+        """The SHA-256 of the key as bytes, as hex."""
+        return hashlib.sha256(encode_key(self)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +63,12 @@ def diff(ours: Key, theirs: Key) -> list[Difference]:
 
 def encode_key(key: Key) -> bytes:
     """Return the components as bytes; equal keys give equal bytes."""
-    count = len(key.components).to_bytes(8, "little")
-    return count + b"".join(
-        prefixed(label.encode()) + prefixed(value) for label, value in key.components
-    )
+    return join(dict(key.components))
 
 
 def decode_key(data: bytes) -> Key:
     """Return the key that `encode_key` made ``data`` of; else raise `StoreError`."""
-    fields = Fields(data, "a stored key")
-    components = tuple(
-        (fields.text(), fields.value()) for _ in range(fields.count(_LEAST))
-    )
-    fields.end()
-    labels = [label for label, _ in components]
-    if labels != sorted(set(labels)):
-        raise fields.malformed("has labels twice or out of order")
-    return Key(components)
+    try:
+        return Key(tuple(split(data, "a stored key").items()))
+    except MisuseError as error:
+        raise StoreError(f"a stored key is damaged: {error}") from None

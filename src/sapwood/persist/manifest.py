@@ -1,19 +1,20 @@
 """Manifests: the small value that says which key an entry has and what it is made of.
 
 Contents lie beside it as blobs, named by their SHA-256, so that entries share them.
-A manifest ends with the SHA-256 of itself.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from sapwood.errors import MisuseError, StoreError
-from sapwood.persist.fields import Fields, prefixed
+from sapwood.persist.format import join, read, split
 from sapwood.persist.key import Key, decode_key, encode_key
+from sapwood.tree.nests.plain import to_text
 from sapwood.units import Size
 
 __all__ = [
@@ -33,24 +34,16 @@ BLOB: Final = "blob-"
 ENTRY: Final = "entry-"
 """Names of contents and of manifests begin so; a digest in hex follows."""
 
-_MAGIC: Final = b"sapwood entry 1\n"
-_DIGEST: Final = 32
-_LEAST: Final = 8 + 8 + _DIGEST
-"""Bytes that a part takes at least: the length of its name, a size, a digest."""
+_BLOB: Final = re.compile(f"{BLOB}[0-9a-f]{{64}}")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the contents of an entry: ``digest`` is the SHA-256 of its bytes."""
+    """One of the contents of an entry, and the name of the blob that holds it."""
 
     name: str
     size: Size
-    digest: bytes
-
-    @property
-    def blob(self) -> str:
-        """The name of the blob that holds the bytes."""
-        return BLOB + self.digest.hex()
+    blob: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +75,7 @@ def describe(key: Key, parts: Mapping[str, bytes]) -> Manifest:
     return Manifest(
         key,
         tuple(
-            Part(name, Size(len(value)), hashlib.sha256(value).digest())
+            Part(name, Size(len(value)), blob_name(value))
             for name, value in parts.items()
         ),
     )
@@ -103,32 +96,28 @@ def needs(name: str, value: bytes) -> dict[str, Size]:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the manifest as bytes."""
-    body = [
-        _MAGIC,
-        prefixed(encode_key(manifest.key)),
-        len(manifest.parts).to_bytes(8, "little"),
-    ]
-    for part in manifest.parts:
-        body += [prefixed(part.name.encode()), part.size.to_bytes(8, "little")]
-        body.append(part.digest)
-    said = b"".join(body)
-    return said + hashlib.sha256(said).digest()
+    rows = [[part.name, part.size, part.blob] for part in manifest.parts]
+    return join({"key": encode_key(manifest.key), "parts": to_text(rows)})
 
 
 def decode_manifest(data: bytes) -> Manifest:
     """Return the manifest that ``data`` say; raise `StoreError` where they are none."""
-    said, digest = data[:-_DIGEST], data[-_DIGEST:]
-    fields = Fields(said, "a manifest")
-    if fields.exactly(len(_MAGIC)) != _MAGIC:
-        raise fields.malformed("is of another version, or none at all")
-    if hashlib.sha256(said).digest() != digest:
-        raise fields.malformed("is not what its digest says")
-    key = decode_key(fields.value())
-    parts = tuple(
-        Part(fields.text(), Size(fields.number()), fields.exactly(_DIGEST))
-        for _ in range(fields.count(_LEAST))
-    )
-    fields.end()
+    sections = split(data, "a manifest")
+    if sections.keys() != {"key", "parts"}:
+        raise _malformed("has no key, or no parts")
+    rows = read(sections["parts"], [(str, int, str)], "the parts of a manifest")
+    parts = tuple(Part(name, Size(size), blob) for name, size, blob in rows)
+    if not all(map(_is_whole, parts)):
+        raise _malformed("has a part that no entry has")
     if len({part.name for part in parts}) < len(parts):
-        raise fields.malformed("names a part twice")
-    return Manifest(key, parts)
+        raise _malformed("names a part twice")
+    return Manifest(decode_key(sections["key"]), parts)
+
+
+def _is_whole(part: Part) -> bool:
+    named = part.name.isprintable() and part.name != ""
+    return named and part.size >= 0 and _BLOB.fullmatch(part.blob) is not None
+
+
+def _malformed(how: str) -> StoreError:
+    return StoreError(f"a manifest {how}. Delete it: the next put writes it anew")
