@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from sapwood.errors import StoreError
 from sapwood.graphs.recording import Kind, RecordedOp, Recording, Relocation
-from sapwood.persist.recordings import decode_recording, encode_recording, expect
+from sapwood.persist.archive import decode_recording, encode_recording
+from sapwood.persist.format import expect
 from tests.support.spoil import places, replaced
 
 SYMBOLS = 4

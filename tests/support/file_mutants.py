@@ -11,7 +11,7 @@ from sapwood.graphs.relocate import resolve
 from sapwood.persist import archive, restore, source
 from sapwood.persist import format as sections
 from sapwood.persist.bundle import Bundle
-from sapwood.persist.slot_bindings import Finder
+from sapwood.persist.restore import Finder
 from tests.support.tree_mutants import mutant
 
 __all__ = ["FILE_MUTANTS"]

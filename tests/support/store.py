@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from sapwood.errors import InternalError, StoreError
-from sapwood.persist import Absent, DiskStore, Entries, Key, verify
+from sapwood.persist import Absent, DiskStore, Entries, Key, nearest, verify
 from sapwood.persist.evict import YOUNG
 from sapwood.persist.files import Files
 from sapwood.persist.folder import KEPT_DAMAGED
@@ -194,8 +194,8 @@ class Puts(Machine):
         wanted = set(key_of(key).components)
         stored_keys = self._open(Files(), read_only=True).keys()
         most = [len(wanted & set(stored.components)) for stored in stored_keys]
-        nearest = self.entries[handle].why(key_of(key))
-        equal = -1 if isinstance(nearest, Absent) else nearest.equal
+        found = nearest(key_of(key), self.entries[handle].keys())
+        equal = -1 if found is None else len(wanted & set(found.components))
         self._law(equal == max(most, default=-1), "the nearest key is the nearest")
 
     def _trim(self, handle: int) -> None:

@@ -12,6 +12,7 @@ from sapwood.driver.emulated import Emulated
 from sapwood.errors import StoreError
 from sapwood.persist.bundle import Packer, unpack
 from sapwood.persist.format import split
+from sapwood.tree.choose.origins import Origins
 from tests.support.spoil import places, replaced
 
 
@@ -35,7 +36,9 @@ def packer(rt, integration):
 
 
 def _add(packer, names, arrays):
-    packer.add(b"[]", {}, (), (), {name: arrays[name] for name in names})
+    packer.add(
+        b"[]", {}, Origins(None, (), (), None), {name: arrays[name] for name in names}
+    )
 
 
 def _written(table):

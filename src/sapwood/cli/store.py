@@ -16,7 +16,7 @@ from typing import Any, ParamSpec
 
 from sapwood import knobs
 from sapwood.errors import MisuseError, StoreError
-from sapwood.persist import DiskStore, Entries, Item, Key, diff
+from sapwood.persist import DiskStore, Entries, Item, Key, diff, nearest
 from sapwood.persist import verify as findings_in
 from sapwood.persist.manifest import Manifest
 from sapwood.tree.nests.plain import from_json, from_text
@@ -112,7 +112,7 @@ def why(path: str | None, digest: str, other: str | None = None) -> int:
     _complain(told)
     ours = _named(keys, digest)
     others = [key for key in keys if key != ours]
-    theirs = _nearest(ours, others) if other is None else _named(keys, other)
+    theirs = _named(keys, other) if other else ours and nearest(ours, others)
     if ours is not None and theirs is None and other is None:
         text = f"{folder} has only this entry: there is nothing to compare it with"
         print(text, file=sys.stderr)
@@ -155,17 +155,6 @@ def _named(keys: Iterable[Key], digits: str) -> Key | None:
             f"{digits!r} fits {len(found)} entries: {several}. Give more digits"
         )
     return found[0] if found else None
-
-
-def _nearest(ours: Key | None, others: Iterable[Key]) -> Key | None:
-    """Return the key with the most components of ``ours``, the last of equals."""
-    mine = set(ours.components) if ours else set()
-    nearest, most = None, -1
-    for key in others:
-        equal = len(mine & set(key.components))
-        if equal >= most:
-            nearest, most = key, equal
-    return nearest
 
 
 def _listing(

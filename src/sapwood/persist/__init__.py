@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from sapwood.persist.api import Item, Store, is_store
 from sapwood.persist.disk import DiskStore, open_store
-from sapwood.persist.entries import Absent, Entries, Nearest
-from sapwood.persist.key import Difference, Key, decode_key, diff, encode_key
+from sapwood.persist.entries import Absent, Entries, Finding, verify
+from sapwood.persist.key import Difference, Key, decode_key, diff, encode_key, nearest
 from sapwood.persist.memory import MemoryStore
 from sapwood.persist.tiered import Tiered
-from sapwood.persist.verify import Finding, verify
 
 __all__ = [
     "Absent",
@@ -23,13 +22,13 @@ __all__ = [
     "Item",
     "Key",
     "MemoryStore",
-    "Nearest",
     "Store",
     "Tiered",
     "decode_key",
     "diff",
     "encode_key",
     "is_store",
+    "nearest",
     "open_store",
     "verify",
 ]

@@ -1,25 +1,32 @@
 """A recording with all that is needed to link it anew, as data: an object file.
 
+    call          JSON: roles of arguments, slots of what is read and bound, outputs
+    ops           JSON: op by op kind, size of its parameters, image, name, grid, ...
+    params        the parameters of all ops, one behind the other
+    image.0 ...   the images of the modules that hold the kernels
+
 What it was recorded on is described by paths and positions; nothing in it is an
-address, a handle or an object of this process. Offsets are from the range's base.
+address, a handle or an object of this process. Offsets are from the range's base. What
+a recording touches is not written: `inspect` finds it again, from the parameters
+themselves, before anything is linked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
 from sapwood.errors import StoreError
-from sapwood.graphs.recording import Kind, Recording
+from sapwood.graphs.recording import WORD, Kind, RecordedOp, Recording, Relocation
 from sapwood.memory.range import REACH
-from sapwood.persist.recordings import decode_recording, encode_recording, expect
+from sapwood.persist.format import expect, read, within
 from sapwood.tree.call.integration import Integration, Template
 from sapwood.tree.call.roles import Role
 from sapwood.tree.guards import Slot
 from sapwood.tree.nests.containers import Structure
-from sapwood.tree.nests.plain import Json, from_json, from_text, to_json, to_text
+from sapwood.tree.nests.plain import Json, from_json, to_json, to_text
 from sapwood.tree.nests.structures import (
     dump_structure,
     flat_structure,
@@ -38,7 +45,16 @@ from sapwood.tree.node.outputs import (
 )
 from sapwood.units import Addr, Size
 
-__all__ = ["FORMAT", "Archive", "SlotBinding", "decode", "encode", "load_template"]
+__all__ = [
+    "FORMAT",
+    "Archive",
+    "SlotBinding",
+    "decode",
+    "decode_recording",
+    "encode",
+    "encode_recording",
+    "load_template",
+]
 
 FORMAT: Final = 2
 """Changes with what is written here, and with what it means."""
@@ -135,60 +151,58 @@ def decode(
     Raises `StoreError` for anything else.
     """
     expect("call" in sections, "it has no call")
-    table = from_text(sections["call"])
-    expect(type(table) is dict and table.keys() == _PARTS, "the parts of its call")
-    roles = _list(table["roles"])
-    expect(all(type(role) is str and role in _ROLES for role in roles), "a role")
-    arguments = _count(table["arguments"], len(roles) + 1)
+    table = read(sections["call"], _CALL, "the parts of its call")
+    roles = table["roles"]
+    expect(_ROLES.issuperset(roles), "a role")
+    arguments = within(table["arguments"], len(roles) + 1)
     outputs = _load_outputs(table["outputs"], integration, nested=nested)
-    bindings = tuple(_load_slot(row) for row in _list(table["bindings"]))
+    bindings = tuple(map(_load_slot, table["bindings"]))
     expect(len(bindings) == len(outputs.bound), "what it binds")
     return Archive(
         recording=decode_recording(sections, len(roles) + 1),
         outputs=outputs,
         arguments=arguments,
         roles=tuple(Role(role) for role in roles),
-        ambient=tuple(_load_slot(row) for row in _list(table["ambient"])),
+        ambient=tuple(map(_load_slot, table["ambient"])),
         sharing=from_json(table["sharing"]),
         bindings=bindings,
     )
 
 
-_PARTS: Final = {"arguments", "roles", "ambient", "sharing", "bindings", "outputs"}
 _ROLES: Final = {role.value for role in Role}
-_OUTPUTS: Final = {"structure", "leaves", "bound", "storages"}
+_SLOT: Final = (str, str, [(str, object)])
+_CALL: Final = {
+    "arguments": int,
+    "roles": [str],
+    "ambient": [_SLOT],
+    "sharing": object,
+    "bindings": [_SLOT],
+    "outputs": {
+        "structure": object,
+        "leaves": [list],
+        "bound": [list],
+        "storages": [(int, int)],
+    },
+}
 
 
-def _list(found: Json) -> list[Any]:
-    expect(type(found) is list, "a list")
-    items: list[Any] = found
-    return items
-
-
-def _count(found: Json, end: int) -> int:
-    expect(type(found) is int and 0 <= found < end, "a count")
-    number: int = found
-    return number
-
-
-def _load_slot(found: Json) -> SlotBinding:
-    row = _list(found)
-    expect(len(row) == 3 and type(row[0]) is type(row[1]) is str, "a slot")
-    steps = [_list(step) for step in _list(row[2])]
-    named = all(len(step) == 2 and type(step[0]) is str for step in steps)
-    expect(named and len(steps) > 0, "a slot")
+def _load_slot(row: list[Any]) -> SlotBinding:
+    path, start, steps = row
+    expect(len(steps) > 0, "a slot")
     return SlotBinding(
-        row[0], row[1], tuple((name, from_json(key)) for name, key in steps)
+        path, start, tuple((name, from_json(key)) for name, key in steps)
     )
 
 
 def _load_outputs(found: Json, integration: Integration, *, nested: bool) -> Outputs:
-    expect(type(found) is dict and found.keys() == _OUTPUTS, "its outputs")
-    storages = tuple(_storage(_list(row)) for row in _list(found["storages"]))
-    leaves, bound = _list(found["leaves"]), _list(found["bound"])
+    storages = tuple(
+        Bytes(Addr(within(at, REACH)), Size(within(size, REACH - at)))
+        for at, size in found["storages"]
+    )
+    leaves, bound = found["leaves"], found["bound"]
     outputs: list[Output] = []
     for row in (*leaves, *bound):
-        outputs.append(_output(_list(row), outputs, storages, integration))
+        outputs.append(_output(row, outputs, storages, integration))
     structure: Structure = flat_structure(len(leaves))
     if nested:
         structure, count = load_structure(found["structure"])
@@ -201,12 +215,6 @@ def _load_outputs(found: Json, integration: Integration, *, nested: bool) -> Out
     )
 
 
-def _storage(row: list[Any]) -> Bytes:
-    expect(len(row) == 2, "a storage")
-    offset = _count(row[0], REACH)
-    return Bytes(Addr(offset), Size(_count(row[1], REACH - offset)))
-
-
 def _output(
     row: list[Any],
     before: Sequence[Output],
@@ -215,10 +223,10 @@ def _output(
 ) -> Output:
     match row:
         case ["fresh", k, template, offset]:
-            bytes_ = storages[_count(k, len(storages))]
+            bytes_ = storages[within(k, len(storages))]
             loaded = load_template(template, integration)
             lo, hi = integration.extent(loaded)
-            at = _count(offset, REACH)
+            at = within(offset, REACH)
             inside = (
                 bytes_.address <= at + lo and at + hi <= bytes_.address + bytes_.size
             )
@@ -226,15 +234,15 @@ def _output(
             return Fresh(k, loaded, Addr(at))
         case ["same", k]:
             expect(
-                not isinstance(before[_count(k, len(before))], Constant), "an output"
+                not isinstance(before[within(k, len(before))], Constant), "an output"
             )
             return Same(k)
         case ["alias", k]:
-            return Alias(_count(k, 1 << 31))
+            return Alias(within(k, 1 << 31))
         case ["view", k, template, offset]:
             expect(type(offset) is int, "the offset of a view")
             return View(
-                _count(k, 1 << 31), load_template(template, integration), offset
+                within(k, 1 << 31), load_template(template, integration), offset
             )
         case ["constant", value]:
             return Constant(from_json(value))
@@ -248,3 +256,115 @@ def load_template(found: Json, integration: Integration) -> Template:
         return integration.load(from_json(found))
     except (ValueError, TypeError, OverflowError) as error:
         raise StoreError(f"a recording is damaged: {error}. Record it anew") from None
+
+
+# The ops of a recording.
+
+_FAR: Final = 1 << 48
+"""No address, size or offset is larger: what a device can address."""
+
+_WORDS: Final = {Kind.COPY: 3, Kind.SET: 3, Kind.EMPTY: 0}
+
+
+def encode_recording(recording: Recording) -> dict[str, bytes]:
+    """Return a recording as sections."""
+    images = _images_of(recording.ops)
+    ops = [
+        [
+            op.kind,
+            len(op.params),
+            images.index(op.image) if op.image else None,
+            op.name,
+            [*op.grid, *op.block, op.shared, *_cluster_of(op)],
+        ]
+        for op in recording.ops
+    ]
+    table = {
+        "ops": ops,
+        "edges": [list(edge) for edge in recording.edges],
+        "relocations": [
+            [r.op, r.offset, r.symbol, r.addend] for r in recording.relocations
+        ],
+    }
+    return {
+        "ops": to_text(table),
+        "params": b"".join(op.params for op in recording.ops),
+        **{f"image.{i}": image for i, image in enumerate(images)},
+    }
+
+
+def decode_recording(sections: Mapping[str, bytes], symbols: int) -> Recording:
+    """Return a recording, its touches left out; it uses less than ``symbols`` symbols.
+
+    Raises `StoreError` for anything that `encode_recording` would not have written.
+    """
+    expect({"ops", "params"} <= sections.keys(), "a section is missing")
+    table, params = read(sections["ops"], _TABLES, "its tables"), sections["params"]
+    images = _images(sections)
+    ops, at = [], 0
+    for row in table["ops"]:
+        op = _op(row, params[at:], images)
+        at += len(op.params)
+        ops.append(op)
+    expect(at == len(params), "the length of its parameters")
+    expect(images == _images_of(ops), "its images")
+    edges = [_edge(row, len(ops)) for row in table["edges"]]
+    relocations = [_relocation(row, ops, symbols) for row in table["relocations"]]
+    places = {(r.op, r.offset) for r in relocations}
+    expect(len(places) == len(relocations), "an address that is relocated twice")
+    return Recording(tuple(ops), tuple(edges), tuple(relocations), ())
+
+
+_TABLES: Final = {
+    "ops": [(str, int, object, str, [int])],
+    "edges": [(int, int)],
+    "relocations": [(int, int, int, int)],
+}
+
+
+def _images(sections: Mapping[str, bytes]) -> list[bytes]:
+    count = sum(name.startswith("image.") for name in sections)
+    names = [f"image.{i}" for i in range(count)]
+    expect(all(name in sections for name in names), "the names of its images")
+    return [sections[name] for name in names]
+
+
+def _images_of(ops: Iterable[RecordedOp]) -> list[bytes]:
+    return list(dict.fromkeys(op.image for op in ops if op.image))
+
+
+def _cluster_of(op: RecordedOp) -> tuple[int, ...]:
+    """Return what a file says of clusters: nothing, mostly."""
+    return op.cluster if max(op.cluster) > 1 else ()
+
+
+def _op(row: list[Any], params: bytes, images: list[bytes]) -> RecordedOp:
+    kind, size, image, name, geometry = row
+    within(size, len(params) + 1)
+    expect(len(geometry) in (7, 10), "the grid of an op")
+    cluster = geometry[7:] or [1, 1, 1]
+    numbers = [within(each, 1 << 31, 1) for each in (*geometry[:6], *cluster)]
+    shared = within(geometry[6], 1 << 31)
+    if kind == Kind.KERNEL:
+        expect(name != "", "the name of a kernel")
+        found = images[within(image, len(images))]
+    else:
+        expect(size == 8 * _WORDS.get(kind, -1), "the kind of an op")
+        expect(image is None and name == "", "the name of an op")
+        found = b""
+    grid, block, cluster = (tuple(numbers[i : i + 3]) for i in (0, 3, 6))
+    shape: Any = grid, block, shared, cluster
+    return RecordedOp(kind, params[:size], found, name, *shape)
+
+
+def _edge(row: list[int], count: int) -> tuple[int, int]:
+    first, second = row
+    return within(first, within(second, count)), second
+
+
+def _relocation(row: list[int], ops: list[RecordedOp], symbols: int) -> Relocation:
+    op, offset, symbol, addend = row
+    within(op, len(ops)), within(symbol, symbols), within(addend, _FAR, -_FAR)
+    return Relocation(
+        op, within(offset, len(ops[op].params) - WORD.size + 1), symbol, addend
+    )

@@ -11,19 +11,25 @@ contents, under the path by which the function reached it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sapwood.driver.api import Abilities
-from sapwood.errors import StoreError
+from sapwood.errors import MisuseError, StoreError
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.persist.archive import Archive, decode, load_template
-from sapwood.persist.recordings import expect
+from sapwood.persist.archive import Archive, decode, encode, load_template
+from sapwood.persist.format import expect, read
 from sapwood.tree.call.integration import Array, Integration, Template
-from sapwood.tree.choose.origins import Origin
-from sapwood.tree.nests.plain import Json, from_text, to_json, to_text
+from sapwood.tree.choose.function_cache import FunctionCache
+from sapwood.tree.choose.origins import Origins
+from sapwood.tree.choose.recordings import Recordings
+from sapwood.tree.guards import Slot
+from sapwood.tree.nests.plain import Json, to_json, to_text
+from sapwood.tree.node.node import Node
 from sapwood.units import Addr, Size
 
 __all__ = [
@@ -32,6 +38,7 @@ __all__ = [
     "Packer",
     "Saved",
     "device_text",
+    "pack",
     "unpack",
 ]
 
@@ -125,11 +132,10 @@ class Packer:
         self,
         signature: bytes,
         archive: Mapping[str, bytes],
-        origins: Sequence[Origin],
-        fixed: Iterable[int],
+        origins: Origins,
         ambient: Mapping[str, Array],
     ) -> None:
-        """Add a recording; ``fixed`` are the array arguments at a fixed address.
+        """Add a recording, its arguments at fixed addresses, and what it reads.
 
         Raises `StoreError` where it reads ``ambient`` in another order than others.
         """
@@ -137,8 +143,8 @@ class Packer:
         for name, body in archive.items():
             self.sections[f"{number}.{name}"] = body
         pinned: dict[str, str] = {}
-        for i in fixed:
-            name, _, template, address, reference = origins[i]
+        for i in origins.fixed:
+            name, _, template, address, reference = origins.arrays[i]
             storage = reference()
             if storage is not None and storage.stale is None:
                 kept = self._kept(storage, template, address)
@@ -153,8 +159,8 @@ class Packer:
         self._recordings.append(
             {
                 "signature": signature.decode(),
-                "names": [origin.name for origin in origins],
-                "texts": [origin.text for origin in origins],
+                "names": [origin.name for origin in origins.arrays],
+                "texts": [origin.text for origin in origins.arrays],
                 "pinned": pinned,
             }
         )
@@ -213,15 +219,83 @@ class Packer:
         return {"index": to_text(index), **self.sections}
 
 
+def pack(
+    function: str, cache: FunctionCache, recordings: Recordings
+) -> dict[str, bytes]:
+    """Return all recordings of a function, and their arrays, as sections.
+
+    Raises `StoreError` where there are none, or one cannot be kept.
+    """
+    packer, labels = Packer(recordings.device, recordings.integration), _Labels()
+    for groups in cache.groups.values():
+        for specialization in groups:
+            # The others differ in roles and pages only.
+            node = next(
+                (node for node in specialization.nodes if not node.escapes), None
+            )
+            if node is not None:
+                _pack(node, cache, packer, labels)
+    if not packer.sections:
+        raise StoreError(
+            f"{function} has no recording that could be saved. Call it at least twice, "
+            "or use warm(), and save it then"
+        )
+    return packer.seal(function)
+
+
+class _Labels:
+    """Names of slots in one file: their paths, told apart where two look alike."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, str] = {}
+        self._count: Counter[str] = Counter()
+
+    def __call__(self, slot: Slot) -> str:
+        root = slot.root if isinstance(slot.root, str) else id(slot.root())
+        key = (root, slot.steps)
+        if key not in self._known:
+            self._count[slot.path] += 1
+            number = self._count[slot.path]
+            self._known[key] = slot.path if number == 1 else f"{slot.path} ({number})"
+        return self._known[key]
+
+
+def _pack(node: Node, cache: FunctionCache, packer: Packer, labels: _Labels) -> None:
+    ambient = node.ambient.match()
+    if ambient is None:
+        return  # it was recorded for values that are no more
+    origins, bound = cache.origins[node], cache.bound[node]
+    for slot in bound:
+        if isinstance(slot.root, str):
+            raise StoreError(
+                f"{node.label} cannot be saved: it binds {slot.path}, which is in an "
+                "argument. Return the array instead"
+            )
+    archive = encode(node, bound, origins.sharing, packer.integration, labels)
+    if isinstance(archive, str):
+        raise StoreError(f"{node.label} cannot be saved: {archive}")
+    if origins.signature is None:
+        raise StoreError(
+            f"{node.label} cannot be saved: an argument is no array and no plain "
+            "value. Pass what the function needs of it"
+        )
+    arrays = dict(zip(map(labels, node.ambient.arrays), ambient, strict=True))
+    for slot in bound:
+        # What is bound and not read is there as well, so that nothing is new then.
+        with suppress(MisuseError):
+            held = slot.read()
+            if packer.integration.look(held) is not None:
+                arrays.setdefault(labels(slot), held)
+    packer.add(origins.signature, archive, origins, arrays)
+
+
 def unpack(
     sections: Mapping[str, bytes], integration: Integration, *, nested: bool = True
 ) -> Bundle:
     """Return what is in a file; raises `StoreError` where it is not as written."""
     expect("index" in sections, "it has no index")
-    index = from_text(sections["index"])
-    expect(type(index) is dict and index.keys() == _INDEX, "its index")
-    _typed(index["name"], str), _typed(index["device"], str)
-    count = _typed(index["storages"], int)
+    index = read(sections["index"], _INDEX, "its index")
+    count = index["storages"]
     names = [f"bytes.{i}" for i in range(min(count, len(sections)))]
     expect(len(names) == count and all(n in sections for n in names), "its contents")
     storages = tuple(sections[name] for name in names)
@@ -229,16 +303,11 @@ def unpack(
     def kept(pairs: Iterable[tuple[str, Json]]) -> dict[str, Kept]:
         return {name: _load_kept(row, storages, integration) for name, row in pairs}
 
-    arguments = kept(_typed(index["arguments"], dict).items())
-    pairs = [_typed(pair, list) for pair in _typed(index["ambient"], list)]
-    expect(
-        all(len(p) == 2 and type(p[0]) is str for p in pairs), "the path of an array"
-    )
-    ambient = kept((path, row) for path, row in pairs)
-    expect(len(ambient) == len(pairs), "the path of an array")
+    arguments, ambient = kept(index["arguments"].items()), kept(index["ambient"])
+    expect(len(ambient) == len(index["ambient"]), "the path of an array")
     recordings = tuple(
         _load_saved(number, row, sections, integration, nested=nested)
-        for number, row in enumerate(_typed(index["recordings"], list))
+        for number, row in enumerate(index["recordings"])
     )
     for saved in recordings:
         paths = {binding.path for binding in saved.archive.ambient}
@@ -254,19 +323,20 @@ def unpack(
     )
 
 
-_INDEX: Final = {"name", "device", "recordings", "arguments", "ambient", "storages"}
-_SAVED: Final = {"signature", "names", "texts", "pinned"}
-
-
-def _typed(found: Json, kind: type) -> Any:
-    expect(type(found) is kind, f"a {kind.__name__}")
-    return found
+_KEPT: Final = (int, object, int)
+_SAVED: Final = {"signature": str, "names": [str], "texts": [str], "pinned": {str: str}}
+_INDEX: Final = {
+    "name": str,
+    "device": str,
+    "recordings": [_SAVED],
+    "arguments": {str: _KEPT},
+    "ambient": [(str, _KEPT)],
+    "storages": int,
+}
 
 
 def _load_kept(row: Json, storages: Sequence[bytes], integration: Integration) -> Kept:
-    expect(type(row) is list and len(row) == 3, "the contents of an array")
     number, plain, offset = row
-    expect(type(number) is type(offset) is int, "the contents of an array")
     expect(0 <= number < len(storages), "the contents of an array")
     template = load_template(plain, integration)
     lo, hi = integration.extent(template)
@@ -283,11 +353,7 @@ def _load_saved(
     *,
     nested: bool,
 ) -> Saved:
-    expect(type(row) is dict and row.keys() == _SAVED, "a recording")
-    names, texts = _typed(row["names"], list), _typed(row["texts"], list)
-    pinned = _typed(row["pinned"], dict)
-    texts_all = (*names, *texts, *pinned.values())
-    expect(all(type(text) is str for text in texts_all), "a name")
+    names, texts, pinned = row["names"], row["texts"], row["pinned"]
     expect(len(names) == len(texts) and set(names) >= pinned.keys(), "a name")
     prefix = f"{number}."
     own = {
@@ -304,15 +370,12 @@ def _load_saved(
     )
 
 
-def _signature(found: Json, arrays: int) -> bytes:
+def _signature(found: str, arrays: int) -> bytes:
     """Return the text of a signature of so many arrays."""
-    expect(type(found) is str and found.isascii(), "a signature")
-    text: bytes = found.encode()
-    parts = from_text(text)
-    expect(type(parts) is list and len(parts) == 3, "a signature")
-    leaves = _typed(parts[1], list)
+    expect(found.isascii(), "a signature")
+    text = found.encode()
+    _, leaves, _ = read(text, (object, [list], object), "a signature")
     for leaf in leaves:
-        expect(type(leaf) is list and len(leaf) in {2, 6}, "a signature")
-        expect(all(type(part) is str for part in leaf[:1]), "a signature")
+        expect(len(leaf) in {2, 6} and type(leaf[0]) is str, "a signature")
     expect(sum(len(leaf) == 6 for leaf in leaves) == arrays, "a signature")
     return text

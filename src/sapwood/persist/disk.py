@@ -21,10 +21,9 @@ from sapwood.errors import StoreError
 from sapwood.persist.api import Item, check_name, incomplete, too_large
 from sapwood.persist.evict import Want, victims
 from sapwood.persist.files import Files, write_all
-from sapwood.persist.folder import Folder
+from sapwood.persist.folder import Folder, check_own_file
 from sapwood.persist.format import accept, check_size, seal, sealed_size
 from sapwood.persist.manifest import ENTRY, needs
-from sapwood.persist.trust import check_own_file
 from sapwood.units import Size, size_text
 
 __all__ = ["DiskStore", "Trimmed", "open_store"]

@@ -17,8 +17,9 @@ from typing import Final, Literal
 
 from sapwood.errors import StoreError
 from sapwood.persist.api import Item, Store
-from sapwood.persist.key import Difference, Key, diff
+from sapwood.persist.key import Key
 from sapwood.persist.manifest import (
+    BLOB,
     ENTRY,
     Manifest,
     blob_name,
@@ -28,7 +29,7 @@ from sapwood.persist.manifest import (
     entry_name,
 )
 
-__all__ = ["Absent", "Entries", "Nearest"]
+__all__ = ["Absent", "Entries", "Finding", "verify"]
 
 _LASTING: Final = frozenset(
     {
@@ -58,12 +59,11 @@ class Absent:
 
 
 @dataclass(frozen=True, slots=True)
-class Nearest:
-    """The stored key with the most components that are equal to those asked for."""
+class Finding:
+    """One thing that is wrong, and with what."""
 
-    key: Key
-    equal: int
-    differences: tuple[Difference, ...]
+    name: str
+    what: str
 
 
 class Entries:
@@ -121,16 +121,6 @@ class Entries:
         else:
             self._count("hits")
         return found
-
-    def why(self, key: Key) -> Nearest | Absent:
-        """Return the stored key that is nearest to ``key``, the latest of equals."""
-        nearest: Nearest | None = None
-        for stored in self.keys():
-            differences = tuple(diff(key, stored))
-            equal = len(set(key.components) & set(stored.components))
-            if nearest is None or equal >= nearest.equal:
-                nearest = Nearest(stored, equal, differences)
-        return nearest or Absent("misses", "nothing that can be read is stored here")
 
     def keys(self) -> Iterator[Key]:
         """Yield the keys of all manifests that can be read, longest unused first."""
@@ -239,3 +229,34 @@ def _words(error: StoreError | OSError) -> str:
     if isinstance(error, StoreError) or error.strerror is None:
         return str(error)
     return error.strerror + (f": {error.filename}" if error.filename else "")
+
+
+def verify(store: Store) -> list[Finding]:
+    """Return what is damaged, misnamed or incomplete, by name; none is good.
+
+    Reads every value: give it a store that is opened to be read only, where what is
+    wrong is to stay where it is. Raises OSError where the store cannot be read.
+    """
+    findings, blobs, named = [], set(), {}
+    for name in sorted(item.name for item in store.scan()):
+        try:
+            value = store.get(name)
+            if value is None:
+                continue
+            if name.startswith(BLOB):
+                if blob_name(value) != name:
+                    findings.append(Finding(name, "holds other contents"))
+                blobs.add(name)
+            elif name.startswith(ENTRY):
+                manifest = decode_manifest(value)
+                if entry_name(manifest.key.digest) != name:
+                    findings.append(Finding(name, "is the manifest of another key"))
+                named[name] = {part.blob for part in manifest.parts}
+        except StoreError as error:
+            findings.append(Finding(name, str(error)))
+    findings += [
+        Finding(name, f"names {blob}, which is not there")
+        for name, wanted in named.items()
+        for blob in sorted(wanted - blobs)
+    ]
+    return sorted(findings, key=lambda finding: finding.name)

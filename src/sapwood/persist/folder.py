@@ -8,23 +8,25 @@ without a lock is a dead writer's.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from sapwood.errors import StoreError
 from sapwood.persist.api import Item, is_name
 from sapwood.persist.files import Files, is_file
 from sapwood.persist.format import sealed_size
-from sapwood.persist.trust import check_trust
 from sapwood.units import Size
 
-__all__ = ["KEPT_DAMAGED", "Folder"]
+__all__ = ["KEPT_DAMAGED", "Folder", "check_own_file", "check_trust"]
 
 KEPT_DAMAGED: Final = 16
 """How many damaged files are kept to look at."""
@@ -176,3 +178,44 @@ def _abandoned(fd: int, written: int) -> bool:
     except OSError:
         return written < time.time_ns() - _WRITTEN_BY
     return True
+
+
+# Whether a folder may be believed: what is stored leads to code being run.
+
+
+def check_trust(path: str, facts: os.stat_result) -> None:
+    """Raise where others than this user could have put things into a folder.
+
+    ``facts`` are those of ``path``. Raises PermissionError, or NotADirectoryError
+    where it is no folder.
+    """
+    if not stat.S_ISDIR(facts.st_mode):
+        raise NotADirectoryError(
+            errno.ENOTDIR, f"{path} is no folder. Name a folder for the store"
+        )
+    me = os.geteuid()
+    if facts.st_uid != me:
+        raise PermissionError(
+            errno.EPERM,
+            f"{path} belongs to user {facts.st_uid}, and this is user {me}. What is "
+            "stored leads to code being run: use a folder of your own",
+        )
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(
+            errno.EPERM,
+            f"{path} may be written by others. What is stored leads to code being "
+            "run: empty it and take their right (chmod go-w), or use another",
+        )
+
+
+def check_own_file(name: str, facts: os.stat_result) -> None:
+    """Raise `StoreError` for what is no file, or was put there by another user.
+
+    So what was planted while others could write the folder is never read.
+    """
+    if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
+        raise StoreError(
+            f"what lies where {name} is stored is no file of this user's. It counts as "
+            "absent. Nothing needs doing where it can be moved aside: then the next "
+            "put writes it anew"
+        )

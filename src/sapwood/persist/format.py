@@ -30,6 +30,7 @@ __all__ = [
     "seal",
     "sealed_size",
     "split",
+    "within",
 ]
 
 MAGIC: Final = b"sapwood\x00"
@@ -204,3 +205,10 @@ def expect(condition: bool, what: str) -> None:
     """Raise `StoreError` where data are not as they were written."""
     if not condition:
         raise StoreError(f"a recording is damaged: {what}. Record it anew")
+
+
+def within(value: Json, end: int, least: int = 0) -> int:
+    """Return a number from ``least`` up to ``end``; else raise `StoreError`."""
+    expect(type(value) is int and least <= value < end, "a number")
+    number: int = value
+    return number

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from sapwood.errors import MisuseError, StoreError
 from sapwood.persist.format import join, split
 
-__all__ = ["Difference", "Key", "decode_key", "diff", "encode_key"]
+__all__ = ["Difference", "Key", "decode_key", "diff", "encode_key", "nearest"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,16 @@ def diff(ours: Key, theirs: Key) -> list[Difference]:
         for label in sorted(here.keys() | there.keys())
         if here.get(label) != there.get(label)
     ]
+
+
+def nearest(ours: Key, others: Iterable[Key]) -> Key | None:
+    """Return the key with the most components of ``ours``, the last of equals."""
+    mine, found, most = set(ours.components), None, -1
+    for key in others:
+        equal = len(mine & set(key.components))
+        if equal >= most:
+            found, most = key, equal
+    return found
 
 
 def encode_key(key: Key) -> bytes:

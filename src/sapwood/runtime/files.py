@@ -14,10 +14,9 @@ from weakref import WeakValueDictionary
 from sapwood.errors import MisuseError, SapwoodError, StoreError
 from sapwood.graphs.whole import replace_file
 from sapwood.persist.archive import Archive, SlotBinding
-from sapwood.persist.bundle import Bundle, Saved, device_text, unpack
+from sapwood.persist.bundle import Bundle, Saved, device_text, pack, unpack
 from sapwood.persist.format import join, split
 from sapwood.persist.restore import restore
-from sapwood.persist.saving import pack
 from sapwood.runtime.graphed import Bound, Graphed
 from sapwood.tree.call.integration import Array
 from sapwood.tree.call.miss import Why
