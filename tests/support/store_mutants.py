@@ -19,8 +19,8 @@ STORE_MUTANTS: Final = (
     mutant(
         "torn file accepted",
         form.accept,
-        "_check_digest(name.encode(), value, digest,",
-        "len(value) == len(head) and _check_digest(name.encode(), value, digest,",
+        "_check_digest(text, value, digest,",
+        "len(value) == len(head) and _check_digest(text, value, digest,",
     ),
     mutant(
         "digest unchecked",

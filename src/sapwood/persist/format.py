@@ -90,8 +90,8 @@ def sealed_size(name: str, size: int) -> Size:
     return Size(_HEADER.size + _SECTION.size + len(name.encode()) + size)
 
 
-def check_size(name: str, head: bytes, left: int) -> bytes:
-    """Return the digest in a head that ``left`` bytes follow.
+def check_size(name: str, head: bytes, left: int) -> tuple[bytes, bytes]:
+    """Return the name and the digest in a head that ``left`` bytes follow.
 
     Raises `StoreError` where it was sealed for another name, or for more or fewer
     bytes: so a file that somebody made longer is not read to its end.
@@ -103,7 +103,7 @@ def check_size(name: str, head: bytes, left: int) -> bytes:
         raise _damaged(what, "it was stored under another name")
     if left != size:
         raise _damaged(what, f"it holds {left} of {size} bytes")
-    return digest
+    return text, digest
 
 
 def accept(name: str, head: bytes, value: bytes) -> bytes:
@@ -111,8 +111,8 @@ def accept(name: str, head: bytes, value: bytes) -> bytes:
 
     ``head`` is as much of the file as `seal` makes, ``value`` all the rest.
     """
-    digest = check_size(name, head, len(value))
-    _check_digest(name.encode(), value, digest, f"the stored {name}")
+    text, digest = check_size(name, head, len(value))
+    _check_digest(text, value, digest, f"the stored {name}")
     return value
 
 
