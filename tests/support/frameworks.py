@@ -9,6 +9,7 @@ be recorded, so that each call must do what the function does; no number is comp
 from __future__ import annotations
 
 import gc
+import sys
 from contextlib import nullcontext, suppress
 from typing import Any, Final, Self
 
@@ -27,6 +28,7 @@ __all__ = [
     "Framework",
     "Torch",
     "Unlayered",
+    "allocated",
     "collect_after",
     "framework_of",
     "make_rig_of",
@@ -49,6 +51,14 @@ def on_host(array: Any) -> np.ndarray[Any, Any]:
     if hasattr(array, "untyped_storage"):
         return array.detach().numpy(force=True)  # type: ignore[no-any-return]
     return np.asarray(array)
+
+
+def allocated() -> int:
+    """Return how often torch has given memory of the GPU: never, if it is not used."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    return int(torch.cuda.memory_stats()["allocation.all.allocated"])
 
 
 class Unlayered:

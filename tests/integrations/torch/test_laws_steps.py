@@ -87,39 +87,6 @@ def test_keep_is_honoured(rt, same, nest):
             same(first, expected)
 
 
-def test_a_state_across_steps(alike):
-    """``state = f(state)`` with ``keep=state`` is right over many steps."""
-
-    def advance(s):
-        return {"h": s["h"] * 0.5 + s["c"], "c": s["c"] - s["h"]}
-
-    def program(w):
-        f, state = w.graph(advance), {"h": w.values(4), "c": w.values(4)}
-        for _ in range(30):
-            with w.rt.step(keep=state):
-                state = f(state)
-                yield state
-
-    world = alike(program)
-    assert world.count("recordings") <= 3
-    assert world.count("escaped") == 0
-
-
-def test_a_state_through_several_functions(alike):
-    """Kept outputs of several functions, temporaries of a third, under steps."""
-
-    def program(w):
-        f, g = w.graph(lambda x: x * 2), w.graph(lambda h, s: (h + s, h.sum()))
-        loss = w.graph(lambda t: t * 3)
-        x, state = w.values(4), w.values(4)
-        for _ in range(12):
-            with w.rt.step(keep=[state]):
-                state, total = g(f(x), state)
-                yield loss(total), state
-
-    assert alike(program).count("replays") > 12
-
-
 def test_tensors_of_the_user_are_no_outputs(rt, same):
     """Only outputs of graphed functions are ended by a step; eager ones are not."""
     f, itself, x = rt.graph(lambda x: x * 2), rt.graph(lambda x: x), three()
