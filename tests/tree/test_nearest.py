@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sapwood.tree.choose.nearest import unlike
+from sapwood.tree.choose.function_cache import unlike
 
 NAMES = ("x", "n", "s")
 NOW = ("nest", (1, 2, 3), None)

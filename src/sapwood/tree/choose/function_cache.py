@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sapwood.memory.pages import Extent, Pages
 from sapwood.memory.storage import Storage
@@ -15,7 +15,6 @@ from sapwood.tree.call.roles import History
 from sapwood.tree.call.signature import NONE, Arrays, Call
 from sapwood.tree.choose.admit import explain, rejects
 from sapwood.tree.choose.decide import Action, Step
-from sapwood.tree.choose.nearest import unfound, unlike
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import AmbientKey, Slot
 from sapwood.tree.node.node import Node
@@ -23,7 +22,7 @@ from sapwood.tree.node.node import Node
 if TYPE_CHECKING:
     from sapwood.tree.choose.origins import Origins
 
-__all__ = ["Found", "FunctionCache", "ambient_arrays"]
+__all__ = ["Found", "FunctionCache", "ambient_arrays", "unlike"]
 
 NEAR: Final = 64
 """With so many signatures a new one is compared, those of the last calls."""
@@ -110,11 +109,23 @@ class FunctionCache:
         parameters: Parameters,
     ) -> tuple[Miss, ...]:
         """Return why a call has nothing to be replayed, besides what `misses` says."""
-        known, about = len(self.groups[call.key]) > 1, ""
-        if not known and step.action is Action.WARM_UP:
-            others = [key for key in self.groups if key != call.key]
-            about = unlike(call.key, others[-NEAR:], parameters.leaf_names(call))
-        return unfound(specialization, step, known=known, about=about)
+        known = len(self.groups[call.key]) > 1
+        match step.action:
+            case Action.PASS_THROUGH:
+                refused = specialization.unrecordable is not None
+                about = "it cannot be recorded" if refused else step.reason
+                return (Miss(Why.EAGER, about),)
+            case Action.WARM_UP if known:
+                return (Miss(Why.AMBIENT),)
+            case Action.WARM_UP:
+                others = [key for key in self.groups if key != call.key]
+                names = parameters.leaf_names(call)
+                return (Miss(Why.UNSEEN, unlike(call.key, others[-NEAR:], names)),)
+            case _ if specialization.nodes:
+                return ()
+            case _:
+                made = step.action is Action.RECORD
+                return (Miss(Why.WARMED if made else Why.STORED),)
 
     def known(self, call: Call, ambient_key: AmbientKey) -> Specialization | None:
         """Return the specialization of a call, if there is one."""
@@ -210,3 +221,33 @@ class FunctionCache:
                 others |= dict.fromkeys(self._outputs[node])
         live = self.pages.live
         return [e for e in others if e not in mine and not e.mask & live]
+
+
+def unlike(key: Hashable, others: Iterable[Hashable], names: Sequence[str]) -> str:
+    """Say how a call's key differs from the nearest of others, if there are any.
+
+    ``names`` are those of the leaves. Of equally near ones the last counts.
+    """
+    structure, parts, _ = _taken_apart(key)
+    nearest: list[str] | None = None
+    said = ""
+    for other in others:
+        shape, leaves, _ = _taken_apart(other)
+        if shape != structure:
+            said = said or "arguments are passed or nested otherwise"
+            continue
+        pairs = zip(names, parts, leaves, strict=True)
+        differ = [name for name, now, then in pairs if now != then]
+        if nearest is None or len(differ) <= len(nearest):
+            nearest = differ
+    if nearest is None:
+        return said
+    if not nearest:
+        return "other arrays share memory, or are one"
+    return f"{' and '.join(nearest)} differ{'s' if len(nearest) == 1 else ''}"
+
+
+def _taken_apart(key: Hashable) -> tuple[Hashable, Sequence[Hashable], Hashable]:
+    parts: Any = key
+    structure, leaves, sharing = parts
+    return structure, leaves, sharing

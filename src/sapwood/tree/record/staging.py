@@ -50,14 +50,13 @@ def reserved(
 
     Where a framework allocates by itself, so much is ``lent`` to it.
     """
-    pages, places, warm = (
-        recordings.device.pages,
-        given.places(recordings.integration),
-        specialization.warm,
-    )
+    pages, warm = recordings.device.pages, specialization.warm
     if warm is None and lent is None:
         return Range.reserve(pages)
-    staged = sum(place.hi - place.lo + 2 * ALIGNMENT for place in places)
+    staged = sum(
+        place.hi - place.lo + 2 * ALIGNMENT
+        for place in given.places(recordings.integration)
+    )
     room = 0 if warm is None or lent is not None else warm.room
     # `Range.lend` gives the framework half of the addresses for what stays.
     stays = room if lent is None else 2 * lent

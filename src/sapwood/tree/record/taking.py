@@ -43,7 +43,8 @@ class RecordRequest:
     """What is to be recorded, and how.
 
     ``names`` are those of the call's places; ``pinned`` the places that the user
-    declared so; ``anywhere`` as in `Step`. ``before`` is the survey of the call.
+    declared so; ``anywhere`` as in `Step`. ``before`` is the survey of the call. Where
+    it is ``tolerant``, an eager region may return what no replay could take.
     """
 
     fn: Callable[..., Any]
@@ -55,6 +56,7 @@ class RecordRequest:
     before: Survey
     bind: Callable[[tuple[Any, ...], Mapping[str, Any]], Mapping[str, object]]
     survey: Callable[[Mapping[str, object]], Survey]
+    tolerant: bool
 
     def check_same(self, now: Survey) -> None:
         """Raise `Unready` where other arrays are one than when the order was made."""

@@ -36,14 +36,9 @@ class AdoptedParts(StagedParts):
     """
 
     def __init__(
-        self,
-        order: RecordRequest,
-        recordings: Recordings,
-        capturer: GraphCapturer,
-        *,
-        tolerant: bool,
+        self, order: RecordRequest, recordings: Recordings, capturer: GraphCapturer
     ) -> None:
-        super().__init__(order, recordings, tolerant=tolerant)
+        super().__init__(order, recordings)
         self.capturer, self.lent = capturer, self._room()
         self.owners: list[Owner] = []
         self.first_op = self.first_code = self.first_constant = 0

@@ -16,9 +16,7 @@ from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Ambient
 from sapwood.tree.node.node import Node, PlaceUse
 from sapwood.tree.record.recorder import ambient_roles, argument_roles
-from sapwood.tree.record.taking import (
-    RecordRequest,
-)
+from sapwood.tree.record.taking import RecordRequest
 
 __all__ = ["CarriedRoles"]
 

@@ -26,7 +26,7 @@ from sapwood.tree.nests.weakly import weakly_bound
 from sapwood.tree.node.node import Live, Shared
 from sapwood.tree.node.outputs import Alias, Constant, Held, Output, Outputs, Same, View
 from sapwood.tree.regions.passed import RAN, Passed, changed_by, told_later
-from sapwood.tree.regions.tail import only_returns
+from sapwood.tree.regions.stack import only_returns
 from sapwood.tree.watch.session import Broken, EagerRegion, Session, entered
 from sapwood.tree.watch.watch import Allocations, Caught, Watched, warm_up
 

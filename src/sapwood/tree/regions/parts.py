@@ -52,9 +52,8 @@ from sapwood.tree.regions.crossing import (
     unlocked,
     which_are_one,
 )
-from sapwood.tree.regions.handlers import caught_at
 from sapwood.tree.regions.passed import Passed, changed_by
-from sapwood.tree.regions.tail import only_returns
+from sapwood.tree.regions.stack import caught_at, only_returns
 from sapwood.tree.replay.replay import replay_in_place
 from sapwood.tree.watch.session import EagerRegion, Session
 from sapwood.tree.watch.watch import Capture, Caught
@@ -69,8 +68,7 @@ class Parts:
 
     ``made`` are the storages that parts made so far; ``shown`` the identities of those
     that something is known to hold; ``stirred`` says that what is guarded has changed
-    meanwhile. Where it is ``tolerant``, an eager region may return what no replay
-    could take. ``gives`` is what the last part that ran shows to others, ``bound`` what
+    meanwhile. ``gives`` is what the last part that ran shows to others, ``bound`` what
     it has put into slots; ``still_shown`` are places that may not be ended, for a slot
     or the result shows them. Behind the last region the function only ``returns``.
     If the call failed, ``written`` says that not all that the part in progress wrote
@@ -80,11 +78,9 @@ class Parts:
     copies: ClassVar[bool] = False
     """Whether an eager region is passed copies of the function's own containers."""
 
-    def __init__(
-        self, order: RecordRequest, recordings: Recordings, *, tolerant: bool
-    ) -> None:
+    def __init__(self, order: RecordRequest, recordings: Recordings) -> None:
         self.order, self.recordings, self.device = order, recordings, recordings.device
-        self.call, self.tolerant = order.plan.call, tolerant
+        self.call = order.plan.call
         self.args, self.kwargs = self.call.args, self.call.kwargs
         self.arguments = order.bind(self.args, self.kwargs)
         self.carried = order.plan.call.given
@@ -173,8 +169,10 @@ class Parts:
 
     def _capturing(self, range_: Range) -> Capture:
         """Return the capture of all parts."""
-        warm, escapes = self.order.specialization.warm, self.order.plan.escapes
-        stays, stream = warm.stays if warm else (), self.recordings.capture_stream()
+        warm, stream = self.order.specialization.warm, self.recordings.capture_stream()
+        # What a device copies is replayed where it was captured.
+        escapes = self.order.plan.escapes and not self.copies
+        stays = warm.stays if warm else ()
         return Capture(self.device, stream, range_, frozenset(stays), escapes=escapes)
 
     def _begin(self) -> None:
@@ -194,7 +192,7 @@ class Parts:
 
     def _end(self, graph: GraphHandle, shown: Any, *, last: bool) -> Node:
         """Make a node of what was captured, and run it."""
-        range_, integration = self.inside(), self.recordings.integration
+        range_ = self.inside()
         survivors = self.capture.survivors(self.first)
         lines = self.session.lines[self.first_line :]
         try:
@@ -203,8 +201,7 @@ class Parts:
             new = _in_order(survivors, outputs)
             made = self._escaping(new)
             places = [
-                *self.carried.places(integration),
-                *self.arrays.places(integration),
+                *self._places(),
                 *(Place(s, s.address, Addr(s.address + s.size), ()) for s in made),
             ]
             recording = read(graph, lines, places, {}, range_, self.device)
@@ -321,19 +318,48 @@ class Parts:
         self, shown: Any, bound: Sequence[BoundArray], survivors: Sequence[Storage]
     ) -> Outputs:
         """Describe what the part shows; all that outlives it lies on output pages."""
-        integration = self.recordings.integration
-        known = [*self.carried.arrays, *self.arrays.arrays]
         values = [change.new for change in bound]
-        outputs = analyse(shown, values, known, integration, self.made)
-        made = {s.address: Bytes(s.address, s.size) for s in survivors}
+        made = [Bytes(storage.address, storage.size) for storage in survivors]
+        outputs = self._shows(shown, values, self.carried.arrays, self.made, made)
+        storage = self.recordings.integration.storage
+        self.shown.update(id(storage(x)) for x in self._arrays_in((shown, values)))
+        return outputs
+
+    def _shows(
+        self,
+        shown: Any,
+        values: Sequence[Array],
+        given: Sequence[Array],
+        before: Sequence[Storage | Bytes],
+        made: Sequence[Bytes],
+        *,
+        rest: bool = True,
+    ) -> Outputs:
+        """Describe what the part shows; the ``rest`` of what it made crosses on.
+
+        It was ``given`` arrays, over what parts ``before`` have made, too.
+        """
+        known = [*given, *self.arrays.arrays]
+        outputs = analyse(shown, values, known, self.recordings.integration, before)
+        left = {each.address: each for each in made}
         for storage in outputs.storages:
-            if made.pop(storage.address, None) is None:
+            is_made = left.pop(storage.address, None) is not None
+            # A framework's empty ones are nowhere.
+            if not is_made and (storage.size or not self.copies):
                 raise stray(storage)
-        leaves, _ = flatten((shown, values), integration.is_array)
-        self.shown.update(
-            id(integration.storage(x)) for x in leaves if integration.is_array(x)
-        )
-        return replace(outputs, storages=(*outputs.storages, *made.values()))
+        if not rest:
+            return outputs
+        return replace(outputs, storages=(*outputs.storages, *left.values()))
+
+    def _places(self) -> list[Place]:
+        """Return the places of what is carried to the part, and of what it reads."""
+        integration = self.recordings.integration
+        places = self.carried.places(integration)
+        return [*places, *self.arrays.places(integration)]
+
+    def _arrays_in(self, nest: Any) -> list[Array]:
+        is_array = self.recordings.integration.is_array
+        return [leaf for leaf in flatten(nest, is_array)[0] if is_array(leaf)]
 
     # Eager regions.
 
@@ -412,20 +438,20 @@ class Parts:
         warm = self.order.specialization.warm
         then = () if warm is None else warm.breaks
         refused = got.refused or unlike(name, got, self.session.breaks, then)
-        if refused and self.tolerant and not (self.copies and passed.changed()):
+        if refused and self.order.tolerant and not (self.copies and passed.changed()):
             self.error = self.error or CaptureError(refused, remedy=REMEDY)
         elif refused:
             self.session.refuse(refused, REMEDY)
 
     # The end.
 
+    def _lines(self) -> dict[Addr, str | None]:
+        ranges = [link.part.range for link in self.links]
+        return {at: line for each in ranges for at, _, line in each.taken()}
+
     def _unheld(self) -> CaptureError | None:
         """Let go of what was made; return an error about what nothing accounts for."""
-        lines = {
-            address: line
-            for link in self.links
-            for address, _, line in link.part.range.taken()
-        }
+        lines = self._lines()
         others = [weakref.ref(s) for s in self.made if id(s) not in self.shown]
         self.let_go()
         if any(other() is not None for other in others):

@@ -17,9 +17,7 @@ from sapwood.tree.watch.session import Midway, Unready
 __all__ = ["record_parts"]
 
 
-def record_parts(
-    order: RecordRequest, recordings: Recordings, *, tolerant: bool
-) -> RecordedParts:
+def record_parts(order: RecordRequest, recordings: Recordings) -> RecordedParts:
     """Run a call, part by part, and return a node that is a chain of them.
 
     Called with the device's lock held, which eager regions run without. If others spoil
@@ -30,25 +28,25 @@ def record_parts(
     left = TRIES
     while True:
         left -= 1
-        parts = _parts_of(order, recordings, tolerant=tolerant)
+        parts = _parts_of(order, recordings)
         try:
             return _recorded(parts)
         except DriverError as error:
             recordings.renew_capture_stream()
             if left and is_spoilt(error) and not (parts.links or parts.written):
                 continue
-            if parts.links or not tolerant:
+            if parts.links or not order.tolerant:
                 raise
             skip = skip_of(error)
         raise Unready(skip.what, where=skip.where)
 
 
-def _parts_of(order: RecordRequest, recordings: Recordings, *, tolerant: bool) -> Parts:
+def _parts_of(order: RecordRequest, recordings: Recordings) -> Parts:
     if recordings.device.driver.abilities.exact_addresses:
-        return Parts(order, recordings, tolerant=tolerant)
+        return Parts(order, recordings)
     if recordings.capturer is None:
-        return StagedParts(order, recordings, tolerant=tolerant)
-    return AdoptedParts(order, recordings, recordings.capturer, tolerant=tolerant)
+        return StagedParts(order, recordings)
+    return AdoptedParts(order, recordings, recordings.capturer)
 
 
 def _recorded(parts: Parts) -> RecordedParts:

@@ -20,17 +20,15 @@ from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, MisuseError
 from sapwood.graphs.recording import Recording
 from sapwood.memory.pages import Extent
-from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import Place
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Slot
-from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Node
-from sapwood.tree.node.outputs import Bytes, Outputs, analyse
-from sapwood.tree.record.accounts import outliving, read, stray
+from sapwood.tree.node.outputs import Bytes, Outputs
+from sapwood.tree.record.accounts import outliving, read
 from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.staging import spoil
 from sapwood.tree.record.taking import RecordRequest, with_leaves
@@ -40,7 +38,7 @@ from sapwood.tree.regions.parts import Parts
 from sapwood.tree.regions.passed import Passed
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.watch.capturer import forgotten, lasting
-from sapwood.tree.watch.watch import Capture, Caught
+from sapwood.tree.watch.watch import Caught
 from sapwood.units import Addr, Mask, Size
 
 __all__ = ["StagedParts"]
@@ -58,10 +56,8 @@ class StagedParts(Parts):
 
     copies: ClassVar[bool] = True
 
-    def __init__(
-        self, order: RecordRequest, recordings: Recordings, *, tolerant: bool
-    ) -> None:
-        super().__init__(order, recordings, tolerant=tolerant)
+    def __init__(self, order: RecordRequest, recordings: Recordings) -> None:
+        super().__init__(order, recordings)
         self.theirs, self.last = self.arguments, recordings.last
         self.frame = Frame(self.carried, recordings.integration)
         self.passed: list[Array] = []
@@ -85,12 +81,6 @@ class StagedParts(Parts):
 
     def _prepare(self) -> None:
         """Make ready for the capture of the coming part."""
-
-    def _capturing(self, range_: Range) -> Capture:
-        """Return the capture of all parts."""
-        warm = self.order.specialization.warm
-        stays = frozenset() if warm is None else warm.stays
-        return Capture(self.device, self.recordings.capture_stream(), range_, stays)
 
     def _begin(self) -> None:
         super()._begin()
@@ -144,10 +134,7 @@ class StagedParts(Parts):
             self._refuse(shown, last=last)
             bound = [(change.slot, change.new) for change in self._bound(last=last)]
             outputs = self._given(shown, [new for _, new in bound], last=last)
-            places = [
-                *self.carried.places(integration),
-                *self.arrays.places(integration),
-            ]
+            places = self._places()
             recording = self._recorded(graph, places)
             drawing = self._drawing(recording, outputs, places, 0, last=last)
             self._check_found()
@@ -169,10 +156,6 @@ class StagedParts(Parts):
         self._append(node, slots, idle=idle)
         self.holds.append(node.held)
         self.device.pages.hold(node.held)
-
-    def _arrays_in(self, nest: Any) -> list[Array]:
-        leaves, _ = flatten(nest, self.recordings.integration.is_array)
-        return [leaf for leaf in leaves if self.recordings.integration.is_array(leaf)]
 
     def _refuse(self, shown: Any, *, last: bool) -> None:
         """Raise where the function did what no replay of the part could do."""
@@ -197,18 +180,14 @@ class StagedParts(Parts):
 
     def _given(self, shown: Any, values: Sequence[Array], *, last: bool) -> Outputs:
         """Describe what the part shows; what outlives it crosses to the next one."""
-        integration, frame = self.recordings.integration, self.frame
-        known = [*frame.arrays, *self.arrays.arrays]
-        outputs = analyse(shown, values, known, integration, frame.blocks)
-        made = {each.address: each for each in self._survivors()}
-        for storage in outputs.storages:
-            if made.pop(storage.address, None) is None and storage.size:
-                raise stray(storage)
+        frame, storage = self.frame, self.recordings.integration.storage
+        made = self._survivors()
+        outputs = self._shows(
+            shown, values, frame.arrays, frame.blocks, made, rest=not last
+        )
         leaves = self._arrays_in((shown, values))
-        self.named.update(integration.storage(each).address for each in leaves)
-        if last:
-            return outputs
-        return replace(outputs, storages=(*outputs.storages, *made.values()))
+        self.named.update(storage(each).address for each in leaves)
+        return outputs
 
     def _survivors(self) -> list[Bytes]:
         alive = self.capture.survivors(self.first)
@@ -273,11 +252,7 @@ class StagedParts(Parts):
 
     def _unheld(self) -> CaptureError | None:
         """Let go of what was made; return an error about what nothing accounts for."""
-        lines = {
-            address: line
-            for link in self.links
-            for address, _, line in link.part.range.taken()
-        }
+        lines = self._lines()
         self.let_go()
         lost = lasting(self._lost)
         if not lost:

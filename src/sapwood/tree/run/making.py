@@ -20,9 +20,7 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.record.build import Plan
 from sapwood.tree.record.recorder import Recorded, record
 from sapwood.tree.record.repeated import check_told
-from sapwood.tree.record.taking import (
-    RecordRequest,
-)
+from sapwood.tree.record.taking import RecordRequest
 from sapwood.tree.regions.passed import told_later
 from sapwood.tree.regions.record import record_parts
 from sapwood.tree.replay.binding import bind
@@ -189,10 +187,9 @@ class Making:
         before: Survey,
     ) -> tuple[Any] | CaptureError:
         """Record a call around its eager regions, and so run it; else as `_record`."""
-        tolerant = not self.options.fullgraph
         try:
             order = self._order(call, specialization, step, before)
-            recorded = record_parts(order, self.recordings, tolerant=tolerant)
+            recorded = record_parts(order, self.recordings)
         except CaptureError as error:
             if self._may_fail(error):
                 return self._failed(error, specialization)
@@ -323,6 +320,7 @@ class Making:
             before=before,
             bind=parameters.bind,
             survey=self.surveyor.survey,
+            tolerant=not self.options.fullgraph,
         )
 
     def _forget(self, node: Node, reason: str | None) -> None:
