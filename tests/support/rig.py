@@ -169,13 +169,13 @@ def poison_idle(runtime: Runtime, checked: Checked) -> None:
     recordings = runtime._recordings
 
     def poison() -> None:
-        idle, page = recordings.idle_pages(), checked.abilities.page
+        live, page = recordings.device.pages.live, checked.abilities.page
         spans = {
             number: Addr(address + i * page)
             for range_ in recordings.ranges()
             for address, extent in range_.mappings()
             for i, number in enumerate(page_numbers(extent.mask))
-            if idle >> number & 1
+            if not live >> number & 1
         }
         checked.poison((address, page) for address in spans.values())
 

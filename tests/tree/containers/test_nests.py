@@ -14,10 +14,10 @@ from sapwood.errors import MisuseError
 from sapwood.tree.nests.containers import (
     constant_key,
     flatten,
+    paths,
     register_container,
     unflatten,
 )
-from sapwood.tree.nests.paths import paths
 
 Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024 - as users write them
 

@@ -12,8 +12,7 @@ from typing import Any, Final
 from sapwood.errors import MisuseError
 from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Call, describe
-from sapwood.tree.nests.containers import flatten
-from sapwood.tree.nests.paths import paths
+from sapwood.tree.nests.containers import flatten, paths
 
 __all__ = ["Parameters", "check_kind"]
 

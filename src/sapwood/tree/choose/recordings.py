@@ -215,13 +215,6 @@ class Recordings(RecordingsState):
         for each in list(self.quiet):
             each.tell()
 
-    def idle_pages(self) -> Mask:
-        """Return the pages that no lease holds."""
-        mask = 0
-        for extent in self.device.pages.extents:
-            mask |= extent.mask
-        return Mask(mask & ~self.device.pages.live)
-
     def ranges(self) -> list[Range]:
         """Return the ranges of all recordings."""
         return [part.range for node in self.nodes for part in node.parts()]

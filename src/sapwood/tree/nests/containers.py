@@ -30,6 +30,7 @@ __all__ = [
     "flatten",
     "is_shared",
     "keys_of",
+    "paths",
     "plain_keys",
     "put_together",
     "register_container",
@@ -152,6 +153,27 @@ def put_together(cls: type, rest: Any, children: list[Any]) -> Any:
             "register_container"
         )
     return container.unflatten(rest, children)
+
+
+def paths(structure: Structure, root: str = "args") -> tuple[str, ...]:
+    """Return the name of each leaf as a user would write it: ``args[0]['w'].bias``."""
+    return tuple(_name(structure, root))
+
+
+def _name(structure: Any, path: str) -> Iterator[str]:
+    if structure is None:
+        yield path
+    if structure is None or type(structure) is int:
+        return
+    cls, rest, folded = structure
+    container = container_of(cls)
+    labels = (
+        [f"[{index}]" for index in range(len(folded))]
+        if container is None
+        else (container.labels(rest, len(folded)))
+    )
+    for label, child in zip(labels, folded, strict=True):
+        yield from _name(child, path + label)
 
 
 def register_container(

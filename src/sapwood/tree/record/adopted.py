@@ -31,11 +31,7 @@ from sapwood.tree.node.opaque import keeping
 from sapwood.tree.node.outputs import Outputs
 from sapwood.tree.record.accounts import outliving, stray
 from sapwood.tree.record.build import LinkSpec, build
-from sapwood.tree.record.recorder import (
-    Recorded,
-    Scene,
-    ambient_roles,
-)
+from sapwood.tree.record.recorder import Recorded, Scene, ambient_roles
 from sapwood.tree.record.repeated import code_of, concluded
 from sapwood.tree.record.staging import reserved, spoil
 from sapwood.tree.record.taking import (

@@ -78,11 +78,7 @@ class Passage:
     """One call on its way through a chain; ``flat``: no argument is a container."""
 
     def __init__(
-        self,
-        recordings: Recordings,
-        found: Found,
-        call: Call,
-        parameters: Parameters,
+        self, recordings: Recordings, found: Found, call: Call, parameters: Parameters
     ) -> None:
         self.recordings, self.node, self.ambient = recordings, found.node, found.ambient
         self.args, self.kwargs, self.parameters = call.args, call.kwargs, parameters

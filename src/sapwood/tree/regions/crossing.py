@@ -209,12 +209,7 @@ class Rehearsed:
         self.changes: list[Change] = []
         self.crossing: set[int] = set()
 
-    def run(
-        self,
-        fn: Callable[..., Any],
-        call: Call,
-        device: Device,
-    ) -> Watched:
+    def run(self, fn: Callable[..., Any], call: Call, device: Device) -> Watched:
         """Run a function as a warm-up; its exceptions pass."""
         session = self._session
         session.between = self._between

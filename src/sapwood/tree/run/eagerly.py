@@ -51,10 +51,7 @@ class Eagerly:
         self.skips = call_log.skips
 
     def warm_up(
-        self,
-        call: Call,
-        specialization: Specialization,
-        before: Survey,
+        self, call: Call, specialization: Specialization, before: Survey
     ) -> Any:
         """Run a call eagerly and watch what it does; ``before`` surveys it."""
         recordings, strict = self.recordings, self.options.fullgraph

@@ -51,11 +51,7 @@ class Making:
         self.call_log = eagerly.call_log
         self._unwritten: deque[Callable[[], None]] = deque()
 
-    def replay(
-        self,
-        found: Found,
-        call: Call,
-    ) -> Any:
+    def replay(self, found: Found, call: Call) -> Any:
         """Replay a recording that fits, and return the result of the call."""
         node, ambient = found
         result, values, _ = replay(self.recordings, node, call.given, ambient)
@@ -66,11 +62,7 @@ class Making:
             bind(node, slots, values, self.parameters, call.args, call.kwargs)
         return result
 
-    def replay_or_skip(
-        self,
-        found: Found,
-        call: Call,
-    ) -> tuple[Any] | CaptureError:
+    def replay_or_skip(self, found: Found, call: Call) -> tuple[Any] | CaptureError:
         """Replay as `replay` does; return its result alone, or that memory is short.
 
         Then nothing of the call has run, and the recording has given back what it had.
@@ -98,11 +90,7 @@ class Making:
         )
 
     def record(
-        self,
-        call: Call,
-        specialization: Specialization,
-        step: Step,
-        before: Survey,
+        self, call: Call, specialization: Specialization, step: Step, before: Survey
     ) -> tuple[Any] | CaptureError:
         """Record a call and replay it; return its result alone, or why it was not.
 
@@ -180,11 +168,7 @@ class Making:
         return skip
 
     def _record_parts(
-        self,
-        call: Call,
-        specialization: Specialization,
-        step: Step,
-        before: Survey,
+        self, call: Call, specialization: Specialization, step: Step, before: Survey
     ) -> tuple[Any] | CaptureError:
         """Record a call around its eager regions, and so run it; else as `_record`."""
         try:

@@ -10,12 +10,7 @@ from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from sapwood.errors import (
-    CaptureError,
-    InternalError,
-    OutOfMemory,
-    StaleOutput,
-)
+from sapwood.errors import CaptureError, InternalError, OutOfMemory, StaleOutput
 from sapwood.surroundings import Surroundings
 from sapwood.tree.call.miss import Miss, Why
 from sapwood.tree.call.options import Options
@@ -189,12 +184,7 @@ class Runner:
         if recordings.before_call is not None:
             recordings.before_call()
 
-    def _found(
-        self,
-        began: int,
-        found: Found,
-        call: Call,
-    ) -> tuple[Any] | CaptureError:
+    def _found(self, began: int, found: Found, call: Call) -> tuple[Any] | CaptureError:
         """Replay a recording without eager regions; return its result alone.
 
         Or why it was not replayed; then nothing of the call has run.
@@ -212,11 +202,7 @@ class Runner:
                 self.fast_replays.learn(call, found)
         return ran
 
-    def _started(
-        self,
-        found: Found | None,
-        call: Call,
-    ) -> Passage | None:
+    def _started(self, found: Found | None, call: Call) -> Passage | None:
         """Replay the first part of a recording with eager regions, if one was found."""
         if found is None:
             return None
@@ -317,11 +303,7 @@ class Runner:
         self.recordings.fell_all(useless())
         return ran
 
-    def _verified(
-        self,
-        found: Found,
-        call: Call,
-    ) -> Any:
+    def _verified(self, found: Found, call: Call) -> Any:
         recordings = self.recordings
         try:
             return verified(

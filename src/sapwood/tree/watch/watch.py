@@ -103,26 +103,26 @@ def unrepeated(error: CaptureError | Caught | Warm | None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What a function did: its result or its exception, and what it allocated.
+    """What a function returned in a warm-up, and what it allocated.
 
-    After a warm-up, ``storages`` are those that outlived it and ``stays`` their
-    places in the order of allocation.
+    ``storages`` are those that outlived it and ``stays`` their places in the order of
+    allocation.
     """
 
     result: Any
-    error: Caught | None
-    session: Session | None
     storages: tuple[Storage, ...]
     stays: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Captured(Watched):
-    """The same, with the graph that was captured instead of run.
+class Captured:
+    """What a function did: its result or its exception, and the graph of it.
 
     ``made`` are its allocations, in order.
     """
 
+    result: Any
+    error: Caught | None
     session: Session
     graph: GraphHandle
     made: tuple[Made, ...]
@@ -228,7 +228,7 @@ def warm_up(
     if session is not None:
         session.room = Size(session.room + allocations.room())
     alive = allocations.alive()
-    return Watched(result, None, session, tuple(alive.values()), frozenset(alive))
+    return Watched(result, tuple(alive.values()), frozenset(alive))
 
 
 class Capture:
@@ -292,8 +292,7 @@ class Capture:
             self.fork.leave()  # as what enters it may have been interrupted
             self._abandon(failed)
             raise
-        made = tuple(self.route.made)
-        return Captured(result, error, session, (), frozenset(), graph, made)
+        return Captured(result, error, session, graph, tuple(self.route.made))
 
     def _check(self) -> None:
         if self.failed is not None:
