@@ -7,8 +7,6 @@ reach later runtimes and functions only.
 
 from __future__ import annotations
 
-import difflib
-import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -252,9 +250,13 @@ def _tell_mistyped(environment: Mapping[str, str]) -> None:
         name = variable.removeprefix(_PREFIX)
         if name == variable or name in known or variable in _told:
             continue
+        import difflib
+
         near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.75)
         if near:
             _told.add(variable)
+            import logging
+
             logging.getLogger("sapwood").warning(
                 "%s is no setting and changes nothing. Did you mean %s?",
                 variable,

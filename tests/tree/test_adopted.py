@@ -19,8 +19,8 @@ import pytest
 
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
+from sapwood.driver.facade import Layer
 from sapwood.driver.layers import Checked
-from sapwood.driver.layers.layer import Layer
 from sapwood.memory.device import routed
 from sapwood.memory.fold import Life
 from sapwood.memory.storage import Storage

@@ -21,7 +21,7 @@ from sapwood.driver.api import (
 )
 from sapwood.driver.results import Refusal, Result
 
-__all__ = ["CALLS", "Device", "Facade", "devices", "gives_back"]
+__all__ = ["CALLS", "Device", "Facade", "Layer", "devices", "gives_back"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -144,6 +144,15 @@ CALLS: dict[str, Callable[..., Any]] = {
     name: call for name, call in vars(Facade).items() if hasattr(call, "__wrapped__")
 }
 """Every call of a driver, by its name."""
+
+
+class Layer(Facade):
+    """A driver that passes every call on to ``driver``, through `around`."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver, driver.abilities)
+        self.driver = driver
+
 
 devices: WeakSet[Device] = WeakSet()
 """Those that are alive."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from sapwood.driver.api import Driver, EventHandle, ExtentHandle, StreamHandle
-from sapwood.driver.layers.layer import Layer
+from sapwood.driver.facade import Layer
 from sapwood.driver.release import Release
 from sapwood.driver.results import Result
 from sapwood.driver.streams import Stream

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
 from collections.abc import Callable
@@ -56,6 +55,8 @@ def _best(settings: Knobs, emit: Callable[[Event], None]) -> Driver:
     emit(Fallback(reason))
     if reason not in _said:
         _said.add(reason)
+        import logging
+
         logging.getLogger("sapwood").warning(
             "no CUDA device is used (%s); running on the emulated device, on the CPU",
             reason,

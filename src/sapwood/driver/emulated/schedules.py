@@ -11,7 +11,6 @@ gives work to, or waits for, such an item.
 
 from __future__ import annotations
 
-import random
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -233,6 +232,8 @@ class _Random(_Deferred):
     reorders = True
 
     def __init__(self, seed: int) -> None:
+        import random
+
         super().__init__()
         self._random = random.Random(seed)  # noqa: S311 (to be repeatable)
 

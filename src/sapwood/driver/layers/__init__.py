@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from sapwood.driver.facade import Layer
 from sapwood.driver.layers.checked import Checked
 from sapwood.driver.layers.faulty import Faulty
-from sapwood.driver.layers.layer import Layer
 from sapwood.driver.layers.recorded import Recorded
 
 __all__ = ["Checked", "Faulty", "Layer", "Recorded"]

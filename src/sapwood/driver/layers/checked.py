@@ -20,8 +20,7 @@ from sapwood.driver.api import (
     ModuleHandle,
     StreamHandle,
 )
-from sapwood.driver.facade import CALLS, gives_back
-from sapwood.driver.layers.layer import Layer
+from sapwood.driver.facade import CALLS, Layer, gives_back
 from sapwood.driver.layers.ledger import Ledger
 from sapwood.driver.results import Refusal, Result
 from sapwood.errors import MisuseError

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from sapwood.driver.api import Driver
-from sapwood.driver.facade import gives_back
-from sapwood.driver.layers.layer import Layer
+from sapwood.driver.facade import Layer, gives_back
 from sapwood.driver.results import Result
 from sapwood.errors import DriverError, OutOfMemory
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from sapwood.driver.api import Driver
-from sapwood.driver.layers.layer import Layer
+from sapwood.driver.facade import Layer
 
 __all__ = ["Recorded"]
 

@@ -13,14 +13,13 @@ from collections.abc import (
 from functools import cached_property
 from operator import call, is_
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ReferenceType
 
 from sapwood.tree.guards.aliasing import firsts, twins
 from sapwood.tree.guards.ambient import Ambient, guard
 from sapwood.tree.guards.arrays import Arrays
 from sapwood.tree.guards.changes import BoundArray, Change, Draw
-from sapwood.tree.guards.fingerprint import Fingerprint, fingerprint
 from sapwood.tree.guards.progress import PROGRESS, is_readable
 from sapwood.tree.guards.reach import Inside, Row, Walk, reach
 from sapwood.tree.guards.slots import Slot
@@ -37,6 +36,9 @@ from sapwood.tree.guards.views import (
     value_text,
 )
 from sapwood.tree.nests.containers import constant_key
+
+if TYPE_CHECKING:
+    from sapwood.tree.guards.fingerprint import Fingerprint
 
 __all__ = ["AmbientKey", "Survey", "survey"]
 
@@ -138,6 +140,8 @@ class Survey:
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """What was read, in a form that means the same in another process."""
+        from sapwood.tree.guards.fingerprint import fingerprint
+
         return fingerprint(self._walk)
 
     def insides(self) -> list[tuple[Any, Inside]]:

@@ -7,7 +7,6 @@ could not repeat; the session knows whether that is an error.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -189,6 +188,8 @@ class Session:
 
     def digests(self) -> tuple[bytes, ...]:
         """Return what tells ops apart, the same in every process."""
+        import hashlib
+
         return tuple(
             hashlib.sha256(f"{name}\0".encode() + constants).digest()
             for name, constants in self.ops

@@ -6,7 +6,6 @@ are gathered by the caller before it takes the lock, where `wants_stack` says so
 
 from __future__ import annotations
 
-import difflib
 import sys
 import time
 from collections import deque
@@ -65,6 +64,8 @@ class HistoryOptions:
 def _check_choice(name: str, value: object, allowed: Collection[object]) -> None:
     if value in allowed:
         return
+    import difflib
+
     near = difflib.get_close_matches(str(value), [str(word) for word in allowed], 1)
     meant = f"; did you mean {near[0]!r}?" if near else ""
     raise MisuseError(

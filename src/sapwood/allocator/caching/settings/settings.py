@@ -7,7 +7,6 @@ Names are PyTorch's without the unit: sizes are bytes here, and ``_mb`` in text.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -321,6 +320,8 @@ def _keys() -> dict[str, str]:
 
 
 def _unknown(key: str, known: Iterable[str]) -> MisuseError:
+    import difflib
+
     near = difflib.get_close_matches(key, known, n=1)
     remedy = f"Did you mean {near[0]}" if near else f"Choose from {', '.join(known)}"
     return MisuseError(f"{key!r} is no setting of the allocator. {remedy}")
