@@ -357,31 +357,3 @@ def test_a_changed_plain_value_is_a_miss(changing, change):
         return _reader(layer), layer
 
     assert changing(make, (lambda *_: None, PLAIN[change])).count("replays") > 0
-
-
-def test_a_value_that_returns_finds_its_recording(rt):
-    """Going back to an earlier value replays what was recorded for it."""
-    layer = Layer(torch.ones(4, device="cuda"))
-    f, x = rt.graph(lambda x: layer(x)), torch.ones(4, device="cuda")
-    for _ in range(6):
-        for layer.training in (True, False):
-            f(x)
-    stats = f.stats()
-    assert (stats.warmups, stats.recordings) == (2, 2)
-    assert stats.replays == 8
-
-
-def test_a_miss_says_what_changed(rt):
-    """`explain()` names what differs, be it a value or a tensor."""
-    layer = Layer(torch.ones(4, device="cuda"))
-    f, x = rt.graph(lambda x: layer(x)), torch.ones(4, device="cuda")
-    for _ in range(3):
-        f(x)
-    layer.training = False
-    f(x)
-    assert "training" in f.explain()
-    layer.training = True
-    before, layer.weight = layer.weight, torch.zeros(4, device="cuda")
-    f(x)
-    assert "weight" in f.explain()
-    del before
