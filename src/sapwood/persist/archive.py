@@ -5,10 +5,9 @@
     params        the parameters of all ops, one behind the other
     image.0 ...   the images of the modules that hold the kernels
 
-What it was recorded on is described by paths and positions; nothing in it is an
-address, a handle or an object of this process. Offsets are from the range's base. What
-a recording touches is not written: `inspect` finds it again, from the parameters
-themselves, before anything is linked.
+Nothing in it is an address, a handle or an object of this process: paths and positions
+describe what it was recorded on, and offsets are from the range's base. What it touches
+is not written: `inspect` finds that in the parameters, before anything is linked.
 """
 
 from __future__ import annotations
