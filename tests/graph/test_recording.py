@@ -35,11 +35,6 @@ def test_symbols_are_those_used(recording):
     assert recording.symbols() == {0, 2}
 
 
-def test_its_size_is_that_of_all_parameters(recording):
-    """In bytes."""
-    assert recording.bytes() == 48
-
-
 def test_recordings_are_values(recording):
     """Equal ones are one, also when they come from elsewhere."""
     again = pickle.loads(pickle.dumps(recording))

@@ -28,6 +28,7 @@ from sapwood.graphs.recording import (
     Relocation,
     Touch,
 )
+from sapwood.graphs.relocate import pointers_of
 from sapwood.units import Addr, hex_address, size_text
 
 __all__ = ["Foreign", "Region", "describe_foreign", "read_graph", "touched"]
@@ -127,14 +128,8 @@ def _plain(
     match op:
         case KernelOp(function, params):
             image, name = kernel(function)
-            pointers = driver.pointers(function, params)
-            if pointers is None:
-                raise CaptureError(
-                    f"the device does not know the addresses among {name}'s parameters",
-                    remedy="Record it through an integration that knows them",
-                )
             shape = op.grid, op.block, op.shared, op.cluster
-            return RecordedOp(Kind.KERNEL, params, image, name, *shape), pointers
+            plain = RecordedOp(Kind.KERNEL, params, image, name, *shape)
         case CopyOp(dst, src, size) if dst < src + size and src < dst + size:
             raise CaptureError(
                 f"{size_text(size)} were copied onto bytes that overlap them, and what "
@@ -142,19 +137,20 @@ def _plain(
                 remedy="Copy through another array: x[1:] = x[:-1].copy()",
             )
         case CopyOp(dst, src, size):
-            params = b"".join(map(WORD.pack, (dst, src, size)))
-            return RecordedOp(Kind.COPY, params), (
-                Pointer(0, dst, Addr(dst + size), writes=True),
-                Pointer(8, src, Addr(src + size), writes=False),
-            )
+            plain = RecordedOp(Kind.COPY, b"".join(map(WORD.pack, (dst, src, size))))
         case SetOp(dst, value, size):
-            params = b"".join(map(WORD.pack, (dst, value, size)))
-            pointer = Pointer(0, dst, Addr(dst + size), writes=True)
-            return RecordedOp(Kind.SET, params), (pointer,)
+            plain = RecordedOp(Kind.SET, b"".join(map(WORD.pack, (dst, value, size))))
         case EmptyOp():
-            return RecordedOp(Kind.EMPTY, b""), ()
+            plain = RecordedOp(Kind.EMPTY, b"")
         case HostOp() | CopiesOp():
             raise _unrecordable(op)
+    pointers = pointers_of(driver, op)
+    if pointers is None:
+        raise CaptureError(
+            f"the device does not know the addresses among {plain.name}'s parameters",
+            remedy="Record it through an integration that knows them",
+        )
+    return plain, pointers
 
 
 def _unrecordable(op: HostOp | CopiesOp) -> CaptureError:

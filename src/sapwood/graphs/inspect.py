@@ -13,17 +13,13 @@ from dataclasses import replace
 from typing import Final
 
 from sapwood.driver.api import (
-    CopyOp,
     Driver,
     FunctionHandle,
-    KernelOp,
-    Op,
     Pointer,
-    SetOp,
 )
 from sapwood.errors import DriverError, StoreError
 from sapwood.graphs.recording import Recording, Relocation, Touch
-from sapwood.graphs.relocate import by_op, resolve
+from sapwood.graphs.relocate import by_op, pointers_of, resolve
 from sapwood.units import Addr
 
 __all__ = ["inspect", "is_refused", "strays"]
@@ -52,13 +48,17 @@ def inspect(
         changed = {r.offset: r for r in relocations.get(i, ())}
         try:
             resolved = resolve(op, changed.values(), addresses, functions)
-            pointers = _pointers(driver, resolved)
+            pointers = pointers_of(driver, resolved)
         except DriverError as error:
             if not is_refused(error):
                 raise
             raise StoreError(f"op {i}, {op.name or op.kind}: {error}") from error
         except (ValueError, struct.error) as error:
             raise StoreError(f"op {i}, {op.name or op.kind}: {error}") from error
+        if pointers is None:
+            raise StoreError(
+                f"op {i}, {op.name}: the device does not know which are addresses"
+            )
         for touch in _touches(i, pointers, changed, addresses):
             touches[touch] = None
     return replace(recording, touches=tuple(touches))
@@ -67,24 +67,6 @@ def inspect(
 def is_refused(error: BaseException) -> bool:
     """Return whether a device said that it does not know or take an op."""
     return isinstance(error, DriverError) and error.name in _REFUSED
-
-
-def _pointers(driver: Driver, op: Op) -> Sequence[Pointer]:
-    match op:
-        case KernelOp(function, params):
-            found = driver.pointers(function, params)
-            if found is None:
-                raise ValueError("the device does not know which are addresses")
-            return found
-        case CopyOp(dst, src, size):
-            return (
-                Pointer(0, dst, Addr(dst + size), writes=True),
-                Pointer(8, src, Addr(src + size), writes=False),
-            )
-        case SetOp(dst, _, size):
-            return (Pointer(0, dst, Addr(dst + size), writes=True),)
-        case _:
-            return ()
 
 
 def _touches(

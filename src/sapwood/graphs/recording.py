@@ -11,8 +11,6 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from sapwood.units import Size
-
 __all__ = ["RANGE", "WORD", "Kind", "RecordedOp", "Recording", "Relocation", "Touch"]
 
 RANGE: Final = 0
@@ -79,7 +77,3 @@ class Recording:
     def symbols(self) -> frozenset[int]:
         """Return the symbols that the ops use."""
         return frozenset(t.symbol for t in self.touches)
-
-    def bytes(self) -> Size:
-        """Return the size of all parameters."""
-        return Size(sum(len(op.params) for op in self.ops))

@@ -1,15 +1,24 @@
-"""Giving a recording's addresses their values. Pure."""
+"""Where a recording's addresses are in its parameters, and giving them their values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sapwood.driver.api import CopyOp, EmptyOp, FunctionHandle, KernelOp, Op, SetOp
+from sapwood.driver.api import (
+    CopyOp,
+    Driver,
+    EmptyOp,
+    FunctionHandle,
+    KernelOp,
+    Op,
+    Pointer,
+    SetOp,
+)
 from sapwood.errors import InternalError
 from sapwood.graphs.recording import WORD, Kind, RecordedOp, Relocation
 from sapwood.units import Addr, Size
 
-__all__ = ["by_op", "resolve"]
+__all__ = ["by_op", "pointers_of", "resolve"]
 
 
 def by_op(relocations: Iterable[Relocation]) -> Mapping[int, list[Relocation]]:
@@ -45,3 +54,19 @@ def resolve(
         case Kind.EMPTY:
             return EmptyOp()
     raise InternalError(f"an op is of a known kind, not {op.kind}")
+
+
+def pointers_of(driver: Driver, op: Op) -> tuple[Pointer, ...] | None:
+    """Return the addresses in an op's parameters; None where nobody knows them."""
+    match op:
+        case KernelOp(function, params):
+            return driver.pointers(function, params)
+        case CopyOp(dst, src, size):
+            return (
+                Pointer(0, dst, Addr(dst + size), writes=True),
+                Pointer(8, src, Addr(src + size), writes=False),
+            )
+        case SetOp(dst, _, size):
+            return (Pointer(0, dst, Addr(dst + size), writes=True),)
+        case _:
+            return ()
