@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 from sapwood.errors import CaptureError, InternalError, OutOfMemory, StaleOutput
 from sapwood.surroundings import Surroundings
@@ -37,15 +37,6 @@ from sapwood.tree.tell.explain import explain_function
 from sapwood.tree.watch.session import Midway
 
 __all__ = ["Runner"]
-
-
-class Missed(NamedTuple):
-    """A call that no recording fits, what it reads, and what that is told by."""
-
-    call: Call
-    before: Survey
-    key: AmbientKey
-    slots: Mapping[str, Any]
 
 
 class Runner:
@@ -233,13 +224,14 @@ class Runner:
                 raise
             skip = skip_of(error)
         else:
-            return self._unfound(Missed(call, before, key, slots))
+            return self._unfound(call, before, key, slots)
         return self._unreadable(skip, call, call.args, call.kwargs)
 
-    def _unfound(self, missed: Missed) -> Any:
+    def _unfound(
+        self, call: Call, before: Survey, key: AmbientKey, slots: Mapping[str, Any]
+    ) -> Any:
         """Run a call that no recording fits, as is decided now."""
-        recordings, call, before, key, slots = self.recordings, *missed
-        ran = None
+        recordings, ran = self.recordings, None
         with recordings.device.lock:
             known = self.cache.known(call, key)
         answer: Link | str | None = None
