@@ -11,8 +11,7 @@ from sapwood.tree.guards.arrays import Arrays
 from sapwood.tree.guards.changes import BoundArray, Change, undo_bound
 from sapwood.tree.guards.restoring import kept_states, put_back
 from sapwood.tree.guards.slots import Slot
-from sapwood.tree.guards.survey import AmbientKey, Survey, survey
-from sapwood.tree.guards.surveyor import Surveyor
+from sapwood.tree.guards.survey import AmbientKey, Survey, Surveyor, survey
 
 __all__ = [
     "Ambient",

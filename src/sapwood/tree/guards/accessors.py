@@ -1,34 +1,47 @@
 """What to look at inside a value, given the names that the reached code uses.
 
 Code of installed packages is not read: their objects are looked into only for the
-names that their own classes use.
+names that their own classes use. So are those of the standard library that are written
+in Python; those of C are opened by one view each. Machinery is left alone: what locks,
+loggers and executors do inside is no value that a function reads.
 """
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
+import io
+import operator
+import sys
 from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextvars import ContextVar
 from enum import Enum
 from functools import cached_property, partial, partialmethod
-from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
-from typing import Any
-from weakref import ReferenceType
+from threading import local
+from types import (
+    BuiltinMethodType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    SimpleNamespace,
+)
+from typing import Any, Final
+from weakref import (
+    CallableProxyType,
+    ProxyType,
+    ReferenceType,
+    WeakKeyDictionary,
+    WeakSet,
+    WeakValueDictionary,
+)
 
 from sapwood.tree.guards import standard, views
-from sapwood.tree.guards.code import names_of
-from sapwood.tree.guards.frameworks import attributes, calls_of, opening_of
-from sapwood.tree.guards.natives import (
-    LATE,
-    NATIVES,
-    class_names,
-    is_logger,
-    is_machinery,
-    logger,
-    module,
-    note_calls,
-    with_keys,
-)
+from sapwood.tree.guards.code import functions_of, names_of
+from sapwood.tree.guards.comparing import is_comparing
+from sapwood.tree.guards.frameworks import Opened, attributes, calls_of, opening_of
 from sapwood.tree.guards.owners import (
     Owner,
     owner_of_class,
@@ -37,7 +50,7 @@ from sapwood.tree.guards.owners import (
 )
 from sapwood.tree.guards.progress import PROGRESS, is_iterator
 from sapwood.tree.guards.scope import ATOMS, Accessor, Openings, Reach
-from sapwood.tree.guards.sources import STATE, is_random_source
+from sapwood.tree.guards.sources import STATE, is_random_source, load_sources
 from sapwood.tree.guards.views import View
 from sapwood.tree.nests.containers import Identity, constant_key, registered
 
@@ -49,7 +62,7 @@ def accessors(value: Any, reach: Reach) -> Openings:
     cls = type(value)
     if cls in ATOMS:
         return iter(())
-    opened = _by_type.get(cls) or LATE.get((cls.__module__, cls.__qualname__))
+    opened = _by_type.get(cls) or _LATE.get((cls.__module__, cls.__qualname__))
     if opened is not None:
         return opened(value, reach)
     declared = opening_of(cls)
@@ -99,7 +112,7 @@ _TOLD_BY_CLASSES = ("__name__", "__qualname__")
 
 def _function(value: FunctionType, reach: Reach) -> Openings:
     if not reach.reads(value):
-        note_calls(value, reach)
+        _note_calls(value, reach)
         yield from _foreign(value)
         return
     names = names_of(value.__code__)
@@ -150,7 +163,7 @@ def _module(value: ModuleType, reach: Reach) -> Openings:
     if owner == "user":
         yield Accessor(views.MODULE, reach.attributes(frozenset({"__getattr__"})))
     elif owner != "sapwood":
-        yield from module(value, reach, owner)
+        yield from _others_module(value, reach, owner)
 
 
 def _class(value: type, reach: Reach) -> Openings:
@@ -194,7 +207,7 @@ def _may_be_built(cls: type, reach: Reach) -> bool:
         if owner == "user"
         for name, member in vars(base).items()
     ) or any(
-        owner == "standard" and "__class__" in class_names(base)
+        owner == "standard" and "__class__" in _class_names(base)
         for base, owner in owners.items()
     )
 
@@ -231,8 +244,8 @@ def _instance(value: Any, reach: Reach) -> Openings:
         return
     if issubclass(cls, Enum) and _is_plain_member(value):
         return
-    if is_logger(cls):
-        yield from logger(value, reach)
+    if _is_logger(cls):
+        yield from _logger(value, reach)
     if owner == "sapwood" or (owner != "user" and _is_closed(value)):
         return
     if owner == "user":
@@ -245,13 +258,13 @@ def _instance(value: Any, reach: Reach) -> Openings:
 
 def _is_closed(value: object) -> bool:
     """Return whether an object that is not of the user's has nothing to be read."""
-    if isinstance(value, Enum) or is_machinery(type(value)):
+    if isinstance(value, Enum) or _is_machinery(type(value)):
         return True
     return not isinstance(constant_key(value), Identity)
 
 
 def _attributes(cls: type, owner: Owner, reach: Reach) -> frozenset[str] | None:
-    names = class_names(cls)
+    names = _class_names(cls)
     if owner == "installed":
         # What a package computes names from is too much; what it names is not.
         return names.union(reach.names)
@@ -267,7 +280,7 @@ def _contents(value: Any, wanted: frozenset[str] | None) -> Openings:
         yield Accessor(views.FIELDS, wanted)
     for base, view in _ITEMS.items():
         if issubclass(type(value), base):
-            yield from with_keys(value) if base is dict else (Accessor(view),)
+            yield from _with_keys(value) if base is dict else (Accessor(view),)
     if issubclass(type(value), deque):
         yield Accessor(standard.MAXLEN)
     if issubclass(type(value), defaultdict):
@@ -281,7 +294,177 @@ def _partial(_: Any, reach: Reach) -> Openings:
 
 def _with_default(value: Any, _: Reach) -> Openings:
     yield Accessor(standard.FACTORY)
-    yield from with_keys(value)
+    yield from _with_keys(value)
+
+
+_MACHINERY: Final = frozenset(
+    {"_frozen_importlib", "_frozen_importlib_external", "_thread", "abc", "asyncio"}
+    | {"concurrent", "importlib", "inspect", "logging", "multiprocessing", "socket"}
+    | {"subprocess", "tempfile", "threading", "traceback", "typing", "unittest"}
+)
+"""Standard modules whose objects keep books of their own that no program reads."""
+
+_BY_TEXT: Final = (getattr, setattr, hasattr, delattr, vars, dir, eval, exec)
+_STREAMS: Final = frozenset({"stdin", "stdout", "stderr"})
+_LOGGING: Final = frozenset(
+    {"critical", "debug", "error", "exception", "info", "log", "warn", "warning"}
+)
+_ASKING: Final = frozenset({"isEnabledFor", "getEffectiveLevel", "level", "disabled"})
+
+
+_COPYING: Final = frozenset(
+    {"__copy__", "__deepcopy__", "__getnewargs__", "__getnewargs_ex__", "__getstate__"}
+    | {"__new__", "__reduce__", "__reduce_ex__", "__replace__", "__setstate__"}
+)
+_CALLING: Final = {
+    "_pickle": _COPYING,
+    "copy": _COPYING,
+    "dataclasses": frozenset({"__replace__"}),
+    "pickle": _COPYING,
+}
+
+
+def _note_calls(function: Any, reach: Reach) -> None:
+    """Note the names by which a standard function calls what classes define."""
+    module, name = function.__module__, function.__name__
+    if module in _CALLING and (module != "dataclasses" or name == "replace"):
+        reach.note(_CALLING[module])
+
+
+def _is_machinery(cls: type) -> bool:
+    """Return whether a standard class only makes things run."""
+    return str(cls.__module__).partition(".")[0] in _MACHINERY
+
+
+_named: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
+
+
+def _class_names(cls: type) -> frozenset[str]:
+    """Return the attributes named by code of a class's bases that is not the user's."""
+    if cls not in _named:
+        _named[cls] = frozenset().union(
+            *(
+                names_of(function.__code__).attributes
+                for base in cls.__mro__
+                if _is_of_a_package(base)
+                for member in vars(base).values()
+                for function in functions_of(member)
+            )
+        )
+    return _named[cls]
+
+
+def _is_of_a_package(cls: type) -> bool:
+    owner = owner_of_class(cls)
+    return owner == "installed" or (owner == "standard" and not _is_machinery(cls))
+
+
+def _others_module(value: ModuleType, reach: Reach, owner: Owner) -> Openings:
+    """Look into a module that is not the user's, for the states that code names."""
+    load_sources(value, reach.names)
+    space = vars(value)
+    for each in space.values() if value.__name__ in _CALLING else ():
+        if isinstance(each, FunctionType | BuiltinMethodType) and (
+            reach.dynamic or each.__name__ in reach.names
+        ):
+            _note_calls(each, reach)
+    if value is builtins:
+        wanted = {
+            name
+            for name in reach.builtins & space.keys()
+            if not any(space[name] is each for each in _BY_TEXT)
+        }
+    else:
+        standard_ = owner == "standard" and value.__name__ not in _MACHINERY
+        wanted = {
+            name
+            for name in reach.names & space.keys()
+            if _is_state(space[name], name, any_data=standard_)
+        }
+    if wanted:
+        yield Accessor(views.MODULE, frozenset(wanted))
+
+
+def _is_state(value: object, name: str, *, any_data: bool) -> bool:
+    cls = type(value)
+    if cls in ATOMS:
+        return True
+    if cls in {FunctionType, BuiltinMethodType}:
+        return standard.said_by(value) is not None
+    if is_random_source(value):
+        return True
+    code = issubclass(cls, type | ModuleType) or callable(value)
+    return any_data and not code and name not in _STREAMS
+
+
+def _built_in(value: Any, reach: Reach) -> Openings:
+    _note_calls(value, reach)
+    said = standard.said_by(value)
+    # Names that are asked for among built-in ones were seen in code.
+    reach.note(compares=is_comparing(value))
+    if said is not None:
+        yield Accessor(said)
+    elif any(value is each for each in _BY_TEXT):
+        # Under another name, nobody sees what it is asked for.
+        reach.note(dynamic=True)
+    elif value.__self__ is not None and not isinstance(value.__self__, ModuleType):
+        yield Accessor(views.BOUND)
+
+
+def _is_logger(cls: type) -> bool:
+    """Return whether instances of a class write logs."""
+    names = ((base.__module__, base.__qualname__) for base in cls.__mro__)
+    return ("logging", "Logger") in names
+
+
+def _logger(value: Any, reach: Reach) -> Openings:
+    """Look at a logger's level where code asks for it, and at the user's handlers."""
+    if reach.dynamic or not reach.names.isdisjoint(_ASKING):
+        yield Accessor(standard.LEVEL)
+    if not reach.dynamic and reach.names.isdisjoint(_LOGGING):
+        return
+    yield Accessor(standard.HANDLERS)
+    if standard.HANDLERS.open(value):
+        reach.note(("emit", "handle"))
+
+
+def _getter(value: Any, reach: Reach) -> Openings:
+    """Note the names that an `attrgetter` or `methodcaller` asks for."""
+    make, given = value.__reduce__()
+    names = given if make is type(value) else make.args
+    if type(value) is operator.methodcaller:
+        names = names[:1]
+    reach.note([part for name in names for part in name.split(".")])
+    return iter(())
+
+
+def _dict(value: dict[Any, Any], _: Reach) -> Openings:
+    if value is sys.modules:
+        users = (
+            name
+            for name, each in list(value.items())
+            if type(each) is ModuleType and owner_of_module(name, each) == "user"
+        )
+        yield Accessor(views.LOADED, frozenset(users))
+    elif value is not vars(builtins):
+        yield from _with_keys(value)
+
+
+def _with_keys(value: Any, _: Reach | None = None) -> Openings:
+    """Look into a dict, and into those of its keys that are no plain values."""
+    yield Accessor(views.DICT)
+    if views.KEYS.open(value):
+        yield Accessor(views.KEYS)
+
+
+def _weak(value: Any, _: Reach) -> Openings:
+    yield Accessor(standard.WEAK)
+    if standard.WEAK_KEYS.open(value):
+        yield Accessor(standard.WEAK_KEYS)
+
+
+def _by_name(_: Any, reach: Reach) -> Openings:
+    yield Accessor(views.ATTRIBUTES, reach.attributes())
 
 
 _ITEMS: dict[type, View] = {
@@ -301,11 +484,18 @@ def _tuple(value: Any, _: Reach) -> Openings:
         yield Accessor(views.TUPLE if isinstance(value, tuple) else views.SET)
 
 
-def _always(*views_: View) -> Callable[[Any, Reach], Openings]:
+def _always(*views_: View) -> Opened:
     return lambda _, __: iter([Accessor(view) for view in views_])
 
 
-_by_type: dict[type, Callable[[Any, Reach], Openings]] = {
+_ordered: OrderedDict[Any, Any] = OrderedDict()
+_plain: dict[Any, Any] = {}
+_parts: tuple[object, ...] = (
+    *(_plain.keys(), _plain.values(), _plain.items()),
+    *(_ordered.keys(), _ordered.values(), _ordered.items()),
+)
+
+_by_type: dict[type, Opened] = {
     FunctionType: _function,
     MethodType: _method,
     ModuleType: _module,
@@ -320,11 +510,37 @@ _by_type: dict[type, Callable[[Any, Reach], Openings]] = {
     list: _always(views.LIST),
     deque: _always(views.LIST, standard.MAXLEN),
     set: _always(views.SET),
-    **NATIVES,
-    **dict.fromkeys((OrderedDict, Counter), with_keys),
+    BuiltinMethodType: _built_in,
+    CallableProxyType: _always(standard.PROXIED),
+    ContextVar: _always(standard.CONTEXT),
+    MappingProxyType: _always(standard.WHOLE),
+    MethodWrapperType: _always(views.BOUND),
+    ProxyType: _always(standard.PROXIED),
+    ReferenceType: _always(standard.REFERENT),
+    SimpleNamespace: _by_name,
+    WeakKeyDictionary: _weak,
+    WeakSet: _always(standard.MEMBERS),
+    WeakValueDictionary: _weak,
+    dict: _dict,
+    io.BytesIO: _always(standard.TEXT),
+    io.StringIO: _always(standard.TEXT),
+    local: _by_name,
+    operator.attrgetter: _getter,
+    operator.methodcaller: _getter,
+    standard.ENVIRONMENT: _always(standard.ENVIRON),
+    **dict.fromkeys(map(type, _parts), _always(standard.WHOLE)),
+    **dict.fromkeys((OrderedDict, Counter), _with_keys),
     defaultdict: _with_default,
     ChainMap: attributes("maps"),
 }
+
+
+_LATE: Final[dict[tuple[str, str], Opened]] = {
+    ("_queue", "SimpleQueue"): _always(standard.SIZE),
+    ("argparse", "Namespace"): _by_name,
+    ("decimal", "Context"): _always(standard.DECIMAL),
+}
+"""The same by module and name, of modules that this one would be slower to import."""
 
 
 def is_structural(value: Any, reach: Reach) -> bool:
@@ -339,4 +555,4 @@ def is_structural(value: Any, reach: Reach) -> bool:
     if cls is ModuleType or named == ("_queue", "SimpleQueue"):
         # What it holds does not show.
         return False
-    return cls in _by_type or named in LATE or dataclasses.is_dataclass(cls)
+    return cls in _by_type or named in _LATE or dataclasses.is_dataclass(cls)

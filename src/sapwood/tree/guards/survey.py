@@ -14,7 +14,7 @@ from functools import cached_property
 from operator import call, is_
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import ReferenceType
+from weakref import ReferenceType, WeakValueDictionary
 
 from sapwood.tree.guards.aliasing import firsts, twins
 from sapwood.tree.guards.ambient import Ambient, guard
@@ -22,6 +22,7 @@ from sapwood.tree.guards.arrays import Arrays
 from sapwood.tree.guards.changes import BoundArray, Change, Draw
 from sapwood.tree.guards.progress import PROGRESS, is_readable
 from sapwood.tree.guards.reach import Inside, Row, Walk, reach
+from sapwood.tree.guards.scope import Reach
 from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.sources import STATE
 from sapwood.tree.guards.standard import FACTORY, KEYED, MAXLEN, STANDARD_VIEWS
@@ -40,7 +41,7 @@ from sapwood.tree.nests.containers import constant_key
 if TYPE_CHECKING:
     from sapwood.tree.guards.fingerprint import Fingerprint
 
-__all__ = ["AmbientKey", "Survey", "survey"]
+__all__ = ["AmbientKey", "Survey", "Surveyor", "survey"]
 
 
 _VIEWS = {**BY_NAME, **STANDARD_VIEWS}
@@ -324,6 +325,31 @@ class Survey:
         cls = type(self._walk.nodes[inside.node].value)
         found = (vars(base)[new.key] for base in cls.__mro__ if new.key in vars(base))
         return isinstance(next(found, None), cached_property)
+
+
+class Surveyor:
+    """Surveys the function that ``target`` gives, which may be gone by now.
+
+    Of what it found it keeps the names and, while somebody has them, the guards.
+    """
+
+    def __init__(
+        self, target: Callable[[], Callable[..., Any]], arrays: Arrays
+    ) -> None:
+        self._target, self._arrays = target, arrays
+        self._latest: Reach | None = None
+        self._ambients: WeakValueDictionary[Hashable, Ambient] = WeakValueDictionary()
+
+    def survey(self, arguments: Mapping[str, object]) -> Survey:
+        """Read all slots that the function may read in a call with these arguments.
+
+        ``arguments`` are by parameter. Raises `CaptureError` where the function
+        reaches too much.
+        """
+        guess = None if self._latest is None else self._latest.guess()
+        walk = reach(self._target(), arguments, self._arrays, guess)
+        self._latest = walk.reach
+        return Survey(walk, arguments, self._ambients)
 
 
 def _pairs(old: Inside, new: Inside) -> Iterator[tuple[Row | None, Row | None]]:
