@@ -18,8 +18,8 @@ from sapwood.allocator.caching.picture import (
     SegmentPicture,
 )
 from sapwood.allocator.simulate import Buffer, Trace, read_trace
-from sapwood.allocator.simulate.entries import from_picture
 from sapwood.allocator.simulate.log import Log
+from sapwood.allocator.simulate.reading import from_picture
 from sapwood.allocator.simulate.rmm import from_rmm
 from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError

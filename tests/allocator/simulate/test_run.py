@@ -18,9 +18,9 @@ from sapwood.allocator.simulate import (
     read_trace,
     simulate,
 )
-from sapwood.allocator.simulate.entries import from_picture
 from sapwood.allocator.simulate.ground import PAGE
 from sapwood.allocator.simulate.ours import Ours
+from sapwood.allocator.simulate.reading import from_picture
 from sapwood.errors import MisuseError
 from sapwood.testing.traces import FAMILIES, make_trace
 

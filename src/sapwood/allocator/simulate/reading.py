@@ -11,13 +11,14 @@ from pathlib import Path
 from sapwood.allocator import lifetimes
 from sapwood.allocator.caching.export import snapshot
 from sapwood.allocator.caching.export.torch_snapshot import loads_torch
+from sapwood.allocator.caching.picture import Picture
 from sapwood.allocator.simulate import rmm
-from sapwood.allocator.simulate.entries import from_picture
+from sapwood.allocator.simulate.log import Log
 from sapwood.allocator.simulate.rmm import from_rmm
 from sapwood.allocator.simulate.trace import Buffer, Trace
 from sapwood.errors import MisuseError
 
-__all__ = ["read_trace"]
+__all__ = ["from_picture", "read_trace"]
 
 _PICKLE = b"\x80"
 
@@ -69,3 +70,27 @@ def _unknown(source: Path) -> MisuseError:
         f"{','.join(lifetimes.COLUMNS)}, a log of RMM with {','.join(rmm.COLUMNS)}, a "
         "snapshot of ours as JSON, or one of PyTorch as a pickle"
     )
+
+
+def from_picture(name: str, picture: Picture) -> Trace:
+    """Return the trace of a picture's history, and of the blocks it does not know.
+
+    A buffer ends when its block could be used again: where ``free_completed`` was
+    noted, there, so that what other streams still used counts as alive. Private pools
+    are replayed as part of the default one.
+    """
+    actions = {entry.action for entry in picture.history}
+    ends = "free_completed" if "free_completed" in actions else "free_requested"
+    log = Log()
+    for entry in picture.history:
+        if entry.action == "alloc":
+            log.allocate(entry.address, entry.size, entry.stream)
+        elif entry.action == ends:
+            log.free(entry.address, entry.size, entry.stream)
+    log.survive(
+        (block.address, block.requested, segment.stream)
+        for segment in picture.segments
+        for block in segment.blocks
+        if block.state in {"allocated", "pending"}
+    )
+    return log.trace(name)
