@@ -424,7 +424,8 @@ def _other_key(value: Any) -> Hashable:
     cls = type(value)
     if (cls.__module__, cls.__name__) in _BY_TEXT:
         return (cls, repr(value))
-    if cls is BuiltinMethodType and not isinstance(value.__self__, ModuleType):
+    # What belongs to no object, as torch's functions, is itself all there is.
+    if cls is BuiltinMethodType and not isinstance(value.__self__, ModuleType | None):
         return (cls, value.__name__, Identity(value.__self__))
     for base in () if isinstance(value, Enum) else cls.__mro__:
         key = _key_by_base(base, value)
