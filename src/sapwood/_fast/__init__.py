@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
@@ -26,17 +27,17 @@ _BUILD: Final = "python -m sapwood._fast.build"
 def native() -> ModuleType | None:
     """Return guards and replays; None where they are not built for this version.
 
-    See `_native.pyi`. They know the classes of `_state`, and no others.
+    They know the classes of `_state`, and no others.
     """
     return _loaded() if state.is_native else None
 
 
 def _loaded() -> ModuleType | None:
     try:
-        from sapwood._fast import _native
+        found = import_module("sapwood._fast._native")
     except ImportError:
         return None
-    return _native if __version__ == _native.VERSION else None
+    return found if __version__ == found.VERSION else None
 
 
 @functools.cache

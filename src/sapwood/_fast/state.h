@@ -1,4 +1,4 @@
-/* What replays look at, as it lies in the objects that own it: see state.pyi. */
+/* What replays look at, as it lies in the objects that own it: see state.py. */
 #ifndef SAPWOOD_STATE_H
 #define SAPWOOD_STATE_H
 

@@ -6,8 +6,10 @@ in C.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sapwood.version import __version__
 
@@ -23,7 +25,7 @@ __all__ = [
 ]
 
 
-class _StreamEpoch:
+class StreamEpoch:
     """A number that is another one once something has changed between streams."""
 
     __slots__ = ("_numbers", "now")
@@ -33,72 +35,79 @@ class _StreamEpoch:
         self.now = 0
 
     def advance(self) -> None:
+        """Have it be another one."""
         # Threads may pass each other: no number comes back, so all see a change.
         self.now = next(self._numbers)
 
 
-class _PageState:
+class PageState:
     """Which pages a lease holds, who uses which, and if any lease was revoked."""
 
     __slots__ = ("live", "revoked", "uses")
 
+    live: Any
+    revoked: bool
+    uses: Any
 
-class _RecordingsState:
+
+class RecordingsState:
     """A weak reference to the stream that all replays ran on, or None."""
 
     __slots__ = ("single_stream",)
 
+    single_stream: Any
 
-class _GuardState:
+
+class GuardState:
     """How often guards were made anew, or came to expect other arrays."""
 
     __slots__ = ("epoch",)
 
+    epoch: int
 
-class _ReplayState:
+
+class ReplayState:
     """What a fast replay has found: while that is so it still fits."""
 
     __slots__ = ("epoch", "guard_epoch", "kept", "marks", "stream_epoch")
 
+    epoch: int
+    guard_epoch: int
+    stream_epoch: int
+    kept: Any
+    marks: Any
 
-class _ReplaysState:
+
+class ReplaysState:
     """The replays in C of one function, those to be tried first in front."""
 
     __slots__ = ("players",)
 
+    players: tuple[Any, ...]
 
-class _CallState:
+
+class CallState:
     """The fast replays of a graphed function, what gives its runtime, and which."""
 
     __slots__ = ("_fast_replays", "_on", "_runtime")
 
+    _fast_replays: Any
+    _on: Any
+    _runtime: Callable[[], Any]
 
-if TYPE_CHECKING:
-    from sapwood._fast._state import (
-        CallState,
-        GuardState,
-        PageState,
-        RecordingsState,
-        ReplaysState,
-        ReplayState,
-        StreamEpoch,
-    )
 
-    is_native: bool
-else:
+def _built() -> bool:
+    """Put the classes of C in the place of these; false where there are none."""
     try:
-        from sapwood._fast import _state as found
+        found = import_module("sapwood._fast._state")
     except ImportError:
-        found = None
-    is_native: Final = found is not None and __version__ == found.VERSION
+        return False
+    if __version__ != found.VERSION:
+        return False
+    globals().update(
+        {name: getattr(found, name) for name in __all__ if name in dir(found)}
+    )
+    return True
 
-    def _chosen(reference: type[Any]) -> type[Any]:
-        return getattr(found, reference.__name__[1:]) if is_native else reference
 
-    CallState = _chosen(_CallState)
-    GuardState = _chosen(_GuardState)
-    PageState = _chosen(_PageState)
-    RecordingsState = _chosen(_RecordingsState)
-    ReplayState = _chosen(_ReplayState)
-    ReplaysState = _chosen(_ReplaysState)
-    StreamEpoch = _chosen(_StreamEpoch)
+is_native: Final = _built()

@@ -1,4 +1,4 @@
-"""Torch's functions that are held as values are values: neither writes nor each other."""
+"""Functions of torch's that are held are values: no writes, and not each other."""
 
 from __future__ import annotations
 

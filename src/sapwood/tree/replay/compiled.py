@@ -11,7 +11,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from weakref import ref
 
 from sapwood import _fast
@@ -24,10 +24,7 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.node.spans import Spans
 from sapwood.tree.replay.last_call import LastCall
 
-if TYPE_CHECKING:
-    from sapwood._fast._native import Replay
-
-__all__ = ["MISS", "Parts", "Pattern", "compiled"]
+__all__ = ["MISS", "Parts", "Pattern", "Replay", "compiled"]
 
 _REST: Final = 3
 """Arguments behind the first that C knows how to pass."""
@@ -61,6 +58,18 @@ class Owner(Protocol):
 
     epoch: int
     rivals: Sequence[Node]
+
+
+class Replay(Protocol):
+    """A replay in C: the result of a call with such arguments, or `MISS`."""
+
+    def __call__(self, *args: Any) -> Any: ...
+    def noted(self) -> list[int]:
+        """Return when each replay since the last time began, and how long it took.
+
+        In turn, in nanoseconds.
+        """
+        ...
 
 
 class Parts(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import ref
 
 from sapwood._fast.state import ReplayState
@@ -23,7 +23,7 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Alias, Constant, Copied, Fresh, Same
 from sapwood.tree.node.spans import Spans
 from sapwood.tree.replay.binding import Bindings
-from sapwood.tree.replay.compiled import Parts, compiled
+from sapwood.tree.replay.compiled import Parts, Replay, compiled
 from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.replay.program import Program
 from sapwood.tree.replay.replay import (
@@ -34,9 +34,6 @@ from sapwood.tree.replay.replay import (
     prepare,
 )
 from sapwood.units import Addr
-
-if TYPE_CHECKING:
-    from sapwood._fast._native import Replay
 
 __all__ = ["FastReplay"]
 
