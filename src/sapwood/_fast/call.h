@@ -26,34 +26,33 @@ static int is_now(PyObject *variable, const PyObject *value) {
   return found == value;
 }
 
-/* What plays the fast replays, owned, of a function that is still on its runtime; or
- * NULL, perhaps with an error. */
+/* The replays in C of a function, not owned; NULL: it has none. No code runs. */
 static PyObject *players_of(PyObject *self) {
+  PyObject *replays = ((struct call_state *)self)->fast_replays, *players = NULL;
+  if (replays && PyObject_TypeCheck(replays, replays_type))
+    players = ((struct replays_state *)replays)->players;
+  return players && PyTuple_CheckExact(players) && PyTuple_GET_SIZE(players) ? players
+                                                                             : NULL;
+}
+
+/* Whether a function is still on the runtime that it was on; false with an error. */
+static int is_on_its_runtime(PyObject *self) {
   struct call_state *state = (struct call_state *)self;
-  PyObject *runtime, *players = NULL;
-  int same;
-  if (!state->fast_replays || !state->runtime || Py_IsNone(state->fast_replays) ||
-      !(runtime = PyObject_CallNoArgs(state->runtime)))
-    return NULL;
-  same = runtime == state->on;
-  Py_DECREF(runtime);
-  /* Any code may have run. */
-  if (same && PyObject_TypeCheck(state->fast_replays, replays_type))
-    players = ((struct replays_state *)state->fast_replays)->players;
-  return players && PyTuple_CheckExact(players) && PyTuple_GET_SIZE(players)
-             ? Py_NewRef(players)
-             : NULL;
+  PyObject *runtime = state->runtime ? PyObject_CallNoArgs(state->runtime) : NULL;
+  Py_XDECREF(runtime);
+  return runtime && runtime == state->on;
 }
 
 static PyObject *called(PyObject *self, PyObject *tuple, PyObject *named) {
-  PyObject *players = NULL, *shown = NULL, *args[MOST_ARGUMENTS + 1] = {self};
+  PyObject *players, *shown = NULL, *args[MOST_ARGUMENTS + 1] = {self};
   Py_ssize_t count = PyTuple_GET_SIZE(tuple);
   int tried = 0;
-  if (!(named && PyDict_GET_SIZE(named)) && count <= MOST_ARGUMENTS &&
-      is_now(calls.session, Py_None) && is_now(calls.disabled, Py_False))
-    players = players_of(self);
-  if (!players)
+  if (!players_of(self) || (named && PyDict_GET_SIZE(named)) ||
+      count > MOST_ARGUMENTS || !is_now(calls.session, Py_None) ||
+      !is_now(calls.disabled, Py_False) || !is_on_its_runtime(self))
     return PyErr_Occurred() ? NULL : calls.plain(self, tuple, named);
+  if (!(players = Py_XNewRef(players_of(self)))) /* any code may have run */
+    return calls.plain(self, tuple, named);
   for (Py_ssize_t k = 0; k < count; k++)
     args[k + 1] = item(tuple, k);
   for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(players) && !shown; k++) {
@@ -70,8 +69,8 @@ static PyObject *called(PyObject *self, PyObject *tuple, PyObject *named) {
                : calls.plain(self, tuple, named);
 }
 
-/* take_calls(class, session, disabled, missed): have a class that defines `__call__`, or
- * derives from one that was taken, called here. Its `__call__` stays what it is, for
+/* take_calls(class, session, disabled, missed): have a class that defines `__call__`,
+ * or derives from one that was taken, called here. Its `__call__` stays what it is, for
  * whoever traces a program reads that: so the class cannot inherit this. Whoever puts
  * another in its place has that called, as CPython sets the slot anew then. False for a
  * class of other variables, of modules that were imported anew: those are Python's. */

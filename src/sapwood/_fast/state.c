@@ -76,7 +76,6 @@ static PyMethodDef epoch_methods[] = {{"advance", advance, METH_NOARGS, NULL},
   {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "sapwood._fast._state." title,             \
    .tp_basicsize = sizeof(struct struct_),                                             \
    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,          \
-   .tp_new = PyType_GenericNew,                                                        \
    .tp_traverse = traverse,                                                            \
    .tp_clear = clear,                                                                  \
    .tp_dealloc = discard,                                                              \
@@ -108,8 +107,13 @@ PyMODINIT_FUNC PyInit__state(void) {
   module = PyModule_Create(&definition);
   if (module && PyModule_AddStringConstant(module, "VERSION", SAPWOOD_VERSION) < 0)
     Py_CLEAR(module);
-  for (size_t k = 0; module && k < sizeof types / sizeof *types; k++)
+  for (size_t k = 0; module && k < sizeof types / sizeof *types; k++) {
+    /* Not `PyType_GenericNew`: CPython 3.11 and 3.12 keep the attributes of an object
+     * in line, where the interpreter finds them in half of the time, only if `object`
+     * has made it. */
+    types[k].tp_new = PyBaseObject_Type.tp_new;
     if (PyModule_AddType(module, &types[k]) < 0)
       Py_CLEAR(module);
+  }
   return module;
 }
