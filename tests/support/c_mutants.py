@@ -269,12 +269,6 @@ C_MUTANTS: Final = (
         "0)  /*",
     ),
     CMutant(
-        "the same objects, by number of them",
-        "_fast/guards.c",
-        "if (PyList_GET_ITEM(one, k) != PyList_GET_ITEM(other, k))",
-        "if (0)",
-    ),
-    CMutant(
         "a shortcut that others use",
         "_fast/guards.c",
         "if (g->running || !c ||",

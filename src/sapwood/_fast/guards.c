@@ -259,21 +259,6 @@ PyObject *compile_guards(PyObject *module, PyObject *args) {
   return (PyObject *)g;
 }
 
-/* same(one, other): whether two lists hold the same objects, by identity; to compare
- * them by more would run code of anybody's. */
-PyObject *same(PyObject *module, PyObject *args) {
-  PyObject *one, *other;
-  (void)module;
-  if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &one, &PyList_Type, &other))
-    return NULL;
-  if (PyList_GET_SIZE(one) != PyList_GET_SIZE(other))
-    Py_RETURN_FALSE;
-  for (Py_ssize_t k = 0; k < PyList_GET_SIZE(one); k++)
-    if (PyList_GET_ITEM(one, k) != PyList_GET_ITEM(other, k))
-      Py_RETURN_FALSE;
-  Py_RETURN_TRUE;
-}
-
 /* Have no dict watched: this interpreter does not tell of all that changes. */
 PyObject *watch_nothing(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;

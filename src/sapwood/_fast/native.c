@@ -7,7 +7,6 @@ PyTypeObject *replay_state_type, *replays_type, *call_type;
 static PyMethodDef functions[] = {
     {"compile_guards", compile_guards, METH_VARARGS, NULL},
     {"compile_replay", compile_replay, METH_VARARGS, NULL},
-    {"same", same, METH_VARARGS, NULL},
     {"take_calls", take_calls, METH_VARARGS, NULL},
     {"watch_nothing", watch_nothing, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

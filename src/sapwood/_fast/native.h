@@ -48,7 +48,6 @@ int guards_asked(PyObject *guards, Py_ssize_t used,
 
 PyObject *compile_guards(PyObject *module, PyObject *args);
 PyObject *compile_replay(PyObject *module, PyObject *args);
-PyObject *same(PyObject *module, PyObject *args);
 PyObject *take_calls(PyObject *module, PyObject *args);
 PyObject *watch_nothing(PyObject *module, PyObject *unused);
 

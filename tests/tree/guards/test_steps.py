@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sapwood import _fast
 from sapwood.tree.guards.checks import CHANGING, ConstantTest, Guard
-from sapwood.tree.guards.program import compiled, compiler, same
+from sapwood.tree.guards.program import compiled, compiler
 from sapwood.tree.guards.reach import Row
 from sapwood.tree.guards.steps import Op, Step, Steps, assembled
 from sapwood.tree.guards.views import BY_NAME
@@ -515,22 +515,3 @@ def test_every_way_is_tried_here():
     tried = test_ways_say_what_is_opened.pytestmark[0].args[1]
     ways = {name for name, view in BY_NAME.items() if view.way is not None}
     assert {name for name, _ in tried} == ways
-
-
-def test_lists_of_the_same_objects_are_told(monkeypatch):
-    """By identity, whatever the objects would say; in C and in Python."""
-
-    class Stubborn:
-        def __eq__(self, other):
-            raise AssertionError(other)
-
-        __hash__ = object.__hash__
-
-    one, two = Stubborn(), Stubborn()
-    for native in (_fast.native(), None):
-        monkeypatch.setattr(_fast, "native", lambda native=native: native)
-        assert same([], [])
-        assert same([one, two], [one, two])
-        assert not same([one, two], [two, one])
-        assert not same([one, two], [one])
-        assert not same([one], [one, two])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from operator import is_
 from types import ModuleType
 from typing import Any, Final
 from weakref import ref
@@ -19,7 +18,7 @@ from sapwood.tree.guards.aliasing import Apart
 from sapwood.tree.guards.checks import ArrayTest
 from sapwood.tree.guards.steps import Check, Op, Step, Steps, assembled
 
-__all__ = ["GuardProgram", "compiled", "compiler", "same"]
+__all__ = ["GuardProgram", "compiled", "compiler"]
 
 PATIENCE: Final = 8
 """Matches before the function is made: most recordings that are used, are used more.
@@ -135,14 +134,6 @@ def compiler() -> ModuleType | None:
     if native is not None and not all(_is_told(native, write) for write in _WRITES):
         native.watch_nothing()
     return native
-
-
-def same(one: list[Any], other: list[Any]) -> bool:
-    """Return whether two lists hold the very same objects."""
-    native = _fast.native()
-    if native is not None:
-        return bool(native.same(one, other))
-    return len(one) == len(other) and all(map(is_, one, other))
 
 
 class _Probe:
