@@ -74,5 +74,6 @@ def _said_of(path: Path, error: OSError) -> str:
         return f"{path} cannot be loaded ({error}). Remove it, and run {_BUILD}"
     return (
         f"{path} is missing: it is built when sapwood is installed, where there is a C "
-        f"compiler with Python's headers. Install them, and run {_BUILD}"
+        "compiler with Python's headers. Install gcc or clang, and python3-dev where "
+        f"the headers are missing, and run {_BUILD}"
     )
