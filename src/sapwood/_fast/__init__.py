@@ -74,6 +74,5 @@ def _said_of(path: Path, error: OSError) -> str:
         return f"{path} cannot be loaded ({error}). Remove it, and run {_BUILD}"
     return (
         f"{path} is missing: it is built when sapwood is installed, where there is a C "
-        "compiler with Python's headers. Install gcc or clang, and python3-dev where "
-        f"the headers are missing, and run {_BUILD}"
+        f"compiler with Python's headers. Install gcc or clang, and run {_BUILD}"
     )
