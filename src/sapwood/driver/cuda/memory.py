@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right, insort
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,6 +20,14 @@ from sapwood.errors import OutOfMemory
 from sapwood.units import Addr, Size, hex_address, size_text
 
 __all__ = ["Memory"]
+
+_HIGH: Final = Addr(0x5B3A_0000_0000)
+"""Where free addresses are looked for first.
+
+The driver on its own begins at 12 GiB. Two sizes of 32 bits that a kernel is passed
+side by side, such as (3, 4), read as one word there would be an address of ours, and
+the call would not be recorded. Above this one the second size is 23,354 or more.
+"""
 
 
 class Memory:
@@ -63,7 +71,8 @@ class Memory:
         self._whole_pages(size=size, at=at or 0)
         library, cu = self._library, self._library.cu
         with self._lock:
-            address = Addr(int(library(cu.cuMemAddressReserve, size, 0, at or 0, 0)))
+            wanted = _HIGH if at is None else at
+            address = Addr(int(library(cu.cuMemAddressReserve, size, 0, wanted, 0)))
             if at is not None and address != at:
                 library(cu.cuMemAddressFree, address, size)
                 raise Refusal(
