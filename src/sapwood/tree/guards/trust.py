@@ -59,6 +59,7 @@ _FUNCTIONS: Final = _BUILTINS.union(
     _names("contextlib", "ExitStack nullcontext suppress _GeneratorContextManager"),
     _names("datetime", "date datetime time timedelta timezone"),
     _names("pathlib", "PurePath PurePosixPath PureWindowsPath"),
+    _names("pathlib._local", "PurePath PurePosixPath PureWindowsPath"),  # on 3.13
     _names("posix", "fspath"),
     _names("posixpath", "basename commonprefix dirname isabs join normpath split"),
     _names("posixpath", "splitext"),

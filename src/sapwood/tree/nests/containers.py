@@ -414,6 +414,7 @@ _BY_TEXT = {
     ("pathlib", "PurePosixPath"),
     ("pathlib", "WindowsPath"),
     ("pathlib._local", "PosixPath"),
+    ("pathlib._local", "PurePosixPath"),
     ("torch", "device"),
     ("uuid", "UUID"),
 }
