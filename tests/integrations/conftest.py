@@ -160,8 +160,11 @@ def agrees(show, monkeypatch):
 
 
 @pytest.fixture
-def replays(rt, agrees, quietly):
+def replays(rt, agrees, quietly, torch, monkeypatch):
     """Return what runs a trial replayed, and checks that it is recorded as it says."""
+    # By default cuDNN adds the gradients of a convolution in any order: of 360 eager
+    # trainings of a small Unet on an H200, one gave other last bits than the rest.
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
 
     def replays(trial, *, least, keeps):
         quietly(trial, skips=bool(trial.skips or trial.late or trial.moves))
