@@ -56,8 +56,9 @@ def test_a_process_that_sees_no_gpu_has_no_device():
 
 def test_memory_counts_until_nothing_needs_it(cuda):
     """An extent counts until it is released and unmapped everywhere."""
-    size = 256 * cuda.abilities.page
-    before = cuda.memory_info()
+    before, page = cuda.memory_info(), cuda.abilities.page
+    # Much more than what other processes take and give back on this GPU meanwhile.
+    size = before.free // 8 // page * page
     base = cuda.reserve(2 * size)
     extent = cuda.create(size)
     for address in (base, base + size):
@@ -67,9 +68,9 @@ def test_memory_counts_until_nothing_needs_it(cuda):
         lambda: cuda.unmap(base, size),
         lambda: cuda.unmap(base + size, size),
     ):
-        assert before.free - cuda.memory_info().free >= size
+        assert before.free - cuda.memory_info().free > size // 2
         give_back()
-    assert before.free - cuda.memory_info().free < size
+    assert before.free - cuda.memory_info().free < size // 2
     cuda.unreserve(base, 2 * size)
 
 
