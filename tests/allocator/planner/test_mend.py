@@ -8,13 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.allocator.planner import Buffer, lower_bound, plan, violations
-from sapwood.allocator.planner.beside import Beside
 from sapwood.allocator.planner.effort import Effort
-from sapwood.allocator.planner.fit import fit, size_order
-from sapwood.allocator.planner.improve import improve
+from sapwood.allocator.planner.improve import Beside, Layout, Places, improve
 from sapwood.allocator.planner.instance import Instance
-from sapwood.allocator.planner.layout import Layout
-from sapwood.allocator.planner.places import Places
+from sapwood.allocator.planner.orders import fit, size_order
 from sapwood.testing.lifetimes import KINDS, PERFECT, make_lifetimes
 
 lives = st.tuples(st.integers(0, 400), st.integers(1, 60), st.integers(1, 40))

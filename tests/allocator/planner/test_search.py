@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.allocator.planner import Buffer, lower_bound, plan, violations
-from sapwood.allocator.planner.dive import Dive
 from sapwood.allocator.planner.instance import Instance
-from sapwood.allocator.planner.learners import learners
-from sapwood.allocator.planner.sections import Sections
-from sapwood.allocator.planner.skyline import stack
+from sapwood.allocator.planner.orders import learners, stack
+from sapwood.allocator.planner.search import Dive, Sections
 
 TRACES = Path(__file__).parent / "traces"
 CAPACITY = 1_048_576

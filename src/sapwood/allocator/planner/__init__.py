@@ -6,10 +6,8 @@
 
 from __future__ import annotations
 
-from sapwood.allocator.planner.bound import lower_bound
-from sapwood.allocator.planner.buffers import Buffer
-from sapwood.allocator.planner.check import Violation, violations
-from sapwood.allocator.planner.fit import largest_first
+from sapwood.allocator.planner.buffers import Buffer, Violation, lower_bound, violations
+from sapwood.allocator.planner.orders import largest_first
 from sapwood.allocator.planner.plan import Plan, plan
 
 __all__ = [

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import bisect
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sapwood.errors import MisuseError
-from sapwood.units import Size
+from sapwood.units import Size, align_up
 
-__all__ = ["Buffer", "check_alignment", "check_buffers"]
+__all__ = [
+    "Buffer",
+    "Violation",
+    "check_alignment",
+    "check_buffers",
+    "lower_bound",
+    "violations",
+]
 
 
 class Buffer(NamedTuple):
@@ -35,3 +45,129 @@ def check_alignment(alignment: int) -> None:
     """Raise `MisuseError` for an alignment that is no whole number from 1."""
     if alignment < 1:
         raise MisuseError(f"alignment is {alignment}. Give a whole number from 1")
+
+
+def lower_bound(buffers: Sequence[Buffer], alignment: int = 1) -> Size:
+    """Return a height in bytes that no plan can go below.
+
+    At each time the buffers in use lie above each other. All begin at multiples of
+    ``alignment``, so each but the topmost takes up its size rounded up to that. Raises
+    `MisuseError` for impossible buffers, and alignments below 1.
+    """
+    check_buffers(buffers)
+    check_alignment(alignment)
+    events = sorted(
+        (time, begins, number)
+        for number, (lower, upper, size) in enumerate(buffers)
+        if size
+        for time, begins in ((upper, False), (lower, True))
+    )
+    live = bound = 0
+    spare: list[tuple[int, int]] = []
+    for time, begins, number in events:
+        size = buffers[number].size
+        taken = align_up(size, alignment)
+        if not begins:
+            live -= taken
+            continue
+        live += taken
+        heapq.heappush(spare, (size - taken, number))
+        while buffers[spare[0][1]].upper <= time:
+            heapq.heappop(spare)
+        bound = max(bound, live + spare[0][0])
+    return Size(bound)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Violation:
+    """A buffer, by its number, that cannot lie at its offset.
+
+    ``other`` is the number of one that is in use there at the same time; None where
+    the offset is negative or not aligned.
+    """
+
+    buffer: int
+    other: int | None
+    text: str
+
+
+def violations(
+    buffers: Sequence[Buffer], offsets: Sequence[int], alignment: int = 1
+) -> tuple[Violation, ...]:
+    """Return what is wrong with the offsets of buffers; nothing if they are a plan.
+
+    Of those that a buffer overlaps when it begins, one neighbour is named on each
+    side. Raises `MisuseError` unless there is one offset for each buffer.
+    """
+    check_alignment(alignment)
+    if len(buffers) != len(offsets):
+        raise MisuseError(
+            f"there are {len(offsets)} offsets for {len(buffers)} buffers. Give one "
+            "for each"
+        )
+    return (
+        *_misplaced(buffers, offsets, alignment),
+        *_overlapping(buffers, offsets),
+    )
+
+
+def _misplaced(
+    buffers: Sequence[Buffer], offsets: Sequence[int], alignment: int
+) -> list[Violation]:
+    wrong = []
+    for number, offset in enumerate(offsets):
+        if buffers[number].size and (offset < 0 or offset % alignment):
+            text = (
+                f"buffer {number} lies at {offset}, no multiple of {alignment} from 0"
+            )
+            wrong.append(Violation(number, None, text))
+    return wrong
+
+
+def _overlapping(buffers: Sequence[Buffer], offsets: Sequence[int]) -> list[Violation]:
+    """Sweep over time; what is in use is kept in the order of its offsets.
+
+    As long as those in use do not overlap, a new one can only do so with what begins
+    just below or above it. One that does is left out, so that this stays true.
+    """
+    events = []
+    for number, buffer in enumerate(buffers):
+        if buffer.size:
+            events.append((buffer.upper, 0, number))
+            events.append((buffer.lower, 1, number))
+    live: list[tuple[int, int]] = []
+    left_out: set[int] = set()
+    wrong = []
+    for _, begins, number in sorted(events):
+        entry = (offsets[number], number)
+        at = bisect.bisect_left(live, entry)
+        if not begins:
+            if number not in left_out:
+                del live[at]
+            continue
+        beside = [n for _, n in live[max(at - 1, 0) : at + 1]]
+        found = [
+            _overlap(number, n, buffers, offsets)
+            for n in beside
+            if offsets[n] < offsets[number] + buffers[number].size
+            and offsets[number] < offsets[n] + buffers[n].size
+        ]
+        if found:
+            wrong += found
+            left_out.add(number)
+        else:
+            live.insert(at, entry)
+    return wrong
+
+
+def _overlap(
+    number: int, other: int, buffers: Sequence[Buffer], offsets: Sequence[int]
+) -> Violation:
+    ours, theirs = (
+        f"[{offsets[n]}, {offsets[n] + buffers[n].size})" for n in (number, other)
+    )
+    text = (
+        f"buffer {number} at {ours} overlaps buffer {other} at {theirs} while both are "
+        f"in use from {buffers[number].lower}"
+    )
+    return Violation(number, other, text)

@@ -2,12 +2,281 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
 from sapwood.allocator.planner.effort import Effort
 from sapwood.allocator.planner.instance import Instance, Wholes
-from sapwood.allocator.planner.mend import Mend
 from sapwood.allocator.planner.search import FEW, Search
 
-__all__ = ["Improver", "improve"]
+__all__ = ["Beside", "Improver", "Layout", "Mend", "Places", "improve"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """The places next to an end of another buffer, and the lowest and the highest.
+
+    ``begins`` and ``ends`` are those of the others, each in rising order, which are
+    ``by_begin`` and ``by_end``. At ``places[k]`` a buffer lies above the first
+    ``below[k]`` of ``ends``, and below the others than the first ``under[k]`` of
+    ``begins``.
+    """
+
+    begins: Wholes
+    ends: Wholes
+    by_begin: npt.NDArray[np.intp]
+    by_end: npt.NDArray[np.intp]
+    places: Wholes
+    below: npt.NDArray[np.intp]
+    under: npt.NDArray[np.intp]
+
+    @classmethod
+    def among(cls, begins: Wholes, ends: Wholes, size: int, top: int) -> Places:
+        """Return the places of a buffer of ``size`` that ends at ``top`` or below."""
+        by_begin, by_end = begins.argsort(), ends.argsort()
+        begins, ends = begins[by_begin], ends[by_end]
+        highest = top - size
+        first, last = begins.searchsorted(size), begins.searchsorted(top, "right")
+        places = np.concatenate(
+            (
+                np.array([0, highest]),
+                ends[: ends.searchsorted(highest, "right")],
+                begins[first:last] - size,
+            )
+        )
+        return cls(
+            begins=begins,
+            ends=ends,
+            by_begin=by_begin,
+            by_end=by_end,
+            places=places,
+            below=ends.searchsorted(places, "right"),
+            under=begins.searchsorted(places + size),
+        )
+
+    def tightest(self, top: int) -> int | None:
+        """Return the free place in the smallest gap below ``top``; None without one."""
+        free = np.flatnonzero(self.below == self.under)
+        if not len(free):
+            return None
+        floors = np.concatenate(([0], self.ends))[self.below[free]]
+        roofs = np.concatenate((self.begins, [top]))[self.under[free]]
+        gaps = np.minimum(roofs, top) - floors
+        return int(self.places[free[gaps.argmin()]])
+
+    def cheapest(
+        self, weights: npt.NDArray[np.float64], random: np.random.Generator
+    ) -> int:
+        """Return the place where the others that are in the way weigh least.
+
+        ``random`` makes each place up to twice as dear as that.
+        """
+        before = np.concatenate(([0.0], weights[self.by_begin].cumsum()))
+        over = np.concatenate(([0.0], weights[self.by_end].cumsum()))
+        cost = before[self.under] - over[self.below]
+        cost *= 1 + random.random(len(cost))
+        return int(self.places[cost.argmin()])
+
+
+_EVERY = 64
+_KEPT = 1 << 24
+
+
+@dataclass(slots=True, eq=False)
+class Beside:
+    """The buffers beside each one, found when first asked for.
+
+    ``live`` are those in use just before every 64th begins, ``stops`` how many begin
+    before each ends. ``room`` is how many more may be kept.
+    """
+
+    lower: npt.NDArray[np.int32]
+    upper: npt.NDArray[np.int32]
+    live: tuple[npt.NDArray[np.intp], ...]
+    stops: tuple[int, ...]
+    room: int = _KEPT
+    _found: dict[int, npt.NDArray[np.intp]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, instance: Instance) -> Beside:
+        """Return the company of the buffers of an instance."""
+        lower, upper = instance.lower, instance.upper
+        live = [np.empty(0, np.intp)]
+        for start in range(0, instance.count - _EVERY, _EVERY):
+            begun = np.concatenate((live[-1], np.arange(start, start + _EVERY)))
+            live.append(begun[upper[begun] > lower[start + _EVERY]])
+        stops = lower.searchsorted(upper).tolist()
+        return cls(lower, upper, tuple(live), tuple(stops))
+
+    def __getitem__(self, number: int) -> npt.NDArray[np.intp]:
+        """Return the others that are in use at any time of a buffer, in no order."""
+        kept = self._found.get(number)
+        if kept is not None:
+            return kept
+        at = number // _EVERY
+        begun = np.arange(at * _EVERY, self.stops[number])
+        some = np.concatenate((self.live[at], begun))
+        in_use = self.upper[some] > self.lower[number]
+        found: npt.NDArray[np.intp] = some[in_use & (some != number)]
+        if len(found) <= self.room:
+            self.room -= len(found)
+            self._found[number] = found
+        return found
+
+
+_OUT = 1 << 62
+"""Where buffers begin and end that lie nowhere at present: above anything."""
+
+_CHECKED_EVERY = 64
+
+
+class Layout:
+    """Where the buffers of an exact instance begin; between two calls, a plan.
+
+    ``moves`` counts how often one was placed. Each has a weight, by its area at first,
+    that grows whenever it pushes others out: so the places of those that are hard to
+    place are left to them.
+    """
+
+    def __init__(
+        self, instance: Instance, begins: Wholes, random: np.random.Generator
+    ) -> None:
+        self._instance, self._random = instance, random
+        self._beside = Beside.of(instance)
+        self._begins, self._ends = begins.copy(), begins + instance.size
+        self._sizes: list[int] = instance.size.tolist()
+        self._spares: list[int] = instance.spare.tolist()
+        self._gains = np.sqrt(
+            instance.size.astype(np.float64) * (instance.upper - instance.lower)
+        )
+        self._weights = self._gains.copy()
+        self._moved: dict[int, int] = {}
+        self._homeless: list[tuple[int, int]] = []
+        self.moves = 0
+
+    @property
+    def begins(self) -> Wholes:
+        """Where each buffer begins, in grains; another array every time."""
+        return self._begins.copy()
+
+    def adopt(self, begins: Wholes) -> None:
+        """Go on from another plan."""
+        self._begins, self._ends = begins.copy(), begins + self._instance.size
+
+    @property
+    def height(self) -> int:
+        """Where the topmost buffer ends, in bytes."""
+        return self._instance.height(self._begins)
+
+    def above(self, height: int) -> list[int]:
+        """Return the buffers that end above a height in bytes, the topmost first."""
+        ends = self._ends * self._instance.grain - self._instance.spare
+        found = np.flatnonzero(ends > height)
+        falling: list[int] = found[np.argsort(-ends[found], kind="stable")].tolist()
+        return falling
+
+    def lower(
+        self, number: int, height: int, moves: int, late: Callable[[], bool]
+    ) -> bool:
+        """Move a buffer to end at ``height`` bytes or below, and others out of its way.
+
+        These move to where there is room, or push out others in turn. None of them ends
+        above that height. Returns False, with all where they were, where that takes
+        more than some ``moves``, or once it is late.
+        """
+        self._moved.clear()
+        self._homeless.clear()
+        if self._ends[number] > self._top(number, height):
+            self._take_out(number)
+        for turn in range(moves):
+            if not self._homeless or (turn % _CHECKED_EVERY == 0 and late()):
+                break
+            self._place(heapq.heappop(self._homeless)[1], height)
+        if not self._homeless:
+            return True
+        self._restore()
+        return False
+
+    def _top(self, number: int, height: int) -> int:
+        """Return up to where a buffer may reach, in grains, below a height in bytes."""
+        return (height + self._spares[number]) // self._instance.grain
+
+    def _place(self, number: int, height: int) -> None:
+        """Place a buffer in the tightest gap, or where it is least in the way."""
+        self.moves += 1
+        size = self._sizes[number]
+        top = self._top(number, height)
+        others = self._beside[number]
+        begins, ends = self._begins[others], self._ends[others]
+        places = Places.among(begins, ends, size, top)
+        begin = places.tightest(top)
+        if begin is None:
+            begin = places.cheapest(self._weights[others], self._random)
+            self._weights[number] += self._gains[number]
+            for other in others[(begins < begin + size) & (ends > begin)].tolist():
+                self._take_out(other)
+        self._begins[number], self._ends[number] = begin, begin + size
+
+    def _take_out(self, number: int) -> None:
+        """Leave a buffer without a place; the largest gets one first."""
+        self._moved.setdefault(number, int(self._begins[number]))
+        self._begins[number] = self._ends[number] = _OUT
+        heapq.heappush(self._homeless, (-self._sizes[number], number))
+
+    def _restore(self) -> None:
+        for number, begin in self._moved.items():
+            self._begins[number] = begin
+            self._ends[number] = begin + self._sizes[number]
+
+
+_PACE = 0.3
+_PACES = 0.02, 0.5
+"""How far down to aim, as parts of the way to the goal: at first; least and most."""
+
+_MOVES = 300, 20_000
+"""How many moves one buffer may cause: at first, which is also the least; and most."""
+
+_MOVES_EACH = 20
+"""How many moves it may cause at most for each buffer there is."""
+
+
+class Mend:
+    """Makes plans of an exact instance with buffers lower; it learns what is hard."""
+
+    def __init__(self, instance: Instance, begins: Wholes, seed: int) -> None:
+        self._layout = Layout(instance, begins, np.random.default_rng(seed))
+        self._pace, self._moves = _PACE, _MOVES[0]
+        self._most = max(_MOVES[0], min(_MOVES_EACH * instance.count, _MOVES[1]))
+
+    @property
+    def work(self) -> float:
+        """How many moves it took so far."""
+        return self._layout.moves
+
+    def improve(self, begins: Wholes, effort: Effort) -> Wholes:
+        """Lower what ends above one height; return a plan as high as before, or lower.
+
+        ``begins`` is what it returned last, or a lower plan.
+        """
+        layout = self._layout
+        layout.adopt(begins)
+        aim = effort.enough + int((layout.height - effort.enough) * (1 - self._pace))
+        down = True
+        for number in layout.above(aim):
+            down = layout.lower(number, aim, self._moves, effort.late) and down
+            if effort.late():
+                return layout.begins
+        if down:
+            self._pace = min(self._pace * 1.2, _PACES[1])
+            self._moves = max(self._moves // 2, _MOVES[0])
+        else:
+            self._pace = max(self._pace * 0.7, _PACES[0])
+            self._moves = min(self._moves * 2, self._most)
+        return layout.begins
 
 
 class Improver:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sapwood.allocator.planner.bound import lower_bound
-from sapwood.allocator.planner.buffers import Buffer
+from sapwood.allocator.planner.buffers import Buffer, lower_bound
 from sapwood.allocator.planner.effort import Effort
 from sapwood.allocator.planner.improve import improve
 from sapwood.allocator.planner.instance import Instance, Wholes

@@ -7,13 +7,262 @@ takes part in the conflict. Buffers that conflicts are about rank higher in the 
 
 from __future__ import annotations
 
-from sapwood.allocator.planner.dive import Dive
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
 from sapwood.allocator.planner.effort import Effort
 from sapwood.allocator.planner.instance import Instance, Wholes
-from sapwood.allocator.planner.learners import learners
-from sapwood.allocator.planner.sections import Sections
+from sapwood.allocator.planner.orders import learners
 
-__all__ = ["FEW", "Search"]
+__all__ = ["FEW", "Dive", "Search", "Sections"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sections:
+    """Which buffers are in use in which section, and beside which others.
+
+    ``members`` are those of all sections one after the other, ``starts`` where each
+    section's begin, ``loads`` what is in use in each, in grains. Buffer *n* is in use
+    in the sections from ``first[n]`` until before ``last[n]``; ``beside[n]`` are the
+    others that are in use in any of them.
+    """
+
+    sizes: Wholes
+    members: npt.NDArray[np.intp]
+    starts: npt.NDArray[np.intp]
+    first: npt.NDArray[np.intp]
+    last: npt.NDArray[np.intp]
+    beside: tuple[npt.NDArray[np.intp], ...]
+    loads: Wholes
+
+    @classmethod
+    def of(cls, instance: Instance) -> Sections:
+        """Return the sections of an instance that has buffers."""
+        lower, upper, sizes = instance.lower, instance.upper, instance.size
+        times = np.arange(int(upper.max()))
+        used = (lower <= times[:, None]) & (upper > times[:, None])
+        used = used[used.any(axis=1)]
+        counts = used.sum(axis=1)
+        loads = used @ sizes
+        first = used.argmax(axis=0)
+        last = len(used) - used[::-1].argmax(axis=0)
+        meeting = (lower < upper[:, None]) & (upper > lower[:, None])
+        np.fill_diagonal(meeting, val=False)
+        return cls(
+            sizes=sizes,
+            members=np.nonzero(used)[1],
+            starts=np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.intp),
+            first=first,
+            last=last,
+            beside=tuple(np.flatnonzero(row) for row in meeting),
+            loads=loads,
+        )
+
+
+_PLACED = 1 << 61
+"""Where buffers that are placed already could begin: above anything."""
+
+_CHECKED_EVERY = 64
+
+
+@dataclass(slots=True)
+class _Node:
+    """Some buffers are placed; the others can begin at ``lows`` at the least.
+
+    ``rooms`` are what is left of each section's capacity for where the lowest of the
+    others begins. ``causes[n]`` is the set of placed buffers that buffer *n* lies
+    above, as bits. ``choices`` are to be placed next, the last one first; ``conflict``
+    is the set of buffers because of which none of those tried so far led to a plan.
+    """
+
+    lows: Wholes
+    rooms: Wholes
+    causes: list[int]
+    choices: list[int] = field(default_factory=list)
+    conflict: int = 0
+    chosen: int = -1
+
+
+class Dive:
+    """A dive in the order of ``ranking``, for a plan that ends at ``capacity``.
+
+    It places buffers by rising offsets. When it goes back it may leave out plans, so
+    not to find one proves nothing. ``blamed`` counts the conflicts that each buffer
+    took part in, ``tries`` how often one was placed, or would not have helped.
+    """
+
+    def __init__(
+        self, sections: Sections, ranking: npt.NDArray[np.intp], capacity: int
+    ) -> None:
+        self._ranking, self._capacity = ranking, capacity
+        rank = np.empty_like(ranking)
+        rank[ranking] = np.arange(len(ranking))
+        self._sizes = sections.sizes[ranking]
+        self._size: list[int] = self._sizes.tolist()
+        self._members = rank[sections.members]
+        self._starts = sections.starts
+        self._bounds: list[int] = [*sections.starts.tolist(), len(sections.members)]
+        self._firsts, self._lasts = sections.first[ranking], sections.last[ranking]
+        self._first: list[int] = self._firsts.tolist()
+        self._last: list[int] = self._lasts.tolist()
+        self._beside = [rank[sections.beside[n]] for n in ranking]
+        self._rooms = capacity - sections.loads
+        self._begins = [0] * len(ranking)
+        self._above = [0] * len(ranking)
+        self._blamed = [0] * len(ranking)
+        self.tries = 0
+
+    @property
+    def blamed(self) -> npt.NDArray[np.float64]:
+        """How many conflicts each buffer took part in."""
+        blamed = np.zeros(len(self._ranking))
+        blamed[self._ranking] = self._blamed
+        return blamed
+
+    def run(self, nodes: int, late: Callable[[], bool]) -> Wholes | None:
+        """Return where each buffer begins, or None: not in so many nodes, or late."""
+        count = len(self._ranking)
+        root = _Node(np.zeros(count, np.int64), self._rooms, [0] * count)
+        path = [root]
+        self._choose(root, 0, 0)
+        while nodes:
+            self.tries += 1
+            if self.tries % _CHECKED_EVERY == 0 and late():
+                return None
+            while not path[-1].choices:
+                if not self._retreat(path):
+                    return None
+            node = path[-1]
+            node.chosen = chosen = node.choices.pop()
+            child = self._place(node, chosen)
+            if child is None:
+                continue
+            path.append(child)
+            nodes -= 1
+            if len(path) > count:
+                begins = np.empty(count, np.int64)
+                begins[self._ranking] = self._begins
+                return begins
+            self._choose(child, self._begins[chosen], chosen)
+        return None
+
+    def _retreat(self, path: list[_Node]) -> bool:
+        """Leave a node without choices for the last one in its conflict, if any."""
+        conflict = path.pop().conflict
+        while path:
+            node = path[-1]
+            if conflict >> node.chosen & 1:
+                node.conflict |= conflict & ~(1 << node.chosen)
+                return True
+            path.pop()
+        return False
+
+    def _choose(self, node: _Node, floor: int, last: int) -> None:
+        """Find what can lie lowest, not below what was placed last.
+
+        Nothing need begin where the one that ends lowest could end. What keeps its
+        neighbours from beginning below that takes part in any conflict here.
+        """
+        ends = node.lows + self._sizes
+        lowest = int(ends.argmin())
+        end = int(ends[lowest])
+        beside = self._beside[lowest]
+        raised = beside[(node.lows[beside] >= end) & (node.lows[beside] < _PLACED)]
+        node.conflict = node.causes[lowest]
+        for n in raised.tolist():
+            node.conflict |= node.causes[n]
+        near = np.flatnonzero((node.lows < end) & (node.lows >= floor))
+        near = near[np.argsort(node.lows[near], kind="stable")]
+        node.choices = near[(node.lows[near] > floor) | (near >= last)][::-1].tolist()
+
+    def _place(self, node: _Node, chosen: int) -> _Node | None:
+        """Return the node with a buffer placed; None, and why, where that is no use."""
+        begin, size = int(node.lows[chosen]), self._size[chosen]
+        end = begin + size
+        self._begins[chosen] = begin
+        above = self._above[chosen] = node.causes[chosen] | 1 << chosen
+        first, last = self._first[chosen], self._last[chosen]
+        own = node.rooms[first:last] + size
+        full = (own < end) & ((own < self._capacity) | (end > self._capacity))
+        section = int(full.argmax())
+        if full[section]:
+            members = self._blame(first + section, node.lows, node.causes, end)
+            self._reject(node, chosen, above | members)
+            return None
+        lows, causes = node.lows.copy(), node.causes.copy()
+        beside = self._beside[chosen]
+        raised = beside[lows[beside] < end]
+        lows[raised] = end
+        lows[chosen] = _PLACED
+        for n in raised.tolist():
+            causes[n] = above
+        rooms = node.rooms.copy()
+        rooms[first:last] = own
+        child = _Node(lows, rooms, causes)
+        conflict = self._examine(child, chosen, raised)
+        if conflict is not None:
+            self._reject(node, chosen, conflict)
+            return None
+        return child
+
+    def _examine(
+        self, node: _Node, placed: int, raised: npt.NDArray[np.intp]
+    ) -> int | None:
+        """Return why what is left can no longer fit; None where it may.
+
+        Only sections are looked at whose buffers were ``placed`` or ``raised`` last.
+        """
+        first, last = self._first[placed], self._last[placed]
+        if len(raised):
+            first = min(first, int(self._firsts[raised].min()))
+            last = max(last, int(self._lasts[raised].max()))
+        rooms = node.rooms[first:last]
+        lowest = self._lowest(node.lows, first, last)
+        full = ((lowest > rooms) | (rooms < self._begins[placed])) & (
+            rooms < self._capacity
+        )
+        section = int(full.argmax())
+        if not full[section]:
+            return None
+        conflict = self._blame(first + section, node.lows, node.causes, 0)
+        if lowest[section] <= rooms[section]:
+            conflict |= self._above[placed]
+        return conflict
+
+    def _lowest(self, lows: Wholes, first: int, last: int) -> Wholes:
+        """Return how low any buffer that is left can begin in each of some sections."""
+        start, stop = self._bounds[first], self._bounds[last]
+        return np.minimum.reduceat(
+            lows[self._members[start:stop]], self._starts[first:last] - start
+        )
+
+    def _reject(self, node: _Node, chosen: int, conflict: int) -> None:
+        """Note why a choice is no use; where it takes no part in that, none is."""
+        if conflict >> chosen & 1:
+            node.conflict |= conflict & ~(1 << chosen)
+        else:
+            node.conflict = conflict
+            node.choices.clear()
+
+    def _blame(self, section: int, lows: Wholes, causes: list[int], raised: int) -> int:
+        """Return which placed buffers fill a section, or lift others out of it.
+
+        Those that could begin below ``raised`` are known to be lifted.
+        """
+        members = self._members[self._bounds[section] : self._bounds[section + 1]]
+        conflict = 0
+        for n, low in zip(members.tolist(), lows[members].tolist(), strict=True):
+            if low == _PLACED:
+                conflict |= self._above[n]
+            else:
+                self._blamed[n] += 1
+                if low >= raised:
+                    conflict |= causes[n]
+        return conflict
+
 
 FEW = 1000
 """With more buffers than this, a search does not get far in any usual time."""
