@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.simulate import read_trace
-from sapwood.allocator.simulate.ground import Ground
+from sapwood.allocator.simulate.ours import Ground
 from sapwood.driver.api import StreamHandle
 from sapwood.driver.layers import Recorded
 from sapwood.units import Addr, Size

@@ -16,11 +16,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sapwood.driver import MOST_COPIES, CopiesOp, CopyOp
-from sapwood.driver.cuda.bindings import Library
+from sapwood.driver.cuda.bindings import Library, address_of
 from sapwood.driver.cuda.copies import ROOMS, Copies, copies_of, room_for
 from sapwood.driver.cuda.graphs import Graphs
 from sapwood.driver.cuda.kernels import Function, Kernels
-from sapwood.driver.cuda.native import address_of
 from sapwood.driver.handles import Table
 from sapwood.driver.results import Refusal
 

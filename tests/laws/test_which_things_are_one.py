@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from sapwood import _fast
-from sapwood.tree.guards import program
 from sapwood.tree.guards.aliasing import Apart
 from sapwood.tree.guards.ambient import Ambient
 from tests.support.tree_mutants import miswritten
@@ -179,7 +178,7 @@ MUTANTS = {
     "tests without it": (Ambient._tested, "each.holds(things)", "True"),
 }
 if _fast.native() is not None:
-    MUTANTS["guards in C without it"] = program.GuardProgram.write, "self._apart", "()"
+    MUTANTS["guards in C without it"] = steps.GuardProgram.write, "self._apart", "()"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

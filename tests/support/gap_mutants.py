@@ -14,8 +14,8 @@ from typing import Final
 from sapwood.allocator.caching.pools import Pools
 from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.pinned.stock import Stock
-from sapwood.driver.emulated.programs import Program
 from sapwood.driver.emulated.schedules import Item
+from sapwood.driver.emulated.work import Program
 from sapwood.graphs.exec import _build
 from sapwood.integrations.numpy.copies import _is_same, raveled
 from sapwood.memory.fold import stretches

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from sapwood.allocator.pinned.cache import Cache
-from sapwood.allocator.pinned.intake import Intake
-from sapwood.allocator.pinned.live import Live
-from sapwood.allocator.pinned.pending import Pending
-from sapwood.allocator.pinned.stock import Stock
+from sapwood.allocator.pinned.intake import Intake, Pending
+from sapwood.allocator.pinned.pools import Cache
+from sapwood.allocator.pinned.stock import Live, Stock
 from tests.support.tree_mutants import mutant
 
 __all__ = ["PINNED_MUTANTS"]

@@ -7,7 +7,7 @@ import pytest
 from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.caching.settings import DEFAULT
 from sapwood.allocator.caching.validate import validate
-from sapwood.allocator.simulate.ground import PAGE, Ground
+from sapwood.allocator.simulate.ours import PAGE, Ground
 from sapwood.driver.layers import Recorded
 from sapwood.errors import OutOfMemory
 from sapwood.units import Size

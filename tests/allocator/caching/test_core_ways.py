@@ -11,7 +11,7 @@ import pytest
 from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.caching.settings import DEFAULT
 from sapwood.allocator.caching.validate import validate
-from sapwood.allocator.simulate.ground import Ground
+from sapwood.allocator.simulate.ours import Ground
 from sapwood.errors import MisuseError
 from sapwood.units import Size
 

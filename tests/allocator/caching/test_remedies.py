@@ -16,7 +16,7 @@ from sapwood.allocator.caching.shortage.remedies import (
     WithSetting,
 )
 from sapwood.allocator.caching.shortage.what_if import fits
-from sapwood.allocator.simulate.ground import Ground
+from sapwood.allocator.simulate.ours import Ground
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked
 from sapwood.errors import OutOfMemory

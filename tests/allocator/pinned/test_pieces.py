@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.allocator.pinned import touch as touching
+from sapwood.allocator.pinned import sources
+from sapwood.allocator.pinned.sources import shares, touch
 from sapwood.allocator.pinned.statistics import Statistics
-from sapwood.allocator.pinned.touch import shares, touch
 from sapwood.errors import OutOfMemory
 
 PAGE = mmap.PAGESIZE
@@ -138,7 +138,7 @@ def test_touched_pages_are_there(fresh, monkeypatch, threads, kernel):
     """All of them, zero as before, also where the system cannot be asked to."""
     address, size, there = fresh
     if kernel == "old":
-        monkeypatch.setattr(touching, "_libc", _Failing(errno.EINVAL))
+        monkeypatch.setattr(sources, "_libc", _Failing(errno.EINVAL))
     assert there() == 0
     touch(address, size, threads)
     assert there() == size // PAGE
@@ -160,7 +160,7 @@ class _Failing:
 def test_a_system_without_memory_says_so(fresh, monkeypatch, threads):
     """The reason is the system's own."""
     address, size, _ = fresh
-    monkeypatch.setattr(touching, "_libc", _Failing(errno.ENOMEM))
+    monkeypatch.setattr(sources, "_libc", _Failing(errno.ENOMEM))
     with pytest.raises(OutOfMemory) as caught:
         touch(address, size, threads)
     assert caught.value.__cause__.errno == errno.ENOMEM

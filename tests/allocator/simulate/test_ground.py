@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from sapwood.allocator.simulate.ground import PAGE, Ground
+from sapwood.allocator.simulate.ours import PAGE, Ground
 from sapwood.driver.api import Access, Driver, ExtentHandle
 from sapwood.errors import InternalError, MisuseError, OutOfMemory
 

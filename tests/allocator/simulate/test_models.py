@@ -17,8 +17,7 @@ from sapwood.allocator.simulate import Buffer, Trace, read_trace
 from sapwood.allocator.simulate.models.classic import Classic
 from sapwood.allocator.simulate.models.expandable import Expandable
 from sapwood.allocator.simulate.models.model import Model, round_up
-from sapwood.allocator.simulate.models.ranges import BestFit, FirstFit, Row
-from sapwood.allocator.simulate.models.stitched import Stitched
+from sapwood.allocator.simulate.models.ranges import BestFit, FirstFit, Row, Stitched
 from sapwood.errors import OutOfMemory
 from sapwood.testing.traces import FAMILIES, make_trace
 

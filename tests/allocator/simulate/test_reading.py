@@ -18,9 +18,7 @@ from sapwood.allocator.caching.picture import (
     SegmentPicture,
 )
 from sapwood.allocator.simulate import Buffer, Trace, read_trace
-from sapwood.allocator.simulate.log import Log
-from sapwood.allocator.simulate.reading import from_picture
-from sapwood.allocator.simulate.rmm import from_rmm
+from sapwood.allocator.simulate.reading import Log, from_picture, from_rmm
 from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
 from sapwood.units import Addr, Size

@@ -18,8 +18,7 @@ from sapwood.allocator.simulate import (
     read_trace,
     simulate,
 )
-from sapwood.allocator.simulate.ground import PAGE
-from sapwood.allocator.simulate.ours import Ours
+from sapwood.allocator.simulate.ours import PAGE, Ours
 from sapwood.allocator.simulate.reading import from_picture
 from sapwood.errors import MisuseError
 from sapwood.testing.traces import FAMILIES, make_trace

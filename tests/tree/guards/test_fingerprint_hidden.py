@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from sapwood.tree.guards import survey
-from sapwood.tree.guards.hidden import is_hiding
+from sapwood.tree.guards.fingerprint import is_hiding
 
 
 class Failure(Exception):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from sapwood import _fast
-from sapwood.tree.guards.program import PATIENCE
+from sapwood.tree.guards.steps import PATIENCE
 
 
 @pytest.fixture(autouse=True)

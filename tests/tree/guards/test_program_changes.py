@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from sapwood import _fast
 from sapwood.tree.guards import survey
-from sapwood.tree.guards.program import compiled
-from sapwood.tree.guards.steps import assembled
+from sapwood.tree.guards.steps import assembled, compiled
 from tests.support.steps_in_python import in_python
 
 

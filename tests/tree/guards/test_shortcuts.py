@@ -12,8 +12,7 @@ from operator import attrgetter
 import pytest
 
 from sapwood import _fast
-from sapwood.tree.guards.program import compiled
-from sapwood.tree.guards.steps import Op, Step, Steps
+from sapwood.tree.guards.steps import Op, Step, Steps, compiled
 from tests.support.c_mutants import CMutant
 from tests.support.steps_in_python import in_python
 

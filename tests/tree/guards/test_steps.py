@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from sapwood import _fast
 from sapwood.tree.guards.checks import CHANGING, ConstantTest, Guard
-from sapwood.tree.guards.program import compiled, compiler
 from sapwood.tree.guards.reach import Row
-from sapwood.tree.guards.steps import Op, Step, Steps, assembled
+from sapwood.tree.guards.steps import Op, Step, Steps, assembled, compiled, compiler
 from sapwood.tree.guards.views import BY_NAME
 from tests.support.steps_in_python import in_python
 

@@ -18,10 +18,9 @@ from typing import Any
 from sapwood.allocator.caching.picture import PoolId
 from sapwood.allocator.caching.settings import DEFAULT, Settings, settings_of
 from sapwood.allocator.checks import check_address, check_size, check_stream
-from sapwood.allocator.pinned.block import Block, Segment
+from sapwood.allocator.pinned.block import Block, Kind, Request, Segment, planned
 from sapwood.allocator.pinned.intake import Intake
 from sapwood.allocator.pinned.pools import Pool
-from sapwood.allocator.pinned.sizes import Kind, Request, planned
 from sapwood.allocator.pinned.sources import (
     Allocated,
     Registered,

@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-from sapwood.allocator.simulate.outcome import Failure, Outcome
 from sapwood.allocator.simulate.policies import POLICIES, Policy
 from sapwood.allocator.simulate.reading import read_trace
-from sapwood.allocator.simulate.run import compare, simulate
+from sapwood.allocator.simulate.run import Failure, Outcome, compare, simulate
 from sapwood.allocator.simulate.trace import Buffer, Trace
 
 __all__ = [

@@ -2,18 +2,324 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import wraps
+from itertools import count
+from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
 from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.caching.shortage.explain import Shortage
-from sapwood.allocator.simulate.ground import Ground
+from sapwood.driver.api import (
+    Abilities,
+    Access,
+    CaptureStatus,
+    Driver,
+    EventHandle,
+    ExtentHandle,
+    MemoryInfo,
+    StreamHandle,
+)
 from sapwood.driver.layers.recorded import Recorded
-from sapwood.errors import OutOfMemory
-from sapwood.units import Addr, Size
+from sapwood.errors import InternalError, MisuseError, OutOfMemory
+from sapwood.units import Addr, Size, align_up, hex_address, size_text
 
-__all__ = ["Ours"]
+__all__ = ["PAGE", "Ground", "Ours"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PAGE = Size(2 << 20)
+_LOW = 0x7000_0000_0000
+_ALIGNMENT = 1 << 30
+"""Reservations lie apart, so that running over the end of one is noticed."""
+
+
+def _refused(
+    method: Callable[Concatenate[Driver, P], R],
+) -> Callable[Concatenate[Ground, P], R]:
+    @wraps(method)
+    def refuse(self: Ground, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        del self, args, kwargs
+        raise MisuseError(
+            f"{method.__name__} needs bytes or work, and this device has addresses "
+            "only. Use the emulated device"
+        )
+
+    return refuse
+
+
+class Ground:
+    """A device with ``total`` bytes of physical memory and nothing in them.
+
+    ``mapped`` are the bytes that mappings cover, ``held`` those of physical memory,
+    counted once however often they are mapped, ``reserved`` those of addresses.
+    """
+
+    def __init__(self, total: Size, page: Size = PAGE) -> None:
+        self.abilities = Abilities("addresses only", "ground", page, True)
+        self.total = total
+        self.mapped = self.held = self.reserved = Size(0)
+        self._handles = count(1)
+        self._next = _LOW
+        self._reservations: dict[int, int] = {}
+        self._bases: list[int] = []
+        self._sizes: dict[ExtentHandle, int] = {}
+        self._uses: dict[ExtentHandle, int] = {}
+        self._released: set[ExtentHandle] = set()
+        self._mappings: dict[int, ExtentHandle] = {}
+        self._starts: list[int] = []
+        self._streams: set[StreamHandle] = set()
+        self._events: set[EventHandle] = set()
+
+    def memory_info(self) -> MemoryInfo:
+        """Return physical memory, in bytes."""
+        return MemoryInfo(Size(self.total - self.held), self.total)
+
+    def mappings(self) -> list[tuple[Addr, Size, ExtentHandle]]:
+        """Return what is mapped where, in the order of addresses."""
+        return [
+            (Addr(start), Size(self._sizes[extent]), extent)
+            for start, extent in sorted(self._mappings.items())
+        ]
+
+    def close(self) -> None:
+        """End the device; raises `InternalError` where memory was not given back."""
+        if self._reservations or self._sizes:
+            _broken(
+                f"{len(self._reservations)} reservations and {size_text(self.held)} "
+                "of memory are given back before the device is closed"
+            )
+
+    # Virtual memory.
+
+    def reserve(self, size: Size, at: Addr | None = None) -> Addr:
+        """Reserve addresses."""
+        self._whole("reserve", size, at or 0)
+        address = self._next if at is None else at
+        index = bisect_left(self._bases, address + size) - 1
+        base = self._bases[index] if index >= 0 else 0
+        if base + self._reservations.get(base, 0) > address:
+            _broken(f"addresses at {hex_address(address)} are reserved once")
+        self._next = max(self._next, align_up(address + size + 1, _ALIGNMENT))
+        self._reservations[address] = size
+        insort(self._bases, address)
+        self.reserved = Size(self.reserved + size)
+        return Addr(address)
+
+    def unreserve(self, address: Addr, size: Size) -> None:
+        """Give a whole reservation back."""
+        if self._reservations.get(address) != size:
+            _broken(f"a reservation, as at {hex_address(address)}, is given back whole")
+        if self._between(address, address + size):
+            _broken(f"nothing is mapped in a reservation given back, as {address:#x}")
+        del self._reservations[address]
+        del self._bases[bisect_left(self._bases, address)]
+        self.reserved = Size(self.reserved - size)
+
+    def create(self, size: Size) -> ExtentHandle:
+        """Create physical memory; raises `OutOfMemory`."""
+        self._whole("create", size)
+        if self.held + size > self.total:
+            raise OutOfMemory("create", asked=size, free=self.total - self.held)
+        extent = ExtentHandle(next(self._handles))
+        self._sizes[extent] = size
+        self._uses[extent] = 0
+        self.held = Size(self.held + size)
+        return extent
+
+    def release(self, extent: ExtentHandle) -> None:
+        """Give the handle back."""
+        if extent not in self._sizes or extent in self._released:
+            _broken(f"extent {extent} is released once, and was created before")
+        self._released.add(extent)
+        self._settle(extent)
+
+    def map(self, address: Addr, extent: ExtentHandle) -> None:
+        """Map a whole extent at reserved, unmapped addresses."""
+        if extent not in self._sizes or extent in self._released:
+            _broken(f"extent {extent} exists when it is mapped")
+        size = self._sizes[extent]
+        self._whole("map", size, address)
+        index = bisect_right(self._bases, address) - 1
+        base = self._bases[index] if index >= 0 else 0
+        if address + size > base + self._reservations.get(base, 0):
+            _broken(f"mapped addresses, as {hex_address(address)}, are reserved")
+        if self._between(address, address + size):
+            _broken(f"addresses, as {hex_address(address)}, are mapped once")
+        self._mappings[address] = extent
+        insort(self._starts, address)
+        self._uses[extent] += 1
+        self.mapped = Size(self.mapped + size)
+
+    def set_access(self, address: Addr, size: Size, access: Access) -> None:
+        """Set access to a wholly mapped interval."""
+        del access
+        self._tiled(address, size)
+
+    def unmap(self, address: Addr, size: Size) -> None:
+        """Unmap whole mappings."""
+        starts = self._tiled(address, size)
+        index = bisect_left(self._starts, address)
+        del self._starts[index : index + len(starts)]
+        for start in starts:
+            extent = self._mappings.pop(start)
+            self._uses[extent] -= 1
+            self._settle(extent)
+        self.mapped = Size(self.mapped - size)
+
+    # Streams and events: all work is done at once.
+
+    def create_stream(self) -> StreamHandle:
+        """Return a new stream."""
+        return self.adopt_stream(max(self._streams, default=0) + 1)
+
+    def destroy_stream(self, stream: StreamHandle) -> None:
+        """End a stream."""
+        self._stream(stream)
+        self._streams.remove(stream)
+
+    def adopt_stream(self, raw: int) -> StreamHandle:
+        """Return the handle of a stream, which is its number outside, too."""
+        stream = StreamHandle(raw)
+        self._streams.add(stream)
+        return stream
+
+    def raw_stream(self, stream: StreamHandle) -> int:
+        """Return a stream's number outside."""
+        self._stream(stream)
+        return stream
+
+    def synchronize_stream(self, stream: StreamHandle) -> None:
+        """Return at once."""
+        self._stream(stream)
+
+    def query_stream(self, stream: StreamHandle) -> bool:
+        """Return True."""
+        self._stream(stream)
+        return True
+
+    def capture_status(self, stream: StreamHandle) -> CaptureStatus:
+        """Return that nothing is captured."""
+        self._stream(stream)
+        return CaptureStatus.NONE
+
+    def create_event(self, timing: bool = False) -> EventHandle:
+        """Return a new event."""
+        del timing
+        event = EventHandle(next(self._handles))
+        self._events.add(event)
+        return event
+
+    def destroy_event(self, event: EventHandle) -> None:
+        """End an event."""
+        self._event(event)
+        self._events.remove(event)
+
+    def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
+        """Mark a place in a stream's order, which is done."""
+        self._event(event)
+        self._stream(stream)
+
+    def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
+        """Order a stream after an event, which is done."""
+        self._event(event)
+        self._stream(stream)
+
+    def query_event(self, event: EventHandle) -> bool:
+        """Return True."""
+        self._event(event)
+        return True
+
+    def synchronize_event(self, event: EventHandle) -> None:
+        """Return at once."""
+        self._event(event)
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+    allocate_host = _refused(Driver.allocate_host)
+    free_host = _refused(Driver.free_host)
+    register_host = _refused(Driver.register_host)
+    unregister_host = _refused(Driver.unregister_host)
+    elapsed = _refused(Driver.elapsed)
+    load_module = _refused(Driver.load_module)
+    unload_module = _refused(Driver.unload_module)
+    find_function = _refused(Driver.find_function)
+    pointers = _refused(Driver.pointers)
+    launch = _refused(Driver.launch)
+    copy = _refused(Driver.copy)
+    set = _refused(Driver.set)
+    call_host = _refused(Driver.call_host)
+    upload = _refused(Driver.upload)
+    download = _refused(Driver.download)
+    words = _refused(Driver.words)
+    surround = _refused(Driver.surround)
+    begin_capture = _refused(Driver.begin_capture)
+    counter = _refused(Driver.counter)
+    end_capture = _refused(Driver.end_capture)
+    create_graph = _refused(Driver.create_graph)
+    adopt_graph = _refused(Driver.adopt_graph)
+    adopt_exec = _refused(Driver.adopt_exec)
+    destroy_graph = _refused(Driver.destroy_graph)
+    add_node = _refused(Driver.add_node)
+    nodes = _refused(Driver.nodes)
+    edges = _refused(Driver.edges)
+    node_op = _refused(Driver.node_op)
+    instantiate = _refused(Driver.instantiate)
+    destroy_exec = _refused(Driver.destroy_exec)
+    set_op = _refused(Driver.set_op)
+    launch_graph = _refused(Driver.launch_graph)
+
+    def _whole(self, call: str, size: int, address: int = 0) -> None:
+        page = self.abilities.page
+        if size <= 0 or size % page or address % page:
+            _broken(
+                f"{call} is asked for whole pages of {size_text(page)}, not for "
+                f"{size:#_x} bytes at {hex_address(address)}"
+            )
+
+    def _between(self, lo: int, hi: int) -> bool:
+        """Whether anything is mapped in an interval."""
+        index = bisect_left(self._starts, hi) - 1
+        if index < 0:
+            return False
+        start = self._starts[index]
+        return start + self._sizes[self._mappings[start]] > lo
+
+    def _tiled(self, address: int, size: int) -> list[int]:
+        """Return where the mappings begin that together are exactly the interval."""
+        starts, at = [], address
+        while at < address + size and at in self._mappings:
+            starts.append(at)
+            at += self._sizes[self._mappings[at]]
+        if at != address + size or size <= 0:
+            _broken(
+                f"calls for mapped memory, as for {size_text(size)} at "
+                f"{hex_address(address)}, name whole mappings"
+            )
+        return starts
+
+    def _settle(self, extent: ExtentHandle) -> None:
+        """Let memory go with its handle and its last mapping."""
+        if extent in self._released and not self._uses[extent]:
+            self.held = Size(self.held - self._sizes.pop(extent))
+            self._released.remove(extent)
+            del self._uses[extent]
+
+    def _stream(self, stream: StreamHandle) -> None:
+        if stream not in self._streams:
+            _broken(f"stream {stream} exists when it is used")
+
+    def _event(self, event: EventHandle) -> None:
+        if event not in self._events:
+            _broken(f"event {event} exists when it is used")
+
+
+def _broken(law: str) -> NoReturn:
+    raise InternalError(law, remedy="Look at the allocator that made the call")
 
 
 class Ours:

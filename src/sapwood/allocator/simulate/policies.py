@@ -16,8 +16,7 @@ from sapwood.allocator.simulate.models.classic import Classic
 from sapwood.allocator.simulate.models.expandable import Expandable
 from sapwood.allocator.simulate.models.model import Model, round_up
 from sapwood.allocator.simulate.models.planned import Planned
-from sapwood.allocator.simulate.models.ranges import BestFit, FirstFit
-from sapwood.allocator.simulate.models.stitched import Stitched
+from sapwood.allocator.simulate.models.ranges import BestFit, FirstFit, Stitched
 from sapwood.allocator.simulate.trace import Trace
 from sapwood.errors import MisuseError
 

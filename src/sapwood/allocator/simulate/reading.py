@@ -6,19 +6,125 @@ Nothing in a file is run.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from sapwood.allocator import lifetimes
 from sapwood.allocator.caching.export import snapshot
 from sapwood.allocator.caching.export.torch_snapshot import loads_torch
 from sapwood.allocator.caching.picture import Picture
-from sapwood.allocator.simulate import rmm
-from sapwood.allocator.simulate.log import Log
-from sapwood.allocator.simulate.rmm import from_rmm
 from sapwood.allocator.simulate.trace import Buffer, Trace
 from sapwood.errors import MisuseError
+from sapwood.units import Size
 
-__all__ = ["from_picture", "read_trace"]
+__all__ = ["COLUMNS", "Log", "from_picture", "from_rmm", "read_trace"]
+
+
+class Log:
+    """Takes events in their order, then gives the trace."""
+
+    def __init__(self) -> None:
+        self._now = 0
+        self._live: dict[int, tuple[int, int, int]] = {}
+        self._ended: list[tuple[int, int, int, int]] = []
+
+    def allocate(self, address: int, size: int, stream: int) -> None:
+        """Note an allocation; whatever was noted there before has ended."""
+        self._now += 1
+        self._end(address)
+        self._live[address] = self._now, size, stream
+
+    def free(self, address: int, size: int, stream: int) -> None:
+        """Note that an allocation has ended."""
+        self._now += 1
+        if address in self._live:
+            self._end(address)
+        else:
+            self._ended.append((0, self._now, size, stream))
+
+    def survive(self, blocks: Iterable[tuple[int, int, int]]) -> None:
+        """Note blocks ``(address, size, stream)`` that are there at the end.
+
+        Those that the log does not know were there before it began.
+        """
+        for address, size, stream in blocks:
+            self._live.setdefault(address, (0, size, stream))
+
+    def trace(self, name: str) -> Trace:
+        """Return the trace; what is still there ends after everything else."""
+        end = self._now + 1
+        left = [
+            (lower, end, size, stream) for lower, size, stream in self._live.values()
+        ]
+        return Trace.of(
+            name,
+            (
+                Buffer(str(number), lower, upper, Size(size), stream)
+                for number, (lower, upper, size, stream) in enumerate(
+                    sorted(self._ended + left)
+                )
+            ),
+        )
+
+    def _end(self, address: int) -> None:
+        if address in self._live:
+            lower, size, stream = self._live.pop(address)
+            self._ended.append((lower, self._now, size, stream))
+
+
+COLUMNS = ("Thread", "Time", "Action", "Pointer", "Size", "Stream")
+_FAILED = "allocate failure"
+
+
+def from_rmm(name: str, text: str) -> Trace:
+    """Return the trace in a log; raises `MisuseError` that names a wrong line."""
+    log = Log()
+    for number, line in enumerate(text.splitlines()[1:], 2):
+        cells = [cell.strip() for cell in line.split(",")]
+        if cells == [""]:
+            continue
+        if len(cells) != len(COLUMNS):
+            raise MisuseError(
+                f"line {number} of {name} has {len(cells)} cells. Give the "
+                f"{len(COLUMNS)} of RMM's log: {','.join(COLUMNS)}"
+            )
+        _note(log, cells, f"line {number} of {name}")
+    return log.trace(name)
+
+
+def _note(log: Log, cells: list[str], where: str) -> None:
+    action = cells[2]
+    if action == _FAILED:
+        return
+    address, size, stream = (
+        _integer(cell, column, where)
+        for cell, column in zip(cells[3:], COLUMNS[3:], strict=True)
+    )
+    if not size:
+        return
+    if action == "allocate":
+        log.allocate(address, size, stream)
+    elif action == "free":
+        log.free(address, size, stream)
+    else:
+        raise MisuseError(
+            f"{where}: Action is {action!r}. RMM writes allocate, free or {_FAILED}"
+        )
+
+
+def _integer(cell: str, column: str, where: str) -> int:
+    if cell in {"(nil)", "nullptr"}:
+        return 0
+    try:
+        value = int(cell, 0)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise MisuseError(
+            f"{where}: {column} is {cell!r}. Give a whole number, decimal or 0x…"
+        )
+    return value
+
 
 _PICKLE = b"\x80"
 
@@ -51,7 +157,7 @@ def read_trace(path: str | Path, device: int | None = None) -> Trace:
     if text.lstrip().startswith(("{", "[")):
         return from_picture(source.stem, snapshot.loads(text))
     header = [cell.strip() for cell in text.partition("\n")[0].split(",")]
-    if header == list(rmm.COLUMNS):
+    if header == list(COLUMNS):
         return from_rmm(source.stem, text)
     if set(header) & set(lifetimes.COLUMNS):
         return _from_lifetimes(source.stem, data)
@@ -67,7 +173,7 @@ def _from_lifetimes(name: str, data: bytes) -> Trace:
 def _unknown(source: Path) -> MisuseError:
     return MisuseError(
         f"{source} is no trace. Give a CSV with the columns "
-        f"{','.join(lifetimes.COLUMNS)}, a log of RMM with {','.join(rmm.COLUMNS)}, a "
+        f"{','.join(lifetimes.COLUMNS)}, a log of RMM with {','.join(COLUMNS)}, a "
         "snapshot of ours as JSON, or one of PyTorch as a pickle"
     )
 

@@ -12,7 +12,14 @@ from typing import Any, Final
 from sapwood.driver.results import Refusal, Result
 from sapwood.errors import DriverError, NoDevice
 
-__all__ = ["Answer", "Library", "is_driver_here", "open_library", "unsupported"]
+__all__ = [
+    "Answer",
+    "Library",
+    "address_of",
+    "is_driver_here",
+    "open_library",
+    "unsupported",
+]
 
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
 _OLDEST: Final = 13000  # CUDA 13.0, as the driver writes it
@@ -144,3 +151,16 @@ def _bindings() -> Any:
 
 def _absent(call: str, explanation: str) -> NoDevice:
     return NoDevice(call, _NO_DEVICE, "NO_DEVICE", explanation)
+
+
+_VERSION: Final = 13000  # CUDA 13.0, as the driver writes it
+
+
+def address_of(library: Library, name: str) -> int:
+    """Return where a function of CUDA's driver lies, as of CUDA 13.0."""
+    cu = library.cu
+    flags = cu.CUdriverProcAddress_flags.CU_GET_PROC_ADDRESS_LEGACY_STREAM
+    found, _ = library(cu.cuGetProcAddress, name.encode(), _VERSION, int(flags))
+    if not found:
+        raise unsupported(f"the driver has no {name}: install a newer one")
+    return int(found)

@@ -6,7 +6,8 @@ names the ops of that by the nodes of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import Any
@@ -24,28 +25,113 @@ from sapwood.driver.api import (
     SetOp,
 )
 from sapwood.driver.check import check_op
-from sapwood.driver.cuda.bindings import Library, unsupported
-from sapwood.driver.cuda.copies import Copies, copies_of
+from sapwood.driver.cuda.bindings import Library, address_of, unsupported
+from sapwood.driver.cuda.copies import Copies, copies_of, room_for
 from sapwood.driver.cuda.hosts import Hosts
-from sapwood.driver.cuda.kernels import Kernels
-from sapwood.driver.cuda.launches import Launch, shape_of
-from sapwood.driver.cuda.native import address_of
+from sapwood.driver.cuda.kernels import Kernels, Packed
 from sapwood.driver.cuda.ops import (
     copy_of,
     kernel_of,
     kernel_params,
+    kernel_words,
     set_cluster,
     set_of,
     set_params,
 )
 from sapwood.driver.cuda.place import Place
-from sapwood.driver.cuda.words import words_of
 from sapwood.driver.handles import Table
 from sapwood.driver.native import Native, NativeCopies
 from sapwood.driver.results import Refusal, Result
 from sapwood.units import Addr
 
-__all__ = ["Graphs"]
+__all__ = ["Graphs", "Launch", "shape_of", "words_of"]
+
+
+def words_of(
+    library: Library, kernels: Kernels, nodes: Iterable[Any]
+) -> frozenset[Addr] | None:
+    """Return the words of all nodes; None where one is of a kind that hides some."""
+    cu = library.cu
+    of, found = cu.CUgraphNodeType, set[Addr]()
+    without = {
+        of.CU_GRAPH_NODE_TYPE_EMPTY,
+        of.CU_GRAPH_NODE_TYPE_HOST,
+        of.CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+        of.CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+    }
+    for node in nodes:
+        kind = library(cu.cuGraphNodeGetType, node)
+        if kind == of.CU_GRAPH_NODE_TYPE_KERNEL:
+            params = library(cu.cuGraphKernelNodeGetParams, node)
+            found.update(kernel_words(params, kernels.foreign(params.func)))
+        elif kind == of.CU_GRAPH_NODE_TYPE_MEMCPY:
+            found.update(_ends(library, node))
+        elif kind == of.CU_GRAPH_NODE_TYPE_MEMSET:
+            found.add(Addr(int(library(cu.cuGraphMemsetNodeGetParams, node).dst)))
+        elif kind not in without:
+            return None
+    return frozenset(found)
+
+
+def _ends(library: Library, node: Any) -> Iterator[Addr]:
+    """Yield where a copy begins to read and to write, but for arrays."""
+    params = library(library.cu.cuGraphMemcpyNodeGetParams, node)
+    src, dst = int(params.srcDevice), int(params.dstDevice)
+    yield Addr(src + params.srcY * params.srcPitch + params.srcXInBytes)
+    yield Addr(dst + params.dstY * params.dstPitch + params.dstXInBytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What one node is set to: its shape, its words, and the parameters of CUDA's.
+
+    The shape of copies is their sizes; ``column`` packs as many addresses. Those that
+    are copied from begin at ``srcs``.
+    """
+
+    shape: tuple[Any, ...]
+    packed: Packed
+    params: Any
+    column: struct.Struct
+    srcs: int
+
+    @classmethod
+    def of(
+        cls, op: KernelOp | CopyOp | CopiesOp, packed: Packed, params: Any
+    ) -> Launch:
+        """Return what a node is that was set to an op."""
+        number = len(op.sizes) if isinstance(op, CopiesOp) else 1
+        column = struct.Struct(f"<{number}Q")
+        return cls(shape_of(op), packed, params, column, 8 * room_for(number))
+
+    def write(self, op: KernelOp | CopyOp | CopiesOp) -> None:
+        """Write the words of an op of this shape."""
+        pack_into, block = self.column.pack_into, self.packed.block
+        match op:
+            case CopiesOp():
+                pack_into(block, 0, *op.dsts)
+                pack_into(block, self.srcs, *op.srcs)
+            case CopyOp():
+                pack_into(block, 0, op.dst)
+                pack_into(block, self.srcs, op.src)
+            case KernelOp():
+                self.packed.write(op.params)
+
+    def words(self) -> tuple[int, int, int]:
+        """Return where the words of copies lie: to, from, and how many of each."""
+        base = self.packed.base
+        return base, base + self.srcs, len(self.shape)
+
+
+def shape_of(op: KernelOp | CopyOp | CopiesOp) -> tuple[Any, ...]:
+    """Return all of an op but its words."""
+    match op:
+        case CopiesOp():
+            return op.sizes
+        case CopyOp():
+            return (op.size,)
+        case KernelOp():
+            return op.function, op.grid, op.block, op.shared, op.cluster
 
 
 @dataclass(slots=True)

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 from sapwood.driver.api import Abilities
 from sapwood.driver.emulated.flow import Flow
 from sapwood.driver.emulated.memory import Memory
-from sapwood.driver.emulated.outside import FIRST_HANDLE
-from sapwood.driver.emulated.schedules import schedule_named
+from sapwood.driver.emulated.schedules import FIRST_HANDLE, schedule_named
 from sapwood.driver.emulated.work import Work
 from sapwood.driver.facade import Device
 from sapwood.driver.results import Refusal, Result

@@ -19,8 +19,7 @@ from sapwood.driver.api import (
 )
 from sapwood.driver.emulated.graphs import Graph
 from sapwood.driver.emulated.handles import Counted
-from sapwood.driver.emulated.outside import Outside
-from sapwood.driver.emulated.schedules import Item, Queue, Schedule
+from sapwood.driver.emulated.schedules import Item, Outside, Queue, Schedule
 from sapwood.driver.results import Refusal, Result
 
 __all__ = ["Flow"]

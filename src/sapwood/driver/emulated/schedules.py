@@ -11,6 +11,7 @@ gives work to, or waits for, such an item.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from typing import TypeVar
 from sapwood.driver.results import Refusal, Result
 from sapwood.errors import MisuseError
 
-__all__ = ["Item", "Queue", "Schedule", "schedule_named"]
+__all__ = ["FIRST_HANDLE", "Item", "Outside", "Queue", "Schedule", "schedule_named"]
 
 T = TypeVar("T")
 Work = Callable[[], None]
@@ -292,3 +293,65 @@ def schedule_named(name: str) -> Schedule:
     raise MisuseError(
         f"there is no schedule {name!r}: choose earliest, latest or random:<seed>"
     )
+
+
+FIRST_HANDLE = 3
+"""Handles begin behind the numbers of default streams."""
+
+_PER_THREAD = 2
+_FIRST, _STEP = 0x5EED_0000_0000, 0x100  # look like addresses, as CUDA's do
+
+
+class Outside:
+    """Which queue each raw number means."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._queues: dict[int, Queue] = {}
+        self._numbers = count(_FIRST, _STEP)
+        self._thread = threading.local()
+        self.default = schedule.open()
+
+    def queue(self, raw: int) -> Queue:
+        """Return the queue that a library means by ``raw``."""
+        if raw in {0, 1}:
+            return self.default
+        if raw == _PER_THREAD:
+            return self._of_thread()
+        try:
+            return self._queues[raw]
+        except KeyError:
+            raise Refusal(
+                Result.INVALID_HANDLE,
+                f"no stream is called {raw:#x}: adopt what another library gave as its "
+                "raw stream, while that stream lives",
+            ) from None
+
+    def raw(self, queue: Queue) -> int:
+        """Return what a queue is called, naming it if nobody asked before."""
+        if queue is self.default:
+            return 0
+        if queue is getattr(self._thread, "queue", None):
+            return _PER_THREAD
+        for raw, each in self._queues.items():
+            if each is queue:
+                return raw
+        return self.name(queue)
+
+    def name(self, queue: Queue) -> int:
+        """Return a new raw number for a queue."""
+        raw = next(self._numbers)
+        self._queues[raw] = queue
+        return raw
+
+    def forget(self, queue: Queue) -> None:
+        """End the name of a queue that ends, if it has one."""
+        self._queues = {
+            raw: each for raw, each in self._queues.items() if each is not queue
+        }
+
+    def _of_thread(self) -> Queue:
+        found: Queue | None = getattr(self._thread, "queue", None)
+        if found is None:
+            found = self._thread.queue = self._schedule.open()
+        return found

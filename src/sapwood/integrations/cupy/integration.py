@@ -22,7 +22,7 @@ from sapwood.integrations.cupy.settings import SETTINGS
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Integration, foreign_tensor, host_array, reach
-from sapwood.tree.guards.tensors import is_tensor
+from sapwood.tree.guards.constants import is_tensor
 from sapwood.tree.nests.containers import register_container
 from sapwood.units import Addr
 

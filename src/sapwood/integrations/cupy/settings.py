@@ -11,7 +11,7 @@ import numpy as np
 from cupy import _core
 from cupy._core import _routines_linalg
 
-from sapwood.tree.guards.modes import Modes
+from sapwood.tree.guards.frameworks import Modes
 from sapwood.tree.guards.views import Way
 
 __all__ = ["SETTINGS"]

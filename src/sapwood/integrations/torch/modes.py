@@ -17,7 +17,7 @@ from torch.utils._device import DeviceContext
 from torch.utils.hooks import RemovableHandle
 
 from sapwood.memory.framework import Manner
-from sapwood.tree.guards.modes import Modes
+from sapwood.tree.guards.frameworks import Modes
 from sapwood.tree.guards.views import Way, Witness
 
 __all__ = ["MODES", "Prevailing", "is_told_of_operations", "notice_settings"]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from sapwood.tree.guards.ambient import Ambient
 from sapwood.tree.guards.arrays import Arrays
-from sapwood.tree.guards.changes import BoundArray, Change, undo_bound
 from sapwood.tree.guards.restoring import kept_states, put_back
-from sapwood.tree.guards.slots import Slot
+from sapwood.tree.guards.slots import BoundArray, Change, Slot, undo_bound
 from sapwood.tree.guards.survey import AmbientKey, Survey, Surveyor, survey
 
 __all__ = [

@@ -25,9 +25,9 @@ from sapwood.tree.guards.checks import (
     Test,
     TwinTest,
 )
-from sapwood.tree.guards.program import GuardProgram
 from sapwood.tree.guards.reach import Inside, Row, Walk
 from sapwood.tree.guards.slots import Slot
+from sapwood.tree.guards.steps import GuardProgram
 from sapwood.tree.guards.views import GLOBALS, TYPE, Space, Way
 from sapwood.tree.nests.containers import Identity
 

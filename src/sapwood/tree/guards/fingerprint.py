@@ -9,18 +9,30 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import locale
+import operator
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextvars import Context, ContextVar
+from functools import lru_cache, partial
 from pathlib import Path, PurePath
-from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, Final, NamedTuple
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    FunctionType,
+    GetSetDescriptorType,
+    MethodDescriptorType,
+    ModuleType,
+    SimpleNamespace,
+    WrapperDescriptorType,
+)
+from typing import Any, Final, Generic, NamedTuple
+from weakref import ReferenceType, WeakKeyDictionary
 
 from sapwood.tree.guards import standard, views
 from sapwood.tree.guards.accessors import is_structural
 from sapwood.tree.guards.code import names_of
-from sapwood.tree.guards.hidden import is_hiding
 from sapwood.tree.guards.owners import owner_of_class
 from sapwood.tree.guards.progress import is_iterator
 from sapwood.tree.guards.proof import proof
@@ -28,7 +40,46 @@ from sapwood.tree.guards.reach import Inside, Node, Row, Walk
 from sapwood.tree.guards.sources import is_random_source
 from sapwood.tree.guards.trust import doubts, is_users, named_in_modules
 
-__all__ = ["Fingerprint", "fingerprint"]
+__all__ = ["Fingerprint", "fingerprint", "is_hiding"]
+
+_SEEN: Final[frozenset[type]] = frozenset(
+    {object, tuple, list, dict, set, frozenset, partial, ReferenceType, Generic}
+    | {SimpleNamespace, threading.local, type(lru_cache(operator.neg))}
+)
+"""Classes of C that have nothing to be seen, or are opened wherever they are a base."""
+
+_OF_C: Final = (
+    ClassMethodDescriptorType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+)
+_OF_EVERY_CLASS: Final = {"__dict__", "__weakref__"}
+
+
+_known: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+
+
+def is_hiding(cls: type) -> bool:
+    """Return whether instances of a class may hold more than their views show."""
+    if owner_of_class(cls) == "sapwood":
+        return False
+    return any(base not in _SEEN and _is_of_c(base) for base in cls.__mro__)
+
+
+def _is_of_c(cls: type) -> bool:
+    if cls not in _known:
+        members = list(vars(cls).items())
+        _known[cls] = any(_defines(cls, name, member) for name, member in members)
+    return _known[cls]
+
+
+def _defines(cls: type, name: str, member: object) -> bool:
+    """Return whether a member is one that only classes written in C have."""
+    if isinstance(member, BuiltinFunctionType):
+        return name == "__new__" and member.__self__ is cls
+    if isinstance(member, GetSetDescriptorType):
+        return name not in _OF_EVERY_CLASS
+    return isinstance(member, _OF_C) and member.__objclass__ is cls
 
 
 _TELLING: Final = frozenset({"getstate", "get_state", "_inst", "_rand"})

@@ -10,6 +10,8 @@ import builtins
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, Final, Literal, NamedTuple
 
 from sapwood.errors import CaptureError
@@ -17,13 +19,12 @@ from sapwood.tree.guards import views
 from sapwood.tree.guards.accessors import accessors, is_structural
 from sapwood.tree.guards.arrays import Arrays, layout_of
 from sapwood.tree.guards.comparing import HASHING
-from sapwood.tree.guards.constants import constant_of
+from sapwood.tree.guards.constants import constant_of, is_tensor
+from sapwood.tree.guards.frameworks import behind
 from sapwood.tree.guards.owners import owner_of_class
 from sapwood.tree.guards.scope import ATOMS, Accessor, Reach
 from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.standard import KEYED
-from sapwood.tree.guards.starts import starts
-from sapwood.tree.guards.tensors import is_tensor
 from sapwood.tree.guards.views import View
 from sapwood.tree.nests.containers import Identity, constant_key, container_of
 from sapwood.tree.nests.weakly import weakly
@@ -33,10 +34,66 @@ __all__ = [
     "Inside",
     "Node",
     "Row",
+    "Start",
     "Walk",
     "is_book",
     "reach",
+    "starts",
 ]
+
+
+class Start(NamedTuple):
+    """Where a walk starts; ``parameter``: it is an argument, and of which."""
+
+    path: str
+    value: Any
+    parameter: str | None = None
+
+
+def starts(
+    fn: Callable[..., Any],
+    arguments: Mapping[str, object],
+    arrays: Arrays,
+    known: Reach,
+) -> tuple[list[Start], Mapping[str, Any] | None]:
+    """Return where a walk starts, containers last, and the function's globals."""
+    found = [Start(path, value) for path, value in _roots(fn, known)]
+    home = getattr(found[-1].value, "__globals__", None)
+    given: tuple[list[Start], list[Start]] = [], []
+    for name, value in arguments.items():
+        if type(value) not in ATOMS and not arrays.is_array(value):
+            is_container = container_of(type(value)) is not None
+            given[is_container].append(Start(name, value, name))
+    others, containers = given
+    found += [*others, Start("builtins", builtins)]
+    found += (Start(path, value) for path, value in arrays.surroundings())
+    return [*found, *containers], home
+
+
+def _roots(fn: Any, known: Reach) -> Iterator[tuple[str, Any]]:
+    """Yield where the walk starts: the object that ``fn`` is bound to, and its code."""
+    fn = behind(fn)
+    while isinstance(fn, MethodType):
+        yield "self", fn.__self__
+        fn = behind(fn.__func__)
+    call = next(
+        (vars(cls)["__call__"] for cls in type(fn).__mro__ if "__call__" in vars(cls)),
+        None,
+    )
+    if isinstance(call, FunctionType):
+        yield "self", fn
+        known.own.add(call.__code__)
+        yield call.__qualname__, call
+        return
+    inner = fn
+    while inner is not None:
+        if isinstance(inner, FunctionType):
+            known.own.add(inner.__code__)
+        inner = getattr(inner, "__wrapped__", None) or (
+            inner.func if isinstance(inner, partial) else None
+        )
+    yield getattr(fn, "__name__", type(fn).__name__), fn
+
 
 LIMIT = 50_000
 """How many slots a function may reach."""

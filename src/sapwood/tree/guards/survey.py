@@ -19,11 +19,10 @@ from weakref import ReferenceType, WeakValueDictionary
 from sapwood.tree.guards.aliasing import firsts, twins
 from sapwood.tree.guards.ambient import Ambient, guard
 from sapwood.tree.guards.arrays import Arrays
-from sapwood.tree.guards.changes import BoundArray, Change, Draw
 from sapwood.tree.guards.progress import PROGRESS, is_readable
 from sapwood.tree.guards.reach import Inside, Row, Walk, reach
 from sapwood.tree.guards.scope import Reach
-from sapwood.tree.guards.slots import Slot
+from sapwood.tree.guards.slots import BoundArray, Change, Draw, Slot
 from sapwood.tree.guards.sources import STATE
 from sapwood.tree.guards.standard import FACTORY, KEYED, MAXLEN, STANDARD_VIEWS
 from sapwood.tree.guards.views import (
