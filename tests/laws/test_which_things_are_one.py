@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sapwood import _fast
+from sapwood.tree.guards import steps
 from sapwood.tree.guards.aliasing import Apart
 from sapwood.tree.guards.ambient import Ambient
 from tests.support.tree_mutants import miswritten

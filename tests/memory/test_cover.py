@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.memory.cover import cover, grain, runs, stretch, touching
+from sapwood.memory.fold import cover, grain, runs, stretch, touching
 
 powers = st.integers(0, 5).map(lambda n: 1 << n)
 available = st.dictionaries(powers, st.integers(0, 3), max_size=4)

@@ -11,8 +11,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sapwood.memory.cover import cover, touching
-from sapwood.memory.fold import Life, best_fold, fold, joined, stretches
+from sapwood.memory.fold import (
+    Life,
+    best_fold,
+    cover,
+    fold,
+    joined,
+    stretches,
+    touching,
+)
 from sapwood.units import Addr, Size
 
 PAGE = Size(8)

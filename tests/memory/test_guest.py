@@ -12,7 +12,7 @@ import pytest
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.streams import current_stream
 from sapwood.errors import DriverError, MisuseError
-from sapwood.memory.guest import GuestFramework
+from sapwood.memory.framework import GuestFramework
 from sapwood.units import Size
 
 DEFAULT = 1

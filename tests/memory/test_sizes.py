@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from sapwood.memory.cover import touching
-from sapwood.memory.fold import Life, fold, stretches
+from sapwood.memory.fold import Life, fold, stretches, touching
 from sapwood.memory.range import Range
 from sapwood.memory.snapshot import snapshot
 from sapwood.memory.validate import validate

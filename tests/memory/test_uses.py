@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.memory.uses import Uses
+from sapwood.memory.heap import Uses
 from tests.support.interrupts import interrupted
 
 SIZE = 24

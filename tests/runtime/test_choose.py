@@ -11,7 +11,7 @@ import sapwood as sw
 from sapwood.driver import cuda
 from sapwood.driver.emulated import Emulated
 from sapwood.events import Fallback
-from sapwood.runtime import choose
+from sapwood.runtime import core
 
 
 class _Gpu:
@@ -39,10 +39,10 @@ def chosen(monkeypatch):
     def chosen(name, gpu, *, cupy=True):
         events = []
         monkeypatch.setattr(cuda, "Cuda", gpu)
-        monkeypatch.setattr(choose, "find_spec", lambda _: object() if cupy else None)
-        monkeypatch.setattr(choose, "_said", set())
+        monkeypatch.setattr(core, "find_spec", lambda _: object() if cupy else None)
+        monkeypatch.setattr(core, "_said", set())
         settings = sw.knobs.current()
-        return choose.choose(name, settings, events.append), events
+        return core.choose(name, settings, events.append), events
 
     return chosen
 

@@ -64,5 +64,5 @@ def test_it_is_the_plan_that_saves_them(pages, monkeypatch):
         return places[:-1].tolist()
 
     planned = pages(_held)
-    monkeypatch.setattr("sapwood.tree.record.repack._packed", apart)
+    monkeypatch.setattr("sapwood.tree.record.recorder._packed", apart)
     assert pages(_held) > planned

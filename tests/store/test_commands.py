@@ -9,7 +9,7 @@ import pytest
 from sapwood.cli.store import gc, ls, trim, value_text, verify, why
 from sapwood.errors import MisuseError
 from sapwood.persist import DiskStore, Entries
-from sapwood.persist.manifest import entry_name
+from sapwood.persist.key import entry_name
 
 LIMIT = 1 << 20
 

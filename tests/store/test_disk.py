@@ -13,10 +13,8 @@ import pytest
 
 from sapwood.errors import StoreError
 from sapwood.persist import Absent, DiskStore, Entries, open_store
-from sapwood.persist.disk import Trimmed
+from sapwood.persist.disk import KEPT_DAMAGED, Files, Folder, Trimmed
 from sapwood.persist.evict import YOUNG
-from sapwood.persist.files import Files
-from sapwood.persist.folder import KEPT_DAMAGED, Folder
 
 LIMIT = 1 << 20
 MUTATIONS = (

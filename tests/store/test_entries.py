@@ -18,7 +18,7 @@ from sapwood.persist import (
     nearest,
     verify,
 )
-from sapwood.persist.manifest import (
+from sapwood.persist.key import (
     Manifest,
     blob_name,
     decode_manifest,

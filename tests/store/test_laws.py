@@ -9,7 +9,7 @@ import pytest
 
 from sapwood.errors import MisuseError
 from sapwood.persist import Absent, Entries, Item, verify
-from sapwood.persist.manifest import (
+from sapwood.persist.key import (
     BLOB,
     ENTRY,
     blob_name,

@@ -11,10 +11,11 @@ import pytest
 from sapwood.errors import StoreError
 from sapwood.persist import Absent, DiskStore, Entries, Key, MemoryStore
 from sapwood.persist.format import VERSION, accept, join, seal, sealed_size, split
-from sapwood.persist.key import decode_key, encode_key
-from sapwood.persist.manifest import (
+from sapwood.persist.key import (
+    decode_key,
     decode_manifest,
     describe,
+    encode_key,
     encode_manifest,
     entry_name,
 )

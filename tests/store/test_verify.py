@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sapwood.persist import DiskStore, Entries, Finding, MemoryStore, verify
-from sapwood.persist.manifest import blob_name, describe, encode_manifest, entry_name
+from sapwood.persist.key import blob_name, describe, encode_manifest, entry_name
 
 
 @pytest.fixture

@@ -10,12 +10,11 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final
 
-from sapwood.allocator.caching import events, expand, grow, retry, streams
+from sapwood.allocator.caching import events, expand, grow, serving, streams
 from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.caching.controls import Controls
 from sapwood.allocator.caching.gate import Gate
 from sapwood.allocator.caching.leaving import Removal
-from sapwood.allocator.caching.marking import Polling
 from sapwood.allocator.caching.pending import Pending
 from sapwood.allocator.caching.pools import Pool, Pools
 from sapwood.allocator.caching.records.ledger import Ledger
@@ -24,7 +23,7 @@ from sapwood.allocator.caching.segments import Segments
 from sapwood.allocator.caching.serving import Serving
 from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.state import State
-from sapwood.allocator.caching.waits import Waits
+from sapwood.allocator.caching.waits import Polling, Waits
 from tests.support.tree_mutants import Mutant, miswritten, mutant
 
 __all__ = ["CACHING_MUTANTS"]
@@ -178,7 +177,7 @@ CACHING_MUTANTS: Final = (
     ),
     _both(
         "other caches kept before failing",
-        (retry.given_up, "relief.cached(state, relief.freeable(state))", "{}"),
+        (serving.given_up, "leaving.cached(state, leaving.freeable(state))", "{}"),
         (grow.donors, "return donating(state, demand)", "return []"),
     ),
     mutant(

@@ -20,7 +20,7 @@ from sapwood.allocator.caching.picture import (
     PoolId,
     SegmentPicture,
 )
-from sapwood.allocator.caching.records.counters import Account, Counters
+from sapwood.allocator.caching.records.statistics import Account, Counters
 from sapwood.allocator.caching.settings import DEFAULT, Settings
 from sapwood.allocator.caching.validate import validate
 from sapwood.driver.api import Driver, StreamHandle

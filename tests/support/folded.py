@@ -21,9 +21,8 @@ from sapwood.driver.api import ExecHandle
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Recorded
 from sapwood.errors import DriverError, InternalError, OutOfMemory
-from sapwood.memory.cover import cover, touching
 from sapwood.memory.device import Device
-from sapwood.memory.fold import Life, Stretch, fold, stretches
+from sapwood.memory.fold import Life, Stretch, cover, fold, stretches, touching
 from sapwood.memory.pages import Extent, page_numbers
 from sapwood.memory.range import Range
 from sapwood.memory.snapshot import snapshot

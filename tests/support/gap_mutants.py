@@ -37,7 +37,7 @@ from sapwood.tree.node import objects
 from sapwood.tree.node.leases import Leases
 from sapwood.tree.node.outputs import _Known
 from sapwood.tree.record import host_data
-from sapwood.tree.replay import program
+from sapwood.tree.replay import compiled
 from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.replay.replay import order
 from sapwood.tree.run.making import Making
@@ -258,7 +258,7 @@ TRIED_MUTANTS: Final = (
     ),
     mutant(
         "the recording that is played gives way",
-        program._room_beside,
+        compiled._room_beside,
         "recordings.busy.add(node)",
         "pass",
     ),

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sapwood.persist.files import Files
+from sapwood.persist.disk import Files
 
 __all__ = ["Crashed", "Lossy"]
 

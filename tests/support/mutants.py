@@ -10,12 +10,10 @@ from typing import Final
 from sapwood.allocator.caching.silo import Silo
 from sapwood.memory import fold
 from sapwood.memory.backing import folded
-from sapwood.memory.heap import Everybody, Heap
-from sapwood.memory.loan import Loan
+from sapwood.memory.heap import Everybody, Heap, Uses
 from sapwood.memory.pages import Pages
-from sapwood.memory.range import Range
+from sapwood.memory.range import Loan, Range
 from sapwood.memory.storage import Storage
-from sapwood.memory.uses import Uses
 from sapwood.tree.node.leases import Leases
 from tests.support.tree_mutants import mutant
 

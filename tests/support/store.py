@@ -20,11 +20,10 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from sapwood.errors import InternalError, StoreError
 from sapwood.persist import Absent, DiskStore, Entries, Key, nearest, verify
+from sapwood.persist.disk import KEPT_DAMAGED, Files
 from sapwood.persist.evict import YOUNG
-from sapwood.persist.files import Files
-from sapwood.persist.folder import KEPT_DAMAGED
 from sapwood.persist.format import seal, sealed_size
-from sapwood.persist.manifest import blob_name, entry_name
+from sapwood.persist.key import blob_name, entry_name
 from tests.support.lossy import Crashed, Lossy
 from tests.support.machine import Machine
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sapwood.persist import disk, entries, evict, files, folder, key
+from sapwood.persist import disk, entries, evict, key
 from sapwood.persist import format as form
 from tests.support.tree_mutants import mutant
 
@@ -15,7 +15,7 @@ __all__ = ["STORE_MUTANTS"]
 
 
 STORE_MUTANTS: Final = (
-    mutant("torn write accepted", files.write_all, "while left:", "if left:"),
+    mutant("torn write accepted", disk.write_all, "while left:", "if left:"),
     mutant(
         "torn file accepted",
         form.accept,
@@ -86,25 +86,25 @@ STORE_MUTANTS: Final = (
     ),
     mutant(
         "name not synced",
-        folder.Folder.publish,
+        disk.Folder.publish,
         "self.files.sync_folder(shard)",
         "pass",
     ),
     mutant(
         "damage left in place",
-        folder.Folder.quarantine,
+        disk.Folder.quarantine,
         "self.files.rename(self.file(name), aside)",
         "pass",
     ),
     mutant(
         "quarantine without bound",
-        folder.Folder.quarantine,
+        disk.Folder.quarantine,
         "(place >= KEPT_DAMAGED or size > most)",
         "False",
     ),
     mutant(
         "dead writers' files kept",
-        folder._abandoned,
+        disk._abandoned,
         "return True",
         "return False",
     ),

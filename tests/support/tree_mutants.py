@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sapwood.errors import MisuseError
 from sapwood.memory.range import Range
-from sapwood.tree.call.output_cache import Kept
+from sapwood.tree.call.integration import Kept
 from sapwood.tree.choose.admit import rejects
 from sapwood.tree.guards import Ambient, Survey
 from sapwood.tree.guards.reach import reach

@@ -13,7 +13,7 @@ import pytest
 
 from sapwood import _fast
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.output_cache import Kept
+from sapwood.tree.call.integration import Kept
 from tests.support.rig import IN_C, INEXACT, VARIANTS, Rig
 
 LENGTH = 64

@@ -12,7 +12,7 @@ from sapwood.tree.call.roles import History, Role
 from sapwood.tree.choose.decide import Action, Step, next_step
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import AmbientKey
-from sapwood.tree.watch.warm import Warm
+from sapwood.tree.watch.session import Warm
 
 WARM = Warm((), frozenset(), ())
 

@@ -9,8 +9,7 @@ import pytest
 
 import sapwood as sw
 from sapwood import _fast
-from sapwood.tree.call.likeness import Likeness
-from sapwood.tree.call.signature import describe
+from sapwood.tree.call.signature import Likeness, describe
 from sapwood.tree.replay.last_call import LastCall
 from tests.support.lending import relook
 from tests.support.rig import IN_C, Rig

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from sapwood.tree.nests.weakly import weakly, weakly_bound
+from sapwood.tree.nests.containers import weakly, weakly_bound
 
 
 class Thing:

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from sapwood.errors import MisuseError
-from sapwood.view.schema import KINDS, SNAPSHOT, USES, validate
-from sapwood.view.shapes import NUMBER as A_NUMBER
-from sapwood.view.shapes import WHOLE as A_WHOLE
-from sapwood.view.shapes import Maybe, check, fields
+from sapwood.view.schema import KINDS, SNAPSHOT, USES, Maybe, check, fields, validate
+from sapwood.view.schema import NUMBER as A_NUMBER
+from sapwood.view.schema import WHOLE as A_WHOLE
 
 SHAPES = dict(fields(SNAPSHOT))
 PATHS = sorted(SHAPES)

@@ -18,7 +18,7 @@ from sapwood import knobs
 from sapwood.errors import MisuseError, StoreError
 from sapwood.persist import DiskStore, Entries, Item, Key, diff, nearest
 from sapwood.persist import verify as findings_in
-from sapwood.persist.manifest import Manifest
+from sapwood.persist.key import Manifest
 from sapwood.tree.nests.plain import from_json, from_text
 from sapwood.units import size_text
 

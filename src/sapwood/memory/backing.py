@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from sapwood.driver.release import Release
 from sapwood.errors import DriverError
-from sapwood.memory.cover import cover
-from sapwood.memory.fold import Stretch, best_fold
+from sapwood.memory.fold import Stretch, best_fold, cover
 from sapwood.memory.pages import Extent, Pages
 
 __all__ = ["covering", "folded", "release_unused"]

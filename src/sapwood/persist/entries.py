@@ -17,10 +17,10 @@ from typing import Final, Literal
 
 from sapwood.errors import StoreError
 from sapwood.persist.api import Item, Store
-from sapwood.persist.key import Key
-from sapwood.persist.manifest import (
+from sapwood.persist.key import (
     BLOB,
     ENTRY,
+    Key,
     Manifest,
     blob_name,
     decode_manifest,

@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from sapwood.persist.api import Item
-from sapwood.persist.manifest import BLOB
+from sapwood.persist.key import BLOB
 
 __all__ = ["YOUNG", "Want", "victims"]
 

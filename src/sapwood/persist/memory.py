@@ -8,7 +8,7 @@ from threading import Lock
 
 from sapwood.persist.api import Item, check_name, incomplete, too_large
 from sapwood.persist.evict import Want, victims
-from sapwood.persist.manifest import needs
+from sapwood.persist.key import needs
 from sapwood.units import Size
 
 __all__ = ["MemoryStore"]

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack
 
@@ -20,14 +22,15 @@ from sapwood import knobs
 from sapwood.allocator.caching.eager import opener
 from sapwood.allocator.caching.settings import Settings
 from sapwood.driver.api import Abilities, Driver
+from sapwood.driver.emulated import Emulated
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
-from sapwood.errors import MisuseError, StoreWarning
-from sapwood.events import Closed, Event, Log, StoreTrouble
+from sapwood.errors import MisuseError, NoDevice, StoreWarning
+from sapwood.events import Closed, Event, Fallback, Log, StoreTrouble
+from sapwood.knobs import Knobs
 from sapwood.memory.device import Device
 from sapwood.memory.framework import Framework
 from sapwood.memory.storage import Storage
-from sapwood.runtime.choose import choose
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.stats import Stats, Tally, stats_of
@@ -37,6 +40,77 @@ from sapwood.tree.watch import session
 from sapwood.units import Size, size_text
 from sapwood.version import __version__
 
+__all__ = ["Runtime", "choose"]
+
+_CUDA: Final = re.compile(r"cuda(?::([0-9]{1,4}))?")
+_REMEDY: Final = 'Use device=None, "cuda:0" or "emulated"'
+_said: set[str] = set()
+
+
+def choose(
+    device: str | Driver | None, settings: Knobs, emit: Callable[[Event], None]
+) -> Driver:
+    """Return the driver of a device; a name is opened, a `Driver` is returned.
+
+    None is the first GPU, or else the emulated device, after a `Fallback` that says
+    why. Raises `NoDevice` for a device that is not there, `MisuseError` for what is
+    none.
+    """
+    name = (settings.device or None) if device is None else device
+    if name is None:
+        return _best(settings, emit)
+    if name == "emulated":
+        return _emulated(settings)
+    if isinstance(name, str):
+        found = _CUDA.fullmatch(name)
+        if found is None:
+            raise NoDevice(
+                "Runtime", 100, "NO_DEVICE", f"there is no device {name!r}. {_REMEDY}"
+            )
+        return _cuda(int(found[1] or 0))
+    if not isinstance(getattr(name, "abilities", None), Abilities):
+        raise MisuseError(f"device={name!r} is no device. {_REMEDY}, or a Driver")
+    return name
+
+
+def _best(settings: Knobs, emit: Callable[[Event], None]) -> Driver:
+    try:
+        return _cuda(0)
+    except NoDevice as error:
+        reason = error.explanation
+    emit(Fallback(reason))
+    if reason not in _said:
+        _said.add(reason)
+        import logging
+
+        logging.getLogger("sapwood").warning(
+            "no CUDA device is used (%s); running on the emulated device, on the CPU",
+            reason,
+        )
+    return _emulated(settings)
+
+
+def _cuda(ordinal: int) -> Driver:
+    from sapwood.driver.cuda import Cuda
+
+    driver = Cuda(ordinal)
+    # Asked last: without a GPU there is no need of it.
+    if "torch" not in sys.modules and find_spec("cupy") is None:
+        driver.close()
+        raise NoDevice(
+            "import cupy",
+            100,
+            "NO_DEVICE",
+            f"{driver.abilities.name} is here, but CuPy, whose arrays run on it, is "
+            "not installed: pip install 'sapwood[cupy]', or import torch before",
+        )
+    return driver
+
+
+def _emulated(settings: Knobs) -> Driver:
+    return Emulated(total=settings.emulated_memory, schedule=settings.emulated_schedule)
+
+
 if TYPE_CHECKING:  # what a runtime needs for its first function, store or file
     from sapwood.persist import Entries, Store
     from sapwood.runtime.files import Loaded
@@ -44,7 +118,6 @@ if TYPE_CHECKING:  # what a runtime needs for its first function, store or file
     from sapwood.tree.run.runner import Runner
     from sapwood.tree.run.source import Source
 
-__all__ = ["Runtime"]
 
 INTEGRATIONS: Final[Mapping[str, str]] = {
     "cupy": "sapwood.integrations.cupy",

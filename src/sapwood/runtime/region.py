@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sapwood.tree.call.parameters import check_kind
-from sapwood.tree.nests.weakly import weakly
+from sapwood.tree.nests.containers import weakly
 from sapwood.tree.watch import session
 
 __all__ = ["Eager", "eager"]

@@ -11,8 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.allocator.caching.picture import DEFAULT_POOL, Action, PoolId
-from sapwood.allocator.caching.records.history import Context, History, HistoryOptions
-from sapwood.allocator.caching.records.stacks import NO_STACK, gather
+from sapwood.allocator.caching.records.history import (
+    NO_STACK,
+    Context,
+    History,
+    HistoryOptions,
+    gather,
+)
 from sapwood.errors import MisuseError
 
 ACTIONS = get_args(Action)

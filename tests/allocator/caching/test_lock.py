@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from sapwood.allocator.caching.marking import marking, polling
 from sapwood.allocator.caching.settings import DEFAULT
 from sapwood.allocator.caching.validate import validate
+from sapwood.allocator.caching.waits import marking, polling
 from sapwood.driver.results import Refusal, Result
 from sapwood.errors import DriverError, InternalError, MisuseError, OutOfMemory
 from tests.support.caching_rig import recount

@@ -19,20 +19,24 @@ from sapwood.allocator.caching.picture import (
     SegmentPicture,
 )
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.caching.shortage.explain import Shortage, out_of_memory, shortage
+from sapwood.allocator.caching.shortage.explain import (
+    Shortage,
+    Stranded,
+    holders,
+    out_of_memory,
+    shortage,
+    stranded,
+)
 from sapwood.allocator.caching.shortage.remedies import (
     AfterRelease,
     AfterWork,
     HigherLimit,
-    WithSetting,
-    remedies,
-)
-from sapwood.allocator.caching.shortage.strand import Stranded, holders, stranded
-from sapwood.allocator.caching.shortage.what_if import (
     Request,
+    WithSetting,
     completed,
     fits,
     released,
+    remedies,
     repaged,
     reserved,
     room,

@@ -14,8 +14,8 @@ from sapwood.allocator.caching.shortage.remedies import (
     AfterWork,
     HigherLimit,
     WithSetting,
+    fits,
 )
-from sapwood.allocator.caching.shortage.what_if import fits
 from sapwood.allocator.simulate.ours import Ground
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from sapwood.allocator.caching.growth import Attempt, attempts
+from sapwood.allocator.caching.expand import Attempt, attempts
 from sapwood.allocator.caching.settings import DEFAULT
 from sapwood.errors import OutOfMemory
 

@@ -9,15 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sapwood.allocator.caching.picture import DEFAULT_POOL, PoolId
-from sapwood.allocator.caching.records.counters import Account, Counters, Tally
 from sapwood.allocator.caching.records.statistics import (
+    Account,
+    Counters,
+    Tally,
     insight,
     largest_free,
     memory_stats,
     nested_memory_stats,
 )
 from sapwood.allocator.caching.records.summary import summary
-from sapwood.allocator.caching.shortage.what_if import reserved
+from sapwood.allocator.caching.shortage.remedies import reserved
 from sapwood.units import Size, size_text
 from tests.support.pictures import pictures
 

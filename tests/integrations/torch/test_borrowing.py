@@ -31,7 +31,7 @@ class Token:
 @pytest.fixture
 def borrowing():
     """Have torch's operator taken up, while a test runs."""
-    from sapwood.integrations.torch import borrowing
+    from sapwood.integrations.torch import storages as borrowing
 
     borrowing.notice_borrowers()
     yield borrowing

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sapwood.integrations.torch.snapshots import unharmed  # noqa: E402
+from sapwood.integrations.torch.history import unharmed  # noqa: E402
 
 
 def fresh(number):

@@ -10,11 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sapwood.integrations.torch import witness  # noqa: E402
-from sapwood.tree.call.likeness import Likeness  # noqa: E402
-from sapwood.tree.call.signature import Whereabouts, describe  # noqa: E402
+from sapwood.tree.call.signature import (  # noqa: E402
+    Likeness,
+    Whereabouts,
+    describe,
+)
 from sapwood.tree.choose.function_cache import ambient_arrays  # noqa: E402
 from sapwood.tree.guards import Surveyor  # noqa: E402
-from sapwood.tree.regions.passed import Passed  # noqa: E402
+from sapwood.tree.regions.crossing import Passed  # noqa: E402
 from sapwood.tree.replay.last_call import LastCall  # noqa: E402
 
 # Ways to change a tensor of four by four, its address and its bytes excepted.

@@ -12,14 +12,14 @@ from typing import Final
 from sapwood.allocator.caching import asking, streams, upkeep
 from sapwood.allocator.caching.block import ALLOCATED, Block
 from sapwood.allocator.caching.gate import BUSY
-from sapwood.allocator.caching.marking import marking
+from sapwood.allocator.caching.records.history import NO_STACK, gather
 from sapwood.allocator.caching.records.ledger import JOURNAL_LIMIT
-from sapwood.allocator.caching.records.stacks import NO_STACK, gather
 from sapwood.allocator.caching.serving import Serving
 from sapwood.allocator.caching.settings import DEFAULT, Settings, settings_of
 from sapwood.allocator.caching.sizes import GRAIN, LARGEST_SMALL
 from sapwood.allocator.caching.source import DriverSource, Source
 from sapwood.allocator.caching.state import State, outside
+from sapwood.allocator.caching.waits import marking
 from sapwood.allocator.checks import check_address, check_size, check_stream
 from sapwood.driver.api import Driver, StreamHandle, check_driver
 from sapwood.units import Addr, Size

@@ -6,9 +6,9 @@ import operator
 import threading
 from typing import SupportsIndex
 
+from sapwood.allocator.caching.expand import Attempt, attempts
 from sapwood.allocator.caching.grow import growth_size
-from sapwood.allocator.caching.growth import Attempt, attempts
-from sapwood.allocator.caching.records.stacks import Stack
+from sapwood.allocator.caching.records.history import Stack
 from sapwood.allocator.caching.sizes import IMPOSSIBLE, class_of, rounded
 from sapwood.allocator.caching.state import Demand, State
 from sapwood.driver.api import StreamHandle
@@ -80,7 +80,7 @@ def refusal(state: State, demand: Demand, index: int, free: Size) -> OutOfMemory
     """
     from sapwood.allocator.caching.export.portrait import portray
     from sapwood.allocator.caching.shortage.explain import out_of_memory
-    from sapwood.allocator.caching.shortage.what_if import Request
+    from sapwood.allocator.caching.shortage.remedies import Request
 
     if _is_rejected(state, demand):
         state.ledger.rejections += 1

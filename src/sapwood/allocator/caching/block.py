@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sapwood.allocator.caching.records.stacks import NO_STACK, Stack
+from sapwood.allocator.caching.records.history import NO_STACK, Stack
 from sapwood.driver.api import ExtentHandle, StreamHandle
 from sapwood.errors import InternalError
 from sapwood.units import Addr, Size

@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from sapwood.allocator.caching import relief, upkeep
+from sapwood.allocator.caching import leaving, upkeep
 from sapwood.allocator.caching.picture import Entry, Picture, PoolId
 from sapwood.allocator.caching.pools import SegmentSource
-from sapwood.allocator.caching.records.counters import Counters
 from sapwood.allocator.caching.records.history import (
     MAX_ENTRIES,
     Context,
     Enabled,
     HistoryOptions,
 )
+from sapwood.allocator.caching.records.statistics import Counters
 from sapwood.allocator.caching.rounds import Rounds
 from sapwood.allocator.caching.settings import Settings, settings_of
 from sapwood.allocator.caching.state import State
@@ -112,7 +112,7 @@ class Controls(Rounds):
             released = upkeep.release_pool(state, pool)
         try:
             if released.use_count == 0:
-                self._give_back(lambda state: relief.cached(state, released.silos()))
+                self._give_back(lambda state: leaving.cached(state, released.silos()))
         finally:
             self._tidy()
 
@@ -131,7 +131,7 @@ class Controls(Rounds):
             return
         try:
             self._settle(settled)
-            self._give_back(lambda state: relief.cached(state, silos))
+            self._give_back(lambda state: leaving.cached(state, silos))
         finally:
             self._tidy()
 
@@ -142,7 +142,7 @@ class Controls(Rounds):
         """
         kept = upkeep.checked_kept(keep)
         try:
-            return self._give_back(lambda state: relief.trimmed(state, kept))
+            return self._give_back(lambda state: leaving.trimmed(state, kept))
         finally:
             self._tidy()
 

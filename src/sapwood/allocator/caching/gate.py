@@ -13,16 +13,31 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from sapwood.allocator.caching.block import Block
-from sapwood.allocator.caching.errand import Errand
 from sapwood.allocator.caching.state import State
-from sapwood.driver.api import StreamHandle
+from sapwood.driver.api import Driver, StreamHandle
 from sapwood.driver.release import Release
 from sapwood.errors import MisuseError
 
-__all__ = ["BUSY", "PLAIN", "SPECIAL", "Gate"]
+__all__ = ["BUSY", "PLAIN", "SPECIAL", "Errand", "Gate"]
+
+
+class Errand(Protocol):
+    """Something that the device is asked for, or to do, without the lock.
+
+    Errands are short: nobody waits for work in one, but what is unmapped waits for
+    its stream.
+    """
+
+    def perform(self, driver: Driver) -> None:
+        """Make the calls; may raise, having made some of them."""
+
+    def commit(self, state: State) -> Errand | None:
+        """Bring the books up to what was done; return what is left to do, if any."""
+        ...
+
 
 PLAIN: Final = 0
 """The short way is open."""

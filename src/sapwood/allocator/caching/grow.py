@@ -13,7 +13,7 @@ from functools import partial
 
 from sapwood.allocator.caching import expand
 from sapwood.allocator.caching.block import Block, Extent, Segment
-from sapwood.allocator.caching.growth import Donor, Piece, Window, supply, window
+from sapwood.allocator.caching.expand import Donor, Piece, Window, supply, window
 from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.sizes import segment_size
 from sapwood.allocator.caching.state import Demand, State

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from sapwood.allocator.caching import relief, streams
+from sapwood.allocator.caching import leaving, streams
 from sapwood.allocator.caching.events import Destruction
 from sapwood.allocator.caching.gate import Gate
 from sapwood.allocator.caching.leaving import Chosen, removal
-from sapwood.allocator.caching.marking import Marking, Polling, marking, polling
 from sapwood.allocator.caching.pools import Pool
 from sapwood.allocator.caching.state import State
-from sapwood.allocator.caching.waits import Waits, waits
+from sapwood.allocator.caching.waits import (
+    Marking,
+    Polling,
+    Waits,
+    marking,
+    polling,
+    waits,
+)
 from sapwood.driver.api import CaptureStatus, Driver, StreamHandle
 from sapwood.driver.release import Release
 from sapwood.units import Size
@@ -114,7 +120,7 @@ class Rounds(Gate):
         if not self._state.closed:
             return
         with Release() as release:
-            release(self._give_back, relief.everything)
+            release(self._give_back, leaving.everything)
             release(self._send, self._doomed)
 
     def _doomed(self, state: State) -> Destruction:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from sapwood.allocator.caching.block import UNMAPPED, Block, Blocks, Extent, Segment
 from sapwood.allocator.caching.pools import SegmentSource
-from sapwood.allocator.caching.records.stacks import Stack
+from sapwood.allocator.caching.records.history import Stack
 from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.source import Source
 from sapwood.driver.api import Access, Driver, ExtentHandle

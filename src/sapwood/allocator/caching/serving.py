@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from sapwood.allocator.caching import asking, crossing, retry, stitch
+from sapwood.allocator.caching import asking, crossing, leaving, stitch
+from sapwood.allocator.caching.block import Block
 from sapwood.allocator.caching.controls import Controls
+from sapwood.allocator.caching.expand import Attempt, Donor
 from sapwood.allocator.caching.grow import donors, grow
-from sapwood.allocator.caching.growth import Attempt, Donor
-from sapwood.allocator.caching.leaving import Surrender, removal
+from sapwood.allocator.caching.leaving import Chosen, Surrender, removal
 from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.state import Demand, State
 from sapwood.allocator.caching.waits import waits
@@ -14,7 +15,40 @@ from sapwood.driver.release import Release
 from sapwood.errors import OutOfMemory
 from sapwood.units import Addr
 
-__all__ = ["Serving"]
+__all__ = ["Serving", "given_up", "ready"]
+
+
+def given_up(state: State, attempt: Attempt, demand: Demand) -> Chosen:
+    """Return what is given back for an attempt, before it grows."""
+    if attempt is Attempt.COLLECT:
+        return leaving.idle(state)
+    if attempt is Attempt.OWN:
+        return leaving.cached(state, [demand.silo])
+    if attempt is Attempt.OTHERS:
+        return leaving.cached(state, leaving.freeable(state))
+    return {}
+
+
+def ready(state: State, attempt: Attempt, demand: Demand) -> Block | None:
+    """Return the free block by which an attempt serves a demand without growing."""
+    if attempt is Attempt.SPARE:
+        return _spare(state, demand)
+    if attempt is Attempt.GROW:
+        return None
+    return state.fit(demand.silo, demand.need)
+
+
+def _spare(state: State, demand: Demand) -> Block | None:
+    """Return a free block of a pool that helps out, on the demand's stream."""
+    for pool in state.pools.all.values():
+        if not pool.use_on_oom or pool.use_count == 0:
+            continue
+        silos = pool.small if demand.silo.size_class == "small" else pool.large
+        silo = silos.get(demand.stream)
+        found = None if silo is None else state.fit(silo, demand.need)
+        if found is not None:
+            return found
+    return None
 
 
 class Serving(Controls):
@@ -48,7 +82,7 @@ class Serving(Controls):
         elif attempt in {Attempt.COLLECT, Attempt.OWN, Attempt.OTHERS}:
             with self._entered() as state:
                 state.ledger.retries += attempt is Attempt.OTHERS
-            self._give_back(lambda state: retry.given_up(state, attempt, demand))
+            self._give_back(lambda state: given_up(state, attempt, demand))
 
     def _served(self, demand: Demand, attempt: Attempt) -> Addr | None:
         if attempt is Attempt.BORROW:
@@ -56,7 +90,7 @@ class Serving(Controls):
         last, grows = attempt is Attempt.STITCH, attempt is not Attempt.SPARE
         quiet = self._look(demand.stream)
         with self._entered(quiet=quiet) as state:
-            block = retry.ready(state, attempt, demand)
+            block = ready(state, attempt, demand)
             giving: list[Silo] = []
             if block is None and grows:
                 giving = donors(state, demand, last=last)

@@ -22,7 +22,7 @@ from sapwood.allocator.caching.block import (
     Segment,
 )
 from sapwood.allocator.caching.picture import SizeClass
-from sapwood.allocator.caching.records.stacks import NO_STACK
+from sapwood.allocator.caching.records.history import NO_STACK
 from sapwood.driver.api import StreamHandle
 from sapwood.units import Addr, Size
 

@@ -24,9 +24,14 @@ from sapwood.allocator.caching.expand import join_free
 from sapwood.allocator.caching.pending import Pending
 from sapwood.allocator.caching.picture import Action
 from sapwood.allocator.caching.pools import Pools
-from sapwood.allocator.caching.records.history import History, HistoryOptions
+from sapwood.allocator.caching.records.history import (
+    NO_STACK,
+    History,
+    HistoryOptions,
+    Stack,
+    gather,
+)
 from sapwood.allocator.caching.records.ledger import JOURNAL_LIMIT, Ledger
-from sapwood.allocator.caching.records.stacks import NO_STACK, Stack, gather
 from sapwood.allocator.caching.segments import Segments
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.caching.silo import Silo

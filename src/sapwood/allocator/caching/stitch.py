@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from sapwood.allocator.caching import expand
 from sapwood.allocator.caching.block import FREE, Extent, Segment
-from sapwood.allocator.caching.growth import Donor, Piece, Window, supply, window
+from sapwood.allocator.caching.expand import Donor, Piece, Window, supply, window
 from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.state import Demand, State
 from sapwood.units import Addr, Size, align_up

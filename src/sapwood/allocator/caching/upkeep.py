@@ -6,7 +6,7 @@ import operator
 import threading
 from typing import SupportsIndex
 
-from sapwood.allocator.caching import relief
+from sapwood.allocator.caching import leaving
 from sapwood.allocator.caching.block import ALLOCATED
 from sapwood.allocator.caching.picture import PoolId
 from sapwood.allocator.caching.pools import Pool, Route
@@ -72,7 +72,7 @@ def emptied(state: State, id_: PoolId | None) -> list[Silo]:
         return [] if pool.capture and not pool.freeable else pool.silos()
     mine = threading.get_ident()
     routed = any(route.thread == mine for route in state.pools.routes)
-    return [] if routed else relief.freeable(state)
+    return [] if routed else leaving.freeable(state)
 
 
 def configure(state: State, settings: Settings) -> None:

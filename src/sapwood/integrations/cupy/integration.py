@@ -8,25 +8,67 @@ CuPy and the libraries behind it choose kernels by that.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import cupy
+import cupyx
 import numpy as np
+from cupy import _core
+from cupy._core import _routines_linalg
 
 from sapwood.errors import MisuseError
 from sapwood.integrations.cupy.array import Array
 from sapwood.integrations.cupy.memory import Foreign, Memory, Place, pointer
 from sapwood.integrations.cupy.random import Generator
-from sapwood.integrations.cupy.settings import SETTINGS
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Integration, foreign_tensor, host_array, reach
 from sapwood.tree.guards.constants import is_tensor
+from sapwood.tree.guards.frameworks import Modes
+from sapwood.tree.guards.views import Way
 from sapwood.tree.nests.containers import register_container
 from sapwood.units import Addr
 
-__all__ = ["CupyIntegration"]
+__all__ = ["SETTINGS", "CupyIntegration"]
+
+_interned: dict[Any, Any] = {}
+
+
+def _same(get: Callable[[], Any]) -> Any:
+    """Return what is got as a tuple, the same object for the same values."""
+    value = get()
+    value = tuple(value.items() if isinstance(value, dict) else value)
+    return _interned.setdefault(value, value)
+
+
+_theirs: Final[Any] = _routines_linalg
+_CHARS: Final = "efdFD"
+"""The dtypes for which one may choose what products are computed in."""
+
+SETTINGS: Final = Modes(
+    "cupy",
+    Way(
+        getters={
+            **{
+                f"_core.get_compute_type({np.dtype(char)})": partial(
+                    _theirs.get_compute_type, np.dtype(char)
+                )
+                for char in _CHARS
+            },
+            "_core.get_routine_accelerators()": partial(
+                _same, _core.get_routine_accelerators
+            ),
+            "_core.get_reduction_accelerators()": partial(
+                _same, _core.get_reduction_accelerators
+            ),
+            "geterr()": partial(_same, cupyx.geterr),
+        }
+    ),
+)
+"""What a replay has baked in. Compute types are CuPy's, by environment or by code."""
+
 
 # A generator is its state, an array: so a graphed function may be passed one.
 register_container(

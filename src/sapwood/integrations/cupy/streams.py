@@ -18,8 +18,7 @@ from sapwood.integrations.cupy.capturing import replaced
 from sapwood.integrations.cupy.constants import load_kernels
 from sapwood.integrations.cupy.memory import allocator
 from sapwood.integrations.cupy.products import load_blas
-from sapwood.memory.framework import Allocate
-from sapwood.memory.guest import GuestFramework, GuestStream
+from sapwood.memory.framework import Allocate, GuestFramework, GuestStream
 from sapwood.tree.record.host_data import MAKE_OUTSIDE, READ_OUTSIDE
 from sapwood.tree.watch import session
 from sapwood.tree.watch.session import Session, raising_line

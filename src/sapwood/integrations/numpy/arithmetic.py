@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from sapwood.integrations.numpy.copies import source
+from sapwood.integrations.numpy.copies import constant, source
 from sapwood.integrations.numpy.faced import A, Faced
-from sapwood.integrations.numpy.host import constant
 from sapwood.integrations.numpy.indexing import index_items
 from sapwood.integrations.numpy.kernels import UFUNCS
 from sapwood.integrations.numpy.launch import arrays_in, made, mutate

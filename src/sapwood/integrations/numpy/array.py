@@ -13,12 +13,16 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from sapwood.integrations.numpy.arithmetic import call_ufunc, power
-from sapwood.integrations.numpy.copies import assign, converted, raveled, reshaped
+from sapwood.integrations.numpy.copies import (
+    assign,
+    converted,
+    download,
+    raveled,
+    reshaped,
+)
 from sapwood.integrations.numpy.faced import Faced
-from sapwood.integrations.numpy.functions import call_function
-from sapwood.integrations.numpy.host import download
+from sapwood.integrations.numpy.functions import call_function, imaginary
 from sapwood.integrations.numpy.indexing import element, write_element
-from sapwood.integrations.numpy.views import imaginary
 
 __all__ = ["Array"]
 

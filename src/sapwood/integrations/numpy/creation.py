@@ -8,9 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from sapwood.integrations.numpy import layout as layouts
-from sapwood.integrations.numpy.copies import assign, converted, reshaped
+from sapwood.integrations.numpy.copies import assign, converted, reshaped, upload
 from sapwood.integrations.numpy.faced import A, Faced
-from sapwood.integrations.numpy.host import upload
 from sapwood.integrations.numpy.launch import empty, made, mutate
 from sapwood.memory.device import Device
 from sapwood.tree.record.host_data import host_data, is_constant

@@ -7,20 +7,223 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
 
-from sapwood.integrations.numpy import creation, reductions, views
-from sapwood.integrations.numpy.arithmetic import elementwise, unsupported
-from sapwood.integrations.numpy.copies import converted, raveled, reshaped, source
+from sapwood.integrations.numpy import creation
+from sapwood.integrations.numpy.arithmetic import elementwise, reduced, unsupported
+from sapwood.integrations.numpy.copies import (
+    assign,
+    constant,
+    converted,
+    download,
+    is_host_array,
+    raveled,
+    reshaped,
+    source,
+)
 from sapwood.integrations.numpy.faced import A, Faced
-from sapwood.integrations.numpy.host import constant, download, is_host_array
 from sapwood.integrations.numpy.kernels import COPYING, FILLING
-from sapwood.integrations.numpy.launch import arrays_in, made, mutate
+from sapwood.integrations.numpy.launch import arrays_in, empty, made, mutate
+from sapwood.integrations.numpy.layout import layout_of
 
-__all__ = ["FUNCTIONS", "call_function"]
+__all__ = [
+    "FUNCTIONS",
+    "VIEWS",
+    "call_function",
+    "count_nonzero",
+    "imaginary",
+    "mean",
+    "ptp",
+    "reduction",
+    "std",
+    "var",
+    "viewed",
+]
+
+VIEWS: Final[tuple[Callable[..., Any], ...]] = (
+    np.array_split,
+    np.atleast_1d,
+    np.atleast_2d,
+    np.atleast_3d,
+    np.broadcast_arrays,
+    np.broadcast_to,
+    np.diagonal,
+    np.dsplit,
+    np.expand_dims,
+    np.flip,
+    np.fliplr,
+    np.flipud,
+    np.hsplit,
+    np.matrix_transpose,
+    np.moveaxis,
+    np.real,
+    np.rollaxis,
+    np.rot90,
+    np.split,
+    np.squeeze,
+    np.swapaxes,
+    np.transpose,
+    np.unstack,
+    np.vsplit,
+)
+"""Functions that make views of their first argument without reading elements."""
+
+
+def viewed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` for device arrays: NumPy's own, on the faces."""
+
+    def view(*arrays: Any, **options: Any) -> Any:
+        first = next(array for array in arrays if isinstance(array, Faced))
+        if function is np.flip and first.ndim == 0:
+            return first.seen(first.face.view())
+        faces = [a.face if isinstance(a, Faced) else a for a in arrays]
+        found = function(*faces, **options)
+        if isinstance(found, np.ndarray):
+            return first.seen(found)
+        if function is not np.broadcast_arrays and not _several(arrays):
+            return type(found)(first.seen(face) for face in found)
+        pairs = zip(arrays, found, strict=True)
+        return type(found)(array.seen(face) for array, face in pairs)
+
+    return view
+
+
+def _several(arrays: tuple[Any, ...]) -> bool:
+    return sum(isinstance(array, Faced) for array in arrays) > 1
+
+
+def imaginary(x: A) -> A:
+    """Return the imaginary part: a view of complex arrays, zeros of others."""
+    if x.dtype.kind == "c":
+        return x.seen(x.face.imag)
+    zeros = empty(type(x), x.device, layout_of(np.empty_like(x.face)))
+    assign(zeros, 0)
+    return zeros
+
+
+UNSET: Final = signature(np.sum).parameters["keepdims"].default
+"""What NumPy's signatures have where an option is left away."""
+
+
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: v for name, v in options.items() if v is not UNSET and v is not None}
+
+
+def reduction(ufunc: np.ufunc) -> Any:
+    """Return NumPy's function for ``ufunc.reduce``, such as ``numpy.sum``."""
+
+    def reduce(
+        a: Any, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any
+    ) -> Any:
+        return reduced(a, ufunc, axis, dtype=dtype, out=out, **_options(options))
+
+    def reduce_plain(a: Any, axis: Any = None, out: Any = None, **options: Any) -> Any:
+        return reduced(a, ufunc, axis, out=out, **_options(options))
+
+    return reduce if ufunc in (np.add, np.multiply) else reduce_plain
+
+
+def _axes(a: Any, axis: Any) -> tuple[int, ...]:
+    if axis is None:
+        return tuple(range(a.ndim))
+    given = axis if isinstance(axis, tuple) else (axis,)
+    return tuple(np.lib.array_utils.normalize_axis_index(n, a.ndim) for n in given)
+
+
+def _count(a: Any, axis: Any) -> np.intp:
+    count = 1
+    for place in _axes(a, axis):
+        count *= a.shape[place]
+    return np.intp(count)
+
+
+def _divided(total: Any, count: Any) -> Any:
+    return np.true_divide(total, count, out=total, casting="unsafe")
+
+
+def _wide(a: Any, dtype: Any) -> Any:
+    return np.dtype(np.float64) if dtype is None and a.dtype.kind in "biu" else dtype
+
+
+def mean(
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any
+) -> Any:
+    """Return ``numpy.mean(a, axis, ...)``; ``where`` is not supported."""
+    options = _options(options)
+    _no_where("mean", options)
+    half = dtype is None and a.dtype == np.float16
+    wide = np.dtype(np.float32) if half else _wide(a, dtype)
+    total = reduced(a, np.add, axis, dtype=wide, out=out, **options)
+    if not half or out is not None:
+        return _divided(total, _count(a, axis))
+    if total.ndim:
+        return converted(_divided(total, _count(a, axis)), np.float16)
+    # NumPy divides a scalar in double precision before it rounds to half.
+    return converted(np.true_divide(total, _count(a, axis)), np.float16)
+
+
+def _no_where(name: str, options: dict[str, Any]) -> None:
+    if "where" in options:
+        raise TypeError(
+            f"sapwood arrays do not support numpy.{name}(where=...); use numpy.where "
+            "and numpy.sum"
+        )
+
+
+def var(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    ddof: float = 0,
+    **options: Any,
+) -> Any:
+    """Return ``numpy.var(a, axis, ...)``; ``where`` and ``mean`` are not supported."""
+    options = _options(options)
+    ddof = options.pop("correction", ddof)
+    _no_where("var", options)
+    if "mean" in options:
+        raise TypeError("sapwood arrays do not support numpy.var(mean=...); leave it")
+    wide = _wide(a, dtype)
+    average = reduced(a, np.add, axis, dtype=wide, keepdims=True)
+    count = _count(a, axis)
+    off: Any = np.subtract(a, _divided(average, count))
+    squares = reduced(_squared(off), np.add, axis, dtype=wide, out=out, **options)
+    return _divided(squares, np.maximum(count - ddof, 0))
+
+
+def _squared(off: Any) -> Any:
+    """``|off|**2``, written over ``off``."""
+    if off.dtype.kind != "c":
+        return np.multiply(off, off, out=off)
+    real, imag = off.real, off.imag
+    for part in (real, imag):
+        np.multiply(part, part, out=part)
+    return np.add(real, imag, out=real)
+
+
+def std(a: Any, *args: Any, **options: Any) -> Any:
+    """Return ``numpy.std(a, axis, ...)``, with the options of `var`."""
+    spread = var(a, *args, **options)
+    return np.sqrt(spread, out=spread)
+
+
+def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = UNSET) -> Any:
+    """Return the largest minus the smallest element along ``axis``."""
+    options = _options({"keepdims": keepdims})
+    high = reduced(a, np.maximum, axis, out=out, **options)
+    low = reduced(a, np.minimum, axis, **options)
+    return np.subtract(high, low, out=high)
+
+
+def count_nonzero(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """Return how many elements are not zero, as a device array."""
+    mask = np.not_equal(a, 0)
+    return reduced(mask, np.add, axis, dtype=np.dtype(np.intp), keepdims=keepdims)
 
 
 def call_function(
@@ -54,7 +257,7 @@ def _general(kernel: str, name: str) -> Callable[..., Any]:
         named = tuple(
             (key, _frozen(value, name))
             for key, value in options.items()
-            if value is not reductions.UNSET
+            if value is not UNSET
         )
         values = tuple(_frozen(value, name) for value in args)
         like = next(arrays_in((values, named, out)))
@@ -93,7 +296,7 @@ def _read_through(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _allclose(a: Any, b: Any, *args: Any, **options: Any) -> bool:
     close = _general("make:isclose", "isclose")(a, b, *args, **options)
-    return bool(download(reductions.reduction(np.logical_and)(close), "allclose"))
+    return bool(download(reduction(np.logical_and)(close), "allclose"))
 
 
 def _array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
@@ -105,7 +308,7 @@ def _array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
         others = elementwise(np.not_equal, (a2, a2))
         nans = elementwise(np.logical_and, (nans, others))
         same = elementwise(np.logical_or, (same, nans))
-    return bool(download(reductions.reduction(np.logical_and)(same), "array_equal"))
+    return bool(download(reduction(np.logical_and)(same), "array_equal"))
 
 
 def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
@@ -159,8 +362,8 @@ REDUCTIONS: Final = (
 FUNCTIONS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     **{f: _general(f"make:{name}", name) for name, f in COPYING.items()},
     **{f: _general(f"fill:{name}", name) for name, f in FILLING.items()},
-    **{f: views.viewed(f) for f in views.VIEWS},
-    **{f: reductions.reduction(ufunc) for ufunc, fs in REDUCTIONS for f in fs},
+    **{f: viewed(f) for f in VIEWS},
+    **{f: reduction(ufunc) for ufunc, fs in REDUCTIONS for f in fs},
     **{f: _on_faces(f) for f in (np.iscomplexobj, np.isrealobj, np.ndim, np.shape)},
     **{f: _read_through(f) for f in (np.argwhere, np.flatnonzero, np.nonzero)},
     **creation.LIKES,
@@ -170,19 +373,19 @@ FUNCTIONS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     np.astype: _astype,
     np.copy: _copy,
     np.copyto: _copyto,
-    np.count_nonzero: reductions.count_nonzero,
-    np.imag: views.imaginary,
-    np.mean: reductions.mean,
-    np.ptp: reductions.ptp,
+    np.count_nonzero: count_nonzero,
+    np.imag: imaginary,
+    np.mean: mean,
+    np.ptp: ptp,
     np.put_along_axis: _put_along_axis,
     np.ravel: raveled,
     np.repeat: _repeat,
     np.reshape: reshaped,
     np.result_type: _typed,
     np.size: _on_faces(np.size),
-    np.std: reductions.std,
+    np.std: std,
     np.unique: _read_through(np.unique),
-    np.var: reductions.var,
+    np.var: var,
     np.where: _where,
 }
 """Every supported function, and what it does with device arrays."""

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from sapwood.integrations.numpy.copies import assign, source
+from sapwood.integrations.numpy.copies import assign, download, source
 from sapwood.integrations.numpy.faced import A, Faced
-from sapwood.integrations.numpy.host import download
 from sapwood.integrations.numpy.launch import made, mutate
 from sapwood.tree.record.host_data import host_data, is_constant
 

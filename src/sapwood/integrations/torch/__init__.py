@@ -14,11 +14,11 @@ from sapwood.driver.api import Driver
 from sapwood.errors import MisuseError, NoDevice
 from sapwood.integrations.torch import accessors as accessors
 from sapwood.integrations.torch.asking import notice_askers
-from sapwood.integrations.torch.borrowing import notice_borrowers
 from sapwood.integrations.torch.capture import TorchCapturer
 from sapwood.integrations.torch.constants import Bringing
 from sapwood.integrations.torch.integration import TorchIntegration
 from sapwood.integrations.torch.modes import notice_settings
+from sapwood.integrations.torch.storages import notice_borrowers
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.device import Device
 from sapwood.tree.record.host_data import host_data

@@ -17,14 +17,13 @@ import torch
 from sapwood.driver.streams import Stream
 from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.integrations.torch.asking import generator_of
-from sapwood.integrations.torch.history import History, lives_of
+from sapwood.integrations.torch.history import History, lives_of, unharmed
 from sapwood.integrations.torch.layout import text
 from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.pool import Pool
-from sapwood.integrations.torch.snapshots import unharmed
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.fold import Life
-from sapwood.memory.guest import GuestStream
+from sapwood.memory.framework import GuestStream
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.nests.containers import flatten

@@ -6,17 +6,48 @@ it on, it is left alone; where it is not complete, nothing of it is believed.
 
 from __future__ import annotations
 
+import ctypes
 from bisect import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from sys import getrefcount
 from typing import Any, Final
 
 import torch
 
-from sapwood.integrations.torch.snapshots import unharmed
 from sapwood.memory.fold import Life
 from sapwood.units import Addr
 
-__all__ = ["History", "lives_of"]
+__all__ = ["History", "lives_of", "unharmed"]
+
+_COUNTING: Final = ctypes.PYFUNCTYPE(None, ctypes.py_object)
+_take: Final = _COUNTING(("Py_IncRef", ctypes.pythonapi))
+_drop: Final = _COUNTING(("Py_DecRef", ctypes.pythonapi))
+
+_SHARED: Final = 256
+"""The largest number of which CPython has one object for all."""
+
+
+@contextmanager
+def unharmed(pool: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Yield a pool's ``id``, to be told to one snapshot of torch's.
+
+    Each part has a reference more meanwhile, which is torch's to give up. Where torch
+    leaves it, it is taken back, but from numbers that all share: how many others have
+    come to have those cannot be told, and one reference more does no harm.
+    """
+    parts = (*pool, False)  # whether traces are included is told beside the number
+    before = [getrefcount(parts[at]) for at in range(len(parts))]
+    for part in parts:
+        _take(part)
+    try:
+        yield pool
+    finally:
+        after = [getrefcount(parts[at]) for at in range(len(parts))]
+        for part, old, new in zip(parts, before, after, strict=True):
+            if part > _SHARED and new > old:
+                _drop(part)
+
 
 _C: Any = torch._C
 

@@ -37,8 +37,7 @@ from sapwood.integrations.torch.storages import Storages, tensor_over
 from sapwood.integrations.torch.witness import Witness, witness_of
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Exchange, Integration, Marks
-from sapwood.tree.call.output_cache import Kept, Made
+from sapwood.tree.call.integration import Exchange, Integration, Kept, Made, Marks
 from sapwood.units import Addr, Size
 
 __all__ = ["TorchIntegration"]

@@ -6,11 +6,13 @@ among them; a weak reference to it tells when.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch.library import Library, fallthrough_kernel
 from torch.utils._python_dispatch import _disable_current_modes
 
 from sapwood.driver.streams import Queue, Stream
@@ -19,7 +21,15 @@ from sapwood.integrations.torch.layout import look_of, text
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size
 
-__all__ = ["TRAPS", "Lent", "Storages", "lent", "tensor_over"]
+__all__ = [
+    "TRAPS",
+    "Lent",
+    "Storages",
+    "borrow",
+    "lent",
+    "notice_borrowers",
+    "tensor_over",
+]
 
 _refuse: Any = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)
 
@@ -169,3 +179,45 @@ def _forgetting(
         del known[reference.number]
 
     return forget
+
+
+_C: Any = torch._C
+_KEY: Final = "BackendSelect"
+_BELOW: Final = _C._dispatch_keyset_full_after(getattr(_C.DispatchKey, _KEY))
+_NAME: Final = "record_stream"
+_operator: Final[Any] = torch.ops.aten.record_stream.default
+_noticed: list[Library] = []
+_noticing: Final = threading.Lock()
+
+
+def notice_borrowers() -> None:
+    """Have torch's `record_stream` take effect on tensors of replays, from now on."""
+    with _noticing:
+        if _noticed:
+            return
+        library = Library("aten", "IMPL")
+        library.impl(_NAME, _recorded, _KEY, with_keyset=True)
+        # Torch would materialise a view of these kinds, and record on the copy.
+        for kind in ("Conjugate", "Negative"):
+            library.impl(_NAME, fallthrough_kernel, kind)
+        _noticed.append(library)
+
+
+def _recorded(keyset: Any, tensor: Any, stream: Any) -> None:
+    if not borrow(tensor, stream):
+        _operator.redispatch(keyset & _BELOW, tensor, stream)
+
+
+def borrow(tensor: Any, stream: Any) -> bool:
+    """Note that a stream uses a tensor's bytes; return whether they are lent to torch.
+
+    Raises `MisuseError` for a stream of another device.
+    """
+    found = lent(tensor)
+    if found is None:
+        return False
+    storage, storages = found
+    # What is captured runs as a whole, in one order with all else.
+    if storage.size and not storage.captured:
+        storage.borrow(storages.stream_of(stream))
+    return True

@@ -18,8 +18,7 @@ from sapwood.integrations.torch.modes import Prevailing, is_told_of_operations
 from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.storages import TRAPS, Storages
 from sapwood.integrations.torch.watching import Watcher
-from sapwood.memory.framework import Allocate, Manner
-from sapwood.memory.guest import GuestFramework, GuestStream
+from sapwood.memory.framework import Allocate, GuestFramework, GuestStream, Manner
 from sapwood.tree.watch import session
 from sapwood.tree.watch.session import Session, raising_line
 from sapwood.units import Size

@@ -7,13 +7,79 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from sys import getrefcount
+from typing import Any, Final, NamedTuple, Protocol
 
+from sapwood.driver.streams import Stream
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.output_cache import Kept, Made
 from sapwood.units import Addr, Size
 
-__all__ = ["Array", "Exchange", "Integration", "Marks", "Template", "reach"]
+__all__ = [
+    "Array",
+    "Exchange",
+    "Integration",
+    "Kept",
+    "Made",
+    "Marks",
+    "Template",
+    "reach",
+]
+
+Made = tuple[int, Any, Addr]
+"""An array to be made: over which of the storages, its template, and where."""
+
+
+class Kept:
+    """Storages that are kept, and what makes arrays over them.
+
+    ``held`` are the objects that arrays refer to while they live: the storages, or
+    what a framework has in their place, and ``had`` says which of them the ``makers``,
+    one of each array, have as well. Other uses, which ``count`` tells of each of the
+    ``numbers``, may be watched.
+    """
+
+    __slots__ = ("count", "held", "makers", "numbers", "others", "storages", "uses")
+
+    def __init__(
+        self,
+        storages: Sequence[Storage],
+        held: Sequence[Any],
+        makers: Sequence[Callable[[], Any]],
+        had: Sequence[int],
+        count: Callable[[int], int] = int,
+        numbers: Sequence[int] = (),
+    ) -> None:
+        self.storages, self.held, self.makers = storages, held, makers
+        self.count, self.numbers = count, numbers
+        # What they come to while no array lives: by how they are held, not as read,
+        # for a reference that nobody knows of may end later.
+        self.uses = [1 + had.count(k) for k in range(len(held))]
+        self.others = [*map(count, numbers)]
+
+    def is_only(self, stream: Stream) -> bool:
+        """Return whether this stream alone has used the storages, and all are valid."""
+        return all(
+            storage.writer is stream
+            and not storage.readers
+            and storage.stale is None
+            and all(other is stream for other in storage.borrowers)
+            for storage in self.storages
+        )
+
+    def is_idle(self) -> bool:
+        """Return whether nobody else has any of the storages."""
+        uses = [counted - _COUNTING for counted in map(getrefcount, self.held)]
+        return uses == self.uses and [*map(self.count, self.numbers)] == self.others
+
+
+def _held_once() -> int:
+    probe = [object()]
+    return next(map(getrefcount, probe))
+
+
+_COUNTING: Final = _held_once() - 1
+"""References that counting makes itself."""
+
 
 Array = Any
 """A framework's array; nobody but its adapter looks inside."""

@@ -14,11 +14,49 @@ from weakref import ref
 
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration, Marks
-from sapwood.tree.call.likeness import Likeness
 from sapwood.tree.nests.containers import constant_key, taken_apart
 from sapwood.units import Addr
 
-__all__ = ["NONE", "Arrays", "Call", "Place", "Whereabouts", "describe", "look"]
+__all__ = [
+    "NONE",
+    "Arrays",
+    "Call",
+    "Likeness",
+    "Place",
+    "Whereabouts",
+    "describe",
+    "look",
+]
+
+
+class Likeness:
+    """Says of arrays, again and again, whether they have the same layouts."""
+
+    __slots__ = ("_witness",)
+
+    def __init__(self) -> None:
+        self._witness: Callable[[Sequence[Any]], bool] | None = None
+
+    def holds(
+        self,
+        arrays: Sequence[Array],
+        layouts: Sequence[Hashable],
+        integration: Integration,
+    ) -> bool:
+        """Return whether arrays that had these layouts once, or their like, have them.
+
+        Raises `StaleOutput`.
+        """
+        if integration.settled or (self._witness and self._witness(arrays)):
+            return True
+        made = integration.steady(arrays)
+        pairs = zip(arrays, layouts, strict=True)
+        if any(integration.layout(array) != layout for array, layout in pairs):
+            return False
+        # What another thread changes meanwhile, no witness is to stand for.
+        if made is not None and made(arrays):
+            self._witness = made
+        return True
 
 
 class Place(NamedTuple):

@@ -11,8 +11,14 @@ from sapwood._fast.state import RecordingsState
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.memory.device import Device
-from sapwood.memory.holders import EAGER, LIVE, RECORDED, UNFINISHED, Holders
-from sapwood.memory.pages import page_numbers
+from sapwood.memory.pages import (
+    EAGER,
+    LIVE,
+    RECORDED,
+    UNFINISHED,
+    Holders,
+    page_numbers,
+)
 from sapwood.memory.range import Range
 from sapwood.memory.snapshot import snapshot
 from sapwood.memory.storage import Storage

@@ -11,7 +11,7 @@ from sapwood.tree.call.roles import History, Role
 from sapwood.tree.choose.address_trace import AddressTrace, known
 from sapwood.tree.guards import AmbientKey
 from sapwood.tree.node.node import Node
-from sapwood.tree.watch.warm import Warm
+from sapwood.tree.watch.session import Warm
 from sapwood.units import Addr
 
 __all__ = ["Specialization", "least_recent"]

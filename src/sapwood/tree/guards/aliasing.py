@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from sapwood.tree.guards.reach import Inside, Row, Walk
 from sapwood.tree.guards.standard import BUFFER
 from sapwood.tree.guards.views import CELLS, FUNCTION
-from sapwood.tree.nests.containers import constant_key
-from sapwood.tree.nests.weakly import weakly
+from sapwood.tree.nests.containers import constant_key, weakly
 
 __all__ = ["Aliasing", "Apart", "firsts", "kept_apart", "twins"]
 

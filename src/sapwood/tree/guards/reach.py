@@ -26,8 +26,7 @@ from sapwood.tree.guards.scope import ATOMS, Accessor, Reach
 from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.standard import KEYED
 from sapwood.tree.guards.views import View
-from sapwood.tree.nests.containers import Identity, constant_key, container_of
-from sapwood.tree.nests.weakly import weakly
+from sapwood.tree.nests.containers import Identity, constant_key, container_of, weakly
 
 __all__ = [
     "LIMIT",

@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 
 from sapwood.errors import MisuseError
 from sapwood.tree.nests.kinds import UNPACKED, Container, Unpacked, frozen, kind_of
-from sapwood.tree.nests.weakly import weakly
 
 __all__ = [
     "Identity",
@@ -33,11 +32,51 @@ __all__ = [
     "paths",
     "plain_keys",
     "put_together",
+    "refilled",
     "register_container",
     "registered",
     "taken_apart",
     "unflatten",
+    "weakly",
+    "weakly_bound",
 ]
+
+
+def weakly(value: Any) -> Callable[[], Any]:
+    """Return what gives an object while it is alive, else None.
+
+    What cannot be referred to weakly is kept alive.
+    """
+    if _is_forgetful(type(value)):
+        return lambda: value
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
+
+
+def weakly_bound(method: MethodType) -> Callable[[], Any]:
+    """Return what binds a method anew while its object is alive, else gives None."""
+    function, owner = weakly(method.__func__), weakly(method.__self__)
+
+    def bound() -> Any:
+        now = function(), owner()
+        return None if None in now else MethodType(*now)
+
+    return bound
+
+
+def _is_forgetful(cls: type) -> bool:
+    """Return whether instances leave weak references to themselves as they are.
+
+    Torch's streams and events of CUDA do when they go, and then those point anywhere
+    (torch 2.11; https://github.com/pytorch/pytorch/pull/183403).
+    """
+    return any(
+        base.__name__ in {"Stream", "Event"} and base.__module__ == "torch"
+        for base in cls.__mro__
+    )
+
 
 Structure: TypeAlias = Hashable
 """A nest without its leaves; ``None`` is one leaf, a number a container once more:
@@ -453,3 +492,48 @@ _exact: dict[type, Callable[[Any], Any]] = {
     str: str.__str__,
     bytes: bytes.__bytes__,
 }
+
+
+def refilled(
+    structure: Structure,
+    leaves: Sequence[Any],
+    before: Sequence[Any],
+    containers: Sequence[Any],
+) -> Any:
+    """Return a nest with other leaves than it had ``before``.
+
+    ``containers`` are its own, by number; without any, all are made anew.
+    """
+    return _Refilling(zip(leaves, before, strict=True), containers).nest(structure)[0]
+
+
+class _Refilling:
+    """One nest on its way; what it has ``made`` stands by number."""
+
+    def __init__(
+        self, leaves: Iterator[tuple[Any, Any]], containers: Sequence[Any]
+    ) -> None:
+        self._leaves, self._containers = leaves, containers
+        self._made: list[tuple[Any, bool]] = []
+
+    def nest(self, structure: Any) -> tuple[Any, bool]:
+        """Return what a structure stands for, and whether nothing in it is another."""
+        if structure is None:
+            leaf, before = next(self._leaves)
+            return leaf, leaf is before
+        if type(structure) is int:
+            return self._made[structure]
+        cls, rest, folded = structure
+        children = [self.nest(child) for child in folded]
+        same = all(is_same for _, is_same in children)
+        if is_shared(cls):
+            number = len(self._made)
+            kept = same and number < len(self._containers)
+            value = (
+                self._containers[number]
+                if kept
+                else put_together(cls, rest, [child for child, _ in children])
+            )
+            self._made.append((value, kept))
+            return value, kept
+        return put_together(cls, rest, [child for child, _ in children]), same

@@ -14,8 +14,7 @@ from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.signature import Place
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.node.opaque import keeping
-from sapwood.tree.node.outputs import Bytes, Outputs
+from sapwood.tree.node.outputs import Bytes, Outputs, keeping
 from sapwood.tree.record.staging import landing
 from sapwood.units import Addr, Size, hex_address, size_text
 

@@ -27,8 +27,7 @@ from sapwood.tree.call.signature import Arrays
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Ambient
 from sapwood.tree.nests.containers import flatten
-from sapwood.tree.node.opaque import keeping
-from sapwood.tree.node.outputs import Outputs
+from sapwood.tree.node.outputs import Outputs, keeping
 from sapwood.tree.record.accounts import outliving, stray
 from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.recorder import Recorded, Scene, ambient_roles
@@ -50,8 +49,7 @@ from sapwood.tree.watch.capturer import (
     lasting,
     told_of,
 )
-from sapwood.tree.watch.session import Session, Unready
-from sapwood.tree.watch.warm import Warm
+from sapwood.tree.watch.session import Session, Unready, Warm
 from sapwood.tree.watch.watch import Capture, Captured, unrepeated
 from sapwood.units import Addr, Size, size_text
 

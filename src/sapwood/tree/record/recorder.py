@@ -11,6 +11,10 @@ from typing import Any, NamedTuple
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, DriverError
 from sapwood.graphs.capture import touched
+from sapwood.graphs.inspect import inspect
+from sapwood.graphs.recording import Recording
+from sapwood.memory.blocks import ALIGNMENT
+from sapwood.memory.device import Device
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
@@ -24,13 +28,13 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Outputs, analyse, each_anew
 from sapwood.tree.record.accounts import check_allocations, read
 from sapwood.tree.record.build import LinkSpec, build
-from sapwood.tree.record.repack import repacked
 from sapwood.tree.record.repeated import concluded
 from sapwood.tree.record.staging import landing, late_stages, reserved, stand_ins
 from sapwood.tree.record.taking import RecordRequest, Taken, settled, take
-from sapwood.tree.watch.warm import Warm
-from sapwood.tree.watch.watch import Capture, Caught, unrepeated
-from sapwood.units import Addr
+from sapwood.tree.watch.placement import lay_out
+from sapwood.tree.watch.session import Warm
+from sapwood.tree.watch.watch import Capture, Captured, Caught, unrepeated
+from sapwood.units import Addr, Size
 
 __all__ = [
     "Recorded",
@@ -39,8 +43,45 @@ __all__ = [
     "ambient_roles",
     "argument_roles",
     "record",
+    "repacked",
     "used_by",
 ]
+
+
+def repacked(
+    recording: Recording,
+    captured: Captured,
+    addresses: Sequence[Addr],
+    range_: Range,
+    device: Device,
+) -> Recording:
+    """Return the recording, its temporaries planned anew if that saves pages.
+
+    ``addresses`` are by symbol. Nothing of it has run. If it raises, the range must be
+    closed.
+    """
+    driver = device.driver
+    # Each op is known by its place in the order of those that were given.
+    known = len(captured.session.lines) == len(recording.ops)
+    if not known or not driver.abilities.exact_addresses:
+        return recording
+    if not range_.whole:
+        return recording
+    made = [each for each in captured.made if each.address < range_.base + range_.half]
+    found = lay_out(recording, made, range_.kept(), range_.base, _packed)
+    if found is None or not range_.loose(found[1])[1]:
+        return recording
+    moved, end = found
+    moved = inspect(moved, addresses, driver, device.function)
+    range_.cut(end)
+    return moved
+
+
+def _packed(lives: Sequence[tuple[int, int, int]]) -> Sequence[int]:
+    from sapwood.allocator.planner import Buffer, largest_first
+
+    buffers = [Buffer(lower, upper, Size(size)) for lower, upper, size in lives]
+    return largest_first(buffers, ALIGNMENT)
 
 
 @dataclass(frozen=True, slots=True)

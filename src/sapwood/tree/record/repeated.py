@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from sapwood.errors import CaptureError
 from sapwood.tree.node.objects import agree, are_others, first_other
-from sapwood.tree.node.opaque import made_anew
-from sapwood.tree.node.outputs import Outputs
-from sapwood.tree.watch.session import Session, Unready
-from sapwood.tree.watch.warm import Warm
+from sapwood.tree.node.outputs import Outputs, made_anew
+from sapwood.tree.watch.session import Session, Unready, Warm
 from sapwood.tree.watch.watch import Caught
 
 __all__ = ["check_told", "code_of", "concluded", "outcome_of"]

@@ -20,7 +20,7 @@ from sapwood.tree.guards import (
     put_back,
     undo_bound,
 )
-from sapwood.tree.nests.refill import refilled
+from sapwood.tree.nests.containers import refilled
 from sapwood.tree.node.objects import fresh
 from sapwood.tree.record.build import Plan
 from sapwood.tree.watch.session import Raised, Session, Unready

@@ -26,14 +26,16 @@ from sapwood.tree.choose.function_cache import Found, ambient_arrays
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.node import Link, Live, Node
 from sapwood.tree.regions.crossing import (
+    RAN,
     REMEDY,
+    Passed,
     carry,
+    changed_by,
     check_open,
     receive,
     returned,
     which_are_one,
 )
-from sapwood.tree.regions.passed import RAN, Passed, changed_by
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.watch.session import Midway
 from sapwood.units import Mask, Size

@@ -7,12 +7,15 @@ for the parts to come.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import dis
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from types import BuiltinFunctionType, MethodType, ModuleType
+from functools import lru_cache
+from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
-from sapwood.errors import CaptureError, MisuseError
+from sapwood.errors import CaptureError, MisuseError, StaleOutput
 from sapwood.memory.device import Device, routed
 from sapwood.memory.framework import Framework, Manner, Plain
 from sapwood.memory.storage import Storage
@@ -21,32 +24,230 @@ from sapwood.tree.call.signature import NONE, Arrays, Call, describe, look
 from sapwood.tree.choose.admit import sharing
 from sapwood.tree.guards import Ambient, Change, Survey
 from sapwood.tree.guards.aliasing import twins
-from sapwood.tree.nests.containers import Identity, constant_key, flatten
-from sapwood.tree.nests.weakly import weakly_bound
+from sapwood.tree.nests.containers import Identity, constant_key, flatten, weakly_bound
 from sapwood.tree.node.node import Live, Shared
 from sapwood.tree.node.outputs import Alias, Constant, Held, Output, Outputs, Same, View
-from sapwood.tree.regions.passed import RAN, Passed, changed_by, told_later
-from sapwood.tree.regions.stack import only_returns
-from sapwood.tree.watch.session import Broken, EagerRegion, Session, entered
+from sapwood.tree.watch.session import Broken, EagerRegion, Session, entered, is_users
 from sapwood.tree.watch.watch import Allocations, Caught, Watched, warm_up
 
 __all__ = [
+    "RAN",
     "REMEDY",
     "Break",
+    "Passed",
     "Rehearsed",
     "Returned",
     "carry",
+    "caught_at",
+    "changed_by",
     "check_open",
     "hold_weakly",
     "made_inside",
+    "only_returns",
     "receive",
     "refuse_manner",
     "returned",
     "shown_places",
+    "told_later",
     "unlike",
     "unlocked",
     "which_are_one",
 ]
+
+RAN: Final = "the first part has run, and is not undone"
+
+
+class Passed:
+    """The arguments of one call of an eager region.
+
+    Those that are ``flat``, none of them a container, are quickly gone through.
+    """
+
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Any,
+        integration: Integration,
+        *,
+        flat: bool = False,
+    ) -> None:
+        self._nest, self._integration = (args, kwargs), integration
+        self.leaves: Sequence[Any]
+        if flat:
+            self.flat, self.leaves = True, (*args, *kwargs.values())
+        else:
+            self.leaves, self._structure = flatten(self._nest, integration.is_array)
+            ones = [*args, *kwargs.values()]
+            pairs = zip(ones, self.leaves, strict=False)
+            same = all(one is leaf for one, leaf in pairs)
+            self.flat = same and len(ones) == len(self.leaves)
+        self._looks = self._look()
+
+    def arrays(self) -> list[Array]:
+        """Return the arrays among them."""
+        return [leaf for leaf in self.leaves if self._integration.is_array(leaf)]
+
+    def _look(self) -> list[Hashable]:
+        return [_seen(array, self._integration) for array in self.arrays()]
+
+    def reshaped(self) -> bool:
+        """Return whether an array among them was given other looks, or other memory."""
+        pairs = zip(self._look(), self._looks, strict=True)
+        return any(now is not None and now != then for now, then in pairs)
+
+    def text(self) -> str:
+        """Return what tells these arguments from others, storages left out."""
+        texts = [
+            self._integration.layout(leaf)
+            if self._integration.is_array(leaf)
+            else constant_key(leaf)
+            for leaf in self.leaves
+        ]
+        return f"{self._structure!r} of {texts!r}"
+
+    def changed(self) -> bool:
+        """Return whether a container in them is not what it was.
+
+        Arrays may be written; a list or dict would be changed for one call only.
+        """
+        if self.flat:
+            return False
+        leaves, structure = flatten(self._nest, self._integration.is_array)
+        return (
+            structure != self._structure
+            or len(leaves) != len(self.leaves)
+            or any(new is not old for new, old in zip(leaves, self.leaves, strict=True))
+        )
+
+
+def _seen(array: Array, integration: Integration) -> Hashable:
+    try:
+        return integration.layout(array), integration.address(array)
+    except StaleOutput:
+        return None  # whoever uses it is told so
+
+
+def changed_by(given: Passed, name: str) -> CaptureError | None:
+    """Return an error where an eager region changed what the call itself was passed.
+
+    What follows takes its leaves for those that the call began with, as they were.
+    """
+    if given.reshaped():
+        return CaptureError(
+            f"the region {name} gave an array that the graphed function was passed "
+            f"another shape or dtype in place, or other memory; {RAN}",
+            remedy="Make a view of it, or do so before or after the call",
+        )
+    if given.changed():
+        return CaptureError(
+            f"the region {name} changed a list, dict or dataclass that the graphed "
+            f"function was passed, and that it may go on with; {RAN}",
+            remedy="Write into the arrays in it, with x[...] = value, or change it "
+            "before or after the call",
+        )
+    return None
+
+
+def told_later(error: CaptureError) -> CaptureError:
+    """Return an error for calls of which nothing has run."""
+    what = error.what.removesuffix(f"; {RAN}")
+    return CaptureError(what, where=error.where, remedy=error.remedy)
+
+
+_STRAIGHT = frozenset(
+    {
+        *("BUILD_CONST_KEY_MAP", "BUILD_LIST", "BUILD_MAP", "BUILD_TUPLE", "CACHE"),
+        *("COPY", "EXTENDED_ARG", "LOAD_CONST", "LOAD_FAST", "LOAD_FAST_BORROW"),
+        *("LOAD_FAST_BORROW_LOAD_FAST_BORROW", "LOAD_FAST_CHECK"),
+        *("LOAD_FAST_LOAD_FAST", "LOAD_SMALL_INT", "NOP", "POP_TOP", "STORE_FAST"),
+        *("STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST", "SWAP"),
+    }
+)
+"""Instructions that read and ask nothing but what the function's own names hold."""
+
+_RETURNS = frozenset({"RETURN_CONST", "RETURN_VALUE"})
+
+
+def only_returns(stop: CodeType) -> bool:
+    """Return whether every frame of the user's that called this returns from there on.
+
+    Frames are looked at up to the one that runs ``stop``. What a framework's own do
+    behind a call hangs on nothing that an eager region changes.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - made for this
+    while frame is not None and frame.f_code is not stop:
+        code = frame.f_code
+        if _may_decide(code.co_filename) and not _returns_after(code, frame.f_lasti):
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _may_decide(file: str) -> bool:
+    # What is typed in, or made of text, has no file.
+    return file.startswith("<") or is_users(file)
+
+
+@lru_cache(maxsize=512)
+def _returns_after(code: CodeType, at: int) -> bool:
+    """Return whether nothing is decided behind the instruction at ``at``."""
+    for op in dis.get_instructions(code):
+        if op.offset <= at:
+            continue
+        if op.opname in _RETURNS:
+            return True
+        if op.opname not in _STRAIGHT:
+            return False
+    return False
+
+
+def caught_at(stop: CodeType) -> str | None:
+    """Return ``file:line`` of the innermost `try` that the caller's caller is in.
+
+    Frames are looked at up to the one that runs ``stop``. ``with`` does not count.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - made for this
+    own = frame.f_code.co_filename if frame is not None else ""
+    while frame is not None and frame.f_code is not stop:
+        code = frame.f_code
+        if code.co_filename != own and _is_caught(code, frame.f_lasti):
+            return f"{code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
+
+
+def _is_caught(code: CodeType, at: int) -> bool:
+    """Return whether a `try` in ``code`` is around the instruction at ``at``."""
+    entries, kinds = _handlers(code)
+    seen: set[int] = set()
+    while at not in seen:
+        seen.add(at)
+        target = next((to for lo, hi, to in entries if lo <= at < hi), None)
+        if target is None:
+            return False
+        if kinds[target]:
+            return True
+        # That of a `with` or a comprehension, which raises on from there.
+        at = target
+    return False
+
+
+@lru_cache(maxsize=512)
+def _handlers(
+    code: CodeType,
+) -> tuple[tuple[tuple[int, int, int], ...], Mapping[int, bool]]:
+    """Return ``(start, end, target)`` of all handlers, and which are a `try`'s."""
+    ops = [op for op in dis.get_instructions(code) if op.opname != "CACHE"]
+    after = dict(zip((op.offset for op in ops), ops[1:], strict=False))
+    entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
+    names = {op.offset: op.opname for op in ops}
+    kinds = {
+        entry.target: names[entry.target] == "PUSH_EXC_INFO"
+        and after[entry.target].opname != "WITH_EXCEPT_START"
+        for entry in entries
+    }
+    return tuple((e.start, e.end, e.target) for e in entries), kinds
+
 
 REMEDY: Final = (
     "Return None or arrays, always of the same shapes and dtypes, and keep plain "

@@ -8,10 +8,9 @@ from sapwood.tree.choose.skips import skip_of
 from sapwood.tree.record.adopted import TRIES, is_spoilt
 from sapwood.tree.record.recorder import RecordedParts
 from sapwood.tree.record.taking import RecordRequest
-from sapwood.tree.regions.adopted import AdoptedParts
+from sapwood.tree.regions.crossing import RAN
 from sapwood.tree.regions.parts import Parts
-from sapwood.tree.regions.passed import RAN
-from sapwood.tree.regions.staged import StagedParts
+from sapwood.tree.regions.staged import AdoptedParts, StagedParts
 from sapwood.tree.watch.session import Midway, Unready
 
 __all__ = ["record_parts"]

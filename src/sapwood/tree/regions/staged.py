@@ -10,38 +10,197 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Final
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
+from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import CaptureError, MisuseError
+from sapwood.graphs.adopt import Owner, adopt
 from sapwood.graphs.recording import Recording
+from sapwood.memory.device import Device
 from sapwood.memory.pages import Extent
+from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Array
+from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.roles import Role
-from sapwood.tree.call.signature import Place
+from sapwood.tree.call.signature import Arrays, Place
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Slot
+from sapwood.tree.nests.containers import container_of, flatten, unflatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Bytes, Outputs
 from sapwood.tree.record.accounts import outliving, read
+from sapwood.tree.record.adopted import MORE, ROOM
 from sapwood.tree.record.build import LinkSpec, build
-from sapwood.tree.record.staging import spoil
+from sapwood.tree.record.staging import landing, spoil, stand_ins
 from sapwood.tree.record.taking import RecordRequest, with_leaves
-from sapwood.tree.regions.crossing import Break, Returned
-from sapwood.tree.regions.frame import Frame
+from sapwood.tree.regions.crossing import RAN, Break, Passed, Returned
 from sapwood.tree.regions.parts import Parts
-from sapwood.tree.regions.passed import Passed
 from sapwood.tree.replay.replay import replay
-from sapwood.tree.watch.capturer import forgotten, lasting
-from sapwood.tree.watch.watch import Caught
-from sapwood.units import Addr, Mask, Size
+from sapwood.tree.watch.capturer import (
+    Adopting,
+    GraphCapturer,
+    forgotten,
+    lasting,
+    told_of,
+)
+from sapwood.tree.watch.watch import Capture, Caught
+from sapwood.units import Addr, Mask, Size, size_text
 
-__all__ = ["StagedParts"]
+__all__ = ["AdoptedParts", "Frame", "StagedParts"]
+
+
+class _Nobody:
+    """The token of bytes that somebody else gives back."""
+
+    def ended(self, streams: tuple[Stream, ...]) -> None:
+        del streams
+
+
+_NOBODY: Final = _Nobody()
+
+
+class Frame:
+    """The function's ``arrays``, in the order of those that are carried for others.
+
+    ``stages`` is the room of what is copied in, by place; ``new`` are the stand-ins
+    that the part in progress brings. ``crossing`` are the places that parts have made,
+    by where the function has them, and ``blocks`` those bytes, in their order.
+    """
+
+    # What others have is known by its identity, together with what is the function's:
+    # both stay, so that nothing else gets it.
+
+    def __init__(self, carried: Arrays, integration: Integration) -> None:
+        self._integration = integration
+        self.arrays: list[Array] = list(carried.arrays)
+        self.stages: dict[int, Storage] = {}
+        self.new: list[Storage] = []
+        self.crossing: dict[Addr, int] = {}
+        self.blocks: list[Bytes] = []
+        self._own: dict[int, tuple[Array, Array]] = {}
+        self._stood = self._results = 0
+
+    def pair(self, theirs: Array, own: Array) -> Array:
+        """Have an array be the function's own for one of others; return its first."""
+        return self._own.setdefault(id(theirs), (theirs, own))[1]
+
+    def stand_in(
+        self, carried: Arrays, roles: Sequence[Role], range_: Range, device: Device
+    ) -> None:
+        """Have stand-ins, in a range, for what came since the last time."""
+        places = carried.places(self._integration)
+        roles = [
+            role if i >= self._stood and i not in self.stages else Role.PINNED
+            for i, role in enumerate(roles)
+        ]
+        stages, arrays = stand_ins(
+            carried, places, roles, range_, device, self._integration
+        )
+        for k, (theirs, array) in enumerate(zip(carried.arrays, arrays, strict=True)):
+            if array is not theirs:
+                self.arrays[k] = self.pair(theirs, array)
+        self.stages |= stages
+        self.new, self._stood = list(stages.values()), len(places)
+
+    def crosses(self, node: Node, first: int, dropped: Queue) -> None:
+        """Take note of what a part has made, whose places begin with the ``first``."""
+        for k, block in enumerate(node.outputs.storages):
+            self.crossing[block.address] = first + k
+            if node.escapes:
+                storage = Storage(block.address, block.size, _NOBODY, dropped)
+                self.stages[first + k] = storage
+
+    def passes(self, own: Sequence[Array], theirs: Sequence[Array]) -> None:
+        """Take note of what the function passes, and what a region gets for it."""
+        for mine, other in zip(own, theirs, strict=True):
+            self.pair(other, mine)
+        self.arrays += own
+        self._results = len(self.arrays)
+
+    def returned(self, name: str, got: Returned, carried: Arrays) -> None:
+        """Take note of an eager region's result; ``carried`` is all that others have.
+
+        Raises `CaptureError` for what the function has no room for.
+        """
+        arrays = list(got.arrays.arrays)
+        for specialization, known in zip(got.arrays.groups(), got.shared, strict=True):
+            for k in specialization if known is not None else ():
+                own = self.own(arrays[k], carried)
+                if own is None:
+                    raise CaptureError(
+                        f"the eager region {name} returned more of an array than the "
+                        f"function had before; {RAN}",
+                        remedy="Return a copy of it, or pass the whole array",
+                    )
+                arrays[k] = own
+        self.arrays += arrays
+
+    def own(self, array: Array, carried: Arrays) -> Array | None:
+        """Return what the function has for an array of others; None if it has none."""
+        known = self._own.get(id(array))
+        if known is not None:
+            return known[1]
+        integration = self._integration
+        storage = integration.storage(array)
+        i = next((i for i, s in enumerate(carried.storages) if s is storage), -1)
+        stage = self.stages.get(i)
+        if stage is None:
+            return array  # it lies where the function has it, too
+        place, (low, end) = carried.places(integration)[i], integration.span(array)
+        if not place.lo <= low <= end <= place.hi:
+            return None
+        at = Addr(landing(stage, place) + integration.address(array) - place.lo)
+        return self.pair(
+            array, integration.make(integration.template(array), stage, at)
+        )
+
+    def let_go(self) -> None:
+        """Forget all arrays."""
+        self.arrays.clear()
+        self._own.clear()
+
+    def taken_in(self, result: Any, theirs: Any, own: Any) -> Any:
+        """Return an eager region's result, made of what the function has itself.
+
+        The function passed its ``own``, and the eager region got ``theirs``. Raises
+        `CaptureError` for a container in which there is one of those that it got.
+        """
+        is_array = self._integration.is_array
+        pairs = zip(
+            _containers(theirs, is_array), _containers(own, is_array), strict=True
+        )
+        known = {id(other): mine for other, mine in pairs}
+        if id(result) in known:
+            return known[id(result)]
+        if any(id(each) in known for each in _containers(result, is_array)):
+            raise CaptureError(
+                "a region returned a container in which there is one that it was "
+                f"passed; {RAN}",
+                remedy="Return that one itself, or only the arrays in it",
+            )
+        arrays = self.arrays[self._results :]
+        if not arrays:
+            return result
+        leaves, structure = flatten(result, is_array)
+        rest = iter(arrays)
+        taken = [next(rest) if is_array(leaf) else leaf for leaf in leaves]
+        return unflatten(structure, taken)
+
+
+def _containers(value: Any, is_array: Callable[[Any], bool]) -> Iterator[Any]:
+    """Yield all containers of a nest, each before those in it."""
+    container = container_of(type(value))
+    if container is None or is_array(value):
+        return
+    yield value
+    for child in container.flatten(value)[0]:
+        yield from _containers(child, is_array)
 
 
 class StagedParts(Parts):
@@ -304,3 +463,94 @@ class StagedParts(Parts):
 
     def _drop(self) -> None:
         """Give back what the capture of a part has, of which there is no node."""
+
+
+class AdoptedParts(StagedParts):
+    """The recording of one call whose parts a ``capturer`` captures.
+
+    ``owners`` are the captures of all parts, the last one that of the part in progress.
+    """
+
+    def __init__(
+        self, order: RecordRequest, recordings: Recordings, capturer: GraphCapturer
+    ) -> None:
+        super().__init__(order, recordings)
+        self.capturer, self.lent = capturer, self._room()
+        self.owners: list[Owner] = []
+        self.first_op = self.first_code = self.first_constant = 0
+
+    def _prepare(self) -> None:
+        stream, warm = self.capturer.stream(), self.order.specialization.is_warm_here()
+        owner = self.capturer.owner(self.inside(), self._room(), stream, warm=warm)
+        self.owners.append(owner)
+        # Other parts may use a stand-in, so that its pages are nobody else's.
+        self.owner.follow(())
+
+    @property
+    def owner(self) -> Owner:
+        """The capture of the part in progress."""
+        return self.owners[-1]
+
+    def _room(self) -> Size:
+        """Return how much a part can allocate: nothing can be done twice."""
+        warm = self.order.specialization.warm
+        return Size(MORE * (ROOM + (warm.room if warm else 0)))
+
+    def _capturing(self, range_: Range) -> Capture:
+        """Return the capture of all parts."""
+        self.adopting = Adopting(self.device, self.capturer, range_, self.owner)
+        return self.adopting
+
+    def _hold(self) -> None:
+        session = self.session
+        self.first_op, self.first_code = len(session.ops), len(session.code)
+        self.first_constant = len(session.constants)
+        self.adopting.owner = self.owner
+        arrays = [*self.frame.arrays, *self.before.arrays()]
+        self.holding.enter_context(self.owner.holding(arrays))
+
+    # What was captured.
+
+    def _refuse(self, shown: Any, *, last: bool) -> None:
+        if self.owner.short:
+            raise CaptureError(
+                f"the function allocates more than {size_text(self._room())} while a "
+                "part of it is captured",
+                remedy="Graph what is before and behind the region each for itself",
+            )
+        # What a region is passed leads nowhere: no gradient comes back from there.
+        refusal = self.owner.refusal(shown if last else None, self.frame.arrays)
+        if refusal is not None:
+            raise refusal
+
+    def _recorded(self, graph: GraphHandle, places: Sequence[Place]) -> Recording:
+        del graph
+        frame = self.frame
+        return told_of(
+            self.session,
+            places,
+            frame.stages,
+            self.inside(),
+            self.first_op,
+            frame.crossing,
+        )
+
+    def _survivors(self) -> list[Bytes]:
+        return [Bytes(*each) for each in self.owner.survivors()]
+
+    def _adopted(self, drawing: LinkSpec, graph: GraphHandle) -> LinkSpec:
+        code = tuple(each for _, each in self.session.code[self.first_code :])
+        code += tuple(self.session.constants[self.first_constant :])
+        driver = self.device.driver
+        link = partial(adopt, driver, graph, owner=self.owner, code=code)
+        return replace(drawing, lives=self.owner.lives(()), link=link)
+
+    # The end.
+
+    def _alive(self) -> list[tuple[Addr, Size]]:
+        return [each for owner in self.owners for each in owner.survivors()]
+
+    def _drop(self) -> None:
+        # Those of nodes go with these.
+        for owner in self.owners[len(self.links) :]:
+            owner.close()

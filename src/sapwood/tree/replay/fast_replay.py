@@ -16,16 +16,15 @@ from weakref import ref
 from sapwood._fast.state import ReplayState
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import STREAM_EPOCH, Storage
-from sapwood.tree.call.output_cache import Kept
+from sapwood.tree.call.integration import Kept
 from sapwood.tree.call.signature import NONE, Arrays, Whereabouts
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Alias, Constant, Copied, Fresh, Same
 from sapwood.tree.node.spans import Spans
 from sapwood.tree.replay.binding import Bindings
-from sapwood.tree.replay.compiled import Parts, Replay, compiled
+from sapwood.tree.replay.compiled import Parts, Program, Replay, compiled
 from sapwood.tree.replay.last_call import LastCall
-from sapwood.tree.replay.program import Program
 from sapwood.tree.replay.replay import (
     copy_out,
     escapes,

@@ -14,8 +14,7 @@ from operator import call, is_
 from typing import Any, Final, TypeAlias
 
 from sapwood.tree.call.integration import Integration
-from sapwood.tree.call.likeness import Likeness
-from sapwood.tree.call.signature import Arrays, Call
+from sapwood.tree.call.signature import Arrays, Call, Likeness
 from sapwood.tree.nests.containers import Structure, container_of, is_shared
 from sapwood.units import Addr
 

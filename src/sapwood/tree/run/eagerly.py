@@ -25,8 +25,7 @@ from sapwood.tree.node.outputs import analyse
 from sapwood.tree.record.taking import plain_changes
 from sapwood.tree.regions.crossing import Rehearsed
 from sapwood.tree.tell.call_log import CallLog
-from sapwood.tree.watch.session import Raised, Session, Unready
-from sapwood.tree.watch.warm import Warm
+from sapwood.tree.watch.session import Raised, Session, Unready, Warm
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
 
 __all__ = ["Eagerly"]

@@ -21,15 +21,14 @@ from sapwood.tree.record.build import Plan
 from sapwood.tree.record.recorder import Recorded, record
 from sapwood.tree.record.repeated import check_told
 from sapwood.tree.record.taking import RecordRequest
-from sapwood.tree.regions.passed import told_later
+from sapwood.tree.regions.crossing import told_later
 from sapwood.tree.regions.record import record_parts
 from sapwood.tree.replay.binding import bind
 from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.run.eagerly import Eagerly
 from sapwood.tree.run.source import Source
-from sapwood.tree.watch.session import Midway, Raised, Unready
-from sapwood.tree.watch.warm import Warm
+from sapwood.tree.watch.session import Midway, Raised, Unready, Warm
 from sapwood.tree.watch.watch import Caught
 
 __all__ = ["Making"]

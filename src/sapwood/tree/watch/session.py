@@ -10,14 +10,18 @@ import contextlib
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from threading import Thread, current_thread
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+from weakref import ref
 
 from sapwood.errors import CaptureError
 from sapwood.memory.storage import Storage
 from sapwood.surroundings import follow
+from sapwood.tree.node.objects import Told
 from sapwood.units import Addr, Size
 
 __all__ = [
@@ -28,6 +32,7 @@ __all__ = [
     "Session",
     "Unready",
     "Use",
+    "Warm",
     "current",
     "entered",
     "helped",
@@ -292,3 +297,27 @@ def is_users(file: str) -> bool:
     if file.startswith((_ROOM, "<", *_COMPILED)) or file == _CONTEXTS:
         return False
     return not any(package in file for package in _FRAMEWORKS)
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """What a warm-up showed, for the recording to be held against.
+
+    ``ops`` are digests of the ops, addresses left out; ``stays`` the allocations, by
+    their order, that outlived the function or were alive when an eager region ran;
+    ``told`` the plain values in the result; ``breaks`` and ``room`` as in `Session`;
+    ``code`` what tells compiled code apart; ``thread`` the one that it ran on.
+    ``asks`` as in `Session`; one that is of a capture was ``captured``.
+    """
+
+    ops: tuple[bytes, ...]
+    stays: frozenset[int]
+    told: Told
+    breaks: tuple[Broken, ...] = ()
+    room: int = 0
+    code: frozenset[str] = frozenset()
+    asks: bool = False
+    captured: bool = False
+    thread: ref[Thread] = field(
+        default_factory=lambda: ref(current_thread()), compare=False
+    )

@@ -24,12 +24,12 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.watch.placement import Made
 from sapwood.tree.watch.session import (
     Session,
+    Warm,
     current,
     entered,
     raising_line,
     user_line,
 )
-from sapwood.tree.watch.warm import Warm
 from sapwood.units import Size, align_up
 
 __all__ = [

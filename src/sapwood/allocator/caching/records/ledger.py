@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from sapwood.allocator.caching.picture import PoolId, SizeClass
-from sapwood.allocator.caching.records.counters import Account, Counters, Tally
+from sapwood.allocator.caching.records.statistics import Account, Counters, Tally
 from sapwood.allocator.caching.silo import Silo
 from sapwood.driver.api import StreamHandle
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from sapwood.allocator.caching.picture import Picture
-from sapwood.allocator.caching.records.counters import Account, Counters
-from sapwood.allocator.caching.records.statistics import Insight, insight, pool_name
+from sapwood.allocator.caching.records.statistics import (
+    Account,
+    Counters,
+    Insight,
+    insight,
+    pool_name,
+)
 from sapwood.units import size_text
 
 __all__ = ["summary"]
