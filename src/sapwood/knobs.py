@@ -18,8 +18,6 @@ from typing import Any
 from sapwood.errors import MisuseError
 from sapwood.units import Size, size_text
 
-__all__ = ["Kind", "Knobs", "Setting", "current", "limit", "scope", "settings"]
-
 _PREFIX = "SAPWOOD_"
 _told: set[str] = set()
 _BYTES = "bytes, or text in KiB, MiB, GiB or TiB such as 512MiB"

@@ -9,8 +9,6 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["Surroundings", "follow"]
-
 _followed: list[ContextVar[Any]] = []
 
 

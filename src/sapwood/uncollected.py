@@ -13,8 +13,6 @@ import os
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
-__all__ = ["collected", "forget", "uncollected", "uncollecting"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -7,17 +7,6 @@ from __future__ import annotations
 
 from typing import NewType
 
-__all__ = [
-    "Addr",
-    "Mask",
-    "Size",
-    "align_down",
-    "align_up",
-    "count_text",
-    "hex_address",
-    "size_text",
-]
-
 Addr = NewType("Addr", int)
 """A device (or pinned host) address."""
 

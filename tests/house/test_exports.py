@@ -1,12 +1,15 @@
-"""What is public is said once, sorted, in ``__all__``."""
+"""What is public has no underscore before its name; packages list what they gather."""
 
 from __future__ import annotations
 
+import ast
 import importlib
+import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -33,13 +36,51 @@ def _order(name: str) -> tuple[bool, bool, str]:
     return not name.isupper(), name[:1].islower() or name[:1] == "_", name
 
 
-def test_every_module_exports_sorted_names(sources):
-    """Each module has an ``__all__``: sorted, without doubles, and every name there."""
-    for module in _modules(sources):
-        names = list(module.__all__)
+def _defined(source) -> Iterator[str]:
+    """Yield the names of a module's functions and constants."""
+    for node in source.tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for each in ast.walk(node):
+                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+                    yield each.id
+
+
+def _are_others_to_use(name: str) -> bool:
+    """Classes and types are for others where functions return them."""
+    return not name.startswith("_") and (name.islower() or name.isupper())
+
+
+def test_packages_list_sorted_names(sources):
+    """A package that gathers names lists them: sorted, no doubles, and all there."""
+    for module in _modules(s for s in sources if s.path.endswith("__init__.py")):
+        names = list(getattr(module, "__all__", ()))
         assert names == sorted(set(names), key=_order), module.__name__
         missing = [name for name in names if not hasattr(module, name)]
         assert missing == [], module.__name__
+
+
+def test_what_nobody_else_names_is_private(sources, root):
+    """A function or constant of a module alone begins with an underscore."""
+    told = [root / "README.md", *(root / "docs").rglob("*.md")]
+    for room in ("benchmarks", "examples", "scripts", "src", "tests"):
+        told += (each for each in (root / room).rglob("*") if _is_text(each))
+    homes: dict[str, set[Path]] = {}
+    for file in told:
+        for word in set(re.findall(r"[A-Za-z_]\w*", file.read_text())):
+            homes.setdefault(word, set()).add(file)
+    alone = [
+        f"{source.path}: {name}"
+        for source in sources
+        for name in _defined(source)
+        if _are_others_to_use(name) and homes[name] == {root / "src" / source.path}
+    ]
+    assert alone == []
+
+
+def _is_text(file: Path) -> bool:
+    return file.is_file() and file.suffix in {"", ".c", ".h", ".html", ".py"}
 
 
 def test_the_public_surface_is_what_it_says():
@@ -55,14 +96,17 @@ def test_the_public_surface_is_what_it_says():
 
 
 def test_public_names_live_in_one_place(sources):
-    """Every public name is exported by one module, and gathered by packages only."""
+    """Every public name is defined by one module, and gathered by packages only."""
     packages = {s.module for s in sources if s.path.endswith("__init__.py")}
     homes = Counter(
         name
-        for module in _modules(sources)
-        if module.__name__ not in packages
-        for name in module.__all__
-        if getattr(sapwood, name, None) is getattr(module, name)
+        for source in sources
+        if source.module not in packages
+        for name in (
+            *_defined(source),
+            *(each.name for each in source.tree.body if isinstance(each, ast.ClassDef)),
+        )
+        if name in sapwood.__all__
     )
     public = {name for name in sapwood.__all__ if not name.startswith("_")}
     assert {name for name in public if homes[name] > 1} == set()

@@ -21,17 +21,6 @@ from pathlib import Path
 from sysconfig import get_config_var, get_path
 from typing import Final
 
-__all__ = [
-    "FLAGS",
-    "LIBRARIES",
-    "NotBuilt",
-    "build",
-    "compiled",
-    "flags",
-    "is_built",
-    "parts",
-]
-
 _HERE: Final = Path(__file__).parent
 
 LIBRARIES: Final = {

@@ -1,5 +1,1 @@
 """Allocators of device and pinned memory, and plans and simulations of them."""
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["check_address", "check_size", "check_stream"]
-
 
 def check_size(size: object) -> None:
     """Raise TypeError for what is no size."""

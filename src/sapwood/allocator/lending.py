@@ -14,8 +14,6 @@ from sapwood.driver.release import Release
 from sapwood.errors import DriverError, MisuseError
 from sapwood.units import Addr, hex_address
 
-__all__ = ["Blocks", "Lender"]
-
 DEFAULT: Final = 0
 PER_THREAD: Final = 2  # which stream that is depends on the thread that asks
 

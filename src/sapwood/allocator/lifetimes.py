@@ -19,8 +19,6 @@ from sapwood.allocator.planner import Buffer
 from sapwood.errors import MisuseError
 from sapwood.units import Size
 
-__all__ = ["COLUMNS", "OFFSET", "Lifetimes", "parse_lifetimes"]
-
 OFFSET = "offset"
 
 COLUMNS = ("id", "lower", "upper", "size")

@@ -12,8 +12,6 @@ from pathlib import Path
 from sapwood.errors import MisuseError, StoreError
 from sapwood.version import __version__
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the verb that ``argv`` names; return the exit code."""

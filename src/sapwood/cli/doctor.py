@@ -16,8 +16,6 @@ from sapwood.driver.cuda.bindings import is_driver_here
 from sapwood.errors import InternalError, SapwoodError
 from sapwood.version import __version__
 
-__all__ = ["doctor", "findings"]
-
 FRAMEWORKS = ("numpy", "torch", "cupy", "numba")
 
 

@@ -17,8 +17,6 @@ from sapwood.runtime.files import Loaded
 from sapwood.tree.nests.plain import from_json, from_text
 from sapwood.units import size_text
 
-__all__ = ["run", "show"]
-
 
 def show(path: str, *, as_json: bool) -> int:
     """Print what is in a file; return 0. Raises `StoreError` for a damaged one."""

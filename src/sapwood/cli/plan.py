@@ -19,8 +19,6 @@ from sapwood.errors import InternalError, MisuseError
 from sapwood.graphs.whole import replace_file
 from sapwood.units import size_text
 
-__all__ = ["plan"]
-
 
 def plan(
     path: str,

@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 from sapwood.errors import MisuseError
 from sapwood.units import size_text
 
-__all__ = ["report"]
-
 
 def report(snapshot_path: str, out_path: str | None = None) -> int:
     """Write the page about the snapshot in ``snapshot_path``; return 0.

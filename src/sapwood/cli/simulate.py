@@ -18,8 +18,6 @@ from sapwood.allocator.simulate.run import MOST_MEMORY
 from sapwood.errors import MisuseError
 from sapwood.units import Size, size_text
 
-__all__ = ["simulate"]
-
 ALL = "all"
 
 

@@ -22,8 +22,6 @@ from sapwood.persist.key import Manifest
 from sapwood.tree.nests.plain import from_json, from_text
 from sapwood.units import size_text
 
-__all__ = ["gc", "ls", "trim", "value_text", "verify", "why"]
-
 _SHOWN = 12
 """Digits of a digest that people are shown; a command takes as many as tell it."""
 _LONG = 60

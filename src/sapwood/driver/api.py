@@ -15,37 +15,6 @@ from typing import Final, NewType, Protocol
 
 from sapwood.units import Addr, Size
 
-__all__ = [
-    "MOST_COPIES",
-    "Abilities",
-    "Access",
-    "CaptureStatus",
-    "CopiesOp",
-    "CopyOp",
-    "Driver",
-    "EmptyOp",
-    "EventHandle",
-    "ExecHandle",
-    "ExtentHandle",
-    "FunctionHandle",
-    "GraphCalls",
-    "GraphHandle",
-    "HostOp",
-    "KernelOp",
-    "MemoryCalls",
-    "MemoryInfo",
-    "ModuleCalls",
-    "ModuleHandle",
-    "NodeHandle",
-    "Op",
-    "Pointer",
-    "SetOp",
-    "StreamCalls",
-    "StreamHandle",
-    "WorkCalls",
-    "check_driver",
-]
-
 StreamHandle = NewType("StreamHandle", int)
 EventHandle = NewType("EventHandle", int)
 ExtentHandle = NewType("ExtentHandle", int)

@@ -12,8 +12,6 @@ from sapwood.driver.api import MOST_COPIES, CopiesOp, CopyOp, Op, SetOp
 from sapwood.driver.results import Refusal, Result
 from sapwood.units import Addr, Size, hex_address
 
-__all__ = ["check_op"]
-
 Spans = Sequence[tuple[int, ...]]
 
 

@@ -21,8 +21,6 @@ from sapwood.driver.api import (
 )
 from sapwood.driver.results import Refusal, Result
 
-__all__ = ["CALLS", "Device", "Facade", "Layer", "devices", "gives_back"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from sapwood.errors import MisuseError
 
-__all__ = ["raw_of"]
-
 _VERSION = 0
 
 

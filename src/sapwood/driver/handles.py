@@ -9,8 +9,6 @@ from typing import Generic, TypeVar
 
 from sapwood.driver.results import Refusal, Result
 
-__all__ = ["Table"]
-
 H = TypeVar("H", bound=int)
 V = TypeVar("V")
 

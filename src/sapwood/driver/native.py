@@ -12,8 +12,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from sapwood.driver.api import ExecHandle, NodeHandle
 
-__all__ = ["Lender", "Native", "NativeCopies"]
-
 
 class NativeCopies(NamedTuple):
     """A node of copies: its CUgraphNode, and where its CUDA_KERNEL_NODE_PARAMS lie.

@@ -12,8 +12,6 @@ from typing import ParamSpec, Self, TypeVar
 
 from sapwood.errors import DriverError
 
-__all__ = ["Release"]
-
 P = ParamSpec("P")
 H = TypeVar("H")
 

@@ -9,8 +9,6 @@ import enum
 
 from sapwood.errors import DriverError
 
-__all__ = ["Refusal", "Result"]
-
 
 class Result(enum.IntEnum):
     """The results that are not success, by CUDA's names and numbers."""

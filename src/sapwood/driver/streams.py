@@ -18,8 +18,6 @@ from sapwood.driver.release import Release
 from sapwood.errors import DriverError, MisuseError
 from sapwood.surroundings import follow
 
-__all__ = ["Event", "Fork", "Queue", "Stream", "current_stream", "outside"]
-
 _marking = threading.Lock()
 _stack: ContextVar[tuple[Stream, ...]] = ContextVar("sapwood_streams", default=())
 _fork: ContextVar[Fork | None] = ContextVar("sapwood_fork", default=None)

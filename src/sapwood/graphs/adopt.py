@@ -25,8 +25,6 @@ from sapwood.memory.fold import Life
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size
 
-__all__ = ["Adopted", "Owner", "adopt"]
-
 
 class Owner(Protocol):
     """One capture of a framework that captures by itself."""

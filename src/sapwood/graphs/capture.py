@@ -31,8 +31,6 @@ from sapwood.graphs.recording import (
 from sapwood.graphs.relocate import pointers_of
 from sapwood.units import Addr, hex_address, size_text
 
-__all__ = ["Foreign", "Region", "describe_foreign", "read_graph", "touched"]
-
 
 @dataclass(frozen=True, slots=True)
 class Region:

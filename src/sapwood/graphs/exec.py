@@ -27,8 +27,6 @@ from sapwood.graphs.recording import Recording, Relocation
 from sapwood.graphs.relocate import by_op, resolve
 from sapwood.units import Addr, Size
 
-__all__ = ["Copies", "Exec", "Lent", "Staged", "link", "staging"]
-
 Functions = Callable[[bytes, str], FunctionHandle]
 
 

@@ -22,8 +22,6 @@ from sapwood.graphs.recording import Recording, Relocation, Touch
 from sapwood.graphs.relocate import by_op, pointers_of, resolve
 from sapwood.units import Addr
 
-__all__ = ["inspect", "is_refused", "strays"]
-
 Functions = Callable[[bytes, str], FunctionHandle]
 
 

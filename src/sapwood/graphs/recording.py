@@ -11,8 +11,6 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-__all__ = ["RANGE", "WORD", "Kind", "RecordedOp", "Recording", "Relocation", "Touch"]
-
 RANGE: Final = 0
 WORD: Final = struct.Struct("<Q")
 

@@ -18,8 +18,6 @@ from sapwood.errors import InternalError
 from sapwood.graphs.recording import WORD, Kind, RecordedOp, Relocation
 from sapwood.units import Addr, Size
 
-__all__ = ["by_op", "pointers_of", "resolve"]
-
 
 def by_op(relocations: Iterable[Relocation]) -> Mapping[int, list[Relocation]]:
     """Group relocations by the op they change."""

@@ -7,8 +7,6 @@ import os
 import secrets
 from pathlib import Path
 
-__all__ = ["replace_file"]
-
 
 def replace_file(path: Path, data: bytes) -> None:
     """Put a file with ``data`` in the place of ``path``, once it is on the disk.

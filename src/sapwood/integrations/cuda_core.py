@@ -9,8 +9,6 @@ from sapwood.allocator.lending import Lender
 from sapwood.driver.foreign import raw_of
 from sapwood.errors import MisuseError
 
-__all__ = ["library", "resource"]
-
 
 def library() -> Any:
     """Return ``cuda.core``. Raises `MisuseError` where it cannot be imported."""

@@ -8,8 +8,6 @@ from typing import Any
 from sapwood.allocator.lending import Lender
 from sapwood.errors import MisuseError
 
-__all__ = ["allocator", "library"]
-
 
 def library() -> Any:
     """Return CuPy. Raises `MisuseError` where it cannot be imported."""

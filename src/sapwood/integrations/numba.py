@@ -20,8 +20,6 @@ from sapwood.allocator.lending import DEFAULT, Lender
 from sapwood.errors import MisuseError, OutOfMemory
 from sapwood.units import Addr, Size
 
-__all__ = ["library", "plugin"]
-
 _MANY: Final = 128
 _MUCH: Final = Size(1 << 30)
 

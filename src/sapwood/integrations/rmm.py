@@ -8,8 +8,6 @@ from sapwood.allocator.lending import Lender
 from sapwood.driver.foreign import raw_of
 from sapwood.errors import MisuseError
 
-__all__ = ["library", "resource"]
-
 
 def library() -> Any:
     """Return RMM. Raises `MisuseError` where it cannot be imported."""

@@ -15,8 +15,6 @@ from sapwood.errors import MisuseError
 from sapwood.memory.native import SegmentCounters, Segments, open_segments
 from sapwood.units import Addr, Size, align_up, size_text
 
-__all__ = ["Pool", "library", "open_pool"]
-
 PAGE: Final = Size(2 << 20)
 
 

@@ -8,8 +8,6 @@ from typing import Protocol
 from sapwood.driver.api import Driver, ExtentHandle, StreamHandle
 from sapwood.units import Addr, Size
 
-__all__ = ["Budget", "HeapAllocator", "Opener"]
-
 
 class Budget(Protocol):
     """Where an allocator has its physical memory from."""

@@ -13,8 +13,6 @@ from sapwood.errors import DriverError
 from sapwood.memory.fold import Stretch, best_fold, cover
 from sapwood.memory.pages import Extent, Pages
 
-__all__ = ["covering", "folded", "release_unused"]
-
 
 def covering(
     pages: Pages, count: int, spare: list[Extent], largest: int, *, scratch: bool

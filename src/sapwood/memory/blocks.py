@@ -15,8 +15,6 @@ from typing import Final
 from sapwood.errors import InternalError
 from sapwood.units import Addr, Size, align_up, hex_address
 
-__all__ = ["ALIGNMENT", "Blocks"]
-
 ALIGNMENT: Final = 512
 """Every block starts and ends on a multiple of this, as in CUDA's allocators."""
 

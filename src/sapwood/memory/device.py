@@ -24,9 +24,7 @@ from sapwood.memory.storage import Storage
 from sapwood.surroundings import follow
 from sapwood.units import Mask, Size
 
-__all__ = ["FOREIGN", "Device", "Route", "routed"]
-
-FOREIGN: Final = "kernel"
+_FOREIGN: Final = "kernel"
 """How the names of kernels begin that somebody else has loaded."""
 
 
@@ -162,7 +160,7 @@ class Device:
         """
         known = self._kernels.get(function)
         if known is None:
-            known = self._kernels[function] = b"", f"{FOREIGN} {function:#x}"
+            known = self._kernels[function] = b"", f"{_FOREIGN} {function:#x}"
             self._functions[known] = function
         return known
 

@@ -18,25 +18,7 @@ from typing import Final, NamedTuple
 
 from sapwood.units import Addr, Size
 
-__all__ = [
-    "Fold",
-    "Life",
-    "Piece",
-    "Stretch",
-    "best_fold",
-    "cover",
-    "fold",
-    "grain",
-    "joined",
-    "power_above",
-    "power_below",
-    "runs",
-    "stretch",
-    "stretches",
-    "touching",
-]
-
-PIECES: Final = 16
+_PIECES: Final = 16
 """About how many extents a large run is made of: a sixteenth of it, at the most,
 cannot serve a smaller recording; sixteen handles still map in a fraction of a
 millisecond on an H200."""
@@ -60,7 +42,7 @@ def touching(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def grain(total: int) -> int:
     """Return the largest extent, in pages, to create for ``total`` pages."""
-    return power_below(max(1, total // PIECES))
+    return power_below(max(1, total // _PIECES))
 
 
 def cover(
@@ -117,7 +99,7 @@ def power_above(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-CHANGE: Final = 3
+_CHANGE: Final = 3
 """A new extent is made only where smaller ones come to this many times its size, less
 one page each. So whatever a smaller recording needs can be put together exactly, in
 several places at once."""
@@ -352,7 +334,7 @@ class _Room:
 
     def _make(self, most: int, *, output: bool) -> _Slot:
         counts, pages = self._counts[output], power_below(most)
-        while pages > 1 and _change(counts, pages) < CHANGE * (pages - 1):
+        while pages > 1 and _change(counts, pages) < _CHANGE * (pages - 1):
             pages //= 2
         self.made.append((pages, output))
         counts[pages] += 1

@@ -19,8 +19,6 @@ from sapwood.errors import DriverError, InternalError
 from sapwood.memory.storage import Storage
 from sapwood.units import Size
 
-__all__ = ["Allocate", "Framework", "GuestFramework", "GuestStream", "Manner", "Plain"]
-
 Allocate = Callable[[Size], Storage]
 """`Device.allocate`, or what stands in for it."""
 

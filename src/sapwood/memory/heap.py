@@ -24,8 +24,6 @@ from sapwood.memory.returns import Returns
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size, align_up
 
-__all__ = ["Everybody", "Heap", "Uses"]
-
 _Streams = frozenset[Stream]
 
 _start: Final = itemgetter(0)

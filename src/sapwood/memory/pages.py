@@ -18,20 +18,6 @@ from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError, InternalError, OutOfMemory
 from sapwood.units import Addr, Mask, Size, size_text
 
-__all__ = [
-    "EAGER",
-    "LIVE",
-    "RECORDED",
-    "UNFINISHED",
-    "Extent",
-    "Holders",
-    "Lingering",
-    "Pages",
-    "finish",
-    "out_of_memory",
-    "page_numbers",
-]
-
 Holders = tuple[tuple[str, int], ...]
 """Names, and how many bytes each holds."""
 

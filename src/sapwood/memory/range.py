@@ -48,8 +48,6 @@ from sapwood.memory.pages import Extent, Pages
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Mask, Size, align_up
 
-__all__ = ["HALF", "LENT", "REACH", "Loan", "Piece", "Pieces", "Range"]
-
 LEAST: Final = 16
 """How many pages a piece has at the least: addresses are many, reservations cost."""
 

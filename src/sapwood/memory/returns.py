@@ -16,8 +16,6 @@ from sapwood.driver.release import Release
 from sapwood.driver.results import Result
 from sapwood.errors import DriverError
 
-__all__ = ["Returns"]
-
 Item = tuple[Callable[[Any], None], Any]
 
 

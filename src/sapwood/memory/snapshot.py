@@ -18,8 +18,6 @@ from sapwood.memory.pages import Extent, Lingering, page_numbers
 from sapwood.memory.range import Range
 from sapwood.units import Addr, Size
 
-__all__ = ["snapshot"]
-
 
 def snapshot(device: Device, ranges: Mapping[str, Range]) -> dict[str, Any]:
     """Return a picture of a device's memory; ``ranges`` are by name."""

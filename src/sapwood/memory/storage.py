@@ -14,9 +14,6 @@ from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import StaleOutput
 from sapwood.units import Addr, Size
 
-__all__ = ["STREAM_EPOCH", "Storage", "Token"]
-
-
 STREAM_EPOCH: Final = StreamEpoch()
 """Is another `now` once any bytes are used by another stream too, or may not be used.
 

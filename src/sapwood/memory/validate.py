@@ -14,8 +14,6 @@ from typing import Any, Final
 from sapwood.units import hex_address
 from sapwood.violation import Violation
 
-__all__ = ["validate"]
-
 _ALIGNMENT: Final = 512
 _VERSION: Final = 2
 

@@ -16,16 +16,6 @@ from typing import Final, Protocol
 from sapwood.errors import MisuseError
 from sapwood.units import Size, size_text
 
-__all__ = [
-    "Item",
-    "Store",
-    "check_name",
-    "incomplete",
-    "is_name",
-    "is_store",
-    "too_large",
-]
-
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,126}")
 
 

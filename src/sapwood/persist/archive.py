@@ -44,17 +44,6 @@ from sapwood.tree.node.outputs import (
 )
 from sapwood.units import Addr, Size
 
-__all__ = [
-    "FORMAT",
-    "Archive",
-    "SlotBinding",
-    "decode",
-    "decode_recording",
-    "encode",
-    "encode_recording",
-    "load_template",
-]
-
 FORMAT: Final = 2
 """Changes with what is written here, and with what it means."""
 

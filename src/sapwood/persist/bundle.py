@@ -32,16 +32,6 @@ from sapwood.tree.nests.plain import Json, to_json, to_text
 from sapwood.tree.node.node import Node
 from sapwood.units import Addr, Size
 
-__all__ = [
-    "Bundle",
-    "Kept",
-    "Packer",
-    "Saved",
-    "device_text",
-    "pack",
-    "unpack",
-]
-
 
 def device_text(abilities: Abilities) -> str:
     """Return the kind of device that a recording is for."""

@@ -28,19 +28,6 @@ from sapwood.persist.format import accept, check_size, seal, sealed_size
 from sapwood.persist.key import ENTRY, needs
 from sapwood.units import Size, size_text
 
-__all__ = [
-    "KEPT_DAMAGED",
-    "DiskStore",
-    "Files",
-    "Folder",
-    "Trimmed",
-    "check_own_file",
-    "check_trust",
-    "is_file",
-    "open_store",
-    "write_all",
-]
-
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -152,8 +139,8 @@ class Folder:
         self.damaged = f"{self.inside}/damaged"
 
     def trust(self) -> None:
-        """Raise as `check_trust` does, or FileNotFoundError where nothing is here."""
-        check_trust(self.path, self.files.stat(self.path))
+        """Raise as `_check_trust` does, or FileNotFoundError where nothing is here."""
+        _check_trust(self.path, self.files.stat(self.path))
 
     def make(self) -> None:
         """Make what is missing of the folder, for this user alone; then trust it."""
@@ -290,7 +277,7 @@ def _abandoned(fd: int, written: int) -> bool:
 # Whether a folder may be believed: what is stored leads to code being run.
 
 
-def check_trust(path: str, facts: os.stat_result) -> None:
+def _check_trust(path: str, facts: os.stat_result) -> None:
     """Raise where others than this user could have put things into a folder.
 
     ``facts`` are those of ``path``. Raises PermissionError, or NotADirectoryError
@@ -315,7 +302,7 @@ def check_trust(path: str, facts: os.stat_result) -> None:
         )
 
 
-def check_own_file(name: str, facts: os.stat_result) -> None:
+def _check_own_file(name: str, facts: os.stat_result) -> None:
     """Raise `StoreError` for what is no file, or was put there by another user.
 
     So what was planted while others could write the folder is never read.
@@ -477,7 +464,7 @@ class DiskStore:
     def _read(self, fd: int, name: str) -> bytes:
         facts = os.fstat(fd)
         try:
-            check_own_file(name, facts)
+            _check_own_file(name, facts)
             head = self._files.read(fd, sealed_size(name, 0))
             check_size(name, head, facts.st_size - len(head))
             rest = self._files.read(fd, facts.st_size - len(head))

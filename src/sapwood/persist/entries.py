@@ -29,8 +29,6 @@ from sapwood.persist.key import (
     entry_name,
 )
 
-__all__ = ["Absent", "Entries", "Finding", "verify"]
-
 _LASTING: Final = frozenset(
     {
         errno.EACCES,

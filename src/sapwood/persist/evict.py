@@ -18,8 +18,6 @@ from typing import Final
 from sapwood.persist.api import Item
 from sapwood.persist.key import BLOB
 
-__all__ = ["YOUNG", "Want", "victims"]
-
 YOUNG: Final = 60 * 10**9
 """Nanoseconds after its last use for which a blob may be waiting for its manifest."""
 

@@ -19,20 +19,6 @@ from sapwood.errors import StoreError
 from sapwood.tree.nests.plain import Json, from_text
 from sapwood.units import Size
 
-__all__ = [
-    "MAGIC",
-    "VERSION",
-    "accept",
-    "check_size",
-    "expect",
-    "join",
-    "read",
-    "seal",
-    "sealed_size",
-    "split",
-    "within",
-]
-
 MAGIC: Final = b"sapwood\x00"
 VERSION: Final = 2
 """Changes with this form, and with what the sections of a file mean."""

@@ -15,25 +15,6 @@ from sapwood.persist.format import join, read, split
 from sapwood.tree.nests.plain import to_text
 from sapwood.units import Size
 
-__all__ = [
-    "BLOB",
-    "ENTRY",
-    "Difference",
-    "Key",
-    "Manifest",
-    "Part",
-    "blob_name",
-    "decode_key",
-    "decode_manifest",
-    "describe",
-    "diff",
-    "encode_key",
-    "encode_manifest",
-    "entry_name",
-    "nearest",
-    "needs",
-]
-
 
 @dataclass(frozen=True)
 class Key:

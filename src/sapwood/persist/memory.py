@@ -11,8 +11,6 @@ from sapwood.persist.evict import Want, victims
 from sapwood.persist.key import needs
 from sapwood.units import Size
 
-__all__ = ["MemoryStore"]
-
 
 class MemoryStore:
     """Keeps at most ``limit`` bytes of values."""

@@ -32,8 +32,6 @@ from sapwood.tree.record.staging import late_stages
 from sapwood.tree.record.taking import RecordRequest
 from sapwood.units import Addr, Size
 
-__all__ = ["Finder", "restore"]
-
 _ANYWHERE: Final = Addr(1 << 46)
 """Stands for where a range will be, while it is not known how large it is."""
 

@@ -21,8 +21,6 @@ from sapwood.tree.record.recorder import Recorded
 from sapwood.tree.run.source import Link
 from sapwood.version import __version__
 
-__all__ = ["StoreSource", "key_of"]
-
 
 class StoreSource:
     """The recordings in a store; a store that fails is no error, but a miss."""

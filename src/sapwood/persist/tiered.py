@@ -9,8 +9,6 @@ from typing import TypeVar
 from sapwood.errors import StoreError
 from sapwood.persist.api import Item, Store
 
-__all__ = ["Tiered"]
-
 R = TypeVar("R")
 
 

@@ -16,8 +16,6 @@ from sapwood.allocator.lending import Lender
 from sapwood.driver.cuda import Cuda
 from sapwood.errors import MisuseError
 
-__all__ = ["allocator_for", "lender", "torch_pool"]
-
 _FOR_ALL: Final = {
     "cupy": ("sapwood.integrations.cupy_allocator", "allocator"),
     "numba": ("sapwood.integrations.numba", "plugin"),

@@ -40,8 +40,6 @@ from sapwood.tree.watch import session
 from sapwood.units import Size, size_text
 from sapwood.version import __version__
 
-__all__ = ["Runtime", "choose"]
-
 _CUDA: Final = re.compile(r"cuda(?::([0-9]{1,4}))?")
 _REMEDY: Final = 'Use device=None, "cuda:0" or "emulated"'
 _said: set[str] = set()
@@ -119,7 +117,7 @@ if TYPE_CHECKING:  # what a runtime needs for its first function, store or file
     from sapwood.tree.run.source import Source
 
 
-INTEGRATIONS: Final[Mapping[str, str]] = {
+_INTEGRATIONS: Final[Mapping[str, str]] = {
     "cupy": "sapwood.integrations.cupy",
     "numpy": "sapwood.integrations.numpy",
     "torch": "sapwood.integrations.torch",
@@ -133,12 +131,12 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 """Whose arrays may be on which kind of device: of several, those of the first that the
 program has imported, or else the last's."""
 
-VIEW: Final = "sapwood.view"
+_VIEW: Final = "sapwood.view"
 """What draws the pictures of a runtime, from plain data."""
 
 
 class IntegrationModule(Protocol):
-    """What a runtime needs of the module in `INTEGRATIONS`."""
+    """What a runtime needs of the module in `_INTEGRATIONS`."""
 
     def framework(self, driver: Driver) -> Framework: ...
     def integration(self, device: Device) -> Integration: ...
@@ -424,7 +422,7 @@ class Runtime:
 
         Raises `MisuseError` where it cannot be written.
         """
-        importlib.import_module(VIEW).report(self.snapshot(), path)
+        importlib.import_module(_VIEW).report(self.snapshot(), path)
 
     def memory_snapshot(self) -> dict[str, Any]:
         """Return who holds which addresses and pages, as plain JSON-able data."""
@@ -479,7 +477,7 @@ def _integration(driver: Driver, arrays: str | None) -> IntegrationModule:
             f"arrays={arrays!r} are not on {abilities.name}. Use "
             f"{' or '.join(map(repr, known))}"
         )
-    found: Any = importlib.import_module(INTEGRATIONS[arrays])
+    found: Any = importlib.import_module(_INTEGRATIONS[arrays])
     integration: IntegrationModule = found
     return integration
 

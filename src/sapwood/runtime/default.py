@@ -15,8 +15,6 @@ from sapwood.tree.call.options import Options
 if TYPE_CHECKING:
     from sapwood.runtime.files import Loaded
 
-__all__ = ["default_runtime", "graph", "graphed_again", "load"]
-
 _lock = threading.Lock()
 _default: Runtime | None = None
 

@@ -31,8 +31,6 @@ from sapwood.tree.tell.call_log import CallLog
 if TYPE_CHECKING:
     from sapwood.runtime.core import Runtime
 
-__all__ = ["Loaded", "load_from", "read", "save"]
-
 
 def save(function: Graphed | Bound, path: str | os.PathLike[str]) -> None:
     """Write all recordings of a graphed function, and its arrays, to a file.

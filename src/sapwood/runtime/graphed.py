@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from sapwood.runtime.core import Runtime
     from sapwood.tree.run.source import Source
 
-__all__ = ["Bound", "GraphOptions", "Graphed", "disabled", "graphed"]
-
 _disabled: ContextVar[bool] = ContextVar("sapwood_disabled", default=False)
 
 

@@ -11,8 +11,6 @@ from sapwood.tree.call.parameters import check_kind
 from sapwood.tree.nests.containers import weakly
 from sapwood.tree.watch import session
 
-__all__ = ["Eager", "eager"]
-
 
 def eager(fn: Callable[..., Any]) -> Any:
     """Return ``fn`` as an eager region: functions that call it are recorded around it.

@@ -20,9 +20,7 @@ from sapwood.units import Addr
 if TYPE_CHECKING:
     from sapwood.persist import Entries
 
-__all__ = ["SCHEMA", "picture", "store_picture"]
-
-SCHEMA: Final = 1
+_SCHEMA: Final = 1
 
 
 def picture(
@@ -46,7 +44,7 @@ def picture(
     calls = _calls(recordings, functions, indices)
     called = {call["miss"]: i for i, call in enumerate(calls)}
     return {
-        "schema": SCHEMA,
+        "schema": _SCHEMA,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "sapwood": version,
         "device": _device(recordings),

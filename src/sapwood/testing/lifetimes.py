@@ -13,8 +13,6 @@ from random import Random
 from sapwood.allocator.planner import Buffer
 from sapwood.units import Size
 
-__all__ = ["KINDS", "PERFECT", "make_lifetimes"]
-
 _KIB = 1 << 10
 _MIB = 1 << 20
 

@@ -11,8 +11,6 @@ from random import Random
 from sapwood.allocator.simulate import Buffer, Trace
 from sapwood.units import Size
 
-__all__ = ["FAMILIES", "make_trace"]
-
 _KIB = 1 << 10
 _MIB = 1 << 20
 

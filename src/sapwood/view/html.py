@@ -20,10 +20,8 @@ from sapwood.errors import MisuseError
 from sapwood.graphs.whole import replace_file
 from sapwood.view.schema import validate
 
-__all__ = ["render", "report"]
-
-STYLES: Final = ("colours.css", "page.css", "parts.css")
-SCRIPTS: Final = (
+_STYLES: Final = ("colours.css", "page.css", "parts.css")
+_SCRIPTS: Final = (
     "make.js",
     "words.js",
     "model.js",
@@ -72,8 +70,8 @@ def render(snapshot: Mapping[str, Any]) -> str:
     Raises `MisuseError` for a snapshot that is not as docs/snapshot.md says.
     """
     data = _embed(validate(snapshot))
-    style = "\n".join(map(_resource, STYLES))
-    script = "\n".join(map(_resource, SCRIPTS))
+    style = "\n".join(map(_resource, _STYLES))
+    script = "\n".join(map(_resource, _SCRIPTS))
     policy = POLICY.format(script=_digest(script), style=_digest(style))
     parts = {"POLICY": policy, "STYLE": style, "SCRIPT": script, "DATA": data}
     page = _resource("page.html")

@@ -14,26 +14,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from sapwood.errors import MisuseError
 
-__all__ = [
-    "FLAG",
-    "KINDS",
-    "NUMBER",
-    "SNAPSHOT",
-    "TEXT",
-    "USES",
-    "VERSION",
-    "WHOLE",
-    "Each",
-    "Maybe",
-    "Shape",
-    "Table",
-    "check",
-    "fields",
-    "one_of",
-    "validate",
-]
-
-LARGEST_WHOLE = 2**53
+_LARGEST_WHOLE = 2**53
 """Beyond it, whole numbers are no longer exact in a browser."""
 
 
@@ -72,7 +53,7 @@ Shape: TypeAlias = Leaf | Maybe | Each | Table | dict[str, Any]
 
 def _is_whole(value: Any) -> bool:
     whole = isinstance(value, int) and not isinstance(value, bool)
-    return whole and 0 <= value <= LARGEST_WHOLE
+    return whole and 0 <= value <= _LARGEST_WHOLE
 
 
 def _is_number(value: Any) -> bool:

@@ -4,7 +4,3 @@
 explains it (statistics, snapshots, out-of-memory texts) reads a `Picture`, never
 live objects.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

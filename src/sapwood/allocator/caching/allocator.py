@@ -24,8 +24,6 @@ from sapwood.allocator.checks import check_address, check_size, check_stream
 from sapwood.driver.api import Driver, StreamHandle, check_driver
 from sapwood.units import Addr, Size
 
-__all__ = ["Allocator"]
-
 _GRAIN_MASK: Final = GRAIN - 1
 
 

@@ -15,14 +15,6 @@ from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError, OutOfMemory
 from sapwood.units import Size
 
-__all__ = [
-    "Order",
-    "checked_size",
-    "demand_of",
-    "order_of",
-    "refusal",
-]
-
 
 def checked_size(size: SupportsIndex) -> int:
     """Return a size as an int; `MisuseError` for what nobody can want.

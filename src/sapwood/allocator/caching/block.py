@@ -22,21 +22,6 @@ if TYPE_CHECKING:
     from sapwood.allocator.caching.pools import SegmentSource
     from sapwood.allocator.caching.silo import Silo
 
-__all__ = [
-    "ALLOCATED",
-    "FREE",
-    "GUARD",
-    "PENDING",
-    "UNMAPPED",
-    "Block",
-    "Blocks",
-    "Extent",
-    "Segment",
-    "State",
-    "merge_next",
-    "split",
-]
-
 
 class State(enum.Enum):
     """What a block is; compared by identity, as that is what a hit pays for."""
@@ -52,7 +37,7 @@ FREE: Final = State.FREE
 ALLOCATED: Final = State.ALLOCATED
 PENDING: Final = State.PENDING
 UNMAPPED: Final = State.UNMAPPED
-GUARD: Final = State.GUARD
+_GUARD: Final = State.GUARD
 
 
 class Block:
@@ -163,7 +148,7 @@ class Segment:
         self.holes: dict[Block, None] = {}
         self.idle_since = 0
         self.guard = Block(address + size, 0, self)
-        self.guard.state = GUARD
+        self.guard.state = _GUARD
         self.guard.prev = self.guard.next = self.guard
 
     def blocks(self) -> Iterator[Block]:

@@ -23,8 +23,6 @@ from sapwood.driver.api import StreamHandle
 from sapwood.driver.release import Release
 from sapwood.units import Addr, Size
 
-__all__ = ["Controls", "Observer", "Reclaimer"]
-
 Observer = Callable[[int, Size, Size, Size], object]
 """Told of a shortage: the device's index, and the bytes asked for, allowed and free."""
 

@@ -17,8 +17,6 @@ from sapwood.allocator.caching.state import Demand, State
 from sapwood.driver.api import Driver, EventHandle, StreamHandle
 from sapwood.units import Addr
 
-__all__ = ["Lending", "Ordering", "lending", "ordering", "others"]
-
 
 class Ordering:
     """An errand: streams wait, on the device, for the uses of their pending blocks.

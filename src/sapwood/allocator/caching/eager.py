@@ -12,8 +12,6 @@ from sapwood.allocator.caching.source import Source
 from sapwood.driver.api import Driver
 from sapwood.units import Addr, Size
 
-__all__ = ["EagerAllocator", "opener"]
-
 
 class EagerAllocator(Allocator):
     """A caching allocator that says what it holds in plain values."""

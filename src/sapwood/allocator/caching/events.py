@@ -12,8 +12,6 @@ from sapwood.driver.release import Release
 if TYPE_CHECKING:
     from sapwood.allocator.caching.state import State
 
-__all__ = ["Destruction", "Events", "order", "recorded"]
-
 
 class Events:
     """The events of one allocator that mark nothing; changed under its lock.

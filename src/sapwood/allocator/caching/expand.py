@@ -20,25 +20,6 @@ from sapwood.allocator.caching.block import (
 from sapwood.allocator.caching.settings import Settings
 from sapwood.units import Addr, Size, align_up
 
-__all__ = [
-    "Attempt",
-    "Donor",
-    "Move",
-    "Piece",
-    "Supply",
-    "Window",
-    "attempts",
-    "blocks_of",
-    "extents_in",
-    "idle_extents",
-    "join_free",
-    "mapped",
-    "remapped",
-    "supply",
-    "unmapped",
-    "window",
-]
-
 
 class Attempt(enum.Enum):
     """One way to serve a request, or to make room before it is tried again."""

@@ -21,8 +21,6 @@ from sapwood.driver.api import Driver, StreamHandle
 from sapwood.driver.release import Release
 from sapwood.errors import MisuseError
 
-__all__ = ["BUSY", "PLAIN", "SPECIAL", "Errand", "Gate"]
-
 
 class Errand(Protocol):
     """Something that the device is asked for, or to do, without the lock.
@@ -42,7 +40,7 @@ class Errand(Protocol):
 PLAIN: Final = 0
 """The short way is open."""
 
-SPECIAL: Final = 1
+_SPECIAL: Final = 1
 """Something is under way that only the long way looks after."""
 
 BUSY: Final = 2
@@ -66,7 +64,7 @@ class Gate:
         self._landed = threading.Condition(self._lock)
         self._aloft: dict[Errand, int] = {}
         # The first call goes the long way, and finds out which serves the next.
-        self._mode = self._calm = SPECIAL
+        self._mode = self._calm = _SPECIAL
         self._late: deque[Block] = deque()
 
     @contextmanager
@@ -94,7 +92,7 @@ class Gate:
                 self._calm = self._mode = self._mood()
                 # From here on the next call of malloc or free catches up.
                 if self._late:
-                    self._calm = self._mode = SPECIAL
+                    self._calm = self._mode = _SPECIAL
 
     def _is_inside(self) -> bool:
         """Whether this thread holds the lock, and is in a finaliser therefore."""
@@ -110,7 +108,7 @@ class Gate:
             or state.history is not None
             or state.settings.roundup_power2_divisions
         )
-        return SPECIAL if special else PLAIN
+        return _SPECIAL if special else PLAIN
 
     # Errands.
 
@@ -168,9 +166,9 @@ class Gate:
         if block in self._late:
             return False
         self._late.append(block)
-        self._calm = SPECIAL
+        self._calm = _SPECIAL
         if self._mode != BUSY:
-            self._mode = SPECIAL
+            self._mode = _SPECIAL
         return True
 
     def _catch_up(self) -> None:

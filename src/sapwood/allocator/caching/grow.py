@@ -23,8 +23,6 @@ from sapwood.driver.results import Result
 from sapwood.errors import DriverError
 from sapwood.units import Addr, Size, align_down, align_up
 
-__all__ = ["donors", "grow", "growth_size"]
-
 _EXTENT_SHARE = 16384
 _SMALL_RESERVE = 1 << 30
 

@@ -20,18 +20,6 @@ from sapwood.driver.api import Driver, StreamHandle
 from sapwood.driver.release import Release
 from sapwood.units import Size
 
-__all__ = [
-    "Chosen",
-    "Removal",
-    "Surrender",
-    "cached",
-    "everything",
-    "freeable",
-    "idle",
-    "removal",
-    "trimmed",
-]
-
 Chosen = Mapping[Segment, Sequence[Extent]]
 """Idle extents by segment; all of one that is not expandable."""
 

@@ -20,8 +20,6 @@ from sapwood.allocator.caching.events import Events
 from sapwood.allocator.caching.pools import Pool
 from sapwood.driver.api import EventHandle, StreamHandle
 
-__all__ = ["Claim", "Mark", "Pending", "Use", "captured"]
-
 _AT_ONCE: Final = 16
 """So many marks of a stream are asked about before the books are written."""
 

@@ -13,20 +13,6 @@ from typing import Literal, NamedTuple
 from sapwood.driver.api import StreamHandle
 from sapwood.units import Addr, Size
 
-__all__ = [
-    "DEFAULT_POOL",
-    "Action",
-    "BlockPicture",
-    "BlockState",
-    "Entry",
-    "Frame",
-    "Picture",
-    "PoolId",
-    "PoolPicture",
-    "SegmentPicture",
-    "SizeClass",
-]
-
 SizeClass = Literal["small", "large"]
 
 BlockState = Literal["allocated", "pending", "free", "unmapped"]

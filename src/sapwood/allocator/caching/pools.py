@@ -22,8 +22,6 @@ from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
 from sapwood.units import Addr, Size
 
-__all__ = ["Pool", "Pools", "Route", "SegmentSource"]
-
 # Ids are unique in the process, as graphs of several devices may share one list.
 _captures = itertools.count(1)
 _users = itertools.count(1)

@@ -22,8 +22,6 @@ from sapwood.driver.api import CaptureStatus, Driver, StreamHandle
 from sapwood.driver.release import Release
 from sapwood.units import Size
 
-__all__ = ["Rounds"]
-
 
 class _Look:
     """An errand: which streams are not recording."""

@@ -21,8 +21,6 @@ from sapwood.driver.results import Result
 from sapwood.errors import DriverError, InternalError
 from sapwood.units import Addr, Size, align_up
 
-__all__ = ["Segments"]
-
 _ADDRESSES = 8 << 40
 """Reservations beyond so many bytes of addresses are made small: there are 128 TiB,
 and other libraries that reserve."""

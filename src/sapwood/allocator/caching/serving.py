@@ -15,8 +15,6 @@ from sapwood.driver.release import Release
 from sapwood.errors import OutOfMemory
 from sapwood.units import Addr
 
-__all__ = ["Serving", "given_up", "ready"]
-
 
 def given_up(state: State, attempt: Attempt, demand: Demand) -> Chosen:
     """Return what is given back for an attempt, before it grows."""

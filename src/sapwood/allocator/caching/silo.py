@@ -29,8 +29,6 @@ from sapwood.units import Addr, Size
 if TYPE_CHECKING:
     from sapwood.allocator.caching.pools import Pool
 
-__all__ = ["Silo"]
-
 _BEYOND: Final = 1 << 62
 _EDGES: Final = 0, _BEYOND
 

@@ -11,15 +11,6 @@ from typing import Final
 from sapwood.allocator.caching.picture import SizeClass
 from sapwood.units import Size, align_up
 
-__all__ = [
-    "GRAIN",
-    "IMPOSSIBLE",
-    "LARGEST_SMALL",
-    "class_of",
-    "rounded",
-    "segment_size",
-]
-
 GRAIN: Final = 512
 """Every block starts and ends on a multiple of this, in bytes."""
 

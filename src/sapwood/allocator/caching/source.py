@@ -7,8 +7,6 @@ from typing import Protocol
 from sapwood.driver.api import Driver, ExtentHandle
 from sapwood.units import Size
 
-__all__ = ["DriverSource", "Source"]
-
 
 class Source(Protocol):
     """Gives physical memory out, in extents of whole pages, and takes it back."""

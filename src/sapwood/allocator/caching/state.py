@@ -40,8 +40,6 @@ from sapwood.allocator.caching.source import Source
 from sapwood.driver.api import Driver, StreamHandle
 from sapwood.units import Addr, Size
 
-__all__ = ["Demand", "State", "outside"]
-
 _HERE = str(Path(__file__).parent)
 
 

@@ -17,15 +17,6 @@ from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.state import Demand, State
 from sapwood.units import Addr, Size, align_up
 
-__all__ = [
-    "chosen",
-    "close_to_moves",
-    "donating",
-    "harvested",
-    "open_to_moves",
-    "place",
-]
-
 _PEAK_SHARE = 64
 _MOVED_SHARE = 64
 

@@ -10,8 +10,6 @@ from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
 from sapwood.units import hex_address
 
-__all__ = ["bequeath", "block_around", "freed_twice", "held", "unmarked", "use"]
-
 
 def held(state: State, address: int) -> Block:
     """Return the block that somebody holds at an address; raises `MisuseError`."""

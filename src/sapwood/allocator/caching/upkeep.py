@@ -17,18 +17,6 @@ from sapwood.allocator.caching.state import State
 from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
 
-__all__ = [
-    "begin",
-    "check_fraction",
-    "check_open",
-    "checked_kept",
-    "configure",
-    "emptied",
-    "end",
-    "record_history",
-    "release_pool",
-]
-
 
 def check_open(state: State) -> None:
     """Raise `MisuseError` where the allocator was closed."""

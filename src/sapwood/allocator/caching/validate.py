@@ -22,8 +22,6 @@ from sapwood.driver.api import ExtentHandle
 from sapwood.units import Addr, Size, hex_address, size_text
 from sapwood.violation import Violation
 
-__all__ = ["Mapped", "validate"]
-
 _ALIGNMENT: Final = 512
 _LARGEST_SMALL: Final = 1 << 20
 

@@ -15,8 +15,6 @@ from sapwood.allocator.caching.state import State
 from sapwood.driver.api import Driver, EventHandle, StreamHandle
 from sapwood.driver.release import Release
 
-__all__ = ["Marking", "Polling", "Waits", "marking", "polling", "waits"]
-
 
 class Marking:
     """An errand: events are recorded of the uses of freed blocks.

@@ -34,8 +34,6 @@ from sapwood.driver.release import Release
 from sapwood.errors import DriverError, MisuseError, OutOfMemory
 from sapwood.units import Addr, Size, align_up, hex_address, size_text
 
-__all__ = ["PinnedAllocator"]
-
 _RESERVE_STEP = 4096
 
 

@@ -12,17 +12,6 @@ from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
 from sapwood.units import Addr, Size, align_up, size_text
 
-__all__ = [
-    "ALIGNMENT",
-    "LARGEST",
-    "SMALL",
-    "Block",
-    "Kind",
-    "Request",
-    "Segment",
-    "planned",
-]
-
 ALIGNMENT = Size(512)
 LARGEST = Size(1 << 60)
 SMALL = Size(1 << 20)

@@ -21,8 +21,6 @@ from sapwood.driver.release import Release
 from sapwood.errors import DriverError
 from sapwood.units import Size
 
-__all__ = ["Intake", "Pending"]
-
 T = TypeVar("T")
 
 

@@ -15,8 +15,6 @@ from sapwood.allocator.pinned.block import ALIGNMENT, Block, Kind, Request, Segm
 from sapwood.errors import MisuseError
 from sapwood.units import Addr, Size
 
-__all__ = ["UNROUTED", "Cache", "Pool", "Pools"]
-
 
 class Cache:
     """What a pool has free; ``idle`` are the bytes of idle segments that are cut."""

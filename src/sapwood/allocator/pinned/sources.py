@@ -13,8 +13,6 @@ from sapwood.driver.api import Driver
 from sapwood.errors import DriverError, OutOfMemory
 from sapwood.units import Addr, Size, align_up
 
-__all__ = ["Allocated", "Registered", "Source", "is_out_of_memory", "shares", "touch"]
-
 _POPULATE_WRITE: Final = 23
 _LEAST: Final = 4 << 20  # below it a thread costs more than it saves
 

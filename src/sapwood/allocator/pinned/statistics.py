@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-__all__ = ["Statistics"]
-
 
 @dataclass(slots=True)
 class _Tally:

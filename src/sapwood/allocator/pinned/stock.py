@@ -15,8 +15,6 @@ from sapwood.allocator.pinned.statistics import Statistics
 from sapwood.driver.api import StreamHandle
 from sapwood.units import Addr, Size
 
-__all__ = ["Live", "Stock"]
-
 
 class Live:
     """Blocks by address; all but `take` is for the holder of the allocator's lock."""

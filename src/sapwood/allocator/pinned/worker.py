@@ -8,8 +8,6 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
-__all__ = ["Owner", "Worker"]
-
 _INTERVAL: Final = 1e-3  # seconds
 
 

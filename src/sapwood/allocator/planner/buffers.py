@@ -11,15 +11,6 @@ from typing import NamedTuple
 from sapwood.errors import MisuseError
 from sapwood.units import Size, align_up
 
-__all__ = [
-    "Buffer",
-    "Violation",
-    "check_alignment",
-    "check_buffers",
-    "lower_bound",
-    "violations",
-]
-
 
 class Buffer(NamedTuple):
     """``size`` bytes that are in use in ``[lower, upper)``; times are any integers."""

@@ -13,8 +13,6 @@ from sapwood.allocator.planner.effort import Effort
 from sapwood.allocator.planner.instance import Instance, Wholes
 from sapwood.allocator.planner.search import FEW, Search
 
-__all__ = ["Beside", "Improver", "Layout", "Mend", "Places", "improve"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:

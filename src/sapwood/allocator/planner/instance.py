@@ -19,8 +19,6 @@ import numpy.typing as npt
 from sapwood.allocator.planner.buffers import Buffer
 from sapwood.units import align_up
 
-__all__ = ["Instance", "Wholes"]
-
 Wholes = npt.NDArray[Any]
 """64-bit integers, or Python's where the sizes add up to more."""
 

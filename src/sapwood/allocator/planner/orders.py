@@ -14,17 +14,6 @@ from sapwood.allocator.planner.buffers import Buffer, check_alignment, check_buf
 from sapwood.allocator.planner.effort import Effort
 from sapwood.allocator.planner.instance import Instance, Wholes
 
-__all__ = [
-    "Gap",
-    "Learner",
-    "fit",
-    "largest_first",
-    "learners",
-    "pack",
-    "size_order",
-    "stack",
-]
-
 _ORDERS = ("TAL", "TLA", "LAT", "ALT", "ZTL", "OAT")
 _KEPT = 0.98
 _NOISE = 0.02

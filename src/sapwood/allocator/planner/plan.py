@@ -14,8 +14,6 @@ from sapwood.allocator.planner.search import FEW
 from sapwood.errors import MisuseError
 from sapwood.units import Size
 
-__all__ = ["Plan", "plan"]
-
 _SECONDS = 45.0
 _POLISH = 5.0
 _NEAR = 100

@@ -17,8 +17,6 @@ from sapwood.allocator.planner.effort import Effort
 from sapwood.allocator.planner.instance import Instance, Wholes
 from sapwood.allocator.planner.orders import learners
 
-__all__ = ["FEW", "Dive", "Search", "Sections"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sections:

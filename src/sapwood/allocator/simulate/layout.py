@@ -9,8 +9,6 @@ from sapwood.allocator.simulate.models.planned import Layout
 from sapwood.allocator.simulate.trace import Buffer
 from sapwood.units import Size
 
-__all__ = ["lay_out"]
-
 
 def lay_out(buffers: Sequence[Buffer], sizes: Sequence[int]) -> Layout:
     """Return places for buffers that take up ``sizes`` bytes each, the largest first.

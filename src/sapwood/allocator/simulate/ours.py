@@ -26,8 +26,6 @@ from sapwood.driver.layers.recorded import Recorded
 from sapwood.errors import InternalError, MisuseError, OutOfMemory
 from sapwood.units import Addr, Size, align_up, hex_address, size_text
 
-__all__ = ["PAGE", "Ground", "Ours"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

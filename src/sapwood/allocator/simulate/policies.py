@@ -20,8 +20,6 @@ from sapwood.allocator.simulate.models.ranges import BestFit, FirstFit, Stitched
 from sapwood.allocator.simulate.trace import Trace
 from sapwood.errors import MisuseError
 
-__all__ = ["POLICIES", "Kind", "Policy", "find_policy"]
-
 Kind = Literal["ours", "plan", "model"]
 """Whether a policy runs the allocator, plans with hindsight, or models another."""
 

@@ -17,8 +17,6 @@ from sapwood.allocator.simulate.trace import Buffer, Trace
 from sapwood.errors import MisuseError
 from sapwood.units import Size
 
-__all__ = ["COLUMNS", "Log", "from_picture", "from_rmm", "read_trace"]
-
 
 class Log:
     """Takes events in their order, then gives the trace."""

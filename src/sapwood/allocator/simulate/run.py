@@ -14,8 +14,6 @@ from sapwood.allocator.simulate.trace import Trace
 from sapwood.errors import MisuseError, OutOfMemory
 from sapwood.units import Size, size_text
 
-__all__ = ["MOST_MEMORY", "Failure", "Outcome", "compare", "simulate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:

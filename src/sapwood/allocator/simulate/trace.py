@@ -13,8 +13,6 @@ from typing import NamedTuple
 from sapwood.errors import MisuseError
 from sapwood.units import Size
 
-__all__ = ["Buffer", "Trace"]
-
 
 class Buffer(NamedTuple):
     """``size`` bytes, used on ``stream`` from ``lower`` until before ``upper``."""

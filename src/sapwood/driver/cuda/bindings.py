@@ -12,15 +12,6 @@ from typing import Any, Final
 from sapwood.driver.results import Refusal, Result
 from sapwood.errors import DriverError, NoDevice
 
-__all__ = [
-    "Answer",
-    "Library",
-    "address_of",
-    "is_driver_here",
-    "open_library",
-    "unsupported",
-]
-
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
 _OLDEST: Final = 13000  # CUDA 13.0, as the driver writes it
 _OLDEST_BINDINGS: Final = 13

@@ -23,8 +23,6 @@ from sapwood.driver.api import (
 from sapwood.driver.cuda.kernels import Kernels
 from sapwood.units import Size
 
-__all__ = ["ROOMS", "Copies", "copies_of", "room_for"]
-
 ROOMS: Final = (1, 8, 32, MOST_COPIES)
 """For so many copies there are tables; powers of two, which the search relies on."""
 

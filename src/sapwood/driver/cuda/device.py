@@ -24,8 +24,6 @@ from sapwood.driver.native import Native
 from sapwood.driver.release import Release
 from sapwood.driver.results import Refusal
 
-__all__ = ["Cuda"]
-
 R = TypeVar("R")
 
 _BARE: Final = frozenset(

@@ -20,8 +20,6 @@ from sapwood.driver.cuda.place import Place
 from sapwood.driver.handles import Table
 from sapwood.driver.results import Refusal, Result
 
-__all__ = ["Flow", "Streams", "counter_of"]
-
 _NAME: Final = "cuGraphGetNodes"
 _ASK: Final = ctypes.PYFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
@@ -29,7 +27,7 @@ _ASK: Final = ctypes.PYFUNCTYPE(
 """Of no arrays, it returns at once: to let other threads run would take longer."""
 
 
-def counter_of(library: Library, graph: Any) -> Callable[[], int]:
+def _counter_of(library: Library, graph: Any) -> Callable[[], int]:
     """Return what counts the nodes of a graph, which must exist when it is called."""
     ask, raw, found = _ASK(address_of(library, _NAME)), int(graph), ctypes.c_size_t()
     where = ctypes.addressof(found)
@@ -401,7 +399,7 @@ class Flow:
                 Result.ILLEGAL_STATE,
                 f"stream {stream:#x} is not capturing: begin first",
             )
-        return counter_of(library, graph)
+        return _counter_of(library, graph)
 
     def captured(self, stream: StreamHandle) -> tuple[Any, list[Any]] | None:
         """Return the graph that a stream is captured into, and what comes before.

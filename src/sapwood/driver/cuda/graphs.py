@@ -44,8 +44,6 @@ from sapwood.driver.native import Native, NativeCopies
 from sapwood.driver.results import Refusal, Result
 from sapwood.units import Addr
 
-__all__ = ["Graphs", "Launch", "shape_of", "words_of"]
-
 
 def words_of(
     library: Library, kernels: Kernels, nodes: Iterable[Any]
@@ -102,7 +100,7 @@ class Launch:
         """Return what a node is that was set to an op."""
         number = len(op.sizes) if isinstance(op, CopiesOp) else 1
         column = struct.Struct(f"<{number}Q")
-        return cls(shape_of(op), packed, params, column, 8 * room_for(number))
+        return cls(_shape_of(op), packed, params, column, 8 * room_for(number))
 
     def write(self, op: KernelOp | CopyOp | CopiesOp) -> None:
         """Write the words of an op of this shape."""
@@ -123,7 +121,7 @@ class Launch:
         return base, base + self.srcs, len(self.shape)
 
 
-def shape_of(op: KernelOp | CopyOp | CopiesOp) -> tuple[Any, ...]:
+def _shape_of(op: KernelOp | CopyOp | CopiesOp) -> tuple[Any, ...]:
     """Return all of an op but its words."""
     match op:
         case CopiesOp():
@@ -421,7 +419,7 @@ class Graphs:
     ) -> None:
         """Change a kernel's parameters; mostly it is but their bytes that differ."""
         known = exec_.launches.get(node)
-        if known is None or known.shape != shape_of(op):
+        if known is None or known.shape != _shape_of(op):
             known = self._launch(op)
         change, block = (
             self._library.cu.cuGraphExecKernelNodeSetParams,

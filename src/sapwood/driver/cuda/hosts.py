@@ -16,8 +16,6 @@ from typing import Any
 from sapwood.driver.cuda.bindings import Library, unsupported
 from sapwood.driver.results import Refusal, Result
 
-__all__ = ["Hosts"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Call:

@@ -19,8 +19,6 @@ from sapwood.driver.handles import Table
 from sapwood.driver.results import Refusal, Result
 from sapwood.units import Addr
 
-__all__ = ["Function", "Kernels", "Packed", "declare_pointers", "declare_unread"]
-
 Pointers = Callable[[bytes], tuple[Pointer, ...]]
 Layout = tuple[tuple[int, int], ...]
 Unread = Callable[[Layout, bytes], Iterable[tuple[int, int]]]

@@ -19,8 +19,6 @@ from sapwood.driver.results import Refusal, Result
 from sapwood.errors import OutOfMemory
 from sapwood.units import Addr, Size, hex_address, size_text
 
-__all__ = ["Memory"]
-
 _HIGH: Final = Addr(0x5B3A_0000_0000)
 """Where free addresses are looked for first.
 

@@ -14,16 +14,6 @@ from sapwood.driver.cuda.bindings import Library, unsupported
 from sapwood.driver.cuda.kernels import Function, Kernels, Packed
 from sapwood.units import Addr, Size
 
-__all__ = [
-    "copy_of",
-    "kernel_of",
-    "kernel_params",
-    "kernel_words",
-    "set_cluster",
-    "set_of",
-    "set_params",
-]
-
 _EXTRA_BUFFER, _EXTRA_SIZE = 1, 2
 _ADDRESS = ctypes.sizeof(ctypes.c_void_p)
 

@@ -7,8 +7,6 @@ from typing import Any
 from sapwood.driver.cuda.bindings import Answer, Library
 from sapwood.errors import NoDevice
 
-__all__ = ["Place"]
-
 
 class Place:
     """A GPU by its number; ``with place.current:`` its context is current.

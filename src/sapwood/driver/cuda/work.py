@@ -24,8 +24,6 @@ from sapwood.driver.cuda.memory import Memory
 from sapwood.driver.cuda.place import Place
 from sapwood.units import Addr, Size
 
-__all__ = ["Work"]
-
 
 class Work:
     """Gives work to the streams of one device."""

@@ -25,8 +25,6 @@ from sapwood.errors import MisuseError
 from sapwood.uncollected import uncollected
 from sapwood.units import Size
 
-__all__ = ["Emulated"]
-
 R = TypeVar("R")
 
 _TOTAL = Size(4 << 30)

@@ -22,8 +22,6 @@ from sapwood.driver.emulated.handles import Counted
 from sapwood.driver.emulated.schedules import Item, Outside, Queue, Schedule
 from sapwood.driver.results import Refusal, Result
 
-__all__ = ["Flow"]
-
 
 class _Capture:
     """A graph in the making by the queue it began on and those forked from it.

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from sapwood.driver.api import NodeHandle, Op
 from sapwood.driver.results import Refusal, Result
 
-__all__ = ["Graph", "Node"]
-
 
 @dataclass(frozen=True, slots=True)
 class Node:

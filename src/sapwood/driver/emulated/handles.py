@@ -11,8 +11,6 @@ from typing import TypeVar
 
 from sapwood.driver.handles import Table
 
-__all__ = ["Counted"]
-
 H = TypeVar("H", bound=int)
 V = TypeVar("V")
 

@@ -13,8 +13,6 @@ from typing import TypeVar
 from sapwood.driver.api import Pointer
 from sapwood.driver.results import Refusal, Result
 
-__all__ = ["Kernel", "Module", "find_module", "register_module"]
-
 T = TypeVar("T")
 
 

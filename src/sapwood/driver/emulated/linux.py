@@ -14,19 +14,6 @@ from pathlib import Path
 from sapwood.driver.api import Access
 from sapwood.units import Addr, Size, align_down, hex_address
 
-__all__ = [
-    "cover",
-    "is_mapped",
-    "map_file",
-    "max_map_count",
-    "new_file",
-    "new_private",
-    "protect",
-    "punch",
-    "reserve",
-    "unmap",
-]
-
 _NORESERVE, _FIXED, _FIXED_NOREPLACE = 0x4000, 0x10, 0x100000
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _NONE = 0

@@ -19,8 +19,6 @@ from sapwood.driver.emulated.physical import POISON, Extent, Physical
 from sapwood.driver.results import Refusal, Result
 from sapwood.units import Addr, Size, hex_address, size_text
 
-__all__ = ["Memory"]
-
 _HEADROOM = 4096  # mappings that Linux must leave to the rest of the process
 
 

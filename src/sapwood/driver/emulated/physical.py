@@ -15,8 +15,6 @@ from sapwood.driver.results import Refusal, Result
 from sapwood.errors import OutOfMemory
 from sapwood.units import Size
 
-__all__ = ["POISON", "Extent", "Physical"]
-
 POISON = 0xFF
 """The byte that fresh memory holds: floats read as NaN, integers as -1."""
 

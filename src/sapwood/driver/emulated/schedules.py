@@ -22,8 +22,6 @@ from typing import TypeVar
 from sapwood.driver.results import Refusal, Result
 from sapwood.errors import MisuseError
 
-__all__ = ["FIRST_HANDLE", "Item", "Outside", "Queue", "Schedule", "schedule_named"]
-
 T = TypeVar("T")
 Work = Callable[[], None]
 
@@ -198,11 +196,11 @@ class _Deferred(Schedule):
             if item not in before:
                 before[item] = [each for each in item.after if not each.done]
                 found.extend(before[item])
-        for item in arranged(before, self._pick_item):
+        for item in _arranged(before, self._pick_item):
             item.run()
 
     def order(self, before: Sequence[Sequence[int]]) -> Sequence[int]:
-        return tuple(arranged(dict(enumerate(before)), self._pick))
+        return tuple(_arranged(dict(enumerate(before)), self._pick))
 
     def _append(self, queue: Queue, work: Work | None, after: tuple[Item, ...]) -> Item:
         tail = () if queue.tail is None else (queue.tail,)
@@ -262,7 +260,7 @@ def _is_ready(queue: Queue) -> bool:
     return bool(pending) and all(each.done for each in pending[0].after)
 
 
-def arranged(
+def _arranged(
     before: Mapping[T, Sequence[T]], pick: Callable[[Sequence[T]], int]
 ) -> Iterator[T]:
     """Yield everything after what comes before it, choosing by ``pick``."""

@@ -16,8 +16,6 @@ from sapwood.driver.emulated import linux
 from sapwood.driver.results import Refusal, Result
 from sapwood.units import Addr, Size, align_up, hex_address, size_text
 
-__all__ = ["HIGH", "LOW", "WINDOW", "Window"]
-
 LOW, HIGH = 0x6000_0000_0000, 0x7000_0000_0000
 """Device addresses lie in ``[LOW, HIGH)``."""
 

@@ -33,8 +33,6 @@ from sapwood.driver.emulated.memory import Memory
 from sapwood.driver.results import Refusal, Result
 from sapwood.units import Addr, Size
 
-__all__ = ["Program", "Step", "Work", "bind_kernel", "bind_plain"]
-
 _UNVERIFIED = -1
 _ROOM = 50  # frames
 
@@ -111,7 +109,7 @@ class Program:
         return program
 
 
-def bind_plain(op: CopyOp | CopiesOp | SetOp | EmptyOp) -> Step:
+def _bind_plain(op: CopyOp | CopiesOp | SetOp | EmptyOp) -> Step:
     """Bind an op that needs no kernel."""
     check_op(op)
     match op:
@@ -136,7 +134,7 @@ def _bind_copies(op: CopiesOp) -> Step:
     return Step(lambda: [call() for call in calls], tuple(spans))
 
 
-def bind_kernel(op: KernelOp, kernel: Kernel, module: Module) -> Step:
+def _bind_kernel(op: KernelOp, kernel: Kernel, module: Module) -> Step:
     """Bind a kernel to its parameters."""
     pointers = kernel.taken(kernel.pointers, op.params)
     call = kernel.taken(kernel.bind, op.params)
@@ -341,11 +339,11 @@ class Work:
     def _bind(self, op: Op) -> Step:
         match op:
             case KernelOp():
-                return bind_kernel(op, *self.functions.find(op.function))
+                return _bind_kernel(op, *self.functions.find(op.function))
             case HostOp():
                 return Step(partial(self._call_host, op.call))
             case _:
-                return bind_plain(op)
+                return _bind_plain(op)
 
 
 def _nobody_else(raw: int) -> Refusal:

@@ -26,8 +26,6 @@ from sapwood.driver.results import Refusal, Result
 from sapwood.errors import MisuseError
 from sapwood.units import Addr, Size, align_down, hex_address
 
-__all__ = ["Checked", "Ledger"]
-
 
 class Ledger:
     """What was reserved, created, mapped and made accessible, page by page."""

@@ -10,8 +10,6 @@ from sapwood.driver.facade import Layer, gives_back
 from sapwood.driver.results import Result
 from sapwood.errors import DriverError, OutOfMemory
 
-__all__ = ["Faulty"]
-
 R = TypeVar("R")
 
 

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 from sapwood.driver.api import Driver
 from sapwood.driver.facade import Layer
 
-__all__ = ["Recorded"]
-
 R = TypeVar("R")
 
 

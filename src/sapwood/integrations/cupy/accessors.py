@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from sapwood.tree.guards.frameworks import attributes, declare_opening
 
-__all__: list[str] = []
-
 declare_opening(
     ("cupy.random._generator_api", "Generator"),
     attributes("bit_generator", "_binomial_state"),

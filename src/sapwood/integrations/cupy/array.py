@@ -22,8 +22,6 @@ from sapwood.tree.record.host_data import READ_OUTSIDE, host_data, is_constant
 from sapwood.tree.watch import session
 from sapwood.units import Size
 
-__all__ = ["Array", "from_host"]
-
 _METHODS: Final = (
     "__getitem__",
     "__matmul__",

@@ -21,8 +21,6 @@ from sapwood.integrations.cupy.products import dot, matmul, tensordot
 from sapwood.tree.record.host_data import host_data, is_constant
 from sapwood.tree.watch import session
 
-__all__ = ["replaced"]
-
 Original = Callable[..., Any]
 Replacement = Callable[..., Any]
 

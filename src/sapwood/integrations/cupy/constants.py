@@ -11,8 +11,6 @@ from typing import Any, Final
 import cupy
 import numpy as np
 
-__all__ = ["brought", "load_kernels"]
-
 _BYTES: Final = 3968
 """What one kernel brings: parameters are 4 KiB at most on all GPUs that there are."""
 

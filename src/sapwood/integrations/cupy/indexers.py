@@ -11,8 +11,6 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["unread"]
-
 _WORD: Final = 8
 
 

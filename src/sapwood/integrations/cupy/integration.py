@@ -31,8 +31,6 @@ from sapwood.tree.guards.views import Way
 from sapwood.tree.nests.containers import register_container
 from sapwood.units import Addr
 
-__all__ = ["SETTINGS", "CupyIntegration"]
-
 _interned: dict[Any, Any] = {}
 
 

@@ -16,8 +16,6 @@ from sapwood.memory.framework import Allocate
 from sapwood.memory.storage import STREAM_EPOCH, Storage
 from sapwood.units import Addr, Size
 
-__all__ = ["Foreign", "Memory", "Place", "allocator", "pointer"]
-
 
 class Place(Protocol):
     """A GPU, and the stream that CuPy uses on it just now."""

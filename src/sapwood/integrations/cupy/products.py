@@ -21,8 +21,6 @@ from cupy._core import _routines_linalg
 
 from sapwood.errors import DriverError
 
-__all__ = ["dot", "load_blas", "matmul", "tensordot"]
-
 _HOPPER: Final = 90
 _WORKSPACE, _WORKSPACE_BEFORE_HOPPER = 32 << 20, 4 << 20
 """What cuBLAS takes by itself: it chooses by it."""

@@ -16,8 +16,6 @@ from sapwood.integrations.cupy.array import Array, from_host
 from sapwood.integrations.cupy.memory import Place
 from sapwood.memory.device import Device
 
-__all__ = ["Generator", "seeded"]
-
 _WORDS: Final = 13
 _THREADS: Final = 256
 _SOURCE: Final = r"""

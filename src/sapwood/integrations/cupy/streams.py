@@ -24,8 +24,6 @@ from sapwood.tree.watch import session
 from sapwood.tree.watch.session import Session, raising_line
 from sapwood.units import Size
 
-__all__ = ["CupyFramework"]
-
 _REMEDIES = {
     "H2D": MAKE_OUTSIDE,
     "cuRAND": "Draw from cupy.random.default_rng(seed), made outside the function",

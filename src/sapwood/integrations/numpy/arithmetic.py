@@ -13,8 +13,6 @@ from sapwood.integrations.numpy.indexing import index_items
 from sapwood.integrations.numpy.kernels import UFUNCS
 from sapwood.integrations.numpy.launch import arrays_in, made, mutate
 
-__all__ = ["call_ufunc", "elementwise", "power", "reduced", "unsupported"]
-
 PRODUCTS: Final = frozenset(u for u in UFUNCS.values() if u.signature)
 OPTIONS: Final = frozenset(("axes", "axis", "initial", "keepdims"))
 

@@ -24,8 +24,6 @@ from sapwood.integrations.numpy.faced import Faced
 from sapwood.integrations.numpy.functions import call_function, imaginary
 from sapwood.integrations.numpy.indexing import element, write_element
 
-__all__ = ["Array"]
-
 _UNLIKE: Final = (type(None), str, bytes)
 """What no element of an array equals."""
 _TELL: Final = (

@@ -16,16 +16,6 @@ import numpy as np
 
 from sapwood.integrations.numpy.layout import Array
 
-__all__ = [
-    "Body",
-    "Given",
-    "Values",
-    "copying",
-    "filling",
-    "writing",
-    "writing_at",
-]
-
 Given: TypeAlias = tuple[Array | None, ...]
 Values: TypeAlias = tuple[Any, ...]
 

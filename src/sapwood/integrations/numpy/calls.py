@@ -15,15 +15,13 @@ import numpy as np
 from sapwood.integrations.numpy.bodies import Body, Given, Values
 from sapwood.integrations.numpy.layout import Array
 
-__all__ = ["call"]
-
 Types = tuple[np.dtype[Any], ...]
 
-COMPARISONS: Final = frozenset(
+_COMPARISONS: Final = frozenset(
     (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
 )
 
-EXTREMA: Final = frozenset((np.maximum, np.minimum))
+_EXTREMA: Final = frozenset((np.maximum, np.minimum))
 """For these, NumPy asks for outputs by keyword; for others that is slower."""
 
 
@@ -50,7 +48,7 @@ def call(ufunc: np.ufunc) -> Body:
         options = {"dtype": dtype, "casting": casting, "where": mask}
         options = {name: v for name, v in options.items() if v is not None}
         operands = _typed(ufunc, types, ins)
-        if ufunc in EXTREMA:
+        if ufunc in _EXTREMA:
             return partial(ufunc, *operands, out=outs, **options)
         return partial(ufunc, *operands, *outs, **options)
 
@@ -92,7 +90,7 @@ def _constant(ufunc: np.ufunc, value: complex, dtype: np.dtype[Any]) -> Any:
         # An array of no dimensions is the cheapest operand for a ufunc.
         return np.array(value, dtype)
     except OverflowError:
-        if ufunc in COMPARISONS:
+        if ufunc in _COMPARISONS:
             return value
         raise
 

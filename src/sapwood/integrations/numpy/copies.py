@@ -15,18 +15,6 @@ from sapwood.tree.record.host_data import READ_OUTSIDE, host_data, is_constant
 from sapwood.tree.watch import session
 from sapwood.units import Size
 
-__all__ = [
-    "assign",
-    "constant",
-    "converted",
-    "download",
-    "is_host_array",
-    "raveled",
-    "reshaped",
-    "source",
-    "upload",
-]
-
 
 def is_host_array(value: object) -> bool:
     """Return whether ``value`` is host data rather than a plain number."""

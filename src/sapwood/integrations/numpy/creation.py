@@ -14,8 +14,6 @@ from sapwood.integrations.numpy.launch import empty, made, mutate
 from sapwood.memory.device import Device
 from sapwood.tree.record.host_data import host_data, is_constant
 
-__all__ = ["CREATORS", "LIKES", "array", "blank", "filled_like", "from_host"]
-
 
 def blank(like: A, template: layouts.Array) -> A:
     """Return an uninitialised array with the layout of a host array."""
@@ -114,7 +112,7 @@ CREATORS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
 """Functions with ``like=``: they get the array that was given for it first."""
 
 
-def filled_like(value: Any) -> Callable[..., Any]:
+def _filled_like(value: Any) -> Callable[..., Any]:
     """Return ``numpy.zeros_like`` or one of its kind."""
 
     def create(
@@ -135,14 +133,14 @@ def filled_like(value: Any) -> Callable[..., Any]:
 
 
 def _full_like(a: A, fill_value: Any, *args: Any, **options: Any) -> A:
-    new: A = filled_like(fill_value)(a, *args, **options)
+    new: A = _filled_like(fill_value)(a, *args, **options)
     return new
 
 
 LIKES: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
-    np.empty_like: filled_like(_NOTHING),
+    np.empty_like: _filled_like(_NOTHING),
     np.full_like: _full_like,
-    np.ones_like: filled_like(1),
-    np.zeros_like: filled_like(0),
+    np.ones_like: _filled_like(1),
+    np.zeros_like: _filled_like(0),
 }
 """Functions that make an array of another's shape and memory order."""

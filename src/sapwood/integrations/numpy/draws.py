@@ -14,8 +14,6 @@ import numpy as np
 from sapwood.integrations.numpy.bodies import Body, Given, Values
 from sapwood.integrations.numpy.layout import Array
 
-__all__ = ["METHODS", "WORDS", "draw", "state_words"]
-
 WORDS: Final = 13
 METHODS: Final = (
     "exponential",

@@ -16,8 +16,6 @@ from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr
 
-__all__ = ["A", "Faced", "Flags"]
-
 A = TypeVar("A", bound="Faced")
 
 

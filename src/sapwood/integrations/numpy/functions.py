@@ -30,20 +30,6 @@ from sapwood.integrations.numpy.kernels import COPYING, FILLING
 from sapwood.integrations.numpy.launch import arrays_in, empty, made, mutate
 from sapwood.integrations.numpy.layout import layout_of
 
-__all__ = [
-    "FUNCTIONS",
-    "VIEWS",
-    "call_function",
-    "count_nonzero",
-    "imaginary",
-    "mean",
-    "ptp",
-    "reduction",
-    "std",
-    "var",
-    "viewed",
-]
-
 VIEWS: Final[tuple[Callable[..., Any], ...]] = (
     np.array_split,
     np.atleast_1d,
@@ -105,12 +91,12 @@ def imaginary(x: A) -> A:
     return zeros
 
 
-UNSET: Final = signature(np.sum).parameters["keepdims"].default
+_UNSET: Final = signature(np.sum).parameters["keepdims"].default
 """What NumPy's signatures have where an option is left away."""
 
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: v for name, v in options.items() if v is not UNSET and v is not None}
+    return {name: v for name, v in options.items() if v is not _UNSET and v is not None}
 
 
 def reduction(ufunc: np.ufunc) -> Any:
@@ -212,7 +198,7 @@ def std(a: Any, *args: Any, **options: Any) -> Any:
     return np.sqrt(spread, out=spread)
 
 
-def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = UNSET) -> Any:
+def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = _UNSET) -> Any:
     """Return the largest minus the smallest element along ``axis``."""
     options = _options({"keepdims": keepdims})
     high = reduced(a, np.maximum, axis, out=out, **options)
@@ -257,7 +243,7 @@ def _general(kernel: str, name: str) -> Callable[..., Any]:
         named = tuple(
             (key, _frozen(value, name))
             for key, value in options.items()
-            if value is not UNSET
+            if value is not _UNSET
         )
         values = tuple(_frozen(value, name) for value in args)
         like = next(arrays_in((values, named, out)))
@@ -350,7 +336,7 @@ def _copy(a: A, order: Any = "K", **_: Any) -> A:
     return converted(a, None, order)
 
 
-REDUCTIONS: Final = (
+_REDUCTIONS: Final = (
     (np.add, (np.sum,)),
     (np.multiply, (np.prod,)),
     (np.maximum, (np.max, np.amax)),
@@ -363,7 +349,7 @@ FUNCTIONS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     **{f: _general(f"make:{name}", name) for name, f in COPYING.items()},
     **{f: _general(f"fill:{name}", name) for name, f in FILLING.items()},
     **{f: viewed(f) for f in VIEWS},
-    **{f: reduction(ufunc) for ufunc, fs in REDUCTIONS for f in fs},
+    **{f: reduction(ufunc) for ufunc, fs in _REDUCTIONS for f in fs},
     **{f: _on_faces(f) for f in (np.iscomplexobj, np.isrealobj, np.ndim, np.shape)},
     **{f: _read_through(f) for f in (np.argwhere, np.flatnonzero, np.nonzero)},
     **creation.LIKES,

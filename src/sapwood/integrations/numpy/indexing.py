@@ -12,8 +12,6 @@ from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.launch import made, mutate
 from sapwood.tree.record.host_data import host_data, is_constant
 
-__all__ = ["element", "index_items", "write_element"]
-
 
 def index_items(index: Any) -> tuple[Any, ...]:
     """Return an index as a tuple of what kernels take.

@@ -19,8 +19,6 @@ from sapwood.tree.guards.constants import is_tensor
 from sapwood.tree.nests.containers import register_container
 from sapwood.units import Addr
 
-__all__ = ["NumpyIntegration"]
-
 # A generator is its state, an array: so a graphed function may be passed one.
 register_container(
     Generator,

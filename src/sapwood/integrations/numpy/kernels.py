@@ -32,8 +32,6 @@ from sapwood.integrations.numpy.layout import (
 )
 from sapwood.integrations.numpy.packing import constants, pointers, unpack
 
-__all__ = ["COPYING", "FILLING", "IMAGE", "UFUNCS", "check", "results"]
-
 IMAGE: Final = b"sapwood.integrations.numpy"
 
 UFUNCS: Final = {

@@ -26,8 +26,6 @@ from sapwood.memory.device import Device
 from sapwood.tree.watch import session
 from sapwood.units import Size
 
-__all__ = ["arrays_in", "empty", "launch", "made", "mutate", "needless"]
-
 
 def launch(name: str, outs: Sequence[Faced], args: Sequence[Any]) -> None:
     """Run kernel ``name`` on the current stream, writing ``outs``.

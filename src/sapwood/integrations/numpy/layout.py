@@ -14,17 +14,6 @@ import numpy as np
 
 from sapwood.tree.call.integration import reach
 
-__all__ = [
-    "Array",
-    "Layout",
-    "address_of",
-    "array_at",
-    "blank_at",
-    "check_dtype",
-    "extent",
-    "layout_of",
-]
-
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], str, bool, bool]
 """Shape, strides in bytes, ``dtype.str``, whether aligned, and whether writeable."""

@@ -18,9 +18,7 @@ from sapwood.driver.api import Pointer
 from sapwood.integrations.numpy.layout import Array, Layout, check_dtype, extent
 from sapwood.units import Addr
 
-__all__ = ["Located", "constants", "pack", "pointers", "unpack"]
-
-ARRAY, CONST, INT, FLOAT, COMPLEX, SYMBOL, TEXT, DTYPE, TUPLE, SLICE = range(10)
+ARRAY, _CONST, _INT, _FLOAT, COMPLEX, _SYMBOL, TEXT, _DTYPE, TUPLE, _SLICE = range(10)
 SYMBOLS: Final = (None, False, True, Ellipsis)
 
 _head = struct.Struct("<HHI")
@@ -64,7 +62,7 @@ def _pack_value(value: Any, bare: bool, put: Callable[[bytes], Any]) -> None:
         for item in value:
             _pack_value(item, bare, put)
     elif isinstance(value, slice):
-        put(_head.pack(SLICE, 0, 1))
+        put(_head.pack(_SLICE, 0, 1))
         for item in (value.start, value.stop, value.step):
             _pack_value(item, bare, put)
     else:
@@ -84,17 +82,17 @@ def _pack_constant(value: Any) -> bytes:
         array = np.asarray(value)
         shape = struct.pack(f"<{array.ndim}Q", *array.shape)
         body = _dtype.pack(array.dtype.str.encode()) + shape + array.tobytes()
-        return _record(CONST, array.ndim, body)
+        return _record(_CONST, array.ndim, body)
     for number, symbol in enumerate(SYMBOLS):
         if value is symbol:
-            return _record(SYMBOL, number, b"")
+            return _record(_SYMBOL, number, b"")
     if isinstance(value, (int, float, complex)):
         return _pack_number(value)
     if isinstance(value, str):
         text = value.encode()
         return _record(TEXT, len(text), text)
     if isinstance(value, (np.dtype, type)):
-        return _record(DTYPE, 0, _dtype.pack(np.dtype(value).str.encode()))
+        return _record(_DTYPE, 0, _dtype.pack(np.dtype(value).str.encode()))
     raise TypeError(
         f"a kernel cannot take {type(value).__name__}; pass a device array or a "
         "plain number"
@@ -104,9 +102,9 @@ def _pack_constant(value: Any) -> bytes:
 def _pack_number(value: complex) -> bytes:
     if isinstance(value, int):
         words = value.bit_length() // 64 + 1
-        return _record(INT, 0, int(value).to_bytes(8 * words, "little", signed=True))
+        return _record(_INT, 0, int(value).to_bytes(8 * words, "little", signed=True))
     if isinstance(value, float):
-        return _record(FLOAT, 0, _float.pack(value))
+        return _record(_FLOAT, 0, _float.pack(value))
     return _record(COMPLEX, 0, _complex.pack(value.real, value.imag))
 
 
@@ -137,7 +135,7 @@ def _unpack_value(
         (address,) = _word.unpack_from(params, place + 16)
         frame = params[place + 8 : place + 16], params[place + 24 : end]
         return array_at(address, _layout(*frame)), end
-    if tag not in (TUPLE, SLICE):
+    if tag not in (TUPLE, _SLICE):
         return _READERS[tag](info, params[place + 8 : end]), end
     items = []
     for _ in range(info if tag == TUPLE else 3):
@@ -166,13 +164,13 @@ def _unpack_dtype(_: int, body: bytes) -> np.dtype[Any]:
 
 
 _READERS: Final[dict[int, Callable[[int, bytes], Any]]] = {
-    CONST: _unpack_array,
-    INT: lambda _, body: int.from_bytes(body, "little", signed=True),
-    FLOAT: lambda _, body: _float.unpack(body)[0],
+    _CONST: _unpack_array,
+    _INT: lambda _, body: int.from_bytes(body, "little", signed=True),
+    _FLOAT: lambda _, body: _float.unpack(body)[0],
     COMPLEX: lambda _, body: complex(*_complex.unpack(body)),
-    SYMBOL: lambda info, _: SYMBOLS[info],
+    _SYMBOL: lambda info, _: SYMBOLS[info],
     TEXT: lambda info, body: body[:info].decode(),
-    DTYPE: _unpack_dtype,
+    _DTYPE: _unpack_dtype,
 }
 
 

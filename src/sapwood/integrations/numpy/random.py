@@ -18,8 +18,6 @@ from sapwood.integrations.numpy.launch import empty, launch
 from sapwood.integrations.numpy.packing import pack
 from sapwood.memory.device import Device
 
-__all__ = ["Generator", "make_generator"]
-
 
 class Generator:
     """A generator over ``state``, a device array of 13 words (``uint64``).

@@ -25,8 +25,6 @@ from sapwood.tree.guards.owners import owner_of_class
 from sapwood.tree.guards.scope import Accessor, Openings, Reach
 from sapwood.tree.guards.views import EMPTY, View, Way
 
-__all__: list[str] = []
-
 _BOOKS: Final = frozenset(vars(torch.nn.Module())) - {"training"}
 """What a module keeps for itself, and views of its own look into."""
 
@@ -234,7 +232,7 @@ def _rests(optimizer: Any) -> Iterator[views.Rest]:
         yield inner, None
 
 
-GROUPS: Final = View(
+_GROUPS: Final = View(
     "parameter groups",
     lambda optimizer: (optimizer.param_groups,),
     lambda path, _, __: f"{path}.param_groups",
@@ -248,7 +246,7 @@ STATE: Final = View(
     "keys",
     way=Way(rests=_rests),
 )
-STEPPED: Final = View(
+_STEPPED: Final = View(
     "optimizer gradients",
     _optimizer_gradients,
     lambda path, _, key: f"the gradient of parameter {key} of {path}",
@@ -272,9 +270,9 @@ def _optimizer(value: Any, reach: Reach) -> Openings:
         # Schedulers bind another `step`, for example.
         said = (name for name in reach.names if hasattr(type(value), name))
         yield Accessor(views.ATTRIBUTES, frozenset(said) - _OPENED)
-    yield Accessor(GROUPS)
+    yield Accessor(_GROUPS)
     yield Accessor(STATE)
-    yield Accessor(STEPPED)
+    yield Accessor(_STEPPED)
 
 
 def _nothing(_: Any, __: Reach) -> Openings:

@@ -14,8 +14,6 @@ import torch
 
 from sapwood.tree.watch.session import served
 
-__all__ = ["SEEDED", "capturing", "generator_of", "notice_askers"]
-
 SEEDED: Final = (
     (
         "a random generator is set inside, or its state is read (manual_seed, "

@@ -29,8 +29,6 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.nests.containers import flatten
 from sapwood.units import Addr, Size
 
-__all__ = ["TorchCapturer", "TorchOwner"]
-
 _C: Any = torch._C
 
 

@@ -23,8 +23,6 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-__all__ = ["Listener", "listening", "put_off"]
-
 _COMPILER: Final = "torch._dynamo"
 _GRAPHS: Final = "torch._inductor.output_code"
 _TREES: Final = "torch._inductor.cudagraph_trees"

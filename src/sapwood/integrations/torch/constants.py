@@ -21,8 +21,6 @@ from sapwood.memory.device import Device
 from sapwood.tree.watch.session import Session
 from sapwood.units import Addr, Size
 
-__all__ = ["Bringing", "brought", "lifted"]
-
 _C: Final[Any] = torch._C
 _aten: Final[Any] = torch.ops.aten
 

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 import torch
 
-__all__ = ["exchange_table", "looks_of_tensors"]
-
 _NAME: Final = b"dlpack_exchange_api"
 _VERSION: Final = (1, 3)
 _TOLD: Final = "data_ptr", "dim", "sizes", "strides", "dtype"

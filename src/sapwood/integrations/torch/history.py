@@ -18,8 +18,6 @@ import torch
 from sapwood.memory.fold import Life
 from sapwood.units import Addr
 
-__all__ = ["History", "lives_of", "unharmed"]
-
 _COUNTING: Final = ctypes.PYFUNCTYPE(None, ctypes.py_object)
 _take: Final = _COUNTING(("Py_IncRef", ctypes.pythonapi))
 _drop: Final = _COUNTING(("Py_DecRef", ctypes.pythonapi))

@@ -40,8 +40,6 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Exchange, Integration, Kept, Made, Marks
 from sapwood.units import Addr, Size
 
-__all__ = ["TorchIntegration"]
-
 _kinds = frozenset(KINDS)
 _FLAGS = (
     ("requires_grad", False),

@@ -9,28 +9,14 @@ import torch
 
 from sapwood.tree.call.integration import reach
 
-__all__ = [
-    "KINDS",
-    "Template",
-    "alignment",
-    "extent_of",
-    "flags_of",
-    "is_lazy",
-    "layout_of",
-    "length_of",
-    "look_of",
-    "refusal_of",
-    "text",
-]
-
 KINDS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """The classes of tensors that are arrays; others say what happens to them themselves.
 
 A layout names one by its place here.
 """
 
-REQUIRES_GRAD, LEAF, CONJUGATE, NEGATIVE, INFERENCE = 1, 2, 4, 8, 16
-ALIGNED = 16
+REQUIRES_GRAD, LEAF, CONJUGATE, NEGATIVE, _INFERENCE = 1, 2, 4, 8, 16
+_ALIGNED = 16
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], Any, int, int, int]
 """Shape, strides, dtype, alignment, flags, and the class."""
@@ -64,7 +50,7 @@ def flags_of(tensor: Any) -> int:
     if tensor.is_neg():
         flags |= NEGATIVE
     if tensor.is_inference():
-        flags |= INFERENCE
+        flags |= _INFERENCE
     return flags
 
 
@@ -75,7 +61,7 @@ def is_lazy(tensor: Any) -> bool:
 
 def alignment(address: int) -> int:
     """Return what an address is a multiple of, as far as that matters."""
-    return address & -address if address & (ALIGNED - 1) else ALIGNED
+    return address & -address if address & (_ALIGNED - 1) else _ALIGNED
 
 
 def layout_of(tensor: Any) -> Layout:

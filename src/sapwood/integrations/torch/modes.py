@@ -20,8 +20,6 @@ from sapwood.memory.framework import Manner
 from sapwood.tree.guards.frameworks import Modes
 from sapwood.tree.guards.views import Way, Witness
 
-__all__ = ["MODES", "Prevailing", "is_told_of_operations", "notice_settings"]
-
 _C: Final[Any] = torch._C
 
 _interned: dict[Any, Any] = {}

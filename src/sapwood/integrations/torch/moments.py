@@ -23,8 +23,6 @@ from sapwood.memory.fold import Life
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr
 
-__all__ = ["Moments", "Uses"]
-
 _C: Any = torch._C
 _NOTE: Final = "user_metadata"
 _SAYS: Final = "sapwood "

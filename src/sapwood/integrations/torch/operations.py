@@ -16,16 +16,6 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-__all__ = [
-    "Operation",
-    "constants_of",
-    "flat",
-    "has_bytes",
-    "is_dense",
-    "makes",
-    "operation_of",
-]
-
 _aten: Final[Any] = torch.ops.aten
 
 _WAITS: Final = frozenset(

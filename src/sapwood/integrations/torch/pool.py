@@ -15,8 +15,6 @@ from sapwood.errors import MisuseError
 from sapwood.memory.native import Segments, open_segments
 from sapwood.units import Addr, Size
 
-__all__ = ["Pool"]
-
 _C: Any = torch._C
 
 

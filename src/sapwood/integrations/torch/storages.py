@@ -21,16 +21,6 @@ from sapwood.integrations.torch.layout import look_of, text
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size
 
-__all__ = [
-    "TRAPS",
-    "Lent",
-    "Storages",
-    "borrow",
-    "lent",
-    "notice_borrowers",
-    "tensor_over",
-]
-
 _refuse: Any = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)
 
 TRAPS: Final = _refuse is not None

@@ -23,8 +23,6 @@ from sapwood.tree.watch import session
 from sapwood.tree.watch.session import Session, raising_line
 from sapwood.units import Size
 
-__all__ = ["TorchFramework"]
-
 _CAPTURE = (
     "Call it outside the graphed function, or once before, so that what it prepares "
     "is there; or in a function marked with @sw.eager"

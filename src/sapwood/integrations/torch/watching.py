@@ -40,8 +40,6 @@ from sapwood.integrations.torch.storages import Storages
 from sapwood.tree.guards.standard import BYTES
 from sapwood.tree.watch.session import Session, helped, user_line
 
-__all__ = ["Watcher"]
-
 _HOST: Final = (
     "Return the tensor, or compute it outside the graphed function, or "
     "in a function marked with @sw.eager"

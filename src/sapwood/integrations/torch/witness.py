@@ -17,8 +17,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from sapwood.integrations.torch.layout import alignment
 
-__all__ = ["Witness", "witness_of"]
-
 _guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _kind: Any = getattr(_guards, "TensorGuards", None)
 _is_leaf = attrgetter("is_leaf")

@@ -15,8 +15,6 @@ from sapwood import _fast
 from sapwood.errors import MisuseError
 from sapwood.units import Addr, Size, hex_address, size_text
 
-__all__ = ["Request", "SegmentCounters", "Segments", "open_segments"]
-
 PAGE: Final = Size(2 << 20)
 
 What = Literal["served", "refused", "returned", "stray"]

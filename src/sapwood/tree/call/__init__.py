@@ -1,5 +1,1 @@
 """What a call is: its arguments, its arrays, and what kind of call that makes it."""
-
-from __future__ import annotations
-
-__all__: list[str] = []

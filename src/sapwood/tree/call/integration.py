@@ -14,17 +14,6 @@ from sapwood.driver.streams import Stream
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size
 
-__all__ = [
-    "Array",
-    "Exchange",
-    "Integration",
-    "Kept",
-    "Made",
-    "Marks",
-    "Template",
-    "reach",
-]
-
 Made = tuple[int, Any, Addr]
 """An array to be made: over which of the storages, its template, and where."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-__all__ = ["Miss", "Why"]
-
 
 class Why(enum.Enum):
     """The condition of admission that failed, or why there was nothing to admit."""

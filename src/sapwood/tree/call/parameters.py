@@ -14,8 +14,6 @@ from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Call, describe
 from sapwood.tree.nests.containers import flatten, paths
 
-__all__ = ["Parameters", "check_kind"]
-
 _NOTHING: Final[Any] = tuple
 _MANAGERS: Final = frozenset(
     {contextmanager(_NOTHING).__code__, asynccontextmanager(_NOTHING).__code__}

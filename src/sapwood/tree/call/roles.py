@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from sapwood.units import Addr
 
-__all__ = ["History", "Role", "assign"]
-
 
 class Role(enum.Enum):
     """What replay does with a place."""

@@ -17,17 +17,6 @@ from sapwood.tree.call.integration import Array, Integration, Marks
 from sapwood.tree.nests.containers import constant_key, taken_apart
 from sapwood.units import Addr
 
-__all__ = [
-    "NONE",
-    "Arrays",
-    "Call",
-    "Likeness",
-    "Place",
-    "Whereabouts",
-    "describe",
-    "look",
-]
-
 
 class Likeness:
     """Says of arrays, again and again, whether they have the same layouts."""

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Stats", "Tally", "stats_of"]
-
 Tally = Counter[str]
 """The counters of `Stats` while they count."""
 

@@ -13,8 +13,6 @@ from sapwood.graphs.recording import RANGE, WORD, RecordedOp, Recording, Relocat
 from sapwood.tree.call.roles import Role
 from sapwood.units import Addr
 
-__all__ = ["AddressTrace", "confirmed", "known"]
-
 _Found = Mapping[int, Relocation]
 
 

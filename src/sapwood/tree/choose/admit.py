@@ -16,8 +16,6 @@ from sapwood.tree.call.signature import Arrays, Place
 from sapwood.tree.node.node import Node, PlaceUse, Shared
 from sapwood.units import Addr, Mask, hex_address
 
-__all__ = ["explain", "rejects", "sharing"]
-
 
 def rejects(
     node: Node,

@@ -21,8 +21,6 @@ _WASTEFUL: Final = CaptureError(
 )
 _NOBODY: Final[Mapping[Node, frozenset[int]]] = {}
 
-__all__ = ["Action", "Step", "next_step"]
-
 
 class Action(enum.Enum):
     """How a call is run that is not replayed."""

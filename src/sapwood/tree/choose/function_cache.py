@@ -22,9 +22,7 @@ from sapwood.tree.node.node import Node
 if TYPE_CHECKING:
     from sapwood.tree.choose.origins import Origins
 
-__all__ = ["Found", "FunctionCache", "ambient_arrays", "unlike"]
-
-NEAR: Final = 64
+_NEAR: Final = 64
 """With so many signatures a new one is compared, those of the last calls."""
 
 
@@ -120,7 +118,7 @@ class FunctionCache:
             case Action.WARM_UP:
                 others = [key for key in self.groups if key != call.key]
                 names = parameters.leaf_names(call)
-                return (Miss(Why.UNSEEN, unlike(call.key, others[-NEAR:], names)),)
+                return (Miss(Why.UNSEEN, unlike(call.key, others[-_NEAR:], names)),)
             case _ if specialization.nodes:
                 return ()
             case _:

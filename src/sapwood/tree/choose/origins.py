@@ -15,8 +15,6 @@ from sapwood.tree.nests.structures import dump_structure
 from sapwood.tree.node.node import Node
 from sapwood.units import Addr
 
-__all__ = ["Origin", "Origins", "origins_of", "signature_text"]
-
 
 class Origin(NamedTuple):
     """One array argument of a recorded call; its bytes are held weakly."""

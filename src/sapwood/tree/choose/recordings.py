@@ -30,8 +30,6 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.watch.capturer import GraphCapturer
 from sapwood.units import Mask
 
-__all__ = ["Recordings"]
-
 Forget = Callable[[Node, str | None], None]
 
 

@@ -27,8 +27,6 @@ from sapwood.tree.guards import Ambient
 from sapwood.tree.watch.session import is_users
 from sapwood.units import size_text
 
-__all__ = ["Skips", "is_due", "skip_of"]
-
 _ALIKE: Final = 3
 """After so many kinds of calls that fail alike, a function is not tried any more."""
 

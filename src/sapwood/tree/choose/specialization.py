@@ -14,9 +14,6 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.watch.session import Warm
 from sapwood.units import Addr
 
-__all__ = ["Specialization", "least_recent"]
-
-
 _WASTED: Final = 16
 _TRIED: Final = 64
 """So many calls between two tries, where so many recordings were not replayed."""

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter_ns
 from typing import NamedTuple
 
-__all__ = ["Entry", "Ran", "Timeline"]
-
 
 class Ran(enum.IntEnum):
     """How a call was run."""

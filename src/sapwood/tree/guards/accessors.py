@@ -54,8 +54,6 @@ from sapwood.tree.guards.sources import STATE, is_random_source, load_sources
 from sapwood.tree.guards.views import View
 from sapwood.tree.nests.containers import Identity, constant_key, registered
 
-__all__ = ["NEVER_NAMED", "OPERATORS", "accessors", "is_structural"]
-
 
 def accessors(value: Any, reach: Reach) -> Openings:
     """Return the ways to look into a value; none for a plain or opaque one."""

@@ -16,8 +16,6 @@ from sapwood.tree.guards.standard import BUFFER
 from sapwood.tree.guards.views import CELLS, FUNCTION
 from sapwood.tree.nests.containers import constant_key, weakly
 
-__all__ = ["Aliasing", "Apart", "firsts", "kept_apart", "twins"]
-
 
 def twins(arrays: Iterable[Any]) -> tuple[int, ...]:
     """Return, for each array, which of them is the first that is the same object.

@@ -31,8 +31,6 @@ from sapwood.tree.guards.steps import GuardProgram
 from sapwood.tree.guards.views import GLOBALS, TYPE, Space, Way
 from sapwood.tree.nests.containers import Identity
 
-__all__ = ["Ambient", "Check", "guard"]
-
 _GONE = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What looking for a slot raises that is not there any more."""
 

@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 from sapwood.errors import StaleOutput
 
-__all__ = ["Arrays", "layout_of"]
-
 
 class Arrays(Protocol):
     """What the walk asks of a framework."""

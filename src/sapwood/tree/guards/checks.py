@@ -20,21 +20,6 @@ from sapwood.tree.guards.reach import Row
 from sapwood.tree.guards.views import EMPTY, value_text
 from sapwood.tree.nests.containers import Identity, constant_key
 
-__all__ = [
-    "CHANGING",
-    "ArrayTest",
-    "ConstantTest",
-    "Guard",
-    "KeysTest",
-    "LacksTest",
-    "LengthTest",
-    "NodeTest",
-    "OpaqueTest",
-    "SeenTest",
-    "Test",
-    "TwinTest",
-]
-
 _NONE = repeat(None)
 CHANGING: Any = object()
 """Stands for a value that may change while it stays the same object."""

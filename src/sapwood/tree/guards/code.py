@@ -17,8 +17,6 @@ from typing import Any
 from sapwood.tree.guards import comparing
 from sapwood.tree.guards.comparing import COMPARING
 
-__all__ = ["Names", "functions_of", "names_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Names:

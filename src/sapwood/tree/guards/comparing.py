@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from types import BuiltinMethodType, ModuleType
 from typing import Any, Final
 
-__all__ = ["COMPARING", "HASHING", "compares", "is_comparing"]
-
 COMPARING: Final = frozenset(
     {"Counter", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary"}
     | {"__contains__", "__hash__", "__repr__", "contains", "count", "countOf"}

@@ -14,15 +14,6 @@ from sapwood.tree.guards.scope import ATOMS
 from sapwood.tree.guards.standard import BYTES, bytes_of
 from sapwood.tree.nests.containers import Identity, constant_key
 
-__all__ = [
-    "Contents",
-    "bytes_of_tensor",
-    "constant_of",
-    "is_tensor",
-    "kept_contents",
-    "put_tensor_back",
-]
-
 
 def is_tensor(value: object) -> bool:
     """Return whether a value is one of torch's tensors, wherever it lies."""
@@ -32,7 +23,7 @@ def is_tensor(value: object) -> bool:
     return tensor is not None and issubclass(type(value), tensor)
 
 
-def bytes_of_tensor(value: Any, most: int) -> tuple[Hashable, bytes] | None:
+def _bytes_of_tensor(value: Any, most: int) -> tuple[Hashable, bytes] | None:
     """Return how a tensor on the host looks, and all bytes that it views.
 
     None where they are more than ``most``, or nowhere. No operation is run for that:
@@ -55,9 +46,9 @@ def bytes_of_tensor(value: Any, most: int) -> tuple[Hashable, bytes] | None:
     return looks, ctypes.string_at(where, storage.nbytes()) if where else b""
 
 
-def put_tensor_back(value: Any, before: tuple[Hashable, bytes] | None) -> None:
+def _put_tensor_back(value: Any, before: tuple[Hashable, bytes] | None) -> None:
     """Give a tensor on the host the bytes that it had, if it looks as it did."""
-    now = None if before is None else bytes_of_tensor(value, len(before[1]))
+    now = None if before is None else _bytes_of_tensor(value, len(before[1]))
     if before is not None and now is not None and now != before and now[0] == before[0]:
         where = value.untyped_storage().data_ptr()
         ctypes.memmove(where, before[1], len(before[1]))
@@ -84,7 +75,7 @@ def constant_of(value: Any) -> Hashable:
             return Contents(looks, value.tobytes())
         return (*looks, Identity(value))
     if is_tensor(value):
-        seen = bytes_of_tensor(value, BYTES)
+        seen = _bytes_of_tensor(value, BYTES)
         return Identity(value) if seen is None else Contents((cls, seen[0]), seen[1])
     key = constant_key(value)
     if cls is bytearray or type(key) is Identity:
@@ -98,7 +89,7 @@ def constant_of(value: Any) -> Hashable:
 def kept_contents(value: Any) -> Callable[[], object]:
     """Return what puts back the bytes that an object with `Contents` holds now."""
     if is_tensor(value):
-        return partial(put_tensor_back, value, bytes_of_tensor(value, BYTES))
+        return partial(_put_tensor_back, value, _bytes_of_tensor(value, BYTES))
     if isinstance(value, bytearray):
         return partial(bytearray.__setitem__, value, slice(None), bytes(value))
     if hasattr(value, "copy") and hasattr(value, "shape"):

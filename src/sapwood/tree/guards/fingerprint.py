@@ -40,8 +40,6 @@ from sapwood.tree.guards.reach import Inside, Node, Row, Walk
 from sapwood.tree.guards.sources import is_random_source
 from sapwood.tree.guards.trust import doubts, is_users, named_in_modules
 
-__all__ = ["Fingerprint", "fingerprint", "is_hiding"]
-
 _SEEN: Final[frozenset[type]] = frozenset(
     {object, tuple, list, dict, set, frozenset, partial, ReferenceType, Generic}
     | {SimpleNamespace, threading.local, type(lru_cache(operator.neg))}

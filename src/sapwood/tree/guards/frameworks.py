@@ -11,18 +11,6 @@ from weakref import WeakKeyDictionary
 from sapwood.tree.guards.scope import Accessor, Openings, Reach
 from sapwood.tree.guards.views import ATTRIBUTES, View, Way
 
-__all__ = [
-    "Modes",
-    "Opened",
-    "attributes",
-    "behind",
-    "calls_of",
-    "declare_calls",
-    "declare_front",
-    "declare_opening",
-    "opening_of",
-]
-
 Opened: TypeAlias = Callable[[Any, Reach], Openings]
 """Says how a value is looked into by the code that was reached."""
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Literal, TypeAlias
 
-__all__ = ["Owner", "owner_of_class", "owner_of_code", "owner_of_module"]
-
 Owner: TypeAlias = Literal["user", "installed", "standard", "sapwood"]
 
 _STANDARD = str(Path(os.__file__).resolve().parent) + os.sep

@@ -14,8 +14,6 @@ from typing import Any, Final
 
 from sapwood.tree.guards.views import View, value_text
 
-__all__ = ["PROGRESS", "is_iterator", "is_readable"]
-
 _FRAMES: Final = {GeneratorType: "gi", CoroutineType: "cr", AsyncGeneratorType: "ag"}
 _INDEXED: Final = {reversed, type(iter(type("", (), {"__getitem__": id})()))}
 """Iterators over sequences of any class, whose own length nobody may ask for."""

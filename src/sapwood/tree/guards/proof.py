@@ -35,8 +35,6 @@ from sapwood.tree.guards.views import EMPTY
 from sapwood.tree.nests.containers import constant_key
 from sapwood.tree.nests.plain import is_plain, to_json, to_text
 
-__all__ = ["name_of", "proof"]
-
 _SHORT: Final = 64
 
 

@@ -28,18 +28,6 @@ from sapwood.tree.guards.standard import KEYED
 from sapwood.tree.guards.views import View
 from sapwood.tree.nests.containers import Identity, constant_key, container_of, weakly
 
-__all__ = [
-    "LIMIT",
-    "Inside",
-    "Node",
-    "Row",
-    "Start",
-    "Walk",
-    "is_book",
-    "reach",
-    "starts",
-]
-
 
 class Start(NamedTuple):
     """Where a walk starts; ``parameter``: it is an argument, and of which."""

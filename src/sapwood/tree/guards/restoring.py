@@ -18,8 +18,6 @@ from sapwood.tree.guards.standard import BUFFER, DECIMAL
 from sapwood.tree.guards.survey import Survey
 from sapwood.tree.guards.views import DICT, EMPTY, LIST, SET
 
-__all__ = ["kept_states", "put_back"]
-
 
 def kept_states(survey: Survey) -> list[Callable[[], object]]:
     """Return what puts back to where they are now the states that no slot holds.

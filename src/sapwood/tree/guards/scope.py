@@ -12,8 +12,6 @@ from sapwood.tree.guards.code import Names
 from sapwood.tree.guards.owners import owner_of_code
 from sapwood.tree.guards.views import View
 
-__all__ = ["ATOMS", "Accessor", "Openings", "Reach"]
-
 ATOMS: Final[frozenset[type]] = frozenset(
     {bool, int, float, complex, str, bytes, bytearray, type(None), type(...)}
     | {CodeType, range, slice}

@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 from sapwood.errors import MisuseError
 from sapwood.tree.guards.views import EMPTY, View
 
-__all__ = ["BoundArray", "Change", "Draw", "Slot", "undo_bound"]
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:

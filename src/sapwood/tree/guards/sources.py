@@ -14,8 +14,6 @@ from typing import Any
 from sapwood.tree.guards.views import View
 from sapwood.tree.nests.containers import constant_key
 
-__all__ = ["STATE", "is_random_source", "kept_state", "load_sources"]
-
 
 def is_random_source(value: object) -> bool:
     """Return whether a value draws random numbers on the host."""

@@ -22,36 +22,6 @@ from weakref import ReferenceType
 from sapwood.tree.guards.owners import owner_of_class, owner_of_code
 from sapwood.tree.guards.views import EMPTY, KEYS, View, keys_inside, value_text
 
-__all__ = [
-    "BUFFER",
-    "BYTES",
-    "CONTEXT",
-    "DECIMAL",
-    "ENVIRON",
-    "ENVIRONMENT",
-    "FACTORY",
-    "HANDLERS",
-    "KEYED",
-    "LEVEL",
-    "MAXLEN",
-    "MEMBERS",
-    "OWN",
-    "PROXIED",
-    "REFERENT",
-    "SAID",
-    "SAID_HERE",
-    "SETTINGS",
-    "SIZE",
-    "STANDARD_VIEWS",
-    "TEXT",
-    "WEAK",
-    "WEAK_KEYS",
-    "WHOLE",
-    "bytes_of",
-    "is_veiled",
-    "said_by",
-]
-
 BYTES: Final = 1 << 16
 """How much of a host array, or of anything like it, is compared on every call."""
 
@@ -241,8 +211,8 @@ HANDLERS = View(
     "length",
 )
 LEVEL = View("level", _level, lambda path, _, __: f"the level of {path}")
-SAID = View("said", _said, _said_label)
-SAID_HERE = View("said here", _said, _said_label, portable=False)
+_SAID = View("said", _said, _said_label)
+_SAID_HERE = View("said here", _said, _said_label, portable=False)
 SETTINGS = View("settings", lambda _: (os.environ,), lambda *_: "os.environ")
 
 KEYED: Final = frozenset({KEYS, WEAK_KEYS})
@@ -250,16 +220,16 @@ KEYED: Final = frozenset({KEYS, WEAK_KEYS})
 
 _SAYING: Final[Mapping[str, tuple[str, View]]] = {
     "getenv": ("os", SETTINGS),
-    "getcontext": ("decimal", SAID),
-    "isenabled": ("gc", SAID),
-    "geterr": ("numpy", SAID),
-    "get_printoptions": ("numpy", SAID),
-    "getrecursionlimit": ("sys", SAID),
-    "getswitchinterval": ("sys", SAID),
-    "get_ident": ("_thread", SAID_HERE),
-    "getcwd": ("posix", SAID_HERE),
-    "getpid": ("posix", SAID_HERE),
-    "current_thread": ("threading", SAID_HERE),
+    "getcontext": ("decimal", _SAID),
+    "isenabled": ("gc", _SAID),
+    "geterr": ("numpy", _SAID),
+    "get_printoptions": ("numpy", _SAID),
+    "getrecursionlimit": ("sys", _SAID),
+    "getswitchinterval": ("sys", _SAID),
+    "get_ident": ("_thread", _SAID_HERE),
+    "getcwd": ("posix", _SAID_HERE),
+    "getpid": ("posix", _SAID_HERE),
+    "current_thread": ("threading", _SAID_HERE),
 }
 """Functions whose result is a state of the process, and how to see that state."""
 

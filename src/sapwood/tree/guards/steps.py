@@ -34,17 +34,6 @@ from sapwood.tree.guards.checks import (
 )
 from sapwood.tree.guards.views import Way
 
-__all__ = [
-    "Check",
-    "GuardProgram",
-    "Op",
-    "Step",
-    "Steps",
-    "assembled",
-    "compiled",
-    "compiler",
-]
-
 _PLAIN: Final = Way()
 
 
@@ -318,7 +307,7 @@ PATIENCE: Final = 8
 """Matches before the function is made: most recordings that are used, are used more.
 So many, and twice as many each time, that it does not see make it anew."""
 
-PATIENCE_AT_MOST: Final = 1024
+_PATIENCE_AT_MOST: Final = 1024
 
 
 class GuardProgram(GuardState):
@@ -380,7 +369,7 @@ class GuardProgram(GuardState):
             return
         self._left -= 1
         if self._left <= 0:
-            self._left = self._patience = min(2 * self._patience, PATIENCE_AT_MOST)
+            self._left = self._patience = min(2 * self._patience, _PATIENCE_AT_MOST)
             self.epoch += 1
             self.read = self._wait
             self.write()

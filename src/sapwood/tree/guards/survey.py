@@ -40,9 +40,6 @@ from sapwood.tree.nests.containers import constant_key
 if TYPE_CHECKING:
     from sapwood.tree.guards.fingerprint import Fingerprint
 
-__all__ = ["AmbientKey", "Survey", "Surveyor", "survey"]
-
-
 _VIEWS = {**BY_NAME, **STANDARD_VIEWS}
 _CONTAINERS = (DICT, LIST, SET)
 _MADE = (FACTORY, MAXLEN)

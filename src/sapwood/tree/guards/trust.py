@@ -22,8 +22,6 @@ from sapwood.tree.guards.scope import ATOMS
 from sapwood.tree.guards.sources import is_random_source
 from sapwood.tree.guards.standard import said_by
 
-__all__ = ["doubts", "is_trusted", "is_users", "named_in_modules"]
-
 
 def _names(module: str, names: str) -> set[str]:
     return {f"{module}:{name}" for name in names.split()}

@@ -19,46 +19,6 @@ from weakref import WeakKeyDictionary
 from sapwood.tree.guards.code import names_of
 from sapwood.tree.nests.containers import registered
 
-__all__ = [
-    "ANNOTATIONS",
-    "ATTRIBUTES",
-    "BASES",
-    "BOUND",
-    "BY_NAME",
-    "CACHED",
-    "CELLS",
-    "DICT",
-    "EMPTY",
-    "FIELDS",
-    "FUNCTION",
-    "GLOBALS",
-    "IMPORTS",
-    "INNER",
-    "KEYS",
-    "LIST",
-    "LOADED",
-    "MODULE",
-    "PARTIAL",
-    "PROPERTY",
-    "REGISTERED",
-    "SELF",
-    "SET",
-    "TOLD",
-    "TUPLE",
-    "TYPE",
-    "VARIABLES",
-    "WRAPPED",
-    "Rest",
-    "Space",
-    "View",
-    "Way",
-    "Witness",
-    "imported",
-    "keys_inside",
-    "member_names",
-    "value_text",
-]
-
 Space: TypeAlias = Mapping[Any, Any] | Sequence[Any]
 """What a view opens a thing into."""
 

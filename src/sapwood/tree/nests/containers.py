@@ -21,26 +21,6 @@ from typing import Any, TypeAlias
 from sapwood.errors import MisuseError
 from sapwood.tree.nests.kinds import UNPACKED, Container, Unpacked, frozen, kind_of
 
-__all__ = [
-    "Identity",
-    "Structure",
-    "constant_key",
-    "container_of",
-    "flatten",
-    "is_shared",
-    "keys_of",
-    "paths",
-    "plain_keys",
-    "put_together",
-    "refilled",
-    "register_container",
-    "registered",
-    "taken_apart",
-    "unflatten",
-    "weakly",
-    "weakly_bound",
-]
-
 
 def weakly(value: Any) -> Callable[[], Any]:
     """Return what gives an object while it is alive, else None.

@@ -17,8 +17,6 @@ from typing import Any, Final
 
 from sapwood.errors import InternalError, MisuseError
 
-__all__ = ["UNPACKED", "Container", "Of", "Unpacked", "frozen", "kind_of", "slots_of"]
-
 _HEAP: Final = 1 << 9
 """Of the flags of a class: it was made by a class statement, or could have been."""
 
@@ -93,7 +91,7 @@ def _indices(_: Any, count: int) -> Iterable[str]:
     return [f"[{index}]" for index in range(count)]
 
 
-def pytree_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container | None:
+def _pytree_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container | None:
     """Return how torch's registry of containers takes a class apart, if it knows it.
 
     Torch is asked where the program has loaded it; ``frozen`` gives what a context is
@@ -117,7 +115,7 @@ def pytree_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container | No
     )
 
 
-def struct_parts(cls: Any) -> Container:
+def _struct_parts(cls: Any) -> Container:
     """Return how tuples are taken apart whose class is made in C."""
     kept = weakref.ref(cls)
     return Container(
@@ -205,7 +203,7 @@ def slots_of(classes: Iterable[type]) -> tuple[str, ...]:
     )
 
 
-def subclass_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container | None:
+def _subclass_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container | None:
     """Return how what derives from a built-in container is taken apart, if it can be.
 
     By its items and its attributes; it is put together past its own ``__init__``.
@@ -259,17 +257,17 @@ def kind_of(cls: type, frozen: Callable[[Any], Hashable]) -> Container | None:
         return None
     built_in = issubclass(cls, (tuple, list, dict, deque))
     if issubclass(cls, tuple) and _is_struct(cls):
-        return struct_parts(cls)
-    known = pytree_parts(cls, frozen)
+        return _struct_parts(cls)
+    known = _pytree_parts(cls, frozen)
     if known is not None:
         return known
     if cls is SimpleNamespace or (dataclasses.is_dataclass(cls) and not built_in):
-        return dataclass_parts(cls)
+        return _dataclass_parts(cls)
     if not built_in:
         return None
     if issubclass(cls, tuple) and hasattr(cls, "_make") and hasattr(cls, "_fields"):
-        return named_tuple_parts(cls)
-    known = subclass_parts(cls, frozen)
+        return _named_tuple_parts(cls)
+    known = _subclass_parts(cls, frozen)
     if known is None:
         raise MisuseError(
             f"{cls.__qualname__} is a container that is made in C, and cannot be "
@@ -289,7 +287,7 @@ def frozen(value: Any, key: Callable[[Any], Hashable]) -> Hashable:
     return key(value)
 
 
-def named_tuple_parts(cls: Any) -> Container:
+def _named_tuple_parts(cls: Any) -> Container:
     """Return how named tuples of a class are taken apart."""
     kept = weakref.ref(cls)
     return Container(
@@ -299,7 +297,7 @@ def named_tuple_parts(cls: Any) -> Container:
     )
 
 
-def dataclass_parts(cls: type) -> Container:
+def _dataclass_parts(cls: type) -> Container:
     """Return how dataclasses and namespaces are taken apart, by their attributes."""
     kept = weakref.ref(cls)
     fields: tuple[str, ...] = ()

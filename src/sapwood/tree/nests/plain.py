@@ -13,8 +13,6 @@ from typing import Any, Final, TypeAlias
 
 from sapwood.errors import StoreError
 
-__all__ = ["Json", "from_json", "from_text", "is_plain", "to_json", "to_text"]
-
 Json: TypeAlias = Any
 """What `json` reads and writes: None, bool, int, str, lists and dicts of them."""
 

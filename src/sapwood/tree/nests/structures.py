@@ -23,8 +23,6 @@ from sapwood.tree.nests.containers import (
 )
 from sapwood.tree.nests.plain import Json, from_json, to_json
 
-__all__ = ["dump_structure", "flat_structure", "load_structure"]
-
 _DEPTH: Final = 200
 _DICTS: Final = (dict, OrderedDict, defaultdict)
 _FACTORIES: Final = {

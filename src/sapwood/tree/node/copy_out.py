@@ -11,12 +11,10 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.node.outputs import Bytes
 from sapwood.units import Addr, Size
 
-__all__ = ["Ferry", "ferries", "landed"]
-
 SMALL: Final = Size(64 << 10)
 """Larger outputs go alone: whoever keeps one would keep the others' memory."""
 
-GAP: Final = Size(4 << 10)
+_GAP: Final = Size(4 << 10)
 """How far apart those are at the most that go together."""
 
 
@@ -55,7 +53,7 @@ def ferries(
         last = found[-1] if found else None
         if last and not apart and max(last.size // len(last.storages), size) <= SMALL:
             gap = at - (last.start + last.size)
-            if size and last.size and gap <= GAP:
+            if size and last.size and gap <= _GAP:
                 whole = Size(at + size - last.start)
                 found[-1] = Ferry(last.start, whole, (*last.storages, k))
                 continue

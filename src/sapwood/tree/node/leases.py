@@ -18,8 +18,6 @@ from sapwood.memory.range import Range
 from sapwood.memory.storage import STREAM_EPOCH, Storage
 from sapwood.units import Addr, Mask, Size
 
-__all__ = ["Lease", "Leases", "rehearsal"]
-
 _rehearsing: ContextVar[bool] = ContextVar("sapwood_rehearsing", default=False)
 
 

@@ -19,9 +19,6 @@ from sapwood.tree.node.copy_out import Ferry
 from sapwood.tree.node.outputs import Outputs
 from sapwood.units import Addr, Mask, Size
 
-__all__ = ["Link", "Live", "Node", "PlaceUse", "Shared"]
-
-
 Shared = tuple[tuple[int, int] | None, ...]
 """For each of some places: which place before it has its storage, how far on."""
 

@@ -26,18 +26,6 @@ from sapwood.tree.nests.containers import (
 )
 from sapwood.tree.nests.kinds import Of, Unpacked, slots_of
 
-__all__ = [
-    "ARRAY",
-    "Told",
-    "agree",
-    "are_others",
-    "first_other",
-    "fresh",
-    "tell",
-    "told",
-    "unpacked",
-]
-
 Told: TypeAlias = tuple[Hashable, ...]
 """The keys of the plain values in a result; an object's are in a tuple, behind `Of`."""
 

@@ -17,23 +17,6 @@ from sapwood.tree.nests.containers import constant_key, flatten, unflatten
 from sapwood.tree.node.objects import ARRAY, Told, tell
 from sapwood.units import Addr, Size
 
-__all__ = [
-    "Alias",
-    "Bytes",
-    "Carried",
-    "Constant",
-    "Copied",
-    "Fresh",
-    "Held",
-    "Outputs",
-    "Same",
-    "View",
-    "analyse",
-    "each_anew",
-    "keeping",
-    "made_anew",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Bytes:

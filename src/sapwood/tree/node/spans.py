@@ -11,8 +11,6 @@ from sapwood.tree.call.signature import Arrays
 from sapwood.tree.node.node import Node
 from sapwood.units import Addr
 
-__all__ = ["Spans"]
-
 
 class Spans:
     """How long the arguments of a recording are, and where what it reads besides lies.

@@ -18,8 +18,6 @@ from sapwood.tree.node.outputs import Bytes, Outputs, keeping
 from sapwood.tree.record.staging import landing
 from sapwood.units import Addr, Size, hex_address, size_text
 
-__all__ = ["check_allocations", "outliving", "read", "stray"]
-
 _REMEDY = (
     "Pass that array as an argument, or keep it in a variable, attribute or "
     "container that the function itself names"

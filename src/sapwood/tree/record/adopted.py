@@ -53,9 +53,6 @@ from sapwood.tree.watch.session import Session, Unready, Warm
 from sapwood.tree.watch.watch import Capture, Captured, unrepeated
 from sapwood.units import Addr, Size, size_text
 
-__all__ = ["MORE", "ROOM", "TRIES", "is_spoilt", "record_adopted"]
-
-
 ROOM: Final = Size(128 << 20)
 """What there is to allocate from beyond what the warm-up has allocated: what it found
 ready, such as the workspaces of libraries, is made anew in a capture, and allocators

@@ -24,8 +24,6 @@ from sapwood.tree.node.outputs import Bytes, Outputs
 from sapwood.tree.record.staging import landing
 from sapwood.units import Addr, Mask, Size
 
-__all__ = ["LinkSpec", "Linker", "Plan", "build"]
-
 Linker = Callable[[Recording, Sequence[Addr], Sequence[Staged]], Exec]
 """Makes a recording launchable, its symbols at these addresses."""
 

@@ -7,8 +7,6 @@ from typing import Any, Final
 from sapwood.tree.guards.standard import BYTES
 from sapwood.tree.watch import session
 
-__all__ = ["MAKE_OUTSIDE", "READ_OUTSIDE", "host_data", "is_constant"]
-
 MAKE_OUTSIDE: Final = (
     "Make the array outside the graphed function and pass it in, or make it in a "
     "function marked with @sw.eager"

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 
-__all__ = ["Preserved"]
-
 
 class Preserved:
     """Copies of some storages, made in stream order."""

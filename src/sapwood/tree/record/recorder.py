@@ -36,19 +36,8 @@ from sapwood.tree.watch.session import Warm
 from sapwood.tree.watch.watch import Capture, Captured, Caught, unrepeated
 from sapwood.units import Addr, Size
 
-__all__ = [
-    "Recorded",
-    "RecordedParts",
-    "Scene",
-    "ambient_roles",
-    "argument_roles",
-    "record",
-    "repacked",
-    "used_by",
-]
 
-
-def repacked(
+def _repacked(
     recording: Recording,
     captured: Captured,
     addresses: Sequence[Addr],
@@ -202,7 +191,7 @@ def _built(scene: Scene, taken: Taken) -> Recorded:
         stages |= late_stages(everything, roles, stages, range_, device)
         if captured.error is None:
             check_allocations(outputs, stages, range_, recordings)
-            recording = repacked(recording, captured, starts, range_, device)
+            recording = _repacked(recording, captured, starts, range_, device)
         outcome = concluded(error, order.specialization.warm, captured.session, outputs)
         drawing = LinkSpec(
             plan=order.plan,

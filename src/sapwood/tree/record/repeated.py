@@ -13,8 +13,6 @@ from sapwood.tree.node.outputs import Outputs, made_anew
 from sapwood.tree.watch.session import Session, Unready, Warm
 from sapwood.tree.watch.watch import Caught
 
-__all__ = ["check_told", "code_of", "concluded", "outcome_of"]
-
 
 def code_of(session: Session) -> frozenset[str]:
     """Return what tells apart the compiled code that a function has run."""

@@ -15,19 +15,11 @@ from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.units import Addr, Size
 
-__all__ = [
-    "landing",
-    "late_stages",
-    "reserved",
-    "spoil",
-    "stand_ins",
-]
-
 ALIGNMENT: Final = 512
 """A staged place keeps its address modulo this, so that it is as aligned."""
 
 
-HEADROOM: Final = Size(256 << 20)
+_HEADROOM: Final = Size(256 << 20)
 """What is reserved beyond what temporaries need: where larger extents are idle, more is
 mapped than they need."""
 
@@ -60,7 +52,7 @@ def reserved(
     room = 0 if warm is None or lent is not None else warm.room
     # `Range.lend` gives the framework half of the addresses for what stays.
     stays = room if lent is None else 2 * lent
-    return Range.reserve(pages, Size(room + staged + HEADROOM), Size(stays))
+    return Range.reserve(pages, Size(room + staged + _HEADROOM), Size(stays))
 
 
 def landing(storage: Storage, place: Place) -> Addr:

@@ -27,16 +27,6 @@ from sapwood.tree.watch.session import Raised, Session, Unready
 from sapwood.tree.watch.watch import Capture, Captured, Caught
 from sapwood.uncollected import uncollected
 
-__all__ = [
-    "RecordRequest",
-    "Taken",
-    "plain_changes",
-    "settled",
-    "take",
-    "undo",
-    "with_leaves",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class RecordRequest:

@@ -40,8 +40,6 @@ from sapwood.tree.replay.replay import replay
 from sapwood.tree.watch.session import Midway
 from sapwood.units import Mask, Size
 
-__all__ = ["Passage", "answer_for_all"]
-
 _KEPT = (
     "Let the region return what changes as an array, or write it into one that is "
     "there, with x[...] = value"

@@ -30,30 +30,6 @@ from sapwood.tree.node.outputs import Alias, Constant, Held, Output, Outputs, Sa
 from sapwood.tree.watch.session import Broken, EagerRegion, Session, entered, is_users
 from sapwood.tree.watch.watch import Allocations, Caught, Watched, warm_up
 
-__all__ = [
-    "RAN",
-    "REMEDY",
-    "Break",
-    "Passed",
-    "Rehearsed",
-    "Returned",
-    "carry",
-    "caught_at",
-    "changed_by",
-    "check_open",
-    "hold_weakly",
-    "made_inside",
-    "only_returns",
-    "receive",
-    "refuse_manner",
-    "returned",
-    "shown_places",
-    "told_later",
-    "unlike",
-    "unlocked",
-    "which_are_one",
-]
-
 RAN: Final = "the first part has run, and is not undone"
 
 

@@ -66,8 +66,6 @@ from sapwood.tree.watch.watch import Capture, Caught
 from sapwood.uncollected import collected, uncollected
 from sapwood.units import Addr, Size
 
-__all__ = ["CarriedRoles", "Parts"]
-
 
 class CarriedRoles:
     """Names and roles of the places carried so far, in the recording of one call.

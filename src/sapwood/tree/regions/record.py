@@ -13,8 +13,6 @@ from sapwood.tree.regions.parts import Parts
 from sapwood.tree.regions.staged import AdoptedParts, StagedParts
 from sapwood.tree.watch.session import Midway, Unready
 
-__all__ = ["record_parts"]
-
 
 def record_parts(order: RecordRequest, recordings: Recordings) -> RecordedParts:
     """Run a call, part by part, and return a node that is a chain of them.

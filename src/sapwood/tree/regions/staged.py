@@ -52,8 +52,6 @@ from sapwood.tree.watch.capturer import (
 from sapwood.tree.watch.watch import Capture, Caught
 from sapwood.units import Addr, Mask, Size, size_text
 
-__all__ = ["AdoptedParts", "Frame", "StagedParts"]
-
 
 class _Nobody:
     """The token of bytes that somebody else gives back."""

@@ -10,8 +10,6 @@ from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.guards import Slot
 from sapwood.tree.node.node import Node
 
-__all__ = ["Bindings", "bind", "expect"]
-
 _NONE: Final[Mapping[str, object]] = {}
 
 

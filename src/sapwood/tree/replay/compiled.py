@@ -27,8 +27,6 @@ from sapwood.tree.node.outputs import Alias, Constant, Fresh, Same
 from sapwood.tree.node.spans import Spans
 from sapwood.tree.replay.last_call import LastCall
 
-__all__ = ["MISS", "Parts", "Pattern", "Program", "Replay", "compiled"]
-
 _REST: Final = 3
 """Arguments behind the first that C knows how to pass."""
 

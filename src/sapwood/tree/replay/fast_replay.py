@@ -34,8 +34,6 @@ from sapwood.tree.replay.replay import (
 )
 from sapwood.units import Addr
 
-__all__ = ["FastReplay"]
-
 _PATIENCE: Final = 8
 """Replays in a row that were no fast replays, after which what it knows is outdated."""
 _PATIENCE_AT_MOST: Final = 1024

@@ -20,8 +20,6 @@ from sapwood.tree.replay.fast_replay import FastReplay
 from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.tell.call_log import CallLog
 
-__all__ = ["FastReplays"]
-
 _MANY: Final = 4
 """Fast replays of one function: each call may look at all of them."""
 

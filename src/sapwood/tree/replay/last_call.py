@@ -18,8 +18,6 @@ from sapwood.tree.call.signature import Arrays, Call, Likeness
 from sapwood.tree.nests.containers import Structure, container_of, is_shared
 from sapwood.units import Addr
 
-__all__ = ["LastCall"]
-
 Match: TypeAlias = Callable[[Any, list[Any]], bool]
 """Appends the leaves of a nest; false where it has another structure."""
 

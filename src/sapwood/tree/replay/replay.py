@@ -19,17 +19,6 @@ from sapwood.units import Addr
 
 _NONE: Final[Mapping[int, Storage]] = {}
 
-__all__ = [
-    "Done",
-    "copy_out",
-    "escapes",
-    "lease_outputs",
-    "order",
-    "prepare",
-    "replay",
-    "replay_in_place",
-]
-
 
 class Done(NamedTuple):
     """What a replay gives: the result, the values to bind, and the new storages."""

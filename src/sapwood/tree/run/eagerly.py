@@ -28,8 +28,6 @@ from sapwood.tree.tell.call_log import CallLog
 from sapwood.tree.watch.session import Raised, Session, Unready, Warm
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
 
-__all__ = ["Eagerly"]
-
 
 class Eagerly:
     """Runs calls of one function eagerly; ``target`` as in `Runner`."""

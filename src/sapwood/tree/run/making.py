@@ -31,8 +31,6 @@ from sapwood.tree.run.source import Source
 from sapwood.tree.watch.session import Midway, Raised, Unready, Warm
 from sapwood.tree.watch.watch import Caught
 
-__all__ = ["Making"]
-
 _PATIENCE: Final = 4
 """So often in a row a call may not be ready, before it is tried only now and then."""
 

@@ -36,8 +36,6 @@ from sapwood.tree.tell.call_log import CallLog
 from sapwood.tree.tell.explain import explain_function
 from sapwood.tree.watch.session import Midway
 
-__all__ = ["Runner"]
-
 
 class Runner:
     """Runs one function; ``groups`` are its recordings by signature.

@@ -16,8 +16,6 @@ from sapwood.tree.guards import Survey
 from sapwood.tree.record.recorder import Recorded
 from sapwood.tree.record.taking import RecordRequest
 
-__all__ = ["Link", "Source"]
-
 Link: TypeAlias = Callable[[RecordRequest, Survey, Recordings], Recorded | str]
 """Builds a node for a call from a recording of another process, or says why it cannot.
 

@@ -17,8 +17,6 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import unpacked
 from sapwood.tree.record.preserve import Preserved
 
-__all__ = ["distrust", "reachable", "verified"]
-
 _REMEDY: Final = (
     "Most likely the function reads what no guard sees: a file, the time, a random "
     "source, what a C function keeps. Look for that in all that it calls, and pass it "

@@ -28,9 +28,7 @@ from sapwood.tree.guards.views import value_text
 from sapwood.tree.node.node import Node
 from sapwood.units import Size
 
-__all__ = ["CallLog", "Missing"]
-
-SHOWN: Final = 8
+_SHOWN: Final = 8
 """How many plain values of a call are written out."""
 
 
@@ -78,8 +76,8 @@ class CallLog:
             for i, (name, leaf) in enumerate(zip(names, call.leaves, strict=True))
             if i not in arrays
         ]
-        if len(plain) > SHOWN:
-            plain[SHOWN:] = [f"{len(plain) - SHOWN} more values"]
+        if len(plain) > _SHOWN:
+            plain[_SHOWN:] = [f"{len(plain) - _SHOWN} more values"]
         given = ", ".join(arrays.values()), ", ".join(plain)
         return "; ".join(each for each in given if each)
 

@@ -10,8 +10,6 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.tell.call_log import Missing
 from sapwood.units import count_text, size_text
 
-__all__ = ["explain_function"]
-
 _APART: Final = (
     "  what it calls asks whether a capture is on, and does other work in one: results "
     "are those of that work, and may differ in bits from those of plain calls"

@@ -22,8 +22,6 @@ from sapwood.tree.watch.session import Session
 from sapwood.tree.watch.watch import Capture
 from sapwood.units import Addr, Size, size_text
 
-__all__ = ["Adopting", "GraphCapturer", "forgotten", "lasting", "told_of"]
-
 _NOTHING: Final[Mapping[Addr, int]] = {}
 PATIENCE: Final = 0.5
 """For how many seconds other threads may hold what the function has made."""

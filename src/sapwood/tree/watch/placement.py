@@ -17,8 +17,6 @@ from sapwood.graphs.recording import RANGE, Recording, Relocation
 from sapwood.memory.blocks import ALIGNMENT
 from sapwood.units import Addr, Size, align_up
 
-__all__ = ["Made", "Packer", "lay_out"]
-
 Packer = Callable[[Sequence[tuple[int, int, int]]], Sequence[int]]
 """Returns an aligned offset for each ``(lower, upper, size)``.
 

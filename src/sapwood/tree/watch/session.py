@@ -24,24 +24,6 @@ from sapwood.surroundings import follow
 from sapwood.tree.node.objects import Told
 from sapwood.units import Addr, Size
 
-__all__ = [
-    "Broken",
-    "EagerRegion",
-    "Midway",
-    "Raised",
-    "Session",
-    "Unready",
-    "Use",
-    "Warm",
-    "current",
-    "entered",
-    "helped",
-    "is_users",
-    "raising_line",
-    "served",
-    "user_line",
-]
-
 _PACKAGES = ("cupy", "cupy_backends", "cupyx", "numpy", "torch", "triton")
 _FRAMEWORKS = tuple(f"-packages/{name}/" for name in _PACKAGES)
 _CONTEXTS = contextlib.__file__

@@ -32,19 +32,9 @@ from sapwood.tree.watch.session import (
 )
 from sapwood.units import Size, align_up
 
-__all__ = [
-    "Allocations",
-    "Capture",
-    "Captured",
-    "Caught",
-    "Watched",
-    "unrepeated",
-    "warm_up",
-]
-
 Function = Callable[..., Any]
 
-SCATTERED: Final = 4
+_SCATTERED: Final = 4
 """Fragmentation, estimated: a capture spreads over so many bytes for each alive."""
 
 _PLAIN: Final = {bool, bytes, complex, float, int, str, type(None)}
@@ -152,7 +142,7 @@ class Allocations:
 
         They lie scattered where those between them have gone, but not without end.
         """
-        return Size(min(self._all, SCATTERED * self._most))
+        return Size(min(self._all, _SCATTERED * self._most))
 
     def count(self) -> int:
         """Return how many there were."""

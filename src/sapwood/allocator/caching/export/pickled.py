@@ -11,8 +11,6 @@ from typing import Any, NoReturn
 
 from sapwood.errors import MisuseError
 
-__all__ = ["dump_plain", "load_plain"]
-
 # What the unpickler raises for bytes that no pickler wrote.
 _DAMAGE = (
     pickle.UnpicklingError,

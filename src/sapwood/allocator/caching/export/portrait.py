@@ -14,8 +14,6 @@ from sapwood.allocator.caching.picture import (
 from sapwood.allocator.caching.state import State
 from sapwood.units import Size
 
-__all__ = ["portray"]
-
 
 def portray(state: State, index: int, free: Size, *, history: bool = True) -> Picture:
     """Return what the allocator looks like; ``free`` is the device's free memory."""

@@ -28,8 +28,6 @@ from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
 from sapwood.units import Addr, Size
 
-__all__ = ["FORMAT", "VERSION", "dumps", "loads"]
-
 FORMAT = "sapwood.allocator"
 VERSION = 1
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from sapwood.errors import MisuseError
 
-__all__ = ["Item"]
-
 _MOST = 1 << 64
 
 

@@ -29,8 +29,6 @@ from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
 from sapwood.units import Addr, Size
 
-__all__ = ["dumps_torch", "from_torch", "loads_torch", "to_torch"]
-
 _STATES: dict[BlockState, str] = {
     "allocated": "active_allocated",
     "pending": "active_pending_free",

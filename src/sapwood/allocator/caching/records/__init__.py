@@ -1,5 +1,1 @@
 """What happened, and how often: counters, statistics, history."""
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -20,17 +20,6 @@ from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
 from sapwood.units import Addr, Size
 
-__all__ = [
-    "MAX_ENTRIES",
-    "NO_STACK",
-    "Context",
-    "Enabled",
-    "History",
-    "HistoryOptions",
-    "Stack",
-    "gather",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Stack:

@@ -16,8 +16,6 @@ from sapwood.allocator.caching.records.statistics import Account, Counters, Tall
 from sapwood.allocator.caching.silo import Silo
 from sapwood.driver.api import StreamHandle
 
-__all__ = ["JOURNAL_LIMIT", "Count", "Ledger", "Run", "Use"]
-
 JOURNAL_LIMIT: Final = 1024
 """So many entries are folded at once, for a pause that nobody notices."""
 

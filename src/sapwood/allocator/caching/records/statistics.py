@@ -22,20 +22,6 @@ from sapwood.allocator.caching.picture import (
 from sapwood.driver.api import StreamHandle
 from sapwood.units import Size
 
-__all__ = [
-    "NOTHING",
-    "Account",
-    "Counters",
-    "Insight",
-    "Place",
-    "Tally",
-    "insight",
-    "largest_free",
-    "memory_stats",
-    "nested_memory_stats",
-    "pool_name",
-]
-
 
 class Tally(NamedTuple):
     """One counter: ``current == allocated - freed``, less what resets forgot."""

@@ -14,8 +14,6 @@ from sapwood.allocator.caching.records.statistics import (
 )
 from sapwood.units import size_text
 
-__all__ = ["summary"]
-
 _WIDTH = 75
 _LINE = "-" * _WIDTH
 _BYTES = {

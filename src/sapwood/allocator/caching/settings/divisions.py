@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from sapwood.errors import MisuseError
 
-__all__ = ["NO_DIVISIONS", "Divisions"]
-
 _MIB_SHIFT = 20
 _INTERVALS = 16  # 1 MiB, 2 MiB, … 32 GiB
 _NAME = "roundup_power2_divisions"

@@ -16,17 +16,6 @@ from sapwood.allocator.caching.settings.divisions import Divisions
 from sapwood.allocator.caching.settings.spelling import MIB
 from sapwood.units import Size, size_text
 
-__all__ = [
-    "DIVISIONS",
-    "RESERVE",
-    "SWITCH",
-    "Kind",
-    "fraction",
-    "optional_size",
-    "power_of_two",
-    "size",
-]
-
 
 def _spell(name: str, value: Any) -> str:
     return f"{name}:{value}"

@@ -19,8 +19,6 @@ from sapwood.allocator.caching.settings.spelling import MIB, Pair
 from sapwood.errors import MisuseError
 from sapwood.units import Size, size_text
 
-__all__ = ["DEFAULT", "VARIABLE", "Settings", "settings_of"]
-
 VARIABLE = "SAPWOOD_ALLOC_CONF"
 
 _CUSTOMARY = Size(20 * MIB)

@@ -12,18 +12,6 @@ from typing import NamedTuple
 from sapwood.errors import MisuseError
 from sapwood.units import Size
 
-__all__ = [
-    "MIB",
-    "Pair",
-    "decimal",
-    "listed",
-    "pairs",
-    "size",
-    "size_spelling",
-    "switch",
-    "whole",
-]
-
 MIB = 1 << 20
 
 _EXAMPLE = "Write key:value pairs with commas between, such as expandable_segments:True"

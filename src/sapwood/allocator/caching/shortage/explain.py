@@ -25,16 +25,6 @@ from sapwood.allocator.caching.shortage.remedies import (
 from sapwood.errors import OutOfMemory
 from sapwood.units import Size, size_text
 
-__all__ = [
-    "Holder",
-    "Shortage",
-    "Stranded",
-    "holders",
-    "out_of_memory",
-    "shortage",
-    "stranded",
-]
-
 _NONE = Size(0)
 
 

@@ -24,25 +24,6 @@ from sapwood.allocator.caching.settings import DEFAULT, Settings
 from sapwood.driver.api import StreamHandle
 from sapwood.units import Addr, Size, align_up, size_text
 
-__all__ = [
-    "AfterRelease",
-    "AfterWork",
-    "HigherLimit",
-    "Remedy",
-    "Request",
-    "WithSetting",
-    "completed",
-    "fits",
-    "free_blocks",
-    "merged",
-    "one_stream",
-    "released",
-    "remedies",
-    "repaged",
-    "reserved",
-    "room",
-]
-
 Extent = tuple[Addr, Size]
 
 _SMALL_EXTENT = Size(2 << 20)
@@ -203,7 +184,7 @@ def _cut(block: BlockPicture, gone: list[Extent]) -> Iterator[BlockPicture]:
         yield replace(block, address=at, size=Size(end - at))
 
 
-def one_stream(picture: Picture, stream: StreamHandle) -> Picture:
+def _one_stream(picture: Picture, stream: StreamHandle) -> Picture:
     """Return the picture in which every free block may serve ``stream``."""
     return _each_segment(picture, lambda segment: replace(segment, stream=stream))
 
@@ -426,7 +407,7 @@ def _most_room(picture: Picture, chosen: Callable[[SegmentPicture], bool]) -> in
 
 def _with_settings(picture: Picture, request: Request) -> Iterator[Remedy]:
     settings = request.settings
-    shared = one_stream(picture, request.stream)
+    shared = _one_stream(picture, request.stream)
     alone = settings.cross_stream_reuse or request.capturing
     if not alone and fits(shared, request):
         yield WithSetting(

@@ -3,7 +3,3 @@
 They are written from what is published about the behaviour of the originals, not
 from ours; each fits on a page.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -20,8 +20,6 @@ from sapwood.allocator.simulate.models.pieces import Piece, Shelf
 from sapwood.errors import OutOfMemory
 from sapwood.units import align_up
 
-__all__ = ["Classic"]
-
 _OWN_SEGMENT = 10 * MIB
 _LEAST_REST = {True: 512, False: MIB + 1}
 """The smallest rest that is split off, of small blocks and of large ones."""

@@ -21,8 +21,6 @@ from sapwood.allocator.simulate.models.pieces import Piece, Shelf
 from sapwood.errors import OutOfMemory
 from sapwood.units import align_down, align_up
 
-__all__ = ["Expandable"]
-
 _LEAST_REST = 512
 _SPAN = 1 << 50
 """Addresses of one range: more than any trace needs."""

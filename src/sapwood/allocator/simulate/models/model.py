@@ -10,8 +10,6 @@ from sapwood.allocator.caching.settings import Settings
 from sapwood.errors import OutOfMemory
 from sapwood.units import align_up, size_text
 
-__all__ = ["GRANULE", "MIB", "Account", "Accounted", "Model", "is_small", "round_up"]
-
 MIB = 1 << 20
 GRANULE = 2 * MIB
 _LEAST = 512

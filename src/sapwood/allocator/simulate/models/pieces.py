@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-__all__ = ["Piece", "Shelf"]
-
 
 class Piece:
     """An interval of addresses, with its neighbours in the same segment.

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from sapwood.allocator.simulate.models.model import Accounted
 
-__all__ = ["Layout", "Planned"]
-
 
 @dataclass(frozen=True, slots=True)
 class Layout:

@@ -18,8 +18,6 @@ from sapwood.allocator.simulate.models.model import (
 from sapwood.allocator.simulate.models.pieces import Piece, Shelf
 from sapwood.units import align_up
 
-__all__ = ["BestFit", "FirstFit", "Row", "Stitched"]
-
 
 class BestFit(Accounted):
     """The smallest free piece that suffices; of equals, the lowest."""
