@@ -212,6 +212,33 @@ def test_skips_beside_replays_look_at_nothing(rt, kind, monkeypatch):
 
 
 @pytest.mark.filterwarnings(SKIP)
+def test_a_counter_beside_replays(rt, monkeypatch):
+    """It differs at each call: one reason all the same, and soon nothing is surveyed."""
+    state, x = {"calls": 0}, rt.array(np.ones(2))
+
+    def fn(x, counts):
+        if counts:
+            state["calls"] += 1
+        return x * 2
+
+    f = rt.graph(fn)
+    for i in range(30):
+        f(x, i >= 5)
+    assert f.stats().replays == 3
+    surveys, survey = [], Surveyor.survey
+    monkeypatch.setattr(
+        Surveyor, "survey", lambda *args: surveys.append(1) or survey(*args)
+    )
+    for _ in range(50):
+        f(x, True)
+    assert state == {"calls": 75}
+    ((reason, calls),) = f.stats().skipped
+    assert reason.startswith("state['calls'] changed from 0 to 1: the function writes")
+    assert calls == 75
+    assert len(surveys) <= 4  # before and after, of two that are tried again
+
+
+@pytest.mark.filterwarnings(SKIP)
 def test_a_device_that_fails_for_a_time(rig):
     """A recording that failed for what may pass is tried again, at 4, 8, 16 calls."""
     rt = rig.runtime

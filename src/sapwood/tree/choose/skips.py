@@ -37,6 +37,8 @@ _GUARDED: Final = 4
 """How many sets of values are remembered for calls with one signature."""
 
 _OTHERS: Final = "other reasons"
+_VALUE: Final = re.compile(r"(?<![:\w])\d+(\.\d+)?")
+"""A number that may differ from call to call; that of a line follows a colon."""
 _PLAIN: Final = frozenset({bool, bytes, float, int, str, type(None)})
 _SIZED: Final = frozenset({dict, list, tuple})
 _REMEDY: Final = (
@@ -74,9 +76,9 @@ def skip_of(error: Exception) -> CaptureError:
     return CaptureError(f"{named}{what}", remedy=remedy or _REMEDY)
 
 
-def _kind(error: CaptureError) -> str:
-    """Return what is the same of errors for one reason, whatever the shapes."""
-    return re.sub(r"\d+", "#", error.what) + f" at {error.where}"
+def _kind(reason: str) -> str:
+    """Return what is the same of texts for one reason: all but values and shapes."""
+    return _VALUE.sub("#", reason)
 
 
 class Skips:
@@ -96,22 +98,45 @@ class Skips:
         self.looks: dict[Hashable, list[Any]] = {}
         self._recorded: set[Hashable] = set()
         self._guarded: dict[Hashable, list[tuple[Ambient, str]]] = {}
-        self._failed: Counter[str] = Counter()
+        self._failed: Counter[Hashable] = Counter()
+        self._reasons: dict[str, str] = {}
 
-    def failed(self, error: CaptureError, *, hopeless: bool) -> None:
-        """Note that calls of one more kind cannot be recorded.
+    def failed(
+        self,
+        error: CaptureError,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        hopeless: bool,
+    ) -> None:
+        """Note that calls of one more kind cannot be recorded, with one as an example.
 
-        ``hopeless``: no other kind of call can be replayed, either.
+        ``hopeless``: no other kind of call can be replayed, either. Where others can,
+        calls that look alike and failed often enough are not tried any more.
         """
-        kind = _kind(error)
+        reason = self._reason(str(error))
+        if hopeless and self._often(reason) and not self._options.donate:
+            self.given_up, self._untold = reason, error
+        elif not hopeless and self._often((reason, self._look(args, kwargs))):
+            self.learn(reason, args, kwargs)
+
+    def _often(self, kind: Hashable) -> bool:
+        """Count a failure; return whether there were enough of its kind."""
         if kind in self._failed or len(self._failed) < _KNOWN:
             self._failed[kind] += 1
-        if hopeless and self._failed[kind] >= _ALIKE and not self._options.donate:
-            self.given_up, self._untold = str(error), error
+        return self._failed[kind] >= _ALIKE
+
+    def _reason(self, text: str) -> str:
+        """Return the first text that says the same, but for values and shapes."""
+        kind = _kind(text)
+        known = self._reasons.get(kind)
+        if known is None and len(self._reasons) < _KNOWN:
+            known = self._reasons[kind] = text
+        return known or _OTHERS
 
     def tell(self, error: CaptureError) -> None:
         """Warn that a call is about to run eagerly, once for each reason."""
-        kind, told = _kind(error), self._options.told
+        kind, told = _kind(str(error)), self._options.told
         if kind in told or len(told) >= _KNOWN:
             return
         told.add(kind)
@@ -123,9 +148,7 @@ class Skips:
 
     def count(self, reason: str) -> None:
         """Count a call that runs eagerly."""
-        if reason not in self.counts and len(self.counts) >= _KNOWN:
-            reason = _OTHERS
-        self.counts[reason] += 1
+        self.counts[self._reason(reason)] += 1
 
     def learn(
         self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -136,7 +159,7 @@ class Skips:
         """
         if self._options.donate:
             return False
-        look = self._look(args, kwargs)
+        look, reason = self._look(args, kwargs), self._reason(reason)
         known = self.looks.get(look)
         if known is not None:
             known[0] = reason
@@ -164,7 +187,7 @@ class Skips:
         for each in (call.key, self._look(args, kwargs))[: 1 + all(plain)]:
             if each in self._guarded or len(self._guarded) < _KNOWN:
                 known = self._guarded.setdefault(each, [])
-                known.insert(0, (ambient, reason))
+                known.insert(0, (ambient, self._reason(reason)))
                 del known[_GUARDED:]
 
     def holds(self, key: Hashable) -> bool:
@@ -174,7 +197,7 @@ class Skips:
         """
         for ambient, reason in self._guarded.get(key, ()):
             if ambient.holds():
-                self.count(reason)
+                self.counts[reason] += 1
                 return True
         return False
 
@@ -208,7 +231,7 @@ class Skips:
         if known[1] >= known[2]:
             known[2] *= 2
             return False
-        self.count(known[0])
+        self.counts[known[0]] += 1
         return True
 
     def _may_be_recorded(self, look: Hashable) -> bool:

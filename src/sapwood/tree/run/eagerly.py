@@ -74,7 +74,7 @@ class Eagerly:
             bound = [x.new for x in live.changes if isinstance(x, BoundArray)]
             self._donate(call, (watched.result, bound))
         if error is not None:
-            self.cannot(specialization, error)
+            self.cannot(specialization, error, call)
             self.call_log.passed_through(call, str(error))
         return watched.result
 
@@ -130,7 +130,7 @@ class Eagerly:
         result = self.pass_through(call, call.args, call.kwargs, reason)
         if isinstance(failed, Raised):  # and an eager run has not
             specialization.unrecordable = failed.anew()
-            self.skips.failed(failed, hopeless=not self.cache.nodes)
+            self._failed(failed, call)
         return result
 
     def once(
@@ -146,7 +146,7 @@ class Eagerly:
             return
         if isinstance(outcome, Caught):
             outcome.reraise()
-        self.cannot(specialization, outcome)
+        self.cannot(specialization, outcome, call)
         self.call_log.passed_through(call, str(outcome))
 
     def as_recorded(self, node: Node, call: Call) -> Any:
@@ -156,12 +156,18 @@ class Eagerly:
             self.target(), call.args, call.kwargs, self.recordings.device, session
         ).result
 
-    def cannot(self, specialization: Specialization, error: CaptureError) -> None:
+    def cannot(
+        self, specialization: Specialization, error: CaptureError, call: Call
+    ) -> None:
         """Remember that calls of a specialization are never recorded, or raise why."""
         if self.options.fullgraph:
             raise error.anew()
         specialization.unrecordable = error.anew()
-        self.skips.failed(error, hopeless=not self.cache.nodes)
+        self._failed(error, call)
+
+    def _failed(self, error: CaptureError, call: Call) -> None:
+        hopeless = not self.cache.nodes
+        self.skips.failed(error, call.args, call.kwargs, hopeless=hopeless)
 
     def skip(
         self,

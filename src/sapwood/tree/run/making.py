@@ -102,7 +102,7 @@ class Making:
         except (CaptureError, DriverError) as error:
             if not self._may_fail(error):
                 raise
-            return self._failed(error, specialization)
+            return self._failed(error, specialization, call)
         found = self._plant(call, specialization, made)
         if made.error is not None:
             return (self._once(found, call, specialization, made.error),)
@@ -139,7 +139,10 @@ class Making:
         return not _hides_interrupt(error)
 
     def _failed(
-        self, error: CaptureError | DriverError, specialization: Specialization
+        self,
+        error: CaptureError | DriverError,
+        specialization: Specialization,
+        call: Call,
     ) -> CaptureError:
         """Return why an attempt at recording failed, and remember for how long."""
         skip = skip_of(error)
@@ -151,7 +154,7 @@ class Making:
                 and specialization.unready > 1
             ):
                 # What only captures do is prepared by no warm-up.
-                self.eagerly.cannot(specialization, skip)
+                self.eagerly.cannot(specialization, skip, call)
             again = (
                 self.options.fullgraph
                 or error.moved
@@ -161,7 +164,7 @@ class Making:
         elif isinstance(error, DriverError):
             specialization.failed = skip
         elif not isinstance(error, Raised):
-            self.eagerly.cannot(specialization, skip)
+            self.eagerly.cannot(specialization, skip, call)
         return skip
 
     def _record_parts(
@@ -173,9 +176,9 @@ class Making:
             recorded = record_parts(order, self.recordings)
         except CaptureError as error:
             if self._may_fail(error):
-                return self._failed(error, specialization)
+                return self._failed(error, specialization, call)
             if isinstance(error, Midway):
-                self._leave_alone(specialization, error)
+                self._leave_alone(specialization, error, call)
             raise
         result, made, unfit = recorded
         unfit = unfit or (
@@ -192,7 +195,7 @@ class Making:
             self.call_log.passed_through(call, unfit)
         return (result,)
 
-    def strayed(self, node: Node, error: Midway) -> None:
+    def strayed(self, node: Node, error: Midway, call: Call) -> None:
         """Remember that a call went another way behind a region than its recording.
 
         It ends in that error. Those to come run eagerly, rather than end like it.
@@ -203,11 +206,13 @@ class Making:
             if node in self.recordings.nodes:
                 _, specialization = self.cache.nodes[node]
                 self.recordings.fell(node, error.what)
-                self._leave_alone(specialization, error)
+                self._leave_alone(specialization, error, call)
 
-    def _leave_alone(self, specialization: Specialization, error: Midway) -> None:
+    def _leave_alone(
+        self, specialization: Specialization, error: Midway, call: Call
+    ) -> None:
         if not self.options.fullgraph:
-            self.eagerly.cannot(specialization, told_later(error))
+            self.eagerly.cannot(specialization, told_later(error), call)
 
     def _no_room(self, specialization: Specialization, node: Node) -> str:
         """Say why there is no room for a node that other calls came before, if so."""

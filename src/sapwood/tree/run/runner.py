@@ -123,7 +123,7 @@ class Runner:
         if not self.parameters.fits(args, kwargs):
             return fn(*args, **kwargs)  # which says so
         if self.skips.learn(str(skip), args, kwargs):
-            self.skips.failed(skip, hopeless=not self.cache.nodes)
+            self.skips.failed(skip, args, kwargs, hopeless=not self.cache.nodes)
         return self.eagerly.skip(skip, call, args, kwargs, lasts=True)
 
     def _described(self, began: int, call: Call) -> Any:
@@ -155,7 +155,7 @@ class Runner:
         try:
             result = passage.finish()
         except Midway as error:
-            self.making.strayed(found.node, error)
+            self.making.strayed(found.node, error, call)
             raise
         with self.recordings.device.lock:
             self.call_log.replayed(began, found.node)
