@@ -573,7 +573,7 @@ STRAYS = {
 
 @pytest.mark.parametrize("stray", STRAYS)
 def test_a_call_that_strays_is_the_last_that_is_replayed(rt, stray):
-    """By default that call alone ends by name; all others give what eager ones do."""
+    """It goes on eagerly, as all others do from then on; each region runs once."""
     state, count, (strays, says) = {"k": 2.0}, [0], STRAYS[stray]
 
     @sw.eager
@@ -589,23 +589,40 @@ def test_a_call_that_strays_is_the_last_that_is_replayed(rt, stray):
             return h
         return h * state["k"]
 
-    f, ended = rt.graph(fn), []
+    f = rt.graph(fn)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for i in range(10):
-            try:
-                found = np.asarray(f(rt.array(np.full(3, float(i))))).tolist()
-            except sw.CaptureError as error:
-                ended.append((i, str(error)))
-                continue
-            failed = stray == "raises" and i > 4
-            factor = 2 * (1 if failed else state["k"])
-            assert found == [i * factor] * 3
-    ((when, text),) = ended
-    assert when == 4
-    assert says in text
-    assert "has run" in text
+            found = np.asarray(f(rt.array(np.full(3, float(i))))).tolist()
+            failed = stray == "raises" and i > 3
+            assert found == [i * 2 * (1 if failed else state["k"])] * 3
+            assert count[0] == i + 1
     told = [str(each.message) for each in told]
     assert len(told) == (stray != "guarded")  # then the value is another one
     assert all(says in each and "has run" not in each for each in told)
-    assert count[0] == 10
+    assert any(says in reason for reason, _ in f.stats().skipped)
+
+
+@pytest.mark.parametrize("stray", STRAYS)
+def test_a_call_that_strays_is_an_error_of_a_full_graph(rt, stray):
+    """With ``fullgraph=True`` it ends by name."""
+    state, count, (strays, says) = {"k": 2.0}, [0], STRAYS[stray]
+
+    @sw.eager
+    def live(h):
+        count[0] += 1
+        return None if count[0] < 5 else strays(state, h)
+
+    def fn(x):
+        h = x * 2
+        try:
+            live(h)
+        except ZeroDivisionError:
+            return h
+        return h * state["k"]
+
+    f, x = rt.graph(fn, fullgraph=True), rt.array(np.ones(3))
+    for _ in range(4):
+        assert np.asarray(f(x)).tolist() == [4, 4, 4]
+    with pytest.raises(sw.CaptureError, match=f"{says}.*has run"):
+        f(x)

@@ -213,7 +213,7 @@ def test_skips_beside_replays_look_at_nothing(rt, kind, monkeypatch):
 
 @pytest.mark.filterwarnings(SKIP)
 def test_a_counter_beside_replays(rt, monkeypatch):
-    """It differs at each call: one reason all the same, and soon nothing is surveyed."""
+    """It differs at each call: one reason, and soon nothing is surveyed."""
     state, x = {"calls": 0}, rt.array(np.ones(2))
 
     def fn(x, counts):

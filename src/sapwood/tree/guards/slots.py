@@ -25,14 +25,21 @@ class Slot:
 
     def read(self, arguments: Mapping[str, object] | None = None) -> Any:
         """Return what is bound here; raises `MisuseError` where nothing is."""
-        view, key = self.steps[-1]
-        try:
-            value = view.open(self._owner(arguments or {}))[key]
-        except LookupError:
-            value = EMPTY
+        value = self.held(arguments)
         if value is EMPTY:
             raise MisuseError(f"{self.path} is not there any more: bind it again")
         return value
+
+    def held(self, arguments: Mapping[str, object] | None = None) -> Any:
+        """Return what is bound here, or `EMPTY`.
+
+        Raises `MisuseError` where the way is gone.
+        """
+        view, key = self.steps[-1]
+        try:
+            return view.open(self._owner(arguments or {}))[key]
+        except LookupError:
+            return EMPTY
 
     def write(
         self, value: object, arguments: Mapping[str, object] | None = None

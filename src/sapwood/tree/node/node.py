@@ -38,6 +38,16 @@ class PlaceUse(NamedTuple):
     donated: bool
 
 
+class Undone(NamedTuple):
+    """What a call in parts has to save, to be run from its beginning again.
+
+    ``places`` are the call's, ``results`` the names of eager regions whose are written.
+    """
+
+    places: tuple[int, ...]
+    results: frozenset[str]
+
+
 @dataclass(eq=False, slots=True)
 class Node:
     """One recording, linked, with its footprint and counters.
@@ -60,7 +70,8 @@ class Node:
     to patch. One that is ``apart`` does work that the function does in captures alone.
     The last ``made`` places of an escaping part are not copied out: they are the new
     storages themselves, allocated by every replay. ``which`` and ``nests`` as in
-    `AmbientKey`.
+    `AmbientKey`. ``undone`` is what parts write before the last eager region runs; None
+    where that is not to be put back.
     """
 
     label: str
@@ -97,6 +108,7 @@ class Node:
     which: tuple[int, ...] = ()
     nests: tuple[int, ...] = ()
     expects: tuple[tuple[int, int], ...] | None = None
+    undone: Undone | None = None
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
     fixed: tuple[tuple[int, Addr], ...] = field(init=False)
     expected: Sequence[Addr] = field(init=False)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import Any
 
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
+from sapwood.tree.call.integration import Integration
+from sapwood.tree.nests.containers import constant_key
 
 
 class Preserved:
@@ -53,3 +56,10 @@ class Preserved:
             return b""
         driver = self.device.driver
         return bytes(driver.download(storage.address, storage.size, stream.handle))
+
+
+def bits_of(leaf: Any, integration: Integration) -> Hashable:
+    """Return what tells a leaf from others: an array's look and bits, or its value."""
+    if integration.is_array(leaf):
+        return integration.layout(leaf), integration.bits(leaf)
+    return constant_key(leaf)

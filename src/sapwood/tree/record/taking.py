@@ -116,23 +116,33 @@ def take(
         raise
 
 
-def _check_raised(captured: Captured, recordings: Recordings) -> None:
-    """Raise `Raised` for an error that may have been raised because of a capture.
+def is_doubtful(error: Caught, recordings: Recordings, *, asks: bool) -> bool:
+    """Return whether an error may have been raised because of a capture.
 
     Frameworks raise such, and whoever asks whether one is on.
     """
-    error, session = captured.error, captured.session
     exact = recordings.device.driver.abilities.exact_addresses
-    if error is None or (exact and not session.asks) or not error.is_ordinary:
+    return error.is_ordinary and (asks or not exact)
+
+
+def raised_within(error: Caught) -> Raised:
+    """Return why a function is not recorded that raised where it was captured."""
+    return Raised(
+        f"{error.text} was raised where the function was captured",
+        where=error.where,
+        remedy="Have it do the same in a capture, or mark that part of it with "
+        "@sw.eager",
+    )
+
+
+def _check_raised(captured: Captured, recordings: Recordings) -> None:
+    """Raise `Raised` for an error that may have been raised because of a capture."""
+    error, session = captured.error, captured.session
+    if error is None or not is_doubtful(error, recordings, asks=session.asks):
         return
     if session.unrecordable is None:
         error.taken()
-        raise Raised(
-            f"{error.text} was raised where the function was captured",
-            where=error.where,
-            remedy="Have it do the same in a capture, or mark that part of it with "
-            "@sw.eager",
-        )
+        raise raised_within(error)
 
 
 def settled(

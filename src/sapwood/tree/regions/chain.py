@@ -7,12 +7,12 @@ each part; where that does not fit any more the call ends with `Midway`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from functools import reduce
 from itertools import pairwise
 from operator import or_
-from typing import Any
+from typing import Any, Final
 
 from sapwood.driver.release import Release
 from sapwood.memory.storage import Storage
@@ -24,10 +24,11 @@ from sapwood.tree.call.signature import NONE, Arrays, Call
 from sapwood.tree.choose.admit import explain, rejects, sharing
 from sapwood.tree.choose.function_cache import Found, ambient_arrays
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.node.node import Link, Live, Node
+from sapwood.tree.node.node import Link, Live, Node, Undone
 from sapwood.tree.regions.crossing import (
     RAN,
     REMEDY,
+    RESULT,
     Passed,
     carry,
     changed_by,
@@ -36,14 +37,17 @@ from sapwood.tree.regions.crossing import (
     returned,
     which_are_one,
 )
+from sapwood.tree.regions.rerun import Begun, Ran
 from sapwood.tree.replay.replay import replay
-from sapwood.tree.watch.session import Midway
+from sapwood.tree.watch.session import Midway, Warm
 from sapwood.units import Mask, Size
 
 _KEPT = (
     "Let the region return what changes as an array, or write it into one that is "
     "there, with x[...] = value"
 )
+
+_FEW: Final = 8
 
 
 def answer_for_all(links: Sequence[Link], used_later: AbstractSet[int]) -> Node:
@@ -67,6 +71,7 @@ def answer_for_all(links: Sequence[Link], used_later: AbstractSet[int]) -> Node:
     head.chain, head.places = tuple(links), tuple(places)
     head.held = Mask(reduce(or_, (part.passing() for part in parts)))
     head.clobbers = Mask(reduce(or_, (part.clobbers for part in parts)))
+    head.undone = _undone(links)
     head.copied_bytes = Size(sum(part.copied_bytes for part in parts))
     head.watches_overlap = len(places) > first and any(
         use.used and not use.role.fixed for use in places[: len(places) - head.made]
@@ -74,8 +79,42 @@ def answer_for_all(links: Sequence[Link], used_later: AbstractSet[int]) -> Node:
     return head
 
 
+def _undone(links: Sequence[Link]) -> Undone | None:
+    """Return what parts write before the last region runs.
+
+    None where saving is not worth its time: a region that returns nothing hardly ever
+    returns something else, and before it only a few places are saved.
+    """
+    head = links[0].part
+    first = head.argument_places
+    places = {use.name: i for i, use in enumerate(head.places[first:], first)}
+    results = {
+        RESULT.format(link.live.name): link.live.name
+        for link in links
+        if link.live is not None
+    }
+    found: set[int] = set()
+    rewritten: set[str] = set()
+    for link in links[:-1]:
+        part = link.part
+        for i, use in enumerate(part.places[: len(part.places) - part.made]):
+            if use.written and i < first:
+                found.add(i)
+            elif use.written and i >= part.argument_places and use.name in places:
+                found.add(places[use.name])
+            elif use.written and use.name in results:
+                rewritten.add(results[use.name])
+    idle = all(link.live is None or link.live.key is None for link in links)
+    if idle and len(found) > _FEW:
+        return None
+    return Undone(tuple(sorted(found)), frozenset(rewritten))
+
+
 class Passage:
-    """One call on its way through a chain; ``flat``: no argument is a container."""
+    """One call on its way through a chain; ``flat``: no argument is a container.
+
+    ``begun`` is what there was before, for a call that ends with `Midway`.
+    """
 
     def __init__(
         self, recordings: Recordings, found: Found, call: Call, parameters: Parameters
@@ -85,6 +124,7 @@ class Passage:
         self.flat = call.is_flat
         self.carried = call.given
         self.made: list[Storage] = []
+        self.begun: Begun | None = None
         self._new: Sequence[Storage] = ()
         self._bound: Sequence[Array] = ()
         self._shown: Any = None
@@ -97,6 +137,16 @@ class Passage:
         except BaseException:
             self._leave()
             raise
+
+    def prepare(self, warm: Warm | None) -> None:
+        """Save what is needed should the call end with `Midway`; before it starts.
+
+        Its parts were held against the warm-up ``warm``.
+        """
+        undone, device = self.node.undone, self.recordings.device
+        if undone is not None:
+            storages = [*self.carried.storages, *self.ambient.storages]
+            self.begun = Begun(device, [storages[i] for i in undone.places], warm)
 
     def finish(self) -> Any:
         """Run the eager regions, without the lock, and replay the others."""
@@ -118,6 +168,9 @@ class Passage:
         self._bound = [value for value in done.values if value is not None]
         if link.bound:
             arguments = self.parameters.bind(self.args, self.kwargs)
+            if self.begun is not None:
+                held = [(slot, slot.held(arguments)) for slot in link.bound]
+                self.begun.binds(held)
             for slot, value in zip(link.bound, done.values, strict=True):
                 slot.write(value, arguments)
 
@@ -127,7 +180,7 @@ class Passage:
         args, kwargs = self._shown
         passed = Passed(args, kwargs, integration, flat=live.flat)
         asked = Passed(self.args, self.kwargs, integration, flat=self.flat)
-        result = _run(live, args, kwargs)
+        result = self._run(live, args, kwargs, passed)
         changed = None if following.idle else changed_by(asked, live.name)
         if changed is not None:
             raise Midway(changed.what, remedy=changed.remedy)
@@ -147,6 +200,37 @@ class Passage:
             check_open(device, live.name)
             device.returns.drain()
             self._replay(following, self._admitted(following, live))
+
+    def _run(
+        self, live: Live, args: tuple[Any, ...], kwargs: dict[str, Any], passed: Passed
+    ) -> Any:
+        """Run an eager region in the modes that the function would call it in."""
+        function = live.held()
+        if function is None:
+            raise Midway(
+                f"the eager region {live.name}, or its object, is gone; {RAN}",
+                remedy="Keep it alive while the function is in use",
+            )
+        begun = self.begun
+        try:
+            with live.manner():
+                result = function(*args, **kwargs)
+        except Exception as error:
+            if live.caught is None:
+                raise
+            if begun is not None:
+                begun.ran.append(Ran(live.name, passed, None, error))
+            raise Midway(
+                f"the eager region {live.name} raised {error!r} inside a try of the "
+                f"function, which no replay runs; {RAN}",
+                where=live.caught,
+                remedy="Catch it inside the eager region",
+            ) from error
+        if begun is not None:
+            begun.ran.append(Ran(live.name, passed, result))
+            if self.node.undone and live.name in self.node.undone.results:
+                begun.save_result(result, self.recordings.integration)
+        return result
 
     def _admitted(self, link: Link, live: Live) -> Arrays:
         """Return the ambient arrays of a part; raise where it may not be replayed."""
@@ -189,25 +273,3 @@ class Passage:
             if self.node in recordings.nodes:
                 recordings.last = self.node
             release(recordings.leave, self.node, self.node.held)
-
-
-def _run(live: Live, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Run an eager region in the modes that the function would call it in."""
-    function = live.held()
-    if function is None:
-        raise Midway(
-            f"the eager region {live.name}, or its object, is gone; {RAN}",
-            remedy="Keep it alive while the function is in use",
-        )
-    try:
-        with live.manner():
-            return function(*args, **kwargs)
-    except Exception as error:
-        if live.caught is None:
-            raise
-        raise Midway(
-            f"the eager region {live.name} raised {error!r} inside a try of the "
-            f"function, which no replay runs; {RAN}",
-            where=live.caught,
-            remedy="Catch it inside the eager region",
-        ) from error

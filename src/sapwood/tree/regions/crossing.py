@@ -31,6 +31,8 @@ from sapwood.tree.watch.session import Broken, EagerRegion, Session, entered, is
 from sapwood.tree.watch.watch import Allocations, Caught, Watched, warm_up
 
 RAN: Final = "the first part has run, and is not undone"
+RESULT: Final = "the result of {}"
+"""What a place is called that an eager region has returned."""
 
 
 class Passed:

@@ -43,6 +43,7 @@ from sapwood.tree.record.taking import RecordRequest, plain_changes, undo
 from sapwood.tree.regions.chain import answer_for_all
 from sapwood.tree.regions.crossing import (
     REMEDY,
+    RESULT,
     Break,
     Passed,
     Returned,
@@ -60,6 +61,7 @@ from sapwood.tree.regions.crossing import (
     unlocked,
     which_are_one,
 )
+from sapwood.tree.regions.rerun import Begun, Ran
 from sapwood.tree.replay.replay import replay_in_place
 from sapwood.tree.watch.session import EagerRegion, Session
 from sapwood.tree.watch.watch import Capture, Caught
@@ -102,7 +104,7 @@ class CarriedRoles:
     def returned(self, name: str, places: Iterable[Place]) -> None:
         """Add places that the eager region called ``name`` has returned."""
         for place in places:
-            self._names.append(f"the result of {name}")
+            self._names.append(RESULT.format(name))
             self._roles.append(self._anywhere(place))
 
     def first(
@@ -177,8 +179,11 @@ class Parts:
     copies: ClassVar[bool] = False
     """Whether an eager region is passed copies of the function's own containers."""
 
-    def __init__(self, order: RecordRequest, recordings: Recordings) -> None:
+    def __init__(
+        self, order: RecordRequest, recordings: Recordings, began: Begun
+    ) -> None:
         self.order, self.recordings, self.device = order, recordings, recordings.device
+        self.began = began
         self.call = order.plan.call
         self.args, self.kwargs = self.call.args, self.call.kwargs
         self.arguments = order.bind(self.args, self.kwargs)
@@ -311,11 +316,19 @@ class Parts:
         idle = last and not (recording.ops or bound) and self._gives_given(node)
         slots = tuple(change.slot for change in bound)
         self._append(node, slots, idle=idle)
+        self._save(node, places)
         replay_in_place(self.recordings, node, self.carried, self.arrays, new)
         self.made += new
         self.begun, self.gives = False, shown
         self.bound = [change.new for change in bound if change.new is not None]
         return node
+
+    def _save(self, node: Node, places: Sequence[Place]) -> None:
+        """Save what a part is about to write of what others have."""
+        made = {id(storage) for storage in self.made}
+        uses = zip(node.places[: len(node.places) - node.made], places, strict=False)
+        written = [place.storage for use, place in uses if use.written]
+        self.began.save([each for each in written if id(each) not in made])
 
     def _append(self, node: Node, slots: tuple[Slot, ...], *, idle: bool) -> None:
         """Add a part to the chain."""
@@ -387,7 +400,9 @@ class Parts:
         after = self.order.survey(self.arguments) if last else self._survey()
         changes = after.changes_since(self.before)
         self.error = self.error or plain_changes(changes)
-        return [change for change in changes if isinstance(change, BoundArray)]
+        bound = [change for change in changes if isinstance(change, BoundArray)]
+        self.began.binds((change.slot, change.old) for change in bound)
+        return bound
 
     def _plan(self, *, last: bool) -> Plan:
         """Return the plan of a part; only the last one may lose what was donated."""
@@ -498,6 +513,8 @@ class Parts:
         changed = None if met.returns else changed_by(asked, met.part.name)
         if changed is not None:
             raise changed
+        error = None if raised is None else raised.error
+        self.began.ran.append(Ran(met.part.name, passed, result, error))
         self._carry(met, passed, result, raised)
         return result, raised
 

@@ -10,22 +10,25 @@ from sapwood.tree.record.recorder import RecordedParts
 from sapwood.tree.record.taking import RecordRequest
 from sapwood.tree.regions.crossing import RAN
 from sapwood.tree.regions.parts import Parts
+from sapwood.tree.regions.rerun import Begun
 from sapwood.tree.regions.staged import AdoptedParts, StagedParts
 from sapwood.tree.watch.session import Midway, Unready
 
 
-def record_parts(order: RecordRequest, recordings: Recordings) -> RecordedParts:
+def record_parts(
+    order: RecordRequest, recordings: Recordings, begun: Begun
+) -> RecordedParts:
     """Run a call, part by part, and return a node that is a chain of them.
 
-    Called with the device's lock held, which eager regions run without. If others spoil
-    the capture of the first part, that is captured again. Raises `Unready`, or another
-    `CaptureError`, where nothing has run; where parts have, `Midway`, `DriverError` or
-    `OutOfMemory`.
+    Called with the device's lock held, which eager regions run without. ``begun`` is
+    told of what runs. If others spoil the capture of the first part, that is captured
+    again. Raises `Unready`, or another `CaptureError`, where nothing has run; where
+    parts have, `Midway`, `DriverError` or `OutOfMemory`.
     """
     left = TRIES
     while True:
         left -= 1
-        parts = _parts_of(order, recordings)
+        parts = _parts_of(order, recordings, begun)
         try:
             return _recorded(parts)
         except DriverError as error:
@@ -38,12 +41,12 @@ def record_parts(order: RecordRequest, recordings: Recordings) -> RecordedParts:
         raise Unready(skip.what, where=skip.where)
 
 
-def _parts_of(order: RecordRequest, recordings: Recordings) -> Parts:
+def _parts_of(order: RecordRequest, recordings: Recordings, begun: Begun) -> Parts:
     if recordings.device.driver.abilities.exact_addresses:
-        return Parts(order, recordings)
+        return Parts(order, recordings, begun)
     if recordings.capturer is None:
-        return StagedParts(order, recordings)
-    return AdoptedParts(order, recordings, recordings.capturer)
+        return StagedParts(order, recordings, begun)
+    return AdoptedParts(order, recordings, begun, recordings.capturer)
 
 
 def _recorded(parts: Parts) -> RecordedParts:

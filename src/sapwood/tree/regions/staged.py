@@ -41,6 +41,7 @@ from sapwood.tree.record.staging import landing, spoil, stand_ins
 from sapwood.tree.record.taking import RecordRequest, with_leaves
 from sapwood.tree.regions.crossing import RAN, Break, Passed, Returned
 from sapwood.tree.regions.parts import Parts
+from sapwood.tree.regions.rerun import Begun
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.watch.capturer import (
     Adopting,
@@ -213,8 +214,10 @@ class StagedParts(Parts):
 
     copies: ClassVar[bool] = True
 
-    def __init__(self, order: RecordRequest, recordings: Recordings) -> None:
-        super().__init__(order, recordings)
+    def __init__(
+        self, order: RecordRequest, recordings: Recordings, began: Begun
+    ) -> None:
+        super().__init__(order, recordings, began)
         self.theirs, self.last = self.arguments, recordings.last
         self.frame = Frame(self.carried, recordings.integration)
         self.passed: list[Array] = []
@@ -277,6 +280,7 @@ class StagedParts(Parts):
         self.passed = [] if last else self._arrays_in(shown)
         idle = last and not (does or bound) and self._gives_given(node)
         self._link(node, tuple(slot for slot, _ in bound), idle=idle)
+        self._save(node, self._places())
         self._replay(node, bound)
         self.begun = False
         return node
@@ -470,9 +474,13 @@ class AdoptedParts(StagedParts):
     """
 
     def __init__(
-        self, order: RecordRequest, recordings: Recordings, capturer: GraphCapturer
+        self,
+        order: RecordRequest,
+        recordings: Recordings,
+        began: Begun,
+        capturer: GraphCapturer,
     ) -> None:
-        super().__init__(order, recordings)
+        super().__init__(order, recordings, began)
         self.capturer, self.lent = capturer, self._room()
         self.owners: list[Owner] = []
         self.first_op = self.first_code = self.first_constant = 0

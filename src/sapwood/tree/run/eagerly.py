@@ -22,8 +22,9 @@ from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import told
 from sapwood.tree.node.outputs import analyse
-from sapwood.tree.record.taking import plain_changes
-from sapwood.tree.regions.crossing import Rehearsed
+from sapwood.tree.record.taking import plain_changes, raised_within
+from sapwood.tree.regions.crossing import Rehearsed, told_later
+from sapwood.tree.regions.rerun import Rerun, Strayed
 from sapwood.tree.tell.call_log import CallLog
 from sapwood.tree.watch.session import Raised, Session, Unready, Warm
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
@@ -105,15 +106,20 @@ class Eagerly:
     def run(
         self,
         step: Step,
-        failed: CaptureError | None,
+        failed: CaptureError | Strayed | None,
         call: Call,
         specialization: Specialization,
         before: Survey,
     ) -> Any:
         """Run a call eagerly, as a step says, or as its recording has ``failed``.
 
-        Nothing of it has run.
+        Nothing of it has run, unless it has strayed.
         """
+        if isinstance(failed, Strayed):
+            result = self.rerun(failed, call)
+            if isinstance(failed.error, Caught):  # and an eager run has raised nothing
+                self.cannot(specialization, raised_within(failed.error), call)
+            return result
         skips = step.skips
         if failed is not None:
             skips = specialization.unrecordable or specialization.failed
@@ -148,6 +154,30 @@ class Eagerly:
             outcome.reraise()
         self.cannot(specialization, outcome, call)
         self.call_log.passed_through(call, str(outcome))
+
+    def rerun(self, strayed: Strayed, call: Call) -> Any:
+        """Run a call eagerly that has strayed, as if nothing of it had run.
+
+        Raises what it ended with where that cannot be: then all is as it was left.
+        """
+        recordings, error = self.recordings, strayed.error
+        arguments = self.parameters.bind(call.args, call.kwargs)
+        run = Rerun(strayed.begun, recordings.integration, recordings.device)
+        try:
+            watched = run.run(self.target(), call, arguments)
+        finally:
+            # What a region raised names this call's frames, which name this.
+            strayed.begun.ran.clear()
+        if watched is None:
+            if isinstance(error, Caught):
+                error.reraise()
+            raise error
+        why = raised_within(error) if isinstance(error, Caught) else told_later(error)
+        with recordings.device.lock:
+            self._lease_loosely(watched, run.session)
+            self._donate(call, watched.result)
+            self.call_log.passed_through(call, str(why))
+        return watched.result
 
     def as_recorded(self, node: Node, call: Call) -> Any:
         """Run a call eagerly, with the work that a recording of it is of."""

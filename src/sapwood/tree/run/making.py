@@ -20,9 +20,10 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.record.build import Plan
 from sapwood.tree.record.recorder import Recorded, record
 from sapwood.tree.record.repeated import check_told
-from sapwood.tree.record.taking import RecordRequest
+from sapwood.tree.record.taking import RecordRequest, is_doubtful
 from sapwood.tree.regions.crossing import told_later
 from sapwood.tree.regions.record import record_parts
+from sapwood.tree.regions.rerun import Begun, Strayed
 from sapwood.tree.replay.binding import bind
 from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.replay.replay import replay
@@ -88,7 +89,7 @@ class Making:
 
     def record(
         self, call: Call, specialization: Specialization, step: Step, before: Survey
-    ) -> tuple[Any] | CaptureError:
+    ) -> tuple[Any] | CaptureError | Strayed:
         """Record a call and replay it; return its result alone, or why it was not.
 
         Then nothing of it has run, and what it wrote was put back.
@@ -169,16 +170,19 @@ class Making:
 
     def _record_parts(
         self, call: Call, specialization: Specialization, step: Step, before: Survey
-    ) -> tuple[Any] | CaptureError:
+    ) -> tuple[Any] | CaptureError | Strayed:
         """Record a call around its eager regions, and so run it; else as `_record`."""
+        warm = specialization.warm
+        begun = Begun(self.recordings.device, (), warm)
         try:
             order = self._order(call, specialization, step, before)
-            recorded = record_parts(order, self.recordings)
+            recorded = record_parts(order, self.recordings, begun)
         except CaptureError as error:
             if self._may_fail(error):
                 return self._failed(error, specialization, call)
-            if isinstance(error, Midway):
-                self._leave_alone(specialization, error, call)
+            if isinstance(error, Midway) and not self.options.fullgraph:
+                self.eagerly.cannot(specialization, told_later(error), call)
+                return Strayed(error, begun)
             raise
         result, made, unfit = recorded
         unfit = unfit or (
@@ -189,30 +193,35 @@ class Making:
             self.call_log.recorded(call, made.node)
             return (result,)
         self.recordings.discard(made.node)
+        asks = warm is not None and warm.asks
+        if isinstance(made.error, Caught) and self._doubts(made.error, asks=asks):
+            return Strayed(made.error, begun)
         if made.error is not None:
             self.eagerly.once(call, specialization, made.error)
         else:
             self.call_log.passed_through(call, unfit)
         return (result,)
 
-    def strayed(self, node: Node, error: Midway, call: Call) -> None:
-        """Remember that a call went another way behind a region than its recording.
+    def _doubts(self, error: Caught, *, asks: bool) -> bool:
+        own = not self.options.fullgraph
+        return own and is_doubtful(error, self.recordings, asks=asks)
 
-        It ends in that error. Those to come run eagerly, rather than end like it.
+    def strayed(
+        self, node: Node, error: Midway, begun: Begun | None, call: Call
+    ) -> Strayed:
+        """Have nobody find a recording that a call strayed from; return how it ended.
+
+        Calls to come run eagerly, rather than stray again. Raises the error of a
+        function with ``fullgraph=True``.
         """
-        if self.options.fullgraph:
-            return
+        if begun is None:
+            raise error
         with self.recordings.device.lock:
             if node in self.recordings.nodes:
                 _, specialization = self.cache.nodes[node]
                 self.recordings.fell(node, error.what)
-                self._leave_alone(specialization, error, call)
-
-    def _leave_alone(
-        self, specialization: Specialization, error: Midway, call: Call
-    ) -> None:
-        if not self.options.fullgraph:
-            self.eagerly.cannot(specialization, told_later(error), call)
+                self.eagerly.cannot(specialization, told_later(error), call)
+        return Strayed(error, begun)
 
     def _no_room(self, specialization: Specialization, node: Node) -> str:
         """Say why there is no room for a node that other calls came before, if so."""

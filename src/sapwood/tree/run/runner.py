@@ -27,6 +27,7 @@ from sapwood.tree.node.leases import rehearsal
 from sapwood.tree.node.node import Node
 from sapwood.tree.record.preserve import Preserved
 from sapwood.tree.regions.chain import Passage
+from sapwood.tree.regions.rerun import Strayed
 from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.run.eagerly import Eagerly
 from sapwood.tree.run.making import Making
@@ -155,8 +156,11 @@ class Runner:
         try:
             result = passage.finish()
         except Midway as error:
-            self.making.strayed(found.node, error, call)
-            raise
+            begun = passage.begun
+            strayed = self.making.strayed(found.node, error, begun, call)
+            result = self.eagerly.rerun(strayed, call)
+            self.call_log.ended(began)
+            return result
         with self.recordings.device.lock:
             self.call_log.replayed(began, found.node)
             self.fast_replays.learn(call, found)
@@ -196,6 +200,8 @@ class Runner:
         if found is None:
             return None
         passage = Passage(self.recordings, found, call, self.parameters)
+        if not self.options.fullgraph:
+            passage.prepare(self.cache.nodes[found.node][1].warm)
         passage.start()
         self.call_log.chained(found.node)
         return passage
@@ -229,7 +235,8 @@ class Runner:
         self, call: Call, before: Survey, key: AmbientKey, slots: Mapping[str, Any]
     ) -> Any:
         """Run a call that no recording fits, as is decided now."""
-        recordings, ran = self.recordings, None
+        recordings = self.recordings
+        ran: tuple[Any] | CaptureError | Strayed | None = None
         with recordings.device.lock:
             known = self.cache.known(call, key)
         answer: Link | str | None = None

@@ -12,10 +12,10 @@ from sapwood.tree.call.signature import Call
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import BoundArray, Change, Survey, undo_bound
-from sapwood.tree.nests.containers import constant_key, flatten
+from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import unpacked
-from sapwood.tree.record.preserve import Preserved
+from sapwood.tree.record.preserve import Preserved, bits_of
 
 _REMEDY: Final = (
     "Most likely the function reads what no guard sees: a file, the time, a random "
@@ -74,21 +74,15 @@ def verified(
 
 def _bits(result: Any, integration: Integration) -> dict[str, Hashable]:
     leaves, _ = flatten(unpacked(result, integration.is_array), integration.is_array)
-    return {f"output {i}": _key(leaf, integration) for i, leaf in enumerate(leaves)}
+    return {f"output {i}": bits_of(leaf, integration) for i, leaf in enumerate(leaves)}
 
 
 def _bound(changes: Sequence[Change], integration: Integration) -> dict[str, Hashable]:
     return {
-        change.path: _key(change.new, integration)
+        change.path: bits_of(change.new, integration)
         for change in changes
         if isinstance(change, BoundArray)
     }
-
-
-def _key(leaf: Any, integration: Integration) -> Hashable:
-    if integration.is_array(leaf):
-        return integration.layout(leaf), integration.bits(leaf)
-    return constant_key(leaf)
 
 
 def distrust(

@@ -1,0 +1,205 @@
+"""A call in parts that went another way than its recording, and is run eagerly instead.
+
+All that parts have written is put back, and the function runs from its beginning. An
+eager region that ran does not run again: the function gets what it gave. That is right
+if the function comes to it with the same bits, and if the region wrote to no array;
+where that cannot be shown, all is left as the parts left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from sapwood.errors import OutOfMemory
+from sapwood.memory.device import Device, routed
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.integration import Array, Integration
+from sapwood.tree.call.signature import Call
+from sapwood.tree.guards import Slot
+from sapwood.tree.nests.containers import flatten, unflatten
+from sapwood.tree.record.preserve import Preserved, bits_of
+from sapwood.tree.regions.crossing import Passed
+from sapwood.tree.watch.session import EagerRegion, Midway, Session, Warm, entered
+from sapwood.tree.watch.watch import Caught, Watched, warm_up
+from sapwood.units import Addr, Size
+
+MOST: Final = Size(64 << 20)
+"""So many bytes are saved, at most, before a call whose parts write them."""
+
+
+class Ran(NamedTuple):
+    """One eager region that ran: what it was passed, and what it returned or raised."""
+
+    name: str
+    passed: Passed
+    result: Any
+    raised: BaseException | None = None
+
+
+class Begun:
+    """What a call in parts began with, and which eager regions ``ran`` in it since.
+
+    ``storages`` are those that parts may write before a region runs, ``bound`` the
+    slots that parts have bound, with what was there. ``lost`` says that not all of it
+    can be put back, ``warm`` is the warm-up that its parts are held against.
+    """
+
+    def __init__(
+        self, device: Device, storages: Sequence[Storage], warm: Warm | None
+    ) -> None:
+        self._device, self.warm = device, warm
+        self.storages: list[Storage] = []
+        self.ran: list[Ran] = []
+        self.bound: list[tuple[Slot, Any]] = []
+        self.lost = False
+        self._saved: list[Preserved] = []
+        self._rewind = device.framework.chance()
+        self._save(storages)
+
+    def _save(self, storages: Sequence[Storage]) -> None:
+        self.storages += storages
+        self.lost |= sum(each.size for each in self.storages) > MOST
+        if storages and not self.lost:
+            try:
+                self._saved.append(Preserved(self._device, storages).save())
+            except OutOfMemory:
+                self.lost = True
+
+    def save(self, storages: Sequence[Storage]) -> None:
+        """Save storages that a part is about to write, unless they are saved."""
+        known = {id(each) for each in self.storages}
+        self._save([each for each in storages if id(each) not in known])
+
+    def save_result(self, result: Any, integration: Integration) -> None:
+        """Save what an eager region has returned, and a part is about to write."""
+        leaves, _ = flatten(result, integration.is_array)
+        arrays = filter(integration.is_array, leaves)
+        self._save([integration.storage(each) for each in arrays])
+
+    def binds(self, slots: Iterable[tuple[Slot, Any]]) -> None:
+        """Note what was in slots that a part binds anew."""
+        self.bound += slots
+
+    def put_back(self, arguments: Any) -> Callable[[], None]:
+        """Have all be as it was when the call began; return what undoes that."""
+        now = [(slot, slot.held(arguments)) for slot, _ in self.bound]
+        for slot, value in reversed(self.bound):
+            slot.write(value, arguments)
+        for saved in reversed(self._saved):
+            saved.restore()
+        self._rewind()
+
+        def undo() -> None:
+            for slot, value in now:
+                slot.write(value, arguments)
+
+        return undo
+
+
+@dataclass(frozen=True, slots=True)
+class Strayed:
+    """A call in parts that cannot go on, and how it ended."""
+
+    error: Midway | Caught
+    begun: Begun
+
+
+class Rerun:
+    """Runs a call eagerly that has ``begun`` in parts."""
+
+    def __init__(self, begun: Begun, integration: Integration, device: Device) -> None:
+        self._begun, self._ran, self._warm = begun, begun.ran, begun.warm
+        self._integration, self._device = integration, device
+        self._next, self._astray = 0, False
+        apart = begun.warm is not None and begun.warm.captured
+        self.session = Session(tolerant=True, as_captured=apart)
+        self._now: Preserved | None = None
+
+    def run(self, fn: Callable[..., Any], call: Call, arguments: Any) -> Watched | None:
+        """Return what the call gave, whose exceptions pass; None if all was left."""
+        if self._begun.lost or self._warm is None:
+            return None
+        if any(each.passed.changed() or each.passed.reshaped() for each in self._ran):
+            return None
+        watched, device = None, self._device
+        self._now = Preserved(device, self._begun.storages).save()
+        undo = self._begun.put_back(arguments)
+        self.session.between = self._between
+        try:
+            watched = warm_up(fn, call.args, call.kwargs, device, self.session)
+        except Exception:
+            if not self._is_astray():
+                raise
+        finally:
+            self.session.between = None
+        if self._is_astray():
+            self._now.restore()
+            undo()
+            return None
+        return watched
+
+    def _is_astray(self) -> bool:
+        return self._astray or self._next < len(self._ran)
+
+    def _between(
+        self, part: EagerRegion, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Answer for a region that ran, or run one."""
+        with self._device.framework.resting(), entered(None), routed(None):
+            if self._next == len(self._ran):
+                return part(*args, **kwargs)
+            ran, self._next = self._ran[self._next], self._next + 1
+            passed = Passed(args, kwargs, self._integration)
+            if self._astray or not self._is_the_same(part, passed, ran):
+                self._astray = True
+                raise Midway("", remedy="")
+            if ran.raised is not None:
+                raise ran.raised
+            return self._own(ran, passed)
+
+    def _is_the_same(self, part: EagerRegion, passed: Passed, ran: Ran) -> bool:
+        """Return whether the function came to a region as it had when that ran."""
+        if part.name != ran.name or self._warm is None or self._now is None:
+            return False
+        count = self._warm.breaks[self._next - 1][0]
+        if self.session.digests() != self._warm.ops[:count]:
+            return False
+        if self._next == len(self._ran) and self._now.differing():
+            return False
+        mine, theirs = (
+            [bits_of(leaf, self._integration) for leaf in each.leaves]
+            for each in (passed, ran.passed)
+        )
+        return mine == theirs
+
+    def _own(self, ran: Ran, passed: Passed) -> Any:
+        """Return a region's result, made of what the function has itself."""
+        integration = self._integration
+        leaves, structure = flatten(ran.result, integration.is_array)
+        theirs, mine = ran.passed.arrays(), passed.arrays()
+        own = [
+            self._twin(leaf, theirs, mine) if integration.is_array(leaf) else leaf
+            for leaf in leaves
+        ]
+        same = all(new is old for new, old in zip(own, leaves, strict=True))
+        return ran.result if same else unflatten(structure, own)
+
+    def _twin(self, array: Array, theirs: list[Array], mine: list[Array]) -> Array:
+        """Return what of the function's own is where an array is of what was passed."""
+        integration = self._integration
+        storage = integration.storage(array)
+        # Of several with one storage, that one itself, if it is among them.
+        others = sorted(
+            zip(theirs, mine, strict=False), key=lambda x: x[0] is not array
+        )
+        for other, own in others:
+            if other is array:
+                return own
+            if integration.storage(other) is storage:
+                offset = integration.address(array) - integration.address(other)
+                address = Addr(integration.address(own) + offset)
+                template = integration.template(array)
+                return integration.make(template, integration.storage(own), address)
+        return array
