@@ -13,12 +13,16 @@ from sapwood.tree.call.miss import Why
 from sapwood.tree.choose.skips import is_due
 from sapwood.tree.choose.specialization import Specialization, least_recent
 from sapwood.tree.node.node import Node
+from sapwood.units import Size
 
 _WASTEFUL: Final = CaptureError(
     "its recordings wait for arrays at addresses that do not come again",
     remedy="Copy new values into the arrays that are there, or pass the arrays as "
     "arguments: explain() names them",
 )
+_SMALL: Final = Size(16 << 20)
+"""A copy of so many bytes takes as long as a launch, 10 us."""
+
 _NOBODY: Final[Mapping[Node, frozenset[int]]] = {}
 
 
@@ -108,32 +112,38 @@ def _make_room(
     evict = specialization.outdated()
     variants = [n for n in specialization.nodes if not n.escapes and n not in evict]
     copied = frozenset[int]().union(*(node.copied() for node in variants))
-    if len(variants) < specialization.max_variants and not crowded:
+    kept, full = _kept(variants, held), len(variants) >= specialization.max_variants
+    if not (full or crowded or _are_small(kept, variants)):
         return evict, False, copied
     # One that waits for an address gives way to one that takes any.
     stale = least_recent(n for n in variants if reasons.get(n) is Why.MOVED)
-    if stale is not None:
+    if stale is not None and (full or crowded):
         return [*evict, stale], crowded, copied
     evict += [n for n in specialization.nodes if n.escapes and n not in evict]
-    kept = (
-        frozenset[int]() if crowded else copied | _kept(specialization, variants, held)
-    )
-    stuck = [node for node in variants if not node.copied() >= kept]
-    return [*evict, *stuck], not stuck, kept if stuck else frozenset()
+    most = max((len(node.output_masks) for node in variants), default=0)
+    live = specialization.warm is not None and bool(specialization.warm.breaks)
+    # In eager regions all are copied out, or none.
+    whole = crowded or live or len(kept) == most
+    some = frozenset[int]() if whole else copied | kept
+    stuck = [node for node in variants if not node.copied() >= some]
+    return [*evict, *stuck], not stuck, some if stuck else frozenset()
+
+
+def _are_small(kept: frozenset[int], variants: Sequence[Node]) -> bool:
+    """Return whether outputs are kept, and so small that they are copied at once."""
+    if not kept:
+        return False
+    sizes = (sum(node.outputs.storages[k].size for k in kept) for node in variants)
+    return max(sizes) <= _SMALL
 
 
 def _kept(
-    specialization: Specialization,
-    variants: Sequence[Node],
-    held: Mapping[Node, frozenset[int]],
+    variants: Sequence[Node], held: Mapping[Node, frozenset[int]]
 ) -> frozenset[int]:
-    """Return which outputs are kept, if it is not all, and none in eager regions.
+    """Return which outputs are kept.
 
     What is held of several recordings at once is, and will be; of the last one,
     anything may be held for as long as a name is not bound anew.
     """
     counts = Counter(k for node in variants for k in held.get(node, ()))
-    kept = frozenset(k for k, count in counts.items() if count > 1)
-    most = max((len(node.output_masks) for node in variants), default=0)
-    live = specialization.warm is not None and bool(specialization.warm.breaks)
-    return frozenset() if live or len(kept) == most else kept
+    return frozenset(k for k, count in counts.items() if count > 1)

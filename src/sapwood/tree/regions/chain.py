@@ -155,6 +155,12 @@ class Passage:
                 if link.live is not None:
                     self._cross(link.live, following)
             return self._shown
+        except Midway:
+            raise
+        except BaseException:
+            # Its traceback holds this, which is not to hold arrays.
+            self.begun = None
+            raise
         finally:
             with self.recordings.device.lock:
                 self._leave()

@@ -513,8 +513,10 @@ class Parts:
         changed = None if met.returns else changed_by(asked, met.part.name)
         if changed is not None:
             raise changed
-        error = None if raised is None else raised.error
-        self.began.ran.append(Ran(met.part.name, passed, result, error))
+        # Not by a name of this frame: the error's traceback leads to it.
+        self.began.ran.append(
+            Ran(met.part.name, passed, result, raised and raised.error)
+        )
         self._carry(met, passed, result, raised)
         return result, raised
 

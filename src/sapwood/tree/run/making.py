@@ -184,6 +184,10 @@ class Making:
                 self.eagerly.cannot(specialization, told_later(error), call)
                 return Strayed(error, begun)
             raise
+        except BaseException:
+            # What a region raised names this frame, which is not to name arrays.
+            begun.ran.clear()
+            raise
         result, made, unfit = recorded
         unfit = unfit or (
             "" if made.error else self._no_room(specialization, made.node)
@@ -196,6 +200,7 @@ class Making:
         asks = warm is not None and warm.asks
         if isinstance(made.error, Caught) and self._doubts(made.error, asks=asks):
             return Strayed(made.error, begun)
+        begun.ran.clear()  # as above: the error may be raised from here
         if made.error is not None:
             self.eagerly.once(call, specialization, made.error)
         else:
@@ -227,7 +232,10 @@ class Making:
         """Say why there is no room for a node that other calls came before, if so."""
         step = self.decide(specialization, {})
         full = step.escapes and not node.escapes
-        if step.action is Action.RECORD and not step.evict and not full:
+        variants = sum(not each.escapes for each in specialization.nodes)
+        spare = variants < specialization.max_variants
+        room = spare and not self.recordings.is_crowded()
+        if step.action is Action.RECORD and (room or not (step.evict or full)):
             return ""
         return "calls that were recorded meanwhile took its place"
 

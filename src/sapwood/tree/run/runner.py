@@ -153,11 +153,13 @@ class Runner:
             result = self._missed(call)
             self.call_log.ended(began)
             return result
+        strayed = None
         try:
             result = passage.finish()
         except Midway as error:
             begun = passage.begun
             strayed = self.making.strayed(found.node, error, begun, call)
+        if strayed is not None:
             result = self.eagerly.rerun(strayed, call)
             self.call_log.ended(began)
             return result
