@@ -154,7 +154,7 @@ class Passage:
             for link, following in pairwise(self.node.chain):
                 if link.live is not None:
                     self._cross(link.live, following)
-            return self._shown
+            return self._shown  # noqa: TRY300 - what is shown is let go of at the end
         except Midway:
             raise
         except BaseException:
