@@ -542,7 +542,8 @@ def test_work_that_is_untold_may_use_all_there_is(
         f = world.runtime.graph(partial(_past, held=held, noticed=noticed))
         wrong = 0
         for k in range(11):
-            if k == 5:
+            # What says where its end is knows of no stand-in for it.
+            if k == 5 and words != "ends":
                 held["h"], want["h"] = world.runtime.array(np.ones(9)), np.ones(9)
             hosts = np.full(9, 1.0 + k), np.full(9, 2.0 * k)
             x, y = map(world.runtime.array, hosts)

@@ -163,6 +163,14 @@ class TorchIntegration(Integration):
         offset = address - storage.address
         return self._over(template, self.storages_of.made(storage), offset)
 
+    def is_bare(self, array: Any) -> bool:
+        """Return whether a tensor has no gradient, no hook and no attribute."""
+        wants = array.requires_grad and _grad_enabled()
+        hooks = array._backward_hooks
+        return not (wants or hooks or array.grad_fn or vars(array)) and (
+            not array.is_leaf or array.grad is None
+        )
+
     def copier(
         self, template: Template, address: Addr, size: Size, room: Callable[[], bool]
     ) -> Callable[[], Any] | None:

@@ -206,6 +206,14 @@ class Integration(Protocol):
         ]
         return Kept(storages, storages, makers, [k for k, *_ in arrays])
 
+    def is_bare(self, array: Array) -> bool:
+        """Return whether an array is no more than its bytes, and how they are viewed.
+
+        Then another one like it can stand in for it.
+        """
+        del array
+        return True
+
     def copier(
         self, template: Template, address: Addr, size: Size, room: Callable[[], bool]
     ) -> Callable[[], Any] | None:

@@ -29,7 +29,7 @@ class Specialization:
     the last capture, where only a comparison of two shows what is an address.
     ``unrecordable`` is why its calls never are recorded, ``failed`` why the last
     attempt failed, where another one may not; ``unready`` counts those in a row that
-    could not begin.
+    could not begin. The function ``reads_arguments`` by itself, too, from slots.
     """
 
     def __init__(self, ambient_key: AmbientKey, max_variants: int) -> None:
@@ -47,6 +47,7 @@ class Specialization:
         self.missing = self.wasted = 0
         self.trace: AddressTrace | None = None
         self._in_vain = False
+        self.reads_arguments = False
 
     @property
     def wants_another(self) -> bool:
@@ -91,7 +92,8 @@ class Specialization:
             self.trace, self._in_vain = None, True
             return
         self.trace = trace
-        node.doubtful = node.copied_bytes > 0
+        given = node.places[: node.argument_places]
+        node.doubtful = any(x.used and x.role is Role.COPIED for x in given)
 
     def told(self, answer: Callable[..., Any] | str | None) -> None:
         """Note what a source of recordings has said; None: it was not asked."""

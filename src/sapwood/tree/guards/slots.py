@@ -53,6 +53,11 @@ class Slot:
             raise MisuseError(f"{self.path} cannot be bound: keep it in a list or dict")
         view.store(self._owner(arguments or {}), key, value)
 
+    @property
+    def can_be_bound(self) -> bool:
+        """Whether `write` can bind it, while the way is there."""
+        return self.steps[-1][0].store is not None
+
     def bearer(self) -> object | None:
         """Return the object whose attribute this is; None where it is no object's.
 

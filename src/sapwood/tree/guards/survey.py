@@ -168,6 +168,19 @@ class Survey:
             if row.role == "array"
         }
 
+    def slots_of_arrays(self) -> list[tuple[Slot, Any]]:
+        """Return the slots in which there are arrays, and what they hold."""
+        return [
+            (self._walk.slot(inside, row.key, by_argument=True), row.value)
+            for inside in self._walk.guarded()
+            for row in inside.rows
+            if row.role == "array"
+        ]
+
+    def array_keys(self) -> list[Any]:
+        """Return the arrays that are keys of what the function reaches."""
+        return self._walk.array_keys()
+
     def slot(
         self, path: str, start: str, steps: Sequence[tuple[str, Any]]
     ) -> Slot | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sapwood.driver.api import GraphHandle
 from sapwood.errors import CaptureError
@@ -93,11 +93,13 @@ def _regions(
 
 def check_allocations(
     outputs: Outputs,
-    stages: Mapping[int, Storage],
+    rooms: Iterable[Storage],
     range_: Range,
     recordings: Recordings,
 ) -> None:
     """Raise where an allocation outlives the function and nothing says why.
+
+    Nothing need for ``rooms``, where others stand in for arrays.
 
     Also where a result is no allocation of the function, nor anything it was given.
     """
@@ -105,7 +107,7 @@ def check_allocations(
         if not range_.holds(storage.address):
             raise stray(storage)
     named = {storage.address for storage in outputs.storages}
-    named.update(storage.address for storage in stages.values())
+    named.update(storage.address for storage in rooms)
     device = recordings.device
     lost = _lost(range_, named, device)
     if lost:

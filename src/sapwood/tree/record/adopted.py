@@ -9,7 +9,7 @@ has run, and nothing is left of it: another one may follow.
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -30,7 +30,7 @@ from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.outputs import Outputs, keeping
 from sapwood.tree.record.accounts import outliving, stray
 from sapwood.tree.record.build import LinkSpec, build
-from sapwood.tree.record.recorder import Recorded, Scene, ambient_roles
+from sapwood.tree.record.recorder import Recorded, Scene
 from sapwood.tree.record.repeated import code_of, concluded
 from sapwood.tree.record.staging import reserved, spoil
 from sapwood.tree.record.taking import (
@@ -151,22 +151,22 @@ class _Lent(Scene):
 
 
 def _record_into(scene: _Lent, capturer: GraphCapturer) -> Recorded:
-    stages = scene.stages
+    rooms = scene.rooms()
     capture = Adopting(scene.device, capturer, scene.range, scene.owner)
-    scene.owner.follow(_followed(stages, scene.device))
+    scene.owner.follow(_followed(rooms, scene.device))
     try:
         made = _captured(scene, capture)
     except BaseException:
-        _spoil(stages)
+        _spoil(rooms)
         raise
     if made.error is not None:
-        _spoil(stages)
+        _spoil(rooms)
     return made
 
 
-def _spoil(stages: Mapping[int, Storage]) -> None:
+def _spoil(rooms: Sequence[Storage]) -> None:
     spoil(
-        stages.values(),
+        rooms,
         "it stood in for an argument while the function was captured",
         "Look at the argument that was passed",
     )
@@ -175,7 +175,7 @@ def _spoil(stages: Mapping[int, Storage]) -> None:
 def _captured(scene: _Lent, capture: Adopting) -> Recorded:
     order, recordings, owner = scene.order, scene.recordings, scene.owner
     device = recordings.device
-    with owner.holding([*scene.arrays, *order.before.arrays()]):
+    with owner.holding([*scene.own_arrays(), *order.before.arrays()]):
         taken = _taken(scene, capture)
         # It stays the owner's, and is known as long as what was made of it.
         graph = taken.captured.graph
@@ -188,13 +188,13 @@ def _captured(scene: _Lent, capture: Adopting) -> Recorded:
 def _taken(scene: _Lent, capture: Capture) -> Taken:
     owner = scene.owner
     try:
-        return take(scene.order, scene.recordings, capture, scene.arrays)
+        return take(scene.order, scene.recordings, capture, scene.arrays, scene.slots)
     except DriverError as error:
         short = owner.short and scene.room < LENT
         if short or is_spoilt(error) or error.name == Result.OUT_OF_MEMORY.name:
             _check_unwritten(capture.written)
         if short:
-            owner.refusal(None, scene.arrays)
+            owner.refusal(None, scene.own_arrays())
             raise Short from None
         raise
 
@@ -213,7 +213,8 @@ def _built(scene: _Lent, taken: Taken) -> Recorded:
     outputs = scene.outputs(taken, values, read_by)
     drawing = _drawn(scene, captured, outputs, ambient, read_by)
     if error is None:
-        _check(owner.refusal(captured.result, scene.arrays), outputs, scene, taken)
+        refusal = owner.refusal(captured.result, scene.own_arrays())
+        _check(refusal, outputs, scene, taken)
     marks = integration.marks(read_by.arrays)
     outcome = concluded(error, order.specialization.warm, session, outputs)
     with unrepeated(outcome):
@@ -239,7 +240,7 @@ def _check_room(scene: _Lent, taken: Taken) -> None:
     left = order.survey(arguments).changes_since(taken.before)
     _check_unwritten(plain_changes(left))
     # That has arguments let go of gradients, which lie in this range.
-    scene.owner.refusal(taken.captured.result, scene.arrays)
+    scene.owner.refusal(taken.captured.result, scene.own_arrays())
     raise Short
 
 
@@ -280,10 +281,10 @@ def _drawn(
     order, recordings, session = scene.order, scene.recordings, captured.session
     # Whatever is no op's may use an input to the end.
     untold = session.untold
-    followed = [] if untold else _followed(scene.stages, recordings.device)
+    followed = [] if untold else _followed(scene.rooms(), recordings.device)
     ambient_places = read_by.places(recordings.integration)
     places = [*scene.places, *ambient_places]
-    names, roles = ambient_roles(order, ambient, ambient_places, recordings)
+    names, roles = scene.ambient_roles(ambient, ambient_places)
     linked = partial(
         adopt,
         recordings.device.driver,
@@ -306,10 +307,9 @@ def _drawn(
     )
 
 
-def _followed(stages: Mapping[int, Storage], device: Device) -> list[Storage]:
+def _followed(rooms: list[Storage], device: Device) -> list[Storage]:
     """Return the stages, if what they hold could be held in the pages of others."""
-    found = list(stages.values())
-    return found if any(each.size >= device.pages.page for each in found) else []
+    return rooms if any(each.size >= device.pages.page for each in rooms) else []
 
 
 def _check(

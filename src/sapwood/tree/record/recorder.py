@@ -22,13 +22,14 @@ from sapwood.tree.call.roles import History, Role, assign
 from sapwood.tree.call.signature import Arrays, Place, look
 from sapwood.tree.choose.address_trace import AddressTrace, confirmed
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.guards import Ambient, Slot
+from sapwood.tree.guards import Ambient, Slot, Survey
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Outputs, analyse, each_anew
 from sapwood.tree.record.accounts import check_allocations, read
 from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.repeated import concluded
+from sapwood.tree.record.slot_stand_ins import SlotStandIns, moving
 from sapwood.tree.record.staging import landing, late_stages, reserved, stand_ins
 from sapwood.tree.record.taking import RecordRequest, Taken, settled, take
 from sapwood.tree.watch.placement import lay_out
@@ -100,6 +101,10 @@ class RecordedParts(NamedTuple):
     unfit: str
 
 
+class ReadsArguments(Exception):
+    """A function reads by itself what it is also passed, and what was copied."""
+
+
 class Scene:
     """A call, its places and their roles, and what stands in for it in its capture.
 
@@ -113,7 +118,10 @@ class Scene:
         self.order, self.recordings, self.range = order, recordings, range_
         self.device, self.integration = recordings.device, recordings.integration
         self.places: Sequence[Place] = order.plan.call.given.places(self.integration)
-        self.roles = argument_roles(order, self.places, recordings)
+        # Code that asks which arrays are one would not find a copy to be its own.
+        asks = order.before.which(order.plan.call.given.arrays)
+        apart = not (asks or order.specialization.reads_arguments)
+        self.roles = argument_roles(order, self.places, recordings, apart=apart)
         self.stages, self.arrays = stand_ins(
             order.plan.call.given,
             self.places,
@@ -122,6 +130,20 @@ class Scene:
             self.device,
             self.integration,
         )
+        self.slots = SlotStandIns(self.integration)
+        if not _is_exact(recordings):
+            storages, survey = order.plan.call.given.storages, order.before
+            found = moving(survey, order.specialization, storages, self.integration)
+            self.slots.make(found, range_, self.device)
+
+    def rooms(self) -> list[Storage]:
+        """Return the room of all that others stand in for."""
+        rooms = (*self.stages.values(), *self.slots.stages.values())
+        return [*{id(room): room for room in rooms}.values()]
+
+    def own_arrays(self) -> list[Array]:
+        """Return what the function is passed, and what it finds in slots instead."""
+        return [*self.arrays, *self.slots.arrays()]
 
     def reads(
         self,
@@ -138,13 +160,50 @@ class Scene:
         if spans is not None:
             left = taken.captured.result, bound
             used = used_by(spans, left, self.integration)
+        used = self._used(used, taken.before)
         ambient = taken.before.guards(used)
-        read = [slot.read() for slot in ambient.arrays]
-        return ambient, look(read, self.integration)
+        read = look([slot.read() for slot in ambient.arrays], self.integration)
+        count = len(self.places)
+        for i, place in enumerate(read.places(self.integration), count):
+            stage = self.slots.stages.get(place.storage)
+            if stage is not None:
+                self.stages[i] = stage
+        return ambient, read
+
+    def _used(
+        self, used: Callable[[Array], bool], before: Survey
+    ) -> Callable[[Array], bool]:
+        """Return a test for arrays of which those that stand in for them are used.
+
+        Of several that share a storage all are, for they have one room together.
+        Raises `ReadsArguments`.
+        """
+        storage, own = self.integration.storage, self.slots.own
+        roles = zip(self.places, self.roles, strict=True)
+        copied = {place.storage for place, role in roles if role is Role.COPIED}
+        if any(storage(each) in copied and used(each) for each in before.arrays()):
+            raise ReadsArguments
+        rooms = {
+            storage(each)
+            for each in before.arrays()
+            if storage(each) in self.slots.stages and used(own(each))
+        }
+        return lambda array: storage(array) in rooms or used(own(array))
+
+    def ambient_roles(
+        self, ambient: Ambient, places: Sequence[Place]
+    ) -> tuple[list[str], list[Role]]:
+        """Name the places of ambient arrays, and return their roles."""
+        names, roles = ambient_roles(self.order, ambient, places, self.recordings)
+        stood_for = self.slots.stages
+        return names, [
+            Role.COPIED if place.storage in stood_for else role
+            for place, role in zip(places, roles, strict=True)
+        ]
 
     def outputs(self, taken: Taken, bound: Sequence[Array], read_by: Arrays) -> Outputs:
         """Describe what a captured call returned, and what it bound to slots."""
-        known = [*self.arrays, *read_by.arrays]
+        known = [*self.arrays, *map(self.slots.own, read_by.arrays)]
         outputs = analyse(taken.captured.result, bound, known, self.integration)
         return each_anew(outputs, self.order.plan.call.leaves, taken.before.holds)
 
@@ -183,14 +242,14 @@ def _built(scene: Scene, taken: Taken) -> Recorded:
     finally:
         device.driver.destroy_graph(captured.graph)
     outputs = scene.outputs(taken, values, read_by)
-    names, more = ambient_roles(order, ambient, everything[len(places) :], recordings)
+    names, more = scene.ambient_roles(ambient, everything[len(places) :])
     starts = range_.base, *_starts(everything, stages)
     trace = AddressTrace(recording, (*order.names, *names), starts)
     roles = _of_what_is_known((*scene.roles, *more), trace, order, recordings)
     with unrepeated(error):
         stages |= late_stages(everything, roles, stages, range_, device)
         if captured.error is None:
-            check_allocations(outputs, stages, range_, recordings)
+            check_allocations(outputs, scene.rooms(), range_, recordings)
             recording = _repacked(recording, captured, starts, range_, device)
         outcome = concluded(error, order.specialization.warm, captured.session, outputs)
         drawing = LinkSpec(
@@ -256,10 +315,14 @@ def argument_roles(
     places: Sequence[Place],
     recordings: Recordings,
     hints: Sequence[Role] | None = None,
+    *,
+    apart: bool = False,
 ) -> tuple[Role, ...]:
     """Choose the roles of a call's places.
 
-    ``hints`` are those of a recording from elsewhere, for a first call here.
+    ``hints`` are those of a recording from elsewhere, for a first call here. If the
+    function is taken to use its arguments ``apart`` from what it reads by itself, one
+    that it could also read may be copied.
     """
     steady = [hint.fixed for hint in hints or ()]
     roles = assign(
@@ -274,10 +337,17 @@ def argument_roles(
     )
     # A copy of what the function also reads by itself would go its own way.
     reached = {*map(recordings.integration.storage, order.before.arrays())}
+    copied = [not hint.fixed for hint in hints] if hints else [apart] * len(places)
+    found = zip(places, roles, copied, strict=True)
     return tuple(
-        Role.PINNED if place.storage in reached else role
-        for place, role in zip(places, roles, strict=True)
+        role if place.storage not in reached else _beside(role, copied=may_be)
+        for place, role, may_be in found
     )
+
+
+def _beside(role: Role, *, copied: bool) -> Role:
+    """Return the role of what slots hold, too, and may be ``copied``."""
+    return Role.COPIED if copied and not role.fixed else Role.PINNED
 
 
 def _take(scene: Scene) -> Taken:
@@ -286,7 +356,7 @@ def _take(scene: Scene) -> Taken:
     stream = recordings.capture_stream()
     capture = Capture(scene.device, stream, scene.range, stays)
     try:
-        return take(scene.order, recordings, capture, scene.arrays)
+        return take(scene.order, recordings, capture, scene.arrays, scene.slots)
     except DriverError:
         recordings.renew_capture_stream()
         if capture.written is not None:

@@ -23,6 +23,7 @@ from sapwood.tree.guards import (
 from sapwood.tree.nests.containers import refilled
 from sapwood.tree.node.objects import fresh
 from sapwood.tree.record.build import Plan
+from sapwood.tree.record.slot_stand_ins import SlotStandIns
 from sapwood.tree.watch.session import Raised, Session, Unready
 from sapwood.tree.watch.watch import Capture, Captured, Caught
 from sapwood.uncollected import uncollected
@@ -87,8 +88,12 @@ def take(
     recordings: Recordings,
     capture: Capture,
     arrays: Sequence[Array],
+    slots: SlotStandIns,
 ) -> Taken:
-    """Have a call captured with other arrays in it; slots are not restored yet."""
+    """Have a call captured with other arrays in it, and with stand-ins in ``slots``.
+
+    What the function binds is not restored yet.
+    """
     args, kwargs = with_leaves(order.plan.call, arrays)
     arguments = order.bind(args, kwargs)
     # Not that of the order: others may have bound slots since it was made.
@@ -97,7 +102,13 @@ def take(
     states = kept_states(before)
     try:
         session = Session(tolerant=False, holds=before.holds)
-        captured = uncollected(capture, capture.run, order.fn, args, kwargs, session)
+        slots.enter(arguments)
+        try:
+            captured = uncollected(
+                capture, capture.run, order.fn, args, kwargs, session
+            )
+        finally:
+            slots.leave(arguments)
     except BaseException:
         undo(before, states)
         capture.written = plain_changes(order.survey(arguments).changes_since(before))

@@ -515,7 +515,7 @@ class Parts:
             raise changed
         # Not by a name of this frame: the error's traceback leads to it.
         self.began.ran.append(
-            Ran(met.part.name, passed, result, raised and raised.error)
+            Ran(met.part.name, passed, result, raised.error if raised else None)
         )
         self._carry(met, passed, result, raised)
         return result, raised

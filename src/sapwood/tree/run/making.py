@@ -18,7 +18,7 @@ from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import Survey
 from sapwood.tree.node.node import Node
 from sapwood.tree.record.build import Plan
-from sapwood.tree.record.recorder import Recorded, record
+from sapwood.tree.record.recorder import ReadsArguments, Recorded, record
 from sapwood.tree.record.repeated import check_told
 from sapwood.tree.record.taking import RecordRequest, is_doubtful
 from sapwood.tree.regions.crossing import told_later
@@ -99,7 +99,7 @@ class Making:
             return self._record_parts(call, specialization, step, before)
         try:
             order = self._order(call, specialization, step, before)
-            made = (self.recordings.recorder or record)(order, self.recordings)
+            made = self._recorded(order)
         except (CaptureError, DriverError) as error:
             if not self._may_fail(error):
                 raise
@@ -110,6 +110,15 @@ class Making:
         self.call_log.recorded(call, made.node)
         self._keep(call, before, specialization, made)
         return (self.replay(found, call),)
+
+    def _recorded(self, order: RecordRequest) -> Recorded:
+        """Have a call captured; where it reads its arguments by itself, once more."""
+        recorder = self.recordings.recorder or record
+        try:
+            return recorder(order, self.recordings)
+        except ReadsArguments:
+            order.specialization.reads_arguments = True
+        return recorder(order, self.recordings)
 
     def _keep(
         self, call: Call, before: Survey, specialization: Specialization, made: Recorded

@@ -1,0 +1,93 @@
+"""Stand-ins in slots, for arrays that lie elsewhere in every call.
+
+While a function is captured it finds them where it reads by itself. Replays copy in
+what the slots hold then, and back where the function writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from sapwood.errors import MisuseError
+from sapwood.memory.device import Device
+from sapwood.memory.range import Range
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.integration import Array, Integration
+from sapwood.tree.call.roles import History, Role
+from sapwood.tree.call.signature import look
+from sapwood.tree.choose.specialization import Specialization
+from sapwood.tree.guards import Slot, Survey
+from sapwood.tree.record.staging import stand_ins
+
+
+class SlotStandIns:
+    """What stands in for the arrays of some slots; ``stages`` is their room."""
+
+    def __init__(self, integration: Integration) -> None:
+        self._integration = integration
+        self.stages: dict[Storage, Storage] = {}
+        self._slots: list[tuple[Slot, Array]] = []
+        self._own: dict[int, tuple[Array, Array]] = {}
+
+    def make(
+        self, slots: Sequence[tuple[Slot, Array]], range_: Range, device: Device
+    ) -> None:
+        """Have stand-ins, in a range, for all arrays that are in some slots."""
+        arrays = [*{id(array): array for _, array in slots}.values()]
+        found = look(arrays, self._integration)
+        places = found.places(self._integration)
+        roles = [Role.COPIED] * len(places)
+        stages, own = stand_ins(found, places, roles, range_, device, self._integration)
+        self.stages = {place.storage: stages[i] for i, place in enumerate(places)}
+        pairs = zip(arrays, own, strict=True)
+        self._own = {id(array): (array, mine) for array, mine in pairs}
+        self._slots = [*slots]
+
+    def own(self, array: Array) -> Array:
+        """Return what the function finds for an array: that itself, or a stand-in."""
+        known = self._own.get(id(array))
+        return array if known is None else known[1]
+
+    def arrays(self) -> list[Array]:
+        """Return the stand-ins."""
+        return [own for _, own in self._own.values()]
+
+    def enter(self, arguments: Mapping[str, object]) -> None:
+        """Have the function find the stand-ins."""
+        for slot, array in self._slots:
+            slot.write(self.own(array), arguments)
+
+    def leave(self, arguments: Mapping[str, object]) -> None:
+        """Have slots hold their arrays again, but for what the function has bound."""
+        for slot, array in self._slots:
+            with suppress(MisuseError):  # the function has done away with the way there
+                if slot.held(arguments) is self.own(array):
+                    slot.write(array, arguments)
+
+
+def moving(
+    survey: Survey,
+    specialization: Specialization,
+    given: Iterable[Storage],
+    integration: Integration,
+) -> list[tuple[Slot, Array]]:
+    """Return the slots whose arrays move with every call, and can be stood in for.
+
+    Those are not that share a storage with an array ``given`` as an argument, or with
+    one in a slot that cannot be bound.
+    """
+    slots = survey.slots_of_arrays()
+    held = {id(key) for key in survey.array_keys()}
+    fixed = {*given}
+    moves: set[Storage] = set()
+    for slot, array in slots:
+        storage = integration.storage(array)
+        if slot.can_be_bound and id(array) not in held and integration.is_bare(array):
+            history = specialization.ambient.get(slot.path, History())
+            if history.varied and not history.steady:
+                moves.add(storage)
+        else:
+            fixed.add(storage)
+    moves -= fixed
+    return [each for each in slots if integration.storage(each[1]) in moves]

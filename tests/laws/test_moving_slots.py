@@ -1,0 +1,215 @@
+"""State that a function carries in slots, and that is elsewhere in every call."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+CALLS = 16
+
+
+def _bound_anew(w):
+    state = SimpleNamespace(h=w.values(4))
+
+    def fn(x):
+        state.h = state.h * 0.5 + x
+        return state.h.sum() + x
+
+    return fn, lambda: (w.values(4),), lambda: state.h
+
+
+def _returned(w):
+    state = {"h": w.values(4)}
+
+    def fn(x):
+        state["h"] = state["h"] * 0.5 + x
+        return state["h"]
+
+    return fn, lambda: (w.values(4),), lambda: state["h"]
+
+
+def _in_a_list(w):
+    z = [w.values(4), w.values(4)]
+
+    def fn(x):
+        y = x + z[0]
+        z[0] = x * 2 + z[1]
+        z[1] = y * 0.25
+        return y
+
+    return fn, lambda: (w.values(4),), lambda: z
+
+
+def _swapped(w):
+    state = SimpleNamespace(u=w.values(4), v=w.values(4))
+
+    def fn(x):
+        state.v[...] = state.u * 0.5 + x
+        state.u, state.v = state.v, state.u
+        return state.u * 2
+
+    return fn, lambda: (w.values(4),), lambda: (state.u, state.v)
+
+
+def _replaced(w):
+    state = SimpleNamespace(w=w.values(4))
+
+    def args():
+        state.w = w.values(4)
+        return (w.values(4),)
+
+    return lambda x: x * state.w + 1, args, lambda: state.w
+
+
+def _written(w):
+    state = SimpleNamespace(w=w.values(4))
+
+    def args():
+        state.w = w.values(4)
+        return (w.values(4),)
+
+    def fn(x):
+        state.w *= x
+        return state.w.sum() + x
+
+    return fn, args, lambda: state.w
+
+
+def _by_two_ways(w):
+    state = SimpleNamespace(a=w.values(4), b=None)
+    state.b = {"a": state.a}
+
+    def args():
+        state.a = state.b["a"] = w.values(4)
+        return (w.values(4),)
+
+    def fn(x):
+        state.a += x
+        return state.b["a"] * 2, state.a
+
+    return fn, args, lambda: state.b["a"]
+
+
+def _views(w):
+    state = SimpleNamespace(whole=w.values(8), part=None)
+
+    def args():
+        state.whole = w.values(8)
+        state.part = state.whole[2:6]
+        return (w.values(4),)
+
+    def fn(x):
+        state.part += x
+        return state.whole * 2, x + 1
+
+    return fn, args, lambda: (state.whole, state.part)
+
+
+def _fed_back(w):
+    state = {"y": w.values(4)}
+
+    def fn(x):
+        state["y"] = x * 0.5 + 1
+        return state["y"]
+
+    return fn, lambda: (state["y"],), lambda: state["y"]
+
+
+def _fed_back_and_read(w):
+    state = {"y": w.values(4)}
+
+    def fn(x):
+        x += 1
+        state["y"] = x * 0.5 + state["y"]
+        return state["y"]
+
+    return fn, lambda: (state["y"],), lambda: state["y"]
+
+
+def _in_an_argument(w):
+    state = SimpleNamespace(h=w.values(4))
+
+    def fn(holder, x):
+        holder.h = holder.h * 0.5 + x
+        return x + holder.h
+
+    return fn, lambda: (state, w.values(4)), lambda: state.h
+
+
+REPLAYED = [
+    *(_bound_anew, _returned, _in_a_list, _swapped, _replaced, _written, _by_two_ways),
+    *(_views, _fed_back, _in_an_argument),
+]
+
+
+def program(make, *, keeps):
+    """Return a program of calls whose results are kept, all or the last."""
+
+    def run(w):
+        fn, args, shown = make(w)
+        f, kept = w.graph(fn), []
+        for _ in range(CALLS):
+            kept.append(f(*args()))
+            yield kept, shown()
+            if not keeps:
+                kept.clear()
+
+    return run
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("make", REPLAYED)
+def test_it_is_replayed_after_a_few_calls(agree, make, keeps):
+    """Whatever is bound anew by the function or between the calls, kept or not."""
+    world = agree(program(make, keeps=keeps))
+    assert world.count("recordings") <= 5
+    assert world.count("replays") >= CALLS - 7
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize("keeps", [False, True])
+def test_an_argument_that_is_also_read(agree, keeps):
+    """Both are one array: no copy of it stands in for one of them."""
+    agree(program(_fed_back_and_read, keeps=keeps))
+
+
+@pytest.mark.every_framework
+def test_slots_that_part_and_meet(agree):
+    """Two slots that hold one array, then two, then one again."""
+
+    def run(w):
+        state = SimpleNamespace(a=w.values(4), b=w.values(4))
+
+        def fn(x):
+            state.a += x
+            return state.b * 2
+
+        f = w.graph(fn)
+        for i in range(CALLS):
+            state.a = w.values(4)
+            state.b = state.a if i % 5 > 2 else w.values(4)
+            yield f(w.values(4)), state.a, state.b
+
+    assert agree(run).count("replays") >= 4
+
+
+@pytest.mark.every_framework
+def test_an_argument_that_is_in_a_slot_at_times(agree):
+    """What was recorded with both apart is not replayed where one is the other."""
+
+    def run(w):
+        state = SimpleNamespace(h=w.values(4))
+
+        def fn(x):
+            x += 1
+            return state.h * 2
+
+        f = w.graph(fn)
+        for i in range(CALLS):
+            x = w.values(4)
+            state.h = x if i % 4 == 3 else w.values(4)
+            yield f(x), x, state.h
+
+    assert agree(run).count("replays") >= 4
