@@ -269,3 +269,70 @@ def test_an_object_that_says_other_things_in_captures(rt):
         found.append(made.checked)
     assert found == [True] + 6 * [False]
     assert g.stats().replays >= 3
+
+
+class Unfit(Exception):
+    """Raised by `unfit`, in captures."""
+
+
+def unfit(x):
+    """Raise where that is captured, as optimizers do that no graph may hold."""
+    if capturing():
+        raise Unfit
+    x += 1
+
+
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("region", [False, True])
+def test_an_error_that_only_captures_raise(rt, region):
+    """Each call does what it does without a graph, and once."""
+    seen, state, x = [], {"h": some(rt)}, some(rt)
+    note = sw.eager(lambda h: seen.append(float(h.sum())))
+
+    def fn(x):
+        x *= 2
+        state["h"] = state["h"] + x
+        if region:
+            note(state["h"])
+        unfit(x)
+        return x + 1
+
+    f = rt.graph(fn)
+    host, h = np.arange(64.0) / 7, np.arange(64.0) / 7
+    for i in range(6):
+        y = f(x)
+        host = host * 2
+        h = h + host
+        host = host + 1
+        assert np.asarray(y).tobytes() == (host + 1).tobytes()
+        assert np.asarray(x).tobytes() == host.tobytes()
+        assert np.asarray(state["h"]).tobytes() == h.tobytes()
+        assert len(seen) == region * (i + 1)
+    assert f.stats().recordings == 0
+    assert any("captured" in reason for reason, _ in f.stats().skipped)
+
+
+@pytest.mark.parametrize("region", [False, True])
+def test_an_error_of_the_functions_own_beside_a_question(rt, hidden, region):
+    """It is raised where an eager call raises it, and leaves what that leaves."""
+    x, note = some(rt), sw.eager(lambda h: None)
+
+    def fn(x):
+        capturing()
+        x *= 2
+        if region:
+            note(x)
+        if hidden():
+            raise Unfit
+        return x + 1
+
+    f, host = rt.graph(fn), np.arange(64.0) / 7
+    for i in range(6):
+        hidden(int(i < 2))
+        host = host * 2
+        if i < 2:
+            with pytest.raises(Unfit):
+                f(x)
+        else:
+            assert np.asarray(f(x)).tobytes() == (host + 1).tobytes()
+        assert np.asarray(x).tobytes() == host.tobytes()

@@ -72,7 +72,6 @@ def test_a_module_may_register_a_buffer(alike):
     alike(program)
 
 
-@pytest.mark.xfail(reason="what is read besides arguments is always where it was")
 def test_a_state_carried_by_a_slot_settles(rt, same):
     """``o.h = o.h + x`` needs no more recordings than ``h = f(h)`` does."""
     start, x = torch.zeros(8, device="cuda"), torch.ones(8, device="cuda")

@@ -22,7 +22,7 @@ def test_an_optimizer_that_no_capture_steps(alike):
         torch.manual_seed(3)
         model = nn.Linear(6, 3, device="cuda")
         optimizer, seen = torch.optim.Adam(model.parameters()), []
-        log = sw.eager(lambda loss: seen.append(float(loss)))
+        log = sw.eager(lambda loss: seen.append(loss.item()))
 
         def step(x):
             optimizer.zero_grad()

@@ -50,6 +50,7 @@ _FLAGS = (
 )
 _grad_enabled = torch.is_grad_enabled
 _clone: Any = torch.clone
+_strided = torch.strided
 _tensor_like: Any = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
 """Makes a tensor over the storage of another that has nothing else to do with it."""
 _users_of = torch._C._storage_Use_Count
@@ -71,8 +72,12 @@ class TorchIntegration(Integration):
         yield "torch", MODES
 
     def is_array(self, value: object) -> bool:
-        """Return whether ``value`` is a tensor on a device of this kind."""
-        return type(value) in _kinds and bool(self._is_here(value))
+        """Return whether ``value`` is a tensor on a device of this kind, in one piece.
+
+        Sparse ones have no memory of their own, but are made of other tensors.
+        """
+        kind = type(value) in _kinds and bool(self._is_here(value))
+        return kind and value.layout is _strided  # type: ignore[attr-defined]
 
     def text(self, array: Any) -> str:
         """Return the tensor's dtype and shape."""

@@ -91,6 +91,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         self._bring = bring
         self._told = self._count()
         self._made: WeakSet[Any] = WeakSet()
+        self._seeds: WeakSet[Any] = WeakSet()
         self._held: WeakSet[Any] = WeakSet()
         self._stack = ExitStack()
         self._regions = 0
@@ -287,6 +288,9 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             if here:
                 # Seeds, as of attention, which are the device's own in a capture.
                 self._note_made(result)
+                self._seeds.update(
+                    each.untyped_storage() for each in self._on_host(result)
+                )
         return result
 
     def _hosts(self, tensors: Iterable[tuple[Any, bool]]) -> list[Any]:
@@ -296,7 +300,10 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         return [
             tensor
             for tensor, writes in tensors
-            if tensor.device.type == "cpu" and not writes and has_bytes(tensor)
+            if tensor.device.type == "cpu"
+            and not writes
+            and has_bytes(tensor)
+            and tensor.untyped_storage() not in self._seeds
         ]
 
     def _run(
@@ -424,9 +431,13 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         return held
 
     def _note_made(self, result: Any) -> None:
+        self._made.update(each.untyped_storage() for each in self._on_host(result))
+
+    def _on_host(self, result: Any) -> Iterator[Any]:
+        """Yield the tensors of a result that have memory of the host."""
         for made in flat(result):
             if made.device.type == "cpu" and torch._C._has_storage(made):
-                self._made.add(made.untyped_storage())
+                yield made
 
 
 put_off(Watcher.__torch_dispatch__)

@@ -132,9 +132,18 @@ class Scene:
         )
         self.slots = SlotStandIns(self.integration)
         if not _is_exact(recordings):
-            storages, survey = order.plan.call.given.storages, order.before
-            found = moving(survey, order.specialization, storages, self.integration)
+            storages = order.plan.call.given.storages
+            found = moving(order.before, storages, self._is_fixed, self.integration)
             self.slots.make(found, range_, self.device)
+
+    def _is_fixed(self, path: str, storage: Storage) -> bool:
+        """Return whether the array in a slot is to be where it is now."""
+        history = self.order.specialization.ambient.get(path, History())
+        if history.fresh:
+            return True
+        inherits, anywhere = self.recordings.inherits(storage), self.order.anywhere
+        (role,) = assign([history], [inherits], [False], [False], anywhere=anywhere)
+        return role.fixed
 
     def rooms(self) -> list[Storage]:
         """Return the room of all that others stand in for."""

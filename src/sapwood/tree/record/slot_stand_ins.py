@@ -6,7 +6,7 @@ what the slots hold then, and back where the function writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from sapwood.errors import MisuseError
@@ -14,9 +14,8 @@ from sapwood.memory.device import Device
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
-from sapwood.tree.call.roles import History, Role
+from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import look
-from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import Slot, Survey
 from sapwood.tree.record.staging import stand_ins
 
@@ -68,26 +67,25 @@ class SlotStandIns:
 
 def moving(
     survey: Survey,
-    specialization: Specialization,
     given: Iterable[Storage],
+    fixed: Callable[[str, Storage], bool],
     integration: Integration,
 ) -> list[tuple[Slot, Array]]:
     """Return the slots whose arrays move with every call, and can be stood in for.
 
     Those are not that share a storage with an array ``given`` as an argument, or with
-    one in a slot that cannot be bound.
+    one in a slot that cannot be bound. ``fixed`` says which slot's arrays are where
+    they were.
     """
     slots = survey.slots_of_arrays()
-    held = {id(key) for key in survey.array_keys()}
-    fixed = {*given}
+    keys = {id(key) for key in survey.array_keys()}
+    stay = {*given}
     moves: set[Storage] = set()
     for slot, array in slots:
         storage = integration.storage(array)
-        if slot.can_be_bound and id(array) not in held and integration.is_bare(array):
-            history = specialization.ambient.get(slot.path, History())
-            if history.varied and not history.steady:
-                moves.add(storage)
-        else:
-            fixed.add(storage)
-    moves -= fixed
+        if not slot.can_be_bound or id(array) in keys or not integration.is_bare(array):
+            stay.add(storage)
+        elif not fixed(slot.path, storage):
+            moves.add(storage)
+    moves -= stay
     return [each for each in slots if integration.storage(each[1]) in moves]

@@ -30,6 +30,7 @@ from sapwood.tree.regions.crossing import (
     REMEDY,
     RESULT,
     Passed,
+    Ran,
     carry,
     changed_by,
     check_open,
@@ -37,7 +38,7 @@ from sapwood.tree.regions.crossing import (
     returned,
     which_are_one,
 )
-from sapwood.tree.regions.rerun import Begun, Ran
+from sapwood.tree.regions.rerun import Begun
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.watch.session import Midway, Warm
 from sapwood.units import Mask, Size
@@ -147,6 +148,7 @@ class Passage:
         if undone is not None:
             storages = [*self.carried.storages, *self.ambient.storages]
             self.begun = Begun(device, [storages[i] for i in undone.places], warm)
+            self.begun.holds = self.node.ambient.holds
 
     def finish(self) -> Any:
         """Run the eager regions, without the lock, and replay the others."""

@@ -27,7 +27,14 @@ from sapwood.tree.guards.aliasing import twins
 from sapwood.tree.nests.containers import Identity, constant_key, flatten, weakly_bound
 from sapwood.tree.node.node import Live, Shared
 from sapwood.tree.node.outputs import Alias, Constant, Held, Output, Outputs, Same, View
-from sapwood.tree.watch.session import Broken, EagerRegion, Session, entered, is_users
+from sapwood.tree.watch.session import (
+    Broken,
+    EagerRegion,
+    Session,
+    Warm,
+    entered,
+    is_users,
+)
 from sapwood.tree.watch.watch import Allocations, Caught, Watched, warm_up
 
 RAN: Final = "the first part has run, and is not undone"
@@ -96,6 +103,15 @@ class Passed:
             or len(leaves) != len(self.leaves)
             or any(new is not old for new, old in zip(leaves, self.leaves, strict=True))
         )
+
+
+class Ran(NamedTuple):
+    """One eager region that ran: what it was passed, and what it returned or raised."""
+
+    name: str
+    passed: Passed
+    result: Any
+    raised: BaseException | None = None
 
 
 def _seen(array: Array, integration: Integration) -> Hashable:
@@ -387,9 +403,27 @@ class Rehearsed:
         self.allocations = Allocations()
         self.changes: list[Change] = []
         self.crossing: set[int] = set()
+        self._ran: list[Ran] | None = None
 
-    def run(self, fn: Callable[..., Any], call: Call, device: Device) -> Watched:
-        """Run a function as a warm-up; its exceptions pass."""
+    def failed(self) -> tuple[Warm, Sequence[Change]]:
+        """Return what a run has shown that has failed, and what it has written."""
+        self._settle()
+        session = self._session
+        breaks = tuple(session.breaks)
+        return Warm(session.digests(), frozenset(), (), breaks), self.changes
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        call: Call,
+        device: Device,
+        ran: list[Ran] | None = None,
+    ) -> Watched:
+        """Run a function as a warm-up; its exceptions pass.
+
+        Eager regions that ``ran`` are noted there.
+        """
+        self._ran = ran
         session = self._session
         session.between = self._between
         self._framework = device.framework
@@ -424,6 +458,8 @@ class Rehearsed:
             finally:
                 with self._outside():
                     self._before = self._look()
+            if self._ran is not None:
+                self._ran.append(Ran(part.name, passed, result))
             got = returned(part.name, result, passed, NONE, self._integration)
         if got.refused:
             self._refuse(CaptureError(got.refused, remedy=REMEDY))

@@ -46,6 +46,7 @@ from sapwood.tree.regions.crossing import (
     RESULT,
     Break,
     Passed,
+    Ran,
     Returned,
     carry,
     caught_at,
@@ -61,7 +62,7 @@ from sapwood.tree.regions.crossing import (
     unlocked,
     which_are_one,
 )
-from sapwood.tree.regions.rerun import Begun, Ran
+from sapwood.tree.regions.rerun import Begun
 from sapwood.tree.replay.replay import replay_in_place
 from sapwood.tree.watch.session import EagerRegion, Session
 from sapwood.tree.watch.watch import Capture, Caught

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from sapwood.errors import OutOfMemory
 from sapwood.memory.device import Device, routed
@@ -20,7 +20,7 @@ from sapwood.tree.call.signature import Call
 from sapwood.tree.guards import Slot
 from sapwood.tree.nests.containers import flatten, unflatten
 from sapwood.tree.record.preserve import Preserved, bits_of
-from sapwood.tree.regions.crossing import Passed
+from sapwood.tree.regions.crossing import Passed, Ran
 from sapwood.tree.watch.session import EagerRegion, Midway, Session, Warm, entered
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
 from sapwood.units import Addr, Size
@@ -29,27 +29,25 @@ MOST: Final = Size(64 << 20)
 """So many bytes are saved, at most, before a call whose parts write them."""
 
 
-class Ran(NamedTuple):
-    """One eager region that ran: what it was passed, and what it returned or raised."""
-
-    name: str
-    passed: Passed
-    result: Any
-    raised: BaseException | None = None
-
-
 class Begun:
     """What a call in parts began with, and which eager regions ``ran`` in it since.
 
     ``storages`` are those that parts may write before a region runs, ``bound`` the
     slots that parts have bound, with what was there. ``lost`` says that not all of it
-    can be put back, ``warm`` is the warm-up that its parts are held against.
+    can be put back, ``warm`` is the warm-up that its parts are held against. ``holds``
+    says whether what the function reads besides arrays is as it was.
     """
 
     def __init__(
-        self, device: Device, storages: Sequence[Storage], warm: Warm | None
+        self,
+        device: Device,
+        storages: Sequence[Storage],
+        warm: Warm | None,
+        *,
+        most: Size = MOST,
     ) -> None:
-        self._device, self.warm = device, warm
+        self._device, self.warm, self._most = device, warm, most
+        self.holds: Callable[[], bool] | None = None
         self.storages: list[Storage] = []
         self.ran: list[Ran] = []
         self.bound: list[tuple[Slot, Any]] = []
@@ -60,7 +58,7 @@ class Begun:
 
     def _save(self, storages: Sequence[Storage]) -> None:
         self.storages += storages
-        self.lost |= sum(each.size for each in self.storages) > MOST
+        self.lost |= sum(each.size for each in self.storages) > self._most
         if storages and not self.lost:
             try:
                 self._saved.append(Preserved(self._device, storages).save())
@@ -114,15 +112,22 @@ class Rerun:
         self._integration, self._device = integration, device
         self._next, self._astray = 0, False
         apart = begun.warm is not None and begun.warm.captured
-        self.session = Session(tolerant=True, as_captured=apart)
+        self.session = Session(tolerant=True, rehearses=not apart, as_captured=apart)
         self._now: Preserved | None = None
+
+    def may_run(self, *, tells: bool) -> bool:
+        """Return whether all can be put back that parts have done.
+
+        Where nobody ``tells`` what is launched, all that the function reads has to be
+        as it was when they were.
+        """
+        begun = self._begun
+        known = tells or (begun.holds is not None and begun.holds())
+        touched = any(x.passed.changed() or x.passed.reshaped() for x in self._ran)
+        return known and not (begun.lost or self._warm is None or touched)
 
     def run(self, fn: Callable[..., Any], call: Call, arguments: Any) -> Watched | None:
         """Return what the call gave, whose exceptions pass; None if all was left."""
-        if self._begun.lost or self._warm is None:
-            return None
-        if any(each.passed.changed() or each.passed.reshaped() for each in self._ran):
-            return None
         watched, device = None, self._device
         self._now = Preserved(device, self._begun.storages).save()
         undo = self._begun.put_back(arguments)

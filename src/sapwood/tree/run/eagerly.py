@@ -7,7 +7,7 @@ been replayed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from sapwood.errors import CaptureError
 from sapwood.tree.call.options import Options
@@ -17,17 +17,21 @@ from sapwood.tree.choose.decide import Action, Step
 from sapwood.tree.choose.function_cache import FunctionCache
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
-from sapwood.tree.guards import BoundArray, Survey, Surveyor
+from sapwood.tree.guards import BoundArray, Survey, Surveyor, kept_states
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import told
 from sapwood.tree.node.outputs import analyse
-from sapwood.tree.record.taking import plain_changes, raised_within
+from sapwood.tree.record.taking import plain_changes, raised_within, undo
 from sapwood.tree.regions.crossing import Rehearsed, told_later
-from sapwood.tree.regions.rerun import Rerun, Strayed
+from sapwood.tree.regions.rerun import Begun, Rerun, Strayed
+from sapwood.tree.run.verify import reachable
 from sapwood.tree.tell.call_log import CallLog
 from sapwood.tree.watch.session import Raised, Session, Unready, Warm
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
+from sapwood.units import Size
+
+_ANY: Final = Size(1 << 62)
 
 
 class Eagerly:
@@ -63,7 +67,12 @@ class Eagerly:
         live = Rehearsed(
             watching, recordings.integration, lambda: self.look(call), before
         )
-        watched = live.run(self.target(), call, recordings.device)
+        if captured:
+            watched = self._as_captured(live, call, before)
+            if isinstance(watched, Strayed):
+                return self._strayed(watched, call, specialization)
+        else:
+            watched = live.run(self.target(), call, recordings.device)
         error = self._found(watching, watched, live)
         with recordings.device.lock:
             self._lease_loosely(watched, watching)
@@ -78,6 +87,38 @@ class Eagerly:
             self.cannot(specialization, error, call)
             self.call_log.passed_through(call, str(error))
         return watched.result
+
+    def _as_captured(
+        self, live: Rehearsed, call: Call, before: Survey
+    ) -> Watched | Strayed:
+        """Run a call whose code is told that a capture is on.
+
+        Some raises for that alone. Then the call has strayed: nothing of it counts.
+        """
+        device, integration = self.recordings.device, self.recordings.integration
+        begun = Begun(device, reachable(call, before, integration), None, most=_ANY)
+        states = kept_states(before)
+        try:
+            return live.run(self.target(), call, device, begun.ran)
+        except Exception as error:  # noqa: BLE001 - raised again if it still comes
+            caught = Caught(error)
+        begun.warm, changes = live.failed()
+        bound = [each for each in changes if isinstance(each, BoundArray)]
+        begun.binds([(each.slot, each.old) for each in bound])
+        if not begun.ran:
+            undo(before, states)
+        elif len(bound) < len(changes):
+            begun.lost = True
+        return Strayed(caught, begun)
+
+    def _strayed(
+        self, strayed: Strayed, call: Call, specialization: Specialization
+    ) -> Any:
+        """Run a call eagerly that has strayed, and remember if only captures raise."""
+        result = self.rerun(strayed, call)
+        if isinstance(strayed.error, Caught):
+            self.cannot(specialization, raised_within(strayed.error), call)
+        return result
 
     def _found(
         self, watching: Session, watched: Watched, live: Rehearsed
@@ -116,10 +157,7 @@ class Eagerly:
         Nothing of it has run, unless it has strayed.
         """
         if isinstance(failed, Strayed):
-            result = self.rerun(failed, call)
-            if isinstance(failed.error, Caught):  # and an eager run has raised nothing
-                self.cannot(specialization, raised_within(failed.error), call)
-            return result
+            return self._strayed(failed, call, specialization)
         skips = step.skips
         if failed is not None:
             skips = specialization.unrecordable or specialization.failed
@@ -163,8 +201,12 @@ class Eagerly:
         recordings, error = self.recordings, strayed.error
         arguments = self.parameters.bind(call.args, call.kwargs)
         run = Rerun(strayed.begun, recordings.integration, recordings.device)
+        watched = None
+        if isinstance(error, Caught):
+            error.forget_frames()
         try:
-            watched = run.run(self.target(), call, arguments)
+            if run.may_run(tells=recordings.tells):
+                watched = run.run(self.target(), call, arguments)
         finally:
             # What a region raised names this call's frames, which name this.
             strayed.begun.ran.clear()

@@ -185,6 +185,8 @@ class Making:
         begun = Begun(self.recordings.device, (), warm)
         try:
             order = self._order(call, specialization, step, before)
+            if not self.recordings.tells:
+                begun.holds = before.guards(lambda _: False).holds
             recorded = record_parts(order, self.recordings, begun)
         except CaptureError as error:
             if self._may_fail(error):

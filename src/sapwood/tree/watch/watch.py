@@ -54,6 +54,11 @@ class Caught:
         self.text = repr(error) if plain else type(error).__name__
         self.where = raising_line(error)
 
+    def forget_frames(self) -> None:
+        """Let go of all that the frames in its traceback name."""
+        if self.error is not None:
+            self.error.__traceback__ = self.error.__context__ = None
+
     @property
     def is_ordinary(self) -> bool:
         """Whether it is an error, and not what ends the program or a task."""
