@@ -315,7 +315,7 @@ def test_an_error_that_only_captures_raise(rt, region):
 @pytest.mark.parametrize("region", [False, True])
 def test_an_error_of_the_functions_own_beside_a_question(rt, hidden, region):
     """It is raised where an eager call raises it, and leaves what that leaves."""
-    x, note = some(rt), sw.eager(lambda h: None)
+    x, note = some(rt), sw.eager(lambda _: None)
 
     def fn(x):
         capturing()

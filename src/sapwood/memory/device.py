@@ -196,13 +196,16 @@ class Device:
             self._modules.clear()
             self._functions.clear()
             self.returns.close(self._finish)
+            self.pages.on_empty = self._finish
             # What came back since the first time, before anybody would see to it.
             release(self.returns.drain)
             release(self._finish)
 
     def _finish(self) -> None:
         """End the last stream and the driver once nobody holds any memory."""
-        if self.finished or self.heap.base is not None or self.pages.extents:
+        pages = self.pages
+        used = self.heap.base is not None or pages.extents or pages.lingering
+        if self.finished or used:
             return
         self.finished = True
         with Release() as release:

@@ -116,11 +116,11 @@ class Pages(PageState):
     ``limit`` bounds the bytes of all extents, the ``heap`` pages included. ``live``
     is the mask of pages that a lease holds; ``lingering`` are the closed ranges that
     wait for the end of one; ``revoked`` says whether any lease was ever ended while
-    arrays had its bytes, ``ends`` that the device is closed. ``spare`` and then
-    ``reclaim`` are asked for memory before an `OutOfMemory` is raised, and say whether
-    they found any: what nobody will miss, and what somebody may. ``evict`` is asked for
-    the addresses of a range that somebody may miss; ``holders`` says who has how many
-    bytes.
+    arrays had its bytes, ``ends`` that the device is closed; ``on_empty`` is called
+    when a closed range is gone. ``spare`` and then ``reclaim`` are asked for memory
+    before an `OutOfMemory` is raised, and say whether they found any: what nobody
+    will miss, and what somebody may. ``evict`` is asked for the addresses of a
+    range that somebody may miss; ``holders`` says who has how many bytes.
     """
 
     __slots__ = ("__dict__", "__weakref__")
@@ -135,6 +135,7 @@ class Pages(PageState):
         self.revoked = self.ends = False
         self.extents: dict[Extent, None] = {}
         self.lingering: dict[Lingering, None] = {}
+        self.on_empty: Callable[[], object] = int
         self.heap = 0
         self.reclaim: Callable[[], bool] = bool
         self.spare: Callable[[], bool] = bool

@@ -546,6 +546,7 @@ class Range:
             else:
                 self.pages.lingering.pop(self, None)
                 release(self._pieces.give_back)
+                release(self.pages.on_empty)
 
     def _map(
         self, first: int, count: int, spare: list[Extent], *, scratch: bool

@@ -14,8 +14,13 @@ import weakref
 
 import pytest
 
+import sapwood as sw
+
 torch = pytest.importorskip("torch")
 nn = torch.nn
+
+if torch.cuda.is_available():
+    from sapwood.integrations.torch.capture import close_orphans, orphans
 
 pytestmark = pytest.mark.gpu
 
@@ -208,3 +213,39 @@ def test_threads_allocate_and_free_beside_captures(rt, same):
     assert not any(each.is_alive() for each in threads)
     assert all(each.count > 20 and each.died for each in threads)
     assert captures >= seconds
+
+
+def test_what_captures_made_outlives_their_runtime():
+    """Tensors in cycles, whose runtime is closed and gone: torch finds them all."""
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8)
+    ).cuda()
+    gc.disable()
+    try:
+        for _ in range(4):
+            _leave_behind(model)
+            model.zero_grad(set_to_none=True)
+    finally:
+        gc.enable()
+    gc.collect()
+    close_orphans()
+    assert not orphans()
+
+
+def _leave_behind(model):
+    shown = {}
+    shown["itself"] = shown
+    runtime = sw.Runtime(device="cuda:0", arrays="torch")
+
+    @runtime.graph
+    def step(x):
+        shown["h"] = model(x)
+        loss = shown["h"].square().mean()
+        loss.backward()
+        return loss.detach()
+
+    kept = [step(torch.randn(16, 64, device="cuda")) for _ in range(8)]
+    assert len({each.data_ptr() for each in kept}) == len(kept)
+    assert step.stats().recordings
+    shown["kept"] = kept
+    runtime.close()

@@ -90,8 +90,9 @@ class TorchOwner:
     ) -> None:
         if not isinstance(stream, GuestStream):
             raise MisuseError(f"{stream!r} is not one of torch's: make a new runtime")
+        close_orphans()
         place = framework.place
-        self._framework = framework
+        self._framework, self._range = framework, range_
         self._place, self._stream, self._warm = place, stream, warm
         idle = range_.idle()
         base, size = range_.lend(room)
@@ -314,10 +315,32 @@ class TorchOwner:
         if not self._end.alive:
             return False
         if self.survivors():
+            if self._closed:
+                _orphans[self] = self._range
             return True
         if self._closed:
             self._end()
+            _orphans.pop(self, None)
         return False
+
+
+_orphans: dict[TorchOwner, Range] = {}
+"""Captures that are closed, of which there are tensors: with their addresses.
+
+Whoever made them may be gone, and with a tensor's end torch looks for its address: if
+that were somebody else's by then, it would end the process.
+"""
+
+
+def orphans() -> int:
+    """Return how many captures wait for the end of tensors, though they are closed."""
+    return len(_orphans)
+
+
+def close_orphans() -> None:
+    """Give back the addresses of captures whose last tensors have gone meanwhile."""
+    for range_ in [*_orphans.values()]:
+        range_.close()
 
 
 def _where(tensor: Any) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -192,12 +193,26 @@ class Scene:
         copied = {place.storage for place, role in roles if role is Role.COPIED}
         if any(storage(each) in copied and used(each) for each in before.arrays()):
             raise ReadsArguments
+        untold = frozenset[Storage]()
+        if not self.recordings.tells:
+            untold = self._shared(before) - copied
         rooms = {
             storage(each)
             for each in before.arrays()
             if storage(each) in self.slots.stages and used(own(each))
         }
+        rooms |= untold
         return lambda array: storage(array) in rooms or used(own(array))
+
+    def _shared(self, before: Survey) -> frozenset[Storage]:
+        """Return the storages that several arrays have, of what is given and reached.
+
+        A framework leaves out what would write an array to itself; if nobody says so,
+        the recording is of calls alone in which they are one.
+        """
+        arrays = [*self.order.plan.call.given.arrays, *before.arrays()]
+        counts = Counter(map(self.integration.storage, arrays))
+        return frozenset(storage for storage, count in counts.items() if count > 1)
 
     def ambient_roles(
         self, ambient: Ambient, places: Sequence[Place]

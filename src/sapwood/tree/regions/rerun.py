@@ -161,7 +161,10 @@ class Rerun:
                 self._astray = True
                 raise Midway("", remedy="")
             if ran.raised is not None:
-                raise ran.raised
+                # Its traceback leads to this frame, which is not to name it.
+                caught = Caught(ran.raised)
+                del ran
+                caught.reraise()
             return self._own(ran, passed)
 
     def _is_the_same(self, part: EagerRegion, passed: Passed, ran: Ran) -> bool:
