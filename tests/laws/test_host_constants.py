@@ -104,4 +104,64 @@ def test_what_nobody_compares_runs_eagerly(rt, name):
         if name != "a draw":
             assert found.tolist() == [i + 1.0] * 4
     assert f.stats().replays == 0
-    assert "host data" in f.stats().skipped[0][0]
+    reason = f.stats().skipped[0][0]
+    assert "host data" in reason or ("differs between" in reason and name == "a draw")
+
+
+# Host data that the function makes itself.
+
+
+def _filled(x, n):
+    return x + np.asarray(np.full(4, float(n)), like=x)
+
+
+def _computed(x, n):
+    weights = np.exp(-np.arange(4.0) * n)
+    return x * np.asarray(weights / weights.sum(), like=x)
+
+
+def _sorted(x, n):
+    return x[np.argsort(np.array([3, 1, 2, 0]) * n)]
+
+
+def _assigned(x, n):
+    x[:] = np.linspace(0, n, 4)
+    return x * 2
+
+
+def _chosen(x, n):
+    return x[np.array([0.1, 0.9, 0.4, 0.6]) * n > 0.5]
+
+
+@pytest.mark.parametrize("fn", [_filled, _computed, _sorted, _assigned, _chosen])
+def test_what_is_made_of_guarded_values_is_data(agree, fn):
+    """It is as right as the plain values that it is made of."""
+
+    def program(world):
+        f = world.graph(lambda x, n: fn(x, n))
+        for n in (1, 2, 1, 2, 1, 2, 1, 2):
+            yield f(world.values(4), n)
+
+    world = agree(program)
+    assert world.count("passed_through") == 0
+    assert world.count("replays") >= 2
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_what_is_made_and_kept_runs_eagerly(rt):
+    """Whoever keeps it may write it, and no guard would see that."""
+    kept = {}
+
+    class Hidden:
+        """Keeps an array where nobody looks: in what a C function holds."""
+
+        def __init__(self):
+            self.add = kept.setdefault
+
+        def __call__(self, x):
+            return x + np.asarray(self.add("a", np.ones(4)), like=x)
+
+    f = rt.graph(Hidden())
+    for i in range(6):
+        assert np.asarray(f(rt.array(np.ones(4)))).tolist() == [2.0 + i] * 4
+        kept["a"] += 1

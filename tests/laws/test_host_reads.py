@@ -206,38 +206,6 @@ def test_shape_and_dtype_are_no_host_reads(same):
 
 
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
-@pytest.mark.parametrize("tolerant", [True, False])
-def test_host_data_entering_is_refused(rt, tolerant):
-    """`rt.array` inside would be old data in every replay."""
-
-    def f(x, n):
-        return x + rt.array(np.full(2, float(n)))
-
-    g = rt.graph(f, fullgraph=not tolerant)
-    for n in range(4):
-        x = rt.array(np.ones(2))
-        if tolerant:
-            assert np.asarray(g(x, 1)).tolist() == [2, 2]
-            assert np.asarray(g(x, n)).tolist() == [n + 1, n + 1]
-            continue
-        with pytest.raises(sw.CaptureError, match="host") as caught:
-            g(x, n)
-        assert caught.value.where.startswith(__file__)
-    assert g.stats().recordings == 0
-
-
-def test_host_data_assigned_is_refused(rt):
-    """So would host data that is assigned into an array."""
-
-    def f(x):
-        x[:] = np.array([1.0, 2.0])
-        return x
-
-    with pytest.raises((sw.CaptureError, TypeError)):
-        rt.graph(f, fullgraph=True)(rt.array(np.zeros(2)))
-
-
-@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_waiting_inside_is_refused(rt):
     """So is waiting for the device, which a replay would not do."""
 

@@ -409,3 +409,20 @@ def test_warm_leaves_python_as_it_was(rt):
 
     rt.graph(fn).warm(rt.array(np.ones(2)))
     assert (state.count, state.seen, state.table) == (0, [1], {"k": 0})
+
+
+@pytest.mark.parametrize("replays", [False, True])
+def test_calls_that_never_come_again_are_told_once(rt, replays):
+    """A step number as argument: each call is warmed up; not where others replay."""
+    f, x = rt.graph(lambda x, step: x * step), rt.array(np.ones(2))
+    told = []
+    for i in range(100):
+        if replays:
+            told += _told(f, x, 7.0)[1]
+        result, more = _told(f, x, float(i) + 0.5)
+        assert np.asarray(result).tolist() == [i + 0.5] * 2
+        told += more
+    assert len(told) == (not replays)
+    assert all(
+        "step differs" in str(each) and "as an array" in str(each) for each in told
+    )

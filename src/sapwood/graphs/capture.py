@@ -21,6 +21,7 @@ from sapwood.driver.api import (
 )
 from sapwood.errors import CaptureError
 from sapwood.graphs.recording import (
+    FIXED,
     WORD,
     Kind,
     RecordedOp,
@@ -79,6 +80,8 @@ def read_graph(
                 region = table.ending(pointer.lo)
             if region is None:
                 return Foreign(i, pointer, op.name)
+            if region.symbol == FIXED:
+                continue
             (address,) = WORD.unpack_from(op.params, pointer.offset)
             relocations.append(
                 Relocation(i, pointer.offset, region.symbol, address - region.at)

@@ -11,6 +11,9 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+FIXED: Final = -1
+"""Stands for addresses that are part of a recording as they are."""
+
 RANGE: Final = 0
 WORD: Final = struct.Struct("<Q")
 

@@ -88,6 +88,8 @@ def encode(
         return "it has eager regions, whose Python no file holds"
     if any(op.kind == Kind.KERNEL and not op.image for op in node.recording.ops):
         return "it has kernels that its framework loaded, whose code no file holds"
+    if any(part.memos for part in node.parts()):
+        return "it uses arrays that functools.lru_cache keeps, which no file holds"
     if not node.range.whole:
         return "it allocates more than its warm-up did"
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -313,3 +314,63 @@ def joined_and_split(xp, rng):
         return rows, layers, halves, xp.tile(b, (2, 1)), xp.repeat(a, 3, axis=1)
 
     return mix, lambda _: (normal(xp, rng, 4, 6), normal(xp, rng, 4, 6))
+
+
+@program(gpu_only=True)
+def blurred_edges(xp, rng):
+    """Filters whose weights are computed on the host, of a plain number."""
+    from cupyx.scipy import ndimage
+
+    def edges(image, sigma):
+        smooth = ndimage.gaussian_filter(image, sigma)
+        return xp.hypot(ndimage.sobel(smooth, 0), ndimage.sobel(smooth, 1))
+
+    return edges, lambda _: (uniform(xp, rng, 32, 48), 1.5)
+
+
+@program()
+def several_percentiles(xp, rng):
+    """A list of what is asked for, which becomes an array."""
+    return (
+        lambda x: xp.percentile(x, [25, 50, 75], axis=0),
+        lambda _: (normal(xp, rng, 32, 8, dtype=np.float64),),
+    )
+
+
+@program()
+def a_cached_table(xp, rng):
+    """Twiddles that a first call computes for each length, and later ones find."""
+
+    @functools.cache
+    def table(n):
+        at = xp.arange(n, dtype=np.float64)
+        return xp.cos(at[:, None] * at * (2 * np.pi / n))
+
+    def transform(x):
+        return table(x.shape[0]) @ x
+
+    return transform, lambda i: (normal(xp, rng, 8 + i // 5, 3, dtype=np.float64),)
+
+
+@program()
+def a_spectrum_of_a_prime_length(xp, rng):
+    """A transform whose plan works in memory of its own."""
+
+    def spectrum(x):
+        return xp.abs(xp.fft.fft(x, axis=-1)) ** 2
+
+    return spectrum, lambda _: (normal(xp, rng, 4, 1021, dtype=np.complex128),)
+
+
+@program()
+def a_state_bound_anew(xp, rng):
+    """A filter whose two states are new arrays after each call, results kept."""
+    z = [xp.zeros(4), xp.zeros(4)]
+
+    def step(x):
+        y = 0.2 * x + z[0]
+        z[0] = 0.3 * x + 0.4 * y + z[1]
+        z[1] = 0.2 * x - 0.1 * y
+        return y
+
+    return step, lambda _: (normal(xp, rng, 4, dtype=np.float64),), z

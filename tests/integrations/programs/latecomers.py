@@ -5,6 +5,9 @@ What differs is where tensors lie, or which of a few values a call finds.
 
 from __future__ import annotations
 
+import functools
+import itertools
+import types
 from contextlib import nullcontext
 
 import pytest
@@ -207,3 +210,52 @@ def a_function_with_its_own_backward(w):
     yield from stepped(
         w, step, lambda: (w.values(4, 8),), lambda: list(model.parameters())
     )
+
+
+@trial(TRIALS)
+def a_cached_table(w):
+    """Sinusoids that a first call computes for each length, and later ones find."""
+
+    @functools.cache
+    def table(length, width):
+        at = torch.arange(length, dtype=torch.float32, device=w.place)
+        rates = 10000 ** (-torch.arange(0, width, 2, device=w.place) / width)
+        angles = at[:, None] * rates
+        return torch.cat([angles.sin(), angles.cos()], 1)
+
+    layer = w.model(lambda: nn.Linear(8, 8))
+    lengths = itertools.cycle([5, 5, 5, 7])
+
+    def encode(x):
+        return layer(x + table(x.shape[1], x.shape[2]))
+
+    yield from called(w, encode, lambda: (w.values(2, next(lengths), 8),), None)
+
+
+@trial(TRIALS)
+def a_recurrent_state(w):
+    """Hidden states that are new tensors after each call, all results kept."""
+    cell = w.model(lambda: nn.GRUCell(8, 16))
+    state = types.SimpleNamespace(h=w.values(4, 16))
+
+    def step(x):
+        state.h = cell(x, state.h)
+        return state.h.mean(1)
+
+    yield from called(w, step, lambda: (w.values(4, 8),), None)
+
+
+@trial(TRIALS)
+def masked_attention_trained(w):
+    """Attention with a bias, whose backward is told of seeds that none needs."""
+    model = w.model(lambda: nn.Linear(16, 48))
+    bias = w.values(1, 1, 6, 6)
+
+    def attend(x):
+        q, k, v = model(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        found = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return found.transpose(1, 2).flatten(2)
+
+    step = learning(attend, adamw(model.parameters()))
+    batches = lambda: (w.values(3, 6, 16), w.values(3, 6, 16))  # noqa: E731
+    yield from stepped(w, step, batches, lambda: list(model.parameters()))

@@ -206,6 +206,13 @@ class Integration(Protocol):
         ]
         return Kept(storages, storages, makers, [k for k, *_ in arrays])
 
+    def remembered(self) -> Iterable[object]:
+        """Return what the framework has kept for calls to come, that ops may use.
+
+        Arrays of the memory in there, and whatever else is to live as long as they.
+        """
+        return ()
+
     def is_bare(self, array: Array) -> bool:
         """Return whether an array is no more than its bytes, and how they are viewed.
 

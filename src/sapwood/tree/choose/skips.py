@@ -36,6 +36,9 @@ _KNOWN: Final = 64
 _GUARDED: Final = 4
 """How many sets of values are remembered for calls with one signature."""
 
+_NEW: Final = 32
+"""After so many calls in a row of which each is the first of its kind, that is told."""
+
 _OTHERS: Final = "other reasons"
 _VALUE: Final = re.compile(r"(?<![:\w])\d+(\.\d+)?")
 """A number that may differ from call to call; that of a line follows a colon."""
@@ -43,6 +46,10 @@ _PLAIN: Final = frozenset({bool, bytes, float, int, str, type(None)})
 _SIZED: Final = frozenset({dict, list, tuple})
 _REMEDY: Final = (
     "Graph only the parts that take arrays and plain values, or use sapwood.disabled()"
+)
+_SAME: Final = (
+    "A call is recorded when it comes again with the same shapes and values: pass what "
+    "changes, such as a step or a rate, as an array"
 )
 _AGAIN: Final = "It is tried again after some calls: there is nothing to do"
 
@@ -100,6 +107,7 @@ class Skips:
         self._guarded: dict[Hashable, list[tuple[Ambient, str]]] = {}
         self._failed: Counter[Hashable] = Counter()
         self._reasons: dict[str, str] = {}
+        self._new, self._replays = 0, 0
 
     def failed(
         self,
@@ -133,6 +141,18 @@ class Skips:
         if known is None and len(self._reasons) < _KNOWN:
             known = self._reasons[kind] = text
         return known or _OTHERS
+
+    def new(self, differs: str, replays: int) -> None:
+        """Note a call that is the first of its kind, after so many replays.
+
+        ``differs`` says in what it is. Such a call runs eagerly, to be recorded when it
+        comes again; where none ever does, the user is told once.
+        """
+        self._new = self._new + 1 if replays == self._replays else 1
+        self._replays = replays
+        if self._new == _NEW:
+            what = f"each of the last {_NEW} calls was the first of its kind"
+            self.tell(CaptureError(f"{what}{differs and f': {differs}'}", remedy=_SAME))
 
     def tell(self, error: CaptureError) -> None:
         """Warn that a call is about to run eagerly, once for each reason."""

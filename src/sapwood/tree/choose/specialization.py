@@ -29,7 +29,8 @@ class Specialization:
     the last capture, where only a comparison of two shows what is an address.
     ``unrecordable`` is why its calls never are recorded, ``failed`` why the last
     attempt failed, where another one may not; ``unready`` counts those in a row that
-    could not begin. The function ``reads_arguments`` by itself, too, from slots.
+    could not begin. The function ``reads_arguments`` by itself, too, from slots;
+    it ``remembers``: a cached function has computed something in a warm-up.
     """
 
     def __init__(self, ambient_key: AmbientKey, max_variants: int) -> None:
@@ -47,7 +48,7 @@ class Specialization:
         self.missing = self.wasted = 0
         self.trace: AddressTrace | None = None
         self._in_vain = False
-        self.reads_arguments = False
+        self.reads_arguments = self.remembers = False
 
     @property
     def wants_another(self) -> bool:

@@ -86,6 +86,14 @@ def constant_of(value: Any) -> Hashable:
     return key
 
 
+def is_left_out(value: Any, frozen: Hashable) -> bool:
+    """Return whether a value has contents that what it is ``frozen`` to leaves out."""
+    cls = type(value)
+    array = hasattr(cls, "tobytes") and hasattr(cls, "shape") and hasattr(cls, "nbytes")
+    host = array or cls is bytearray or is_tensor(value)
+    return host and not isinstance(frozen, Contents)
+
+
 def kept_contents(value: Any) -> Callable[[], object]:
     """Return what puts back the bytes that an object with `Contents` holds now."""
     if is_tensor(value):

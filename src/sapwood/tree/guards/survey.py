@@ -10,15 +10,19 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
+from contextlib import suppress
 from functools import cached_property
 from operator import call, is_
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary
 
+from sapwood.errors import MisuseError
 from sapwood.tree.guards.aliasing import firsts, twins
 from sapwood.tree.guards.ambient import Ambient, guard
 from sapwood.tree.guards.arrays import Arrays
+from sapwood.tree.guards.constants import is_left_out
+from sapwood.tree.guards.memoised import Watched, is_cached, memoised
 from sapwood.tree.guards.progress import PROGRESS, is_readable
 from sapwood.tree.guards.reach import Inside, Row, Walk, reach
 from sapwood.tree.guards.scope import Reach
@@ -35,7 +39,7 @@ from sapwood.tree.guards.views import (
     SET,
     value_text,
 )
-from sapwood.tree.nests.containers import constant_key
+from sapwood.tree.nests.containers import constant_key, flatten
 
 if TYPE_CHECKING:
     from sapwood.tree.guards.fingerprint import Fingerprint
@@ -159,6 +163,17 @@ class Survey:
             row.value is value for inside in self._walk.insides for row in inside.rows
         )
 
+    def guards_hosts(self) -> bool:
+        """Return whether the contents of all host arrays are compared that are reached.
+
+        Those of large ones, and of arrays of objects, are not.
+        """
+        return not any(
+            row.role == "constant" and is_left_out(row.value, row.frozen)
+            for inside in self._walk.insides
+            for row in inside.rows
+        )
+
     def array_slots(self) -> dict[str, Any]:
         """Return the arrays that the function reaches, by the paths of their slots."""
         return {
@@ -180,6 +195,24 @@ class Survey:
     def array_keys(self) -> list[Any]:
         """Return the arrays that are keys of what the function reaches."""
         return self._walk.array_keys()
+
+    def _cached(self) -> list[Any]:
+        return [n.value for n in self._walk.nodes if is_cached(n.value)]
+
+    def cached(self) -> Watched:
+        """Return the functions that are reached and `functools.lru_cache` has made."""
+        return Watched(self._cached())
+
+    def memoised(self) -> dict[int, Any]:
+        """Return the arrays that such functions keep, by their identity."""
+        is_array, found = self._walk.arrays.is_array, dict[int, Any]()
+        for each in (
+            each for function in self._cached() for each in memoised(function)
+        ):
+            with suppress(MisuseError):  # it is no nest
+                leaves, _ = flatten(each, is_array)
+                found |= {id(leaf): leaf for leaf in leaves if is_array(leaf)}
+        return found
 
     def slot(
         self, path: str, start: str, steps: Sequence[tuple[str, Any]]

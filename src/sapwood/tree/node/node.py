@@ -71,7 +71,8 @@ class Node:
     The last ``made`` places of an escaping part are not copied out: they are the new
     storages themselves, allocated by every replay. ``which`` and ``nests`` as in
     `AmbientKey`. ``undone`` is what parts write before the last eager region runs; None
-    where that is not to be put back.
+    where that is not to be put back. ``memos`` are arrays that its ops use where they
+    are, and that are to stay there: those that cached functions remember.
     """
 
     label: str
@@ -109,6 +110,7 @@ class Node:
     nests: tuple[int, ...] = ()
     expects: tuple[tuple[int, int], ...] | None = None
     undone: Undone | None = None
+    memos: tuple[object, ...] = ()
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
     fixed: tuple[tuple[int, Addr], ...] = field(init=False)
     expected: Sequence[Addr] = field(init=False)

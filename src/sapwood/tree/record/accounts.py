@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sapwood.driver.api import GraphHandle
 from sapwood.errors import CaptureError
 from sapwood.graphs.capture import Foreign, Region, describe_foreign, read_graph
-from sapwood.graphs.recording import RANGE, Recording
+from sapwood.graphs.recording import FIXED, RANGE, Recording
 from sapwood.memory.device import Device
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
@@ -31,13 +31,21 @@ def read(
     stages: Mapping[int, Storage],
     range_: Range,
     device: Device,
+    memos: Iterable[Storage],
 ) -> Recording:
     """Return a captured graph, whose ops come from ``lines``, as a recording.
 
-    Raises `CaptureError` for an address that is neither in the range nor in a place.
+    ``memos`` may be used besides, by a function that remembers what it gave. Raises
+    `CaptureError` for an address that is neither in the range nor in a place.
     """
     exact = device.driver.abilities.exact_addresses
     regions = _regions(places, stages, range_, exact=exact)
+    known = {place.storage for place in places}
+    regions += [
+        Region(memo.address, Addr(memo.address + memo.size), FIXED, memo.address)
+        for memo in memos
+        if memo not in known and memo.size and not range_.holds(memo.address)
+    ]
     found = read_graph(device.driver, graph, regions, device.name_of)
     if isinstance(found, Foreign):
         raise CaptureError(

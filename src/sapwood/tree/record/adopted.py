@@ -25,11 +25,12 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Arrays
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.guards import Ambient
+from sapwood.tree.guards import Ambient, Survey
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.outputs import Outputs, keeping
 from sapwood.tree.record.accounts import outliving, stray
 from sapwood.tree.record.build import LinkSpec, build
+from sapwood.tree.record.memos import memos_of
 from sapwood.tree.record.recorder import Recorded, Scene
 from sapwood.tree.record.repeated import code_of, concluded
 from sapwood.tree.record.staging import reserved, spoil
@@ -211,7 +212,7 @@ def _built(scene: _Lent, taken: Taken) -> Recorded:
     spans = _spans(captured, scene.device.driver)
     ambient, read_by = scene.reads(taken, values, spans)
     outputs = scene.outputs(taken, values, read_by)
-    drawing = _drawn(scene, captured, outputs, ambient, read_by)
+    drawing = _drawn(scene, captured, outputs, ambient, read_by, taken.before)
     if error is None:
         refusal = owner.refusal(captured.result, scene.own_arrays())
         _check(refusal, outputs, scene, taken)
@@ -277,6 +278,7 @@ def _drawn(
     outputs: Outputs,
     ambient: Ambient,
     read_by: Arrays,
+    before: Survey,
 ) -> LinkSpec:
     order, recordings, session = scene.order, scene.recordings, captured.session
     # Whatever is no op's may use an input to the end.
@@ -285,6 +287,7 @@ def _drawn(
     ambient_places = read_by.places(recordings.integration)
     places = [*scene.places, *ambient_places]
     names, roles = scene.ambient_roles(ambient, ambient_places)
+    memos = memos_of(before, recordings.integration).arrays
     linked = partial(
         adopt,
         recordings.device.driver,
@@ -294,7 +297,7 @@ def _drawn(
     )
     return LinkSpec(
         plan=order.plan,
-        recording=told_of(session, places, scene.stages, scene.range),
+        recording=told_of(session, places, scene.stages, scene.range, memos),
         outputs=outputs,
         places=places,
         names=[*order.names, *names],
@@ -304,6 +307,7 @@ def _drawn(
         ambient_arrays=read_by,
         lives=scene.owner.lives(followed),
         link=linked,
+        memos=[memos[each] for each in session.used if each in memos],
     )
 
 

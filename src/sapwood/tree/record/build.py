@@ -55,7 +55,7 @@ class LinkSpec:
     of ``ambient_arrays`` and as many new storages as are ``made``; ``stages`` is the
     room for those that are copied. ``lives`` are of what a framework has allocated by
     itself, and ``link`` stands in for the `link` of ops. What is ``held`` is used by
-    other parts of the call, behind this one.
+    other parts of the call, behind this one; ``memos`` as in `Node`.
     """
 
     plan: Plan
@@ -71,6 +71,7 @@ class LinkSpec:
     lives: Sequence[Life] = ()
     link: Linker | None = None
     held: Sequence[Bytes] = ()
+    memos: Sequence[object] = ()
 
 
 def build(drawing: LinkSpec, range_: Range, device: Device) -> Node:
@@ -110,6 +111,7 @@ def build(drawing: LinkSpec, range_: Range, device: Device) -> Node:
         revokes=tuple(i for i, use in enumerate(uses) if use.donated),
         made=drawing.made,
         held=_mask(held, range_),
+        memos=tuple(drawing.memos),
     )
 
 

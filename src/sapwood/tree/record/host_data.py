@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from weakref import ref
 
+from sapwood.errors import CaptureError
 from sapwood.tree.guards.standard import BYTES
 from sapwood.tree.watch import session
 
@@ -20,13 +22,30 @@ READ_OUTSIDE: Final = (
 def is_constant(value: Any) -> bool:
     """Return whether host data is a constant of the session's next op.
 
-    It is if it is made of plain numbers, as right as these are, or if it views an array
-    whose contents are guarded. Outside of sessions nothing is.
+    It is if it is made of plain numbers, as right as these are, if it views an array
+    whose contents are guarded, or one that the function makes itself, of nothing but
+    what is guarded, and that ends with the call. Outside of sessions nothing is.
     """
     watching = session.current()
     if watching is None:
         return False
-    return _is_plain(value) or _is_guarded(value, watching)
+    return _is_plain(value) or _is_guarded(value, watching) or _is_made(value, watching)
+
+
+def lasting(watching: session.Session) -> CaptureError | None:
+    """Return an error about host data that was taken for the function's own, and stays.
+
+    Somebody has it who may change it.
+    """
+    where = next((line for made, line in watching.hosts if made() is not None), None)
+    if where is None:
+        return None
+    return CaptureError(
+        "host data enters the device that outlives the call, and replays would see "
+        "what it was",
+        where=where,
+        remedy=MAKE_OUTSIDE,
+    )
 
 
 def host_data(what: str) -> None:
@@ -55,6 +74,20 @@ def _is_guarded(value: Any, watching: session.Session) -> bool:
             return bool(value.nbytes <= BYTES and not value.dtype.hasobject)
         value = value.base
     return False
+
+
+def _is_made(value: Any, watching: session.Session) -> bool:
+    """Return whether an array is new, as far as can be told before the call is over."""
+    if not _is_of(value, "ndarray") or value.nbytes > BYTES or value.dtype.hasobject:
+        return False
+    data = value.tobytes()
+    while _is_of(value.base, "ndarray"):
+        value = value.base
+    if value.base is not None or watching.holds(value) or not watching.guarded():
+        return False
+    watching.hosts.append((ref(value), session.user_line() or ""))
+    watching.constant(data)
+    return True
 
 
 def _is_of(value: object, name: str) -> bool:

@@ -29,6 +29,7 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Outputs, analyse, each_anew
 from sapwood.tree.record.accounts import check_allocations, read
 from sapwood.tree.record.build import LinkSpec, build
+from sapwood.tree.record.memos import memos_of
 from sapwood.tree.record.repeated import concluded
 from sapwood.tree.record.slot_stand_ins import SlotStandIns, moving
 from sapwood.tree.record.staging import landing, late_stages, reserved, stand_ins
@@ -262,7 +263,11 @@ def _built(scene: Scene, taken: Taken) -> Recorded:
         ambient, read_by = scene.reads(taken, values, spans)
         everything = [*places, *read_by.places(scene.integration)]
         lines = captured.session.lines
-        recording = read(captured.graph, lines, everything, stages, range_, device)
+        memos = memos_of(taken.before, scene.integration)
+        known = memos.arrays
+        recording = read(
+            captured.graph, lines, everything, stages, range_, device, known
+        )
     finally:
         device.driver.destroy_graph(captured.graph)
     outputs = scene.outputs(taken, values, read_by)
@@ -286,6 +291,7 @@ def _built(scene: Scene, taken: Taken) -> Recorded:
             stages=stages,
             ambient=ambient,
             ambient_arrays=read_by,
+            memos=memos.everything(),
         )
         node = build(drawing, range_, device)
         if not _is_exact(recordings):

@@ -23,6 +23,7 @@ from sapwood.tree.guards import (
 from sapwood.tree.nests.containers import refilled
 from sapwood.tree.node.objects import fresh
 from sapwood.tree.record.build import Plan
+from sapwood.tree.record.host_data import lasting
 from sapwood.tree.record.slot_stand_ins import SlotStandIns
 from sapwood.tree.watch.session import Raised, Session, Unready
 from sapwood.tree.watch.watch import Capture, Captured, Caught
@@ -101,14 +102,18 @@ def take(
     order.check_same(before)
     states = kept_states(before)
     try:
-        session = Session(tolerant=False, holds=before.holds)
+        session = Session(
+            tolerant=False, holds=before.holds, guarded=before.guards_hosts
+        )
         slots.enter(arguments)
+        cached = before.cached()
         try:
             captured = uncollected(
                 capture, capture.run, order.fn, args, kwargs, session
             )
         finally:
             slots.leave(arguments)
+            cached.forget()
     except BaseException:
         undo(before, states)
         capture.written = plain_changes(order.survey(arguments).changes_since(before))
@@ -161,9 +166,13 @@ def settled(
 ) -> tuple[Sequence[BoundArray], CaptureError | Caught | None]:
     """Unbind what the function bound, and say what went wrong in its Python.
 
-    The replay binds again; until then all is as before the call. Raises `Raised`.
+    The replay binds again; until then all is as before the call. Raises `Raised`, or
+    another `CaptureError`.
     """
     _check_raised(taken.captured, recordings)
+    error = lasting(taken.captured.session)
+    if error is not None:
+        raise error
     changes = taken.after.changes_since(taken.before)
     undo_bound(changes)
     bound = [change for change in changes if isinstance(change, BoundArray)]

@@ -31,6 +31,7 @@ from sapwood.tree.node.node import Link, Node, PlaceUse
 from sapwood.tree.node.outputs import Bytes, Outputs, analyse, each_anew
 from sapwood.tree.record.accounts import outliving, read, stray
 from sapwood.tree.record.build import LinkSpec, Plan, build
+from sapwood.tree.record.memos import Memos, memos_of
 from sapwood.tree.record.recorder import (
     Recorded,
     RecordedParts,
@@ -193,7 +194,11 @@ class Parts:
         self.made: list[Storage] = []
         self.shown: set[int] = set()
         self.links: list[Link] = []
-        self.session = Session(tolerant=False, holds=order.before.holds)
+        self.session = Session(
+            tolerant=False,
+            holds=order.before.holds,
+            guarded=order.before.guards_hosts,
+        )
         self.session.between = self._between
         self.error: CaptureError | None = None
         self.first_key: Hashable = None
@@ -214,7 +219,11 @@ class Parts:
         self.first_arrays = self.arrays
         order, session = self.order, self.session
         run = self.capture.run
-        captured = uncollected(self, run, order.fn, self.args, self.kwargs, session)
+        cached = order.before.cached()
+        try:
+            captured = uncollected(self, run, order.fn, self.args, self.kwargs, session)
+        finally:
+            cached.forget()
         if session.unrecordable is not None:
             self.device.driver.destroy_graph(captured.graph)
             raise session.unrecordable.anew()
@@ -309,7 +318,8 @@ class Parts:
                 *self._places(),
                 *(Place(s, s.address, Addr(s.address + s.size), ()) for s in made),
             ]
-            recording = read(graph, lines, places, {}, range_, self.device)
+            known = self._memos().arrays
+            recording = read(graph, lines, places, {}, range_, self.device, known)
         finally:
             self.device.driver.destroy_graph(graph)
         drawing = self._drawing(recording, outputs, places, len(made), last=last)
@@ -376,7 +386,11 @@ class Parts:
             ambient=self.ambient,
             ambient_arrays=self.arrays,
             made=made,
+            memos=self._memos().everything(),
         )
+
+    def _memos(self) -> Memos:
+        return memos_of(self.before, self.recordings.integration)
 
     def _stages(
         self, places: Sequence[Place], roles: Sequence[Role]

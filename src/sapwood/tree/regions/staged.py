@@ -360,7 +360,8 @@ class StagedParts(Parts):
 
     def _recorded(self, graph: GraphHandle, places: Sequence[Place]) -> Recording:
         lines, stages = self.session.lines[self.first_line :], self.frame.stages
-        return read(graph, lines, places, stages, self.inside(), self.device)
+        range_, known = self.inside(), self._memos().arrays
+        return read(graph, lines, places, stages, range_, self.device, known)
 
     def _adopted(self, drawing: LinkSpec, graph: GraphHandle) -> LinkSpec:
         """Return a part's drawing, with what is known of whoever captured it."""
@@ -537,6 +538,7 @@ class AdoptedParts(StagedParts):
             places,
             frame.stages,
             self.inside(),
+            self._memos().arrays,
             self.first_op,
             frame.crossing,
         )

@@ -22,6 +22,7 @@ from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import told
 from sapwood.tree.node.outputs import analyse
+from sapwood.tree.record.host_data import lasting
 from sapwood.tree.record.taking import plain_changes, raised_within, undo
 from sapwood.tree.regions.crossing import Rehearsed, told_later
 from sapwood.tree.regions.rerun import Begun, Rerun, Strayed
@@ -57,12 +58,14 @@ class Eagerly:
     ) -> Any:
         """Run a call eagerly and watch what it does; ``before`` surveys it."""
         recordings, strict = self.recordings, self.options.fullgraph
+        cached = before.cached()
         captured = specialization.wants_another
         watching = Session(
             tolerant=not strict,
             rehearses=not captured,
             as_captured=captured,
             holds=before.holds,
+            guarded=before.guards_hosts,
         )
         live = Rehearsed(
             watching, recordings.integration, lambda: self.look(call), before
@@ -73,6 +76,9 @@ class Eagerly:
                 return self._strayed(watched, call, specialization)
         else:
             watched = live.run(self.target(), call, recordings.device)
+        # Once: a function that forgets at every call computes in captures, too.
+        if cached.fuller() and not specialization.remembers:
+            watching.prepares = specialization.remembers = True
         error = self._found(watching, watched, live)
         with recordings.device.lock:
             self._lease_loosely(watched, watching)
@@ -124,7 +130,8 @@ class Eagerly:
         self, watching: Session, watched: Watched, live: Rehearsed
     ) -> CaptureError | None:
         """Return what a warm-up found that no replay could repeat."""
-        error, capturer = watching.unrecordable, self.recordings.capturer
+        capturer = self.recordings.capturer
+        error = watching.unrecordable or lasting(watching)
         if error is None and not watching.prepares:
             error = plain_changes(live.changes)
         if error is None and watching.breaks and capturer is not None:

@@ -287,6 +287,10 @@ class Runner:
         step = self.making.decide(specialization, reasons)
         new = self.cache.unfound(call, specialization, step, self.parameters)
         self.call_log.missed(call, misses, (*new, *absent))
+        if step.action is Action.WARM_UP and specialization.missing == 1:
+            self.fast_replays.tell()
+            about = "; ".join(miss.about for miss in new)
+            self.skips.new(about, self.call_log.tally["replays"])
         return step, reasons
 
     def _again(self, found: Found, call: Call) -> tuple[Any] | CaptureError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic, sleep
 from typing import Any, Final, Protocol
@@ -126,6 +126,7 @@ def told_of(
     places: Sequence[Place],
     stages: Mapping[int, Storage],
     range_: Range,
+    memos: Container[Storage],
     first: int = 0,
     crossing: Mapping[Addr, int] = _NOTHING,
 ) -> Recording:
@@ -133,8 +134,8 @@ def told_of(
 
     Those are the ops from the ``first`` on. What it was not told of may write all
     places. ``crossing`` are places, by where they begin, of which the function has
-    arrays over storages of its own. Raises `CaptureError` for a storage that is neither
-    in the range nor in a place.
+    arrays over storages of its own, and ``memos`` what a function remembers. Raises
+    `CaptureError` for a storage that is neither in the range nor in a place.
     """
     symbols: dict[int, int] = {}
     for i, place in enumerate(places):
@@ -148,7 +149,7 @@ def told_of(
         symbol = symbols.get(id(storage), RANGE if inside else None)
         if symbol is None and storage.address in crossing:
             symbol = crossing[storage.address] + 1
-        if symbol is None and storage.size:
+        if symbol is None and storage.size and storage not in memos:
             raise CaptureError(
                 f"an array of {size_text(storage.size)} is used that is neither an "
                 "argument nor reachable from what the function's code names",

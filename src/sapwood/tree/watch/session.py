@@ -105,8 +105,10 @@ class Session:
     compiler has made of parts of the function, behind what tells it apart. If it
     ``prepares`` what later calls find ready, a warm-up shows nothing of those.
     ``untold`` counts what was captured and is no op's: it may use, and write, whatever
-    can be reached. ``constants`` are what the ops of a capture read of the host;
-    ``holds`` says of a value whether it is guarded.
+    can be reached. ``constants`` are what the ops of a capture read of the host,
+    ``hosts`` the arrays there, and the lines, that are to end with the call; ``holds``
+    says of a value whether it is guarded, ``guarded`` whether all host arrays are that
+    are reached.
     ``asks`` says that somebody asked whether a capture is on, who may do other work in
     one. A session that ``rehearses``, as warm-ups do, finds nothing unrecordable from
     then on: only a capture does. ``as_captured`` is the answer, where none is on.
@@ -119,6 +121,7 @@ class Session:
         rehearses: bool = False,
         as_captured: bool = False,
         holds: Callable[[object], bool] = _nothing,
+        guarded: Callable[[], bool] = bool,
     ) -> None:
         self.tolerant, self.rehearses = tolerant, rehearses
         self.as_captured, self.asks = as_captured, False
@@ -131,7 +134,8 @@ class Session:
         self.room = Size(0)
         self.code: list[tuple[str, object]] = []
         self.constants: list[object] = []
-        self.holds = holds
+        self.hosts: list[tuple[ref[Any], str]] = []
+        self.holds, self.guarded = holds, guarded
         self.prepares = False
         self.untold = 0
         self._where: list[str | None] = []
@@ -149,6 +153,10 @@ class Session:
         """
         self._note(name, constants)
         self.spans.append(span)
+
+    def constant(self, data: bytes) -> None:
+        """Note what the next op reads of the host, for calls to be told apart."""
+        self._note("host data", data)
 
     def _note(self, name: str, constants: bytes) -> str | None:
         line = user_line()
