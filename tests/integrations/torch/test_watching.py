@@ -94,6 +94,21 @@ def test_operations_made_of_others_are_told_as_those(watch, x, mode):
     assert told == [f"aten.{each}.default" for each in parts]
 
 
+def test_products_with_parameters_are_the_same_in_each_mode(watch):
+    """Torch decides by what requires grad how it multiplies, and rounds so."""
+    layer = torch.nn.Linear(6, 32)
+    x = torch.zeros(5, 6).unsqueeze(0).expand(8, 5, 6)
+
+    def told(mode):
+        with mode():
+            session, _, _ = watch(lambda: layer(x), kind="cpu", tolerant=True)
+        return [name for name, _ in session.ops]
+
+    plain = told(torch.enable_grad)
+    assert "aten.bmm.default" not in plain
+    assert told(torch.no_grad) == told(torch.inference_mode) == plain
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_zeros_that_autograd_makes_are_no_memory(watch):
     """Derivatives of derivatives have such: they lie nowhere."""

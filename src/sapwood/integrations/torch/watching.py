@@ -8,7 +8,7 @@ is one operation, whatever is in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from operator import attrgetter
 from types import TracebackType
@@ -61,6 +61,7 @@ _GENERATOR: Final = (
     "Draw from torch's default generator of the device",
 )
 _aten: Final[Any] = torch.ops.aten
+_C: Final[Any] = torch._C
 _NOT_ITSELF: Final = torch.Tensor.__torch_dispatch__
 """What classes have whose tensors leave it to torch what operations on them do."""
 
@@ -250,7 +251,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             return NotImplemented
         op = operation_of(func)
         if op.composite:
-            with self._again():
+            with _with_views(), self._again():
                 return func.decompose(*args, **given)
         if op.packet is _aten.record_stream:
             # It computes nothing, and tells whose memory it is to those who ask.
@@ -438,6 +439,20 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         for made in flat(result):
             if made.device.type == "cpu" and torch._C._has_storage(made):
                 yield made
+
+
+def _with_views() -> AbstractContextManager[object]:
+    """Return a context in which views are what they are where nobody is told.
+
+    A mode is told below what makes views of parameters require grad, and torch decides
+    by that how it multiplies: in inference mode, too, where no gradient is taken.
+    """
+    views = _C.DispatchKey.ADInplaceOrView
+    exclude = _C._dispatch_tls_local_exclude_set().remove(views)
+    guard: AbstractContextManager[object] = _C._ForceDispatchKeyGuard(
+        _C._dispatch_tls_local_include_set(), exclude
+    )
+    return guard
 
 
 put_off(Watcher.__torch_dispatch__)
