@@ -349,7 +349,7 @@ def a_cached_table(xp, rng):
     def transform(x):
         return table(x.shape[0]) @ x
 
-    return transform, lambda i: (normal(xp, rng, 8 + i // 5, 3, dtype=np.float64),)
+    return transform, lambda i: (normal(xp, rng, 8 + i // 8, 3, dtype=np.float64),)
 
 
 @program()

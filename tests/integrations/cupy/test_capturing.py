@@ -211,6 +211,23 @@ def test_constants_are_written(recorded):
     recorded(fn, lambda: values((3, 4)))
 
 
+@pytest.mark.parametrize("dtype", ["?", "i", "B", "e", "f", "d", "F"])
+@pytest.mark.parametrize("value", [0, 1.75, True, np.float32(3), "an array"], ids=repr)
+def test_values_are_written_by_masks(recorded, dtype, value):
+    """Of some axes or all, none or all of them meant, into parts of arrays, too."""
+    value = cp.asarray(2.5) if value == "an array" else value
+
+    def fn(x):
+        mask, x = x > 0.5, x.astype(dtype)
+        x[mask] = value
+        x[1:, ::2][mask[1:, ::2]] = value
+        x[mask.any(axis=1)] = value
+        x[mask & ~mask] = 7
+        return x * 2, x[..., None]
+
+    recorded(fn, lambda: values((5, 4)))
+
+
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_other_host_data_is_a_reason(rt):
     """What is computed on the host is no constant."""

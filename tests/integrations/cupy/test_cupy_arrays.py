@@ -117,6 +117,16 @@ def test_arrays_that_others_export(rt, cp):
         x -= 1
 
 
+def test_all_of_what_came_by_dlpack_is_copied(rt, cp):
+    """CuPy says of such memory that it is smaller than its arrays."""
+    x = cp.arange(1200.0).reshape(30, 40)
+    f = rt.graph(lambda y: cp.from_dlpack(y + 1))
+    kept = [f(x + i) for i in range(6)]
+    assert f.stats().replays >= 3
+    for i, found in enumerate(kept):
+        assert (found == x + i + 1).all()
+
+
 def test_what_moves_is_patched(rt):
     """A second capture shows what an address is: from then on nothing is copied."""
     f = rt.graph(lambda x, y: (x * 2 + y, (x * y).sum(0)))

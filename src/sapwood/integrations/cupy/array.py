@@ -124,9 +124,11 @@ class Array(cupy.ndarray):  # type: ignore[misc]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(value, np.ndarray) and value.ndim:
-            if not is_constant(value):
+            if is_constant(value):
+                value = brought(value)
+            else:
                 host_data(f"x[...] = an array of {value.shape}")
-            value = cupy.asarray(value)
+                value = cupy.asarray(value)
         super().__setitem__(index, value)
 
     def __rmatmul__(self, other: Any) -> Any:

@@ -130,7 +130,27 @@ def _getitem(original: Original, array: Any, items: Any) -> Any:
     return original(array, _indices(array, items))
 
 
+def _is_mask_of(array: Any, items: Any) -> bool:
+    """Return whether an index is a mask on the device, of an array's first axes."""
+    if not isinstance(items, cupy.ndarray) or items.dtype != np.bool_:
+        return False
+    return items.ndim > 0 and items.shape == array.shape[: items.ndim]
+
+
+def _fill(array: Any, mask: Any, value: Any) -> None:
+    """Write one value where a mask says so; CuPy would count, and read that."""
+    if isinstance(value, cupy.ndarray):
+        value = value.astype(array.dtype, copy=False)
+    else:
+        value = np.array(value, array.dtype)[()]
+    mask = mask.reshape(mask.shape + (1,) * (array.ndim - mask.ndim))
+    cupy.copyto(array, value, where=mask)
+
+
 def _setitem(original: Original, array: Any, items: Any, value: Any) -> None:
+    if _is_mask_of(array, items) and np.ndim(value) == 0:
+        _fill(array, items, value)
+        return
     if isinstance(value, np.ndarray) and value.ndim and _is_advanced(items):
         # CuPy takes host arrays for elements only, and converts them on the host.
         what = f"x[...] = an array of {np.shape(value)}"

@@ -172,7 +172,8 @@ class CupyIntegration(Integration):
                 f"an array of GPU {memory.device_id}, {self.text(array)}, meets a "
                 f"runtime of GPU {self.place.ordinal}. Copy it over with rt.array(x)"
             )
-        return self._foreign.storage(memory, self.device.returns)
+        end = self.span(array)[1]
+        return self._foreign.storage(memory, end, self.device.returns)
 
     def bits(self, array: Any) -> bytes:
         """Return the bytes of all elements in C order."""

@@ -73,13 +73,18 @@ class Foreign:
             WeakValueDictionary()
         )
 
-    def storage(self, memory: Any, dropped: Queue) -> Storage:
-        """Return the storage that stands for CuPy's memory object."""
+    def storage(self, memory: Any, end: Addr, dropped: Queue) -> Storage:
+        """Return the storage that stands for CuPy's memory object.
+
+        An array over it reaches to ``end``: of memory that came by DLPack, or that a
+        program has named by its address, CuPy's size may be too small.
+        """
         key = memory.ptr, memory.size
         found = self._known.get(key)
         if found is None:
             found = Storage(Addr(key[0]), Size(key[1]), _Kept(memory), dropped)
             self._known[key] = found
+        found.size = Size(max(found.size, end - found.address))
         return found
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import cupy
 import numpy as np
 from cupy.cuda import MemoryPointer
-
-_OWN: Final = ("cupy.fft.", "cupy.cuda.cufft")
-_NESTS: Final = (dict, list, tuple)
 
 
 def plans() -> Iterator[Any]:
@@ -19,18 +15,12 @@ def plans() -> Iterator[Any]:
 
     A captured transform reads what its plan has made: that is to live as long.
     """
-    seen: set[int] = set()
-    left: list[Any] = [cupy.fft.config.get_plan_cache()]
-    while left:
-        each = left.pop()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        cls = type(each)
-        if cls is MemoryPointer:
-            yield cupy.ndarray((each.mem.size,), np.uint8, MemoryPointer(each.mem, 0))
-        elif cls in _NESTS:
-            left += gc.get_referents(each)
-        elif cls.__module__.startswith(_OWN):
-            left += gc.get_referents(each)
-            yield each
+    for _, node in cupy.fft.config.get_plan_cache():
+        plan = node.plan
+        yield plan
+        areas = plan.work_area
+        for area in areas if isinstance(areas, list) else (areas,):
+            if area is not None:
+                memory = area.mem
+                at = MemoryPointer(memory, 0)
+                yield cupy.ndarray((memory.size,), np.uint8, at)
