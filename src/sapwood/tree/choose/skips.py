@@ -36,7 +36,7 @@ _KNOWN: Final = 64
 _GUARDED: Final = 4
 """How many sets of values are remembered for calls with one signature."""
 
-_NEW: Final = 32
+_NEW: Final = 256
 """After so many calls in a row of which each is the first of its kind, that is told."""
 
 _OTHERS: Final = "other reasons"

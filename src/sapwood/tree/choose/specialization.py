@@ -29,7 +29,8 @@ class Specialization:
     the last capture, where only a comparison of two shows what is an address.
     ``unrecordable`` is why its calls never are recorded, ``failed`` why the last
     attempt failed, where another one may not; ``unready`` counts those in a row that
-    could not begin. The function ``reads_arguments`` by itself, too, from slots;
+    could not begin, ``reorders`` captures whose ops were in another order than those
+    of the warm-up. The function ``reads_arguments`` by itself, too, from slots;
     it ``remembers``: a cached function has computed something in a warm-up.
     """
 
@@ -41,7 +42,7 @@ class Specialization:
         self.asked = False
         self.unrecordable: CaptureError | None = None
         self.failed: CaptureError | None = None
-        self.unready = 0
+        self.unready = self.reorders = 0
         self.places: list[History] = []
         self.ambient: dict[str, History] = {}
         self.misses: tuple[int, ...] = ()

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-LRU_CACHE: Final = type(lru_cache(int))
+_LRU_CACHE: Final = type(lru_cache(int))
 
 
 def is_cached(value: object) -> bool:
     """Return whether a value is a function that `functools.lru_cache` has made."""
-    return type(value) is LRU_CACHE
+    return type(value) is _LRU_CACHE
 
 
 def memoised(cached: Any) -> Iterator[Any]:

@@ -79,6 +79,14 @@ def outcome_of(
     )
 
 
+class Reordered(CaptureError):
+    """A capture did the work of its warm-up in another order.
+
+    It may be as before in the next: torch runs what two passes back have in common in
+    the order of numbers that two threads count by themselves.
+    """
+
+
 def _differs(
     warm: Warm | None, session: Session, outputs: Outputs
 ) -> CaptureError | None:
@@ -103,7 +111,9 @@ def _differs(
             what = "a plain value in the result"
     if what is None:
         return None
-    return CaptureError(
+    same = len(ops) == len(warm.ops) and sorted(ops) == sorted(warm.ops)
+    kind = Reordered if ops != warm.ops and same else CaptureError
+    return kind(
         f"{what} differs between two calls with the same arguments: it depends on "
         "something that the function makes itself (time, a random number, a counter)",
         where=where,

@@ -23,6 +23,7 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import told
 from sapwood.tree.node.outputs import analyse
 from sapwood.tree.record.host_data import lasting
+from sapwood.tree.record.repeated import Reordered
 from sapwood.tree.record.taking import plain_changes, raised_within, undo
 from sapwood.tree.regions.crossing import Rehearsed, told_later
 from sapwood.tree.regions.rerun import Begun, Rerun, Strayed
@@ -33,6 +34,7 @@ from sapwood.tree.watch.watch import Caught, Watched, warm_up
 from sapwood.units import Size
 
 _ANY: Final = Size(1 << 62)
+_REORDERS: Final = 4
 
 
 class Eagerly:
@@ -140,8 +142,9 @@ class Eagerly:
         return error
 
     def _shown(self, watching: Session, watched: Watched, live: Rehearsed) -> Warm:
+        # Constants alone are not all of them: captures are told of more.
         return Warm(
-            watching.digests(),
+            watching.digests() if watching.has_ops() else (),
             watched.stays | live.crossing,
             told(watched.result, self.recordings.integration.is_array),
             tuple(watching.breaks),
@@ -197,7 +200,11 @@ class Eagerly:
             return
         if isinstance(outcome, Caught):
             outcome.reraise()
-        self.cannot(specialization, outcome, call)
+        if isinstance(outcome, Reordered) and specialization.reorders < _REORDERS:
+            specialization.reorders += 1
+            specialization.warm = None
+        else:
+            self.cannot(specialization, outcome, call)
         self.call_log.passed_through(call, str(outcome))
 
     def rerun(self, strayed: Strayed, call: Call) -> Any:
@@ -214,6 +221,10 @@ class Eagerly:
         try:
             if run.may_run(tells=recordings.tells):
                 watched = run.run(self.target(), call, arguments)
+        except BaseException:
+            if isinstance(error, Caught):
+                error.taken()  # it may be the same, and names these frames
+            raise
         finally:
             # What a region raised names this call's frames, which name this.
             strayed.begun.ran.clear()

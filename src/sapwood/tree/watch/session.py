@@ -27,6 +27,7 @@ from sapwood.units import Addr, Size
 _PACKAGES = ("cupy", "cupy_backends", "cupyx", "numpy", "torch", "triton")
 _FRAMEWORKS = tuple(f"-packages/{name}/" for name in _PACKAGES)
 _CONTEXTS = contextlib.__file__
+_CONSTANT = "host data"
 _COMPILED = tuple(f"{name}/" for name in _PACKAGES)
 _ROOM = f"{Path(__file__).parents[2]}/"
 _session: ContextVar[Session | None] = ContextVar("sapwood_session", default=None)
@@ -156,7 +157,11 @@ class Session:
 
     def constant(self, data: bytes) -> None:
         """Note what the next op reads of the host, for calls to be told apart."""
-        self._note("host data", data)
+        self._note(_CONSTANT, data)
+
+    def has_ops(self) -> bool:
+        """Return whether more was noted than what ops would read of the host."""
+        return any(name != _CONSTANT for name, _ in self.ops)
 
     def _note(self, name: str, constants: bytes) -> str | None:
         line = user_line()
