@@ -58,7 +58,7 @@ def called(title: str, model: Any, count: int = 30, **given: Any) -> Row:
     def fn(*args: Any) -> Any:
         return model(**dict(zip(names, args, strict=True)), **fixed)
 
-    fixed = {"use_cache": False} if "input_ids" in given else {}
+    fixed = {} if "pixel_values" in given else {"use_cache": False}
     return Row(title, fn, tuple(given.values()), count)
 
 
@@ -118,6 +118,44 @@ def t5() -> Row:
     return called("T5", model, **given)
 
 
+def mixtral() -> Row:
+    """Read a text; which experts do is decided for each word."""
+    sizes = {**llama_config(), "num_local_experts": 4}
+    model = of("transformers", "MixtralForCausalLM", "MixtralConfig", sizes)
+    return called("Mixtral, prefill", model, input_ids=words())
+
+
+def clip() -> Row:
+    """Hold two texts against two images."""
+    sizes = {
+        "text_config": {
+            **SIZES,
+            "vocab_size": WORDS,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+        "vision_config": {**SIZES, "image_size": 96, "patch_size": 16},
+    }
+    model = of("transformers", "CLIPModel", "CLIPConfig", sizes)
+    images = torch.randn(2, 3, 96, 96, device="cuda")
+    return called("CLIP", model, input_ids=words(), pixel_values=images)
+
+
+def whisper() -> Row:
+    """Hear ten seconds, and score a text."""
+    both = {"layers": 4, "attention_heads": 8, "ffn_dim": 1024}
+    sizes = {
+        f"{part}_{key}": n for part in ("encoder", "decoder") for key, n in both.items()
+    }
+    ends = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    sizes |= {"d_model": 256, "vocab_size": WORDS, "max_source_positions": 500, **ends}
+    sizes["decoder_start_token_id"] = 1
+    name, config = "WhisperForConditionalGeneration", "WhisperConfig"
+    model = of("transformers", name, config, sizes)
+    sound = torch.randn(2, 80, 1000, device="cuda")
+    return called("Whisper", model, input_features=sound, decoder_input_ids=words(16))
+
+
 def resnet18() -> Row:
     """Look at one image."""
     network = import_module("torchvision.models").resnet18(weights=None).cuda().eval()
@@ -125,7 +163,11 @@ def resnet18() -> Row:
 
 
 ROWS: Final[dict[str, Callable[[], Row]]] = {
-    each.__name__: each for each in (gpt2, llama, llama_decode, bert, vit, t5, resnet18)
+    each.__name__: each
+    for each in (
+        *(gpt2, llama, llama_decode, mixtral, bert),
+        *(t5, vit, clip, whisper, resnet18),
+    )
 }
 
 
