@@ -134,7 +134,7 @@ def _is_mask_of(array: Any, items: Any) -> bool:
     """Return whether an index is a mask on the device, of an array's first axes."""
     if not isinstance(items, cupy.ndarray) or items.dtype != np.bool_:
         return False
-    return items.ndim > 0 and items.shape == array.shape[: items.ndim]
+    return bool(items.ndim > 0 and items.shape == array.shape[: items.ndim])
 
 
 def _fill(array: Any, mask: Any, value: Any) -> None:
