@@ -332,7 +332,7 @@ def bollinger_bands(xp, rng):
     return bands, lambda _: (10 + normal(xp, rng, 5, 80, dtype=np.float64), 20)
 
 
-@program(gpu_only=True, skips="on the host")
+@program(gpu_only=True)
 def special_functions(xp, rng):
     """Distributions by special functions, and a softmax of CuPy's own."""
     from cupyx.scipy import special
