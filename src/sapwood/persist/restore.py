@@ -283,7 +283,7 @@ class Finder:
         for binding in bindings:
             slot, held = self._found(binding)
             fits = held is None or held is EMPTY or self.integration.is_array(held)
-            if slot is None or slot.steps[-1][0].store is None or not fits:
+            if slot is None or not slot.can_be_bound or not fits:
                 return f"{binding.path} is not there to be bound"
             slots.append(slot)
         return tuple(slots)

@@ -102,6 +102,20 @@ def meters_bound_anew(w):
     yield from stepped(w, step, lambda: (w.values(4),), lambda: meter.total)
 
 
+@trial(TRIALS, moves=True)
+def a_recurrent_state_in_a_tuple(w):
+    """A stream's next block begins with what the last one left, as LSTMs return it."""
+    model, state = w.model(lambda: nn.LSTM(4, 6)), {"hc": None}
+    state["hc"] = w.values(1, 2, 6), w.values(1, 2, 6)
+
+    def step(x):
+        with torch.no_grad():
+            y, state["hc"] = model(x, state["hc"])
+        return y
+
+    yield from stepped(w, step, lambda: (w.values(3, 2, 4),), lambda: state["hc"])
+
+
 @trial(TRIALS, skips="batches is a <cycle>, which moves unseen")
 def an_iterator_that_is_moved(w):
     """The function takes the next batch itself."""

@@ -553,4 +553,5 @@ def is_structural(value: Any, reach: Reach) -> bool:
     if cls is ModuleType or named == ("_queue", "SimpleQueue"):
         # What it holds does not show.
         return False
-    return cls in _by_type or named in _LATE or dataclasses.is_dataclass(cls)
+    known = cls in _by_type or named in _LATE or dataclasses.is_dataclass(cls)
+    return known or (issubclass(cls, tuple) and hasattr(cls, "_fields"))

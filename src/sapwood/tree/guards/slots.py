@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from sapwood.errors import MisuseError
-from sapwood.tree.guards.views import EMPTY, View
+from sapwood.tree.guards.views import EMPTY, TUPLE, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,31 @@ class Slot:
     ) -> None:
         """Bind ``value`` here; slots in arguments need those of the call, by name.
 
-        Raises `MisuseError` where the way is gone, or cannot be bound.
+        Where that is in a tuple, another tuple is bound in its place. Raises
+        `MisuseError` where the way is gone, or cannot be bound.
         """
         view, key = self.steps[-1]
-        if view.store is None:
+        if not self.can_be_bound:
             raise MisuseError(f"{self.path} cannot be bound: keep it in a list or dict")
-        view.store(self._owner(arguments or {}), key, value)
+        owner = self._owner(arguments or {})
+        if view is TUPLE:
+            self._around().write(_replaced(owner, key, value), arguments)
+        elif view.store is not None:
+            view.store(owner, key, value)
 
     @property
     def can_be_bound(self) -> bool:
         """Whether `write` can bind it, while the way is there."""
-        return self.steps[-1][0].store is not None
+        inner = len(self.steps) > 1 and self.steps[-1][0] is TUPLE
+        return self._around().can_be_bound if inner else bool(self.steps[-1][0].store)
+
+    def inside(self, key: int) -> Slot:
+        """Return the slot of what is in the tuple here."""
+        path = TUPLE.label(self.path, None, key)
+        return replace(self, path=path, steps=(*self.steps, (TUPLE, key)))
+
+    def _around(self) -> Slot:
+        return replace(self, steps=self.steps[:-1])
 
     def bearer(self) -> object | None:
         """Return the object whose attribute this is; None where it is no object's.
@@ -87,6 +101,16 @@ class Slot:
                 "while the function is called"
             )
         return thing
+
+
+def _replaced(old: tuple[Any, ...], key: int, value: object) -> tuple[Any, ...]:
+    """Return a tuple of the same class, with another value in one place."""
+    items = [*tuple.__iter__(old)]
+    items[key] = value
+    new = tuple.__new__(type(old), items)
+    if hasattr(old, "__dict__"):
+        vars(new).update(vars(old))
+    return new
 
 
 @dataclass(frozen=True, slots=True)

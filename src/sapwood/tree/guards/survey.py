@@ -11,7 +11,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from operator import call, is_
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,6 +37,7 @@ from sapwood.tree.guards.views import (
     LIST,
     REGISTERED,
     SET,
+    TUPLE,
     value_text,
 )
 from sapwood.tree.nests.containers import constant_key, flatten
@@ -184,13 +185,31 @@ class Survey:
         }
 
     def slots_of_arrays(self) -> list[tuple[Slot, Any]]:
-        """Return the slots in which there are arrays, and what they hold."""
+        """Return the slots in which there are arrays, and what they hold.
+
+        Those in a tuple are as many as there are ways to it.
+        """
+        walk = self._walk
         return [
-            (self._walk.slot(inside, row.key, by_argument=True), row.value)
-            for inside in self._walk.guarded()
+            each
+            for inside in walk.guarded()
+            if inside.view is not TUPLE or walk.nodes[inside.node].step is None
             for row in inside.rows
-            if row.role == "array"
+            if row.role == "array" or row.node in self._tuples
+            for each in self._ways(self._slot(inside, row.key), row)
         ]
+
+    def _ways(self, slot: Slot, row: Row) -> Iterator[tuple[Slot, Any]]:
+        if row.role == "array":
+            yield slot, row.value
+        elif row.node in self._tuples:
+            for each in self._tuples[row.node].rows:
+                yield from self._ways(slot.inside(each.key), each)
+
+    @cached_property
+    def _tuples(self) -> dict[int, Inside]:
+        """What is in each tuple that was looked into, by its number."""
+        return {x.node: x for x in self._walk.insides if x.view is TUPLE}
 
     def array_keys(self) -> list[Any]:
         """Return the arrays that are keys of what the function reaches."""
@@ -288,15 +307,56 @@ class Survey:
             lengths = f"from {len(old.rows)} to {len(new.rows)}"
             yield Change(path, f"len({path}) changed {lengths}")
             return
-        for was, now in _pairs(old, new):
-            change = self._compared(new, was, now)
-            if change is not None and not self._renews(before, was, now):
-                yield change
+        yield from self._rows_written(before, old, new, partial(self._slot, new))
         if new.view is DICT and not _are_in_order(old, new):
             yield Change(path, f"the order of keys in {path} changed")
 
+    def _rows_written(
+        self,
+        before: Survey,
+        old: Inside,
+        new: Inside,
+        slot_of: Callable[[Any], Slot],
+    ) -> Iterator[Change]:
+        for was, now in _pairs(old, new):
+            inner = self._rebuilt(before, was, now)
+            if inner is not None and now is not None:
+                slot = slot_of(now.key)
+                yield from self._rows_written(before, *inner, slot.inside)
+                continue
+            change = self._compared(new, was, now, slot_of)
+            if change is not None and not self._renews(before, was, now):
+                yield change
+
+    def _rebuilt(
+        self, before: Survey, old: Row | None, new: Row | None
+    ) -> tuple[Inside, Inside] | None:
+        """Return what is in a tuple and in that which stands where it was, if one does.
+
+        Nobody can tell them apart but by what is in them. One that stands in two places
+        is left alone: replays would bind two, which are not one.
+        """
+        if old is None or new is None or old.value is new.value:
+            return None
+        if type(old.value) is not type(new.value) or old.frozen != new.frozen:
+            return None
+        was, now = before._tuples.get(old.node), self._tuples.get(new.node)
+        if was is None or now is None or len(was.rows) != len(now.rows):
+            return None
+        rows = (row for inside in self._walk.insides for row in inside.rows)
+        if sum(row.node == new.node for row in rows) > 1:
+            return None
+        return was, now
+
+    def _slot(self, inside: Inside, key: Any) -> Slot:
+        return self._walk.slot(inside, key, by_argument=True)
+
     def _compared(
-        self, inside: Inside, old: Row | None, new: Row | None
+        self,
+        inside: Inside,
+        old: Row | None,
+        new: Row | None,
+        slot_of: Callable[[Any], Slot],
     ) -> Change | None:
         row = new or old
         if row is None or self._is_same(inside, old, new):
@@ -310,9 +370,9 @@ class Survey:
         text = _text(inside, path, was, now)
         if inside.view is STATE:
             return Draw(path, text)
-        if inside.view.store is None or not (array_comes or array_goes):
+        slot = slot_of(key)
+        if not (slot.can_be_bound and (array_comes or array_goes)):
             return Change(path, text)
-        slot = self._walk.slot(inside, key, by_argument=True)
         return BoundArray(path, text, slot, was, now, self._arguments)
 
     def _renews(self, before: Survey, old: Row | None, new: Row | None) -> bool:
