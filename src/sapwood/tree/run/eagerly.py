@@ -296,11 +296,14 @@ class Eagerly:
         return watched.result
 
     def plainly(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run a call eagerly that was counted, and of which nothing more is known."""
+        """Run a call eagerly that was counted, and of which nothing more is known.
+
+        Steps end what it makes only where its uses can be refused then.
+        """
         device = self.recordings.device
         if device.closed:
             device.check_open(f"the runtime of {self.options.name}")
-        if not self.recordings.stepped:
+        if not (self.recordings.stepped and device.framework.traps):
             return self.target()(*args, **kwargs)
         watched = warm_up(self.target(), args, kwargs, device, None)
         with device.lock:
