@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sapwood.allocator.caching import events, expand, grow, serving, streams
 from sapwood.allocator.caching.allocator import Allocator
+from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.controls import Controls
 from sapwood.allocator.caching.gate import Gate
 from sapwood.allocator.caching.leaving import Removal
@@ -21,7 +22,6 @@ from sapwood.allocator.caching.records.ledger import Ledger
 from sapwood.allocator.caching.rounds import Rounds
 from sapwood.allocator.caching.segments import Segments
 from sapwood.allocator.caching.serving import Serving
-from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.state import State
 from sapwood.allocator.caching.waits import Polling, Waits
 from tests.support.tree_mutants import Mutant, miswritten, mutant
@@ -57,7 +57,7 @@ def _unlimited() -> Iterator[None]:
 CACHING_MUTANTS: Final = (
     mutant(
         "no coalescing",
-        Silo.join,
+        Bin.join,
         "if after.state is FREE:",
         "if False:",
     ),
@@ -69,15 +69,15 @@ CACHING_MUTANTS: Final = (
     ),
     mutant(
         "too small a block",
-        Silo.cut,
+        Bin.cut,
         "if more < 0:",
         "if (more := max(more, 0)) < 0:",
     ),
     mutant(
         "stream ignored",
-        Pool.silo,
-        "silo = silos.get(stream)",
-        "silo = next(iter(silos.values()), None)",
+        Pool.bin,
+        "bin_ = bins.get(stream)",
+        "bin_ = next(iter(bins.values()), None)",
     ),
     mutant(
         "event ignored",
@@ -107,7 +107,7 @@ CACHING_MUTANTS: Final = (
     mutant(
         "lent block taken for one's own",
         State.take,
-        "if silo.stream != demand.stream:",
+        "if bin_.stream != demand.stream:",
         "if False:",
     ),
     mutant(
@@ -129,7 +129,7 @@ CACHING_MUTANTS: Final = (
     ),
     _both(
         "pages moved under work",
-        (Serving._moved, "if last or silo.stream in over]", "]"),
+        (Serving._moved, "if last or bin_.stream in over]", "]"),
         (Removal._remove, "if not driver.query_stream(stream):", "if False:"),
     ),
     mutant(
@@ -189,7 +189,7 @@ CACHING_MUTANTS: Final = (
     mutant(
         "counted on the wrong stream",
         Ledger._scopes,
-        "self._streams[silo.stream],",
+        "self._streams[bin_.stream],",
         "self._streams[0],",
     ),
 )

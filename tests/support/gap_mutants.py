@@ -11,8 +11,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Final
 
+from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.pools import Pools
-from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.pinned.stock import Stock
 from sapwood.driver.emulated.schedules import Item
 from sapwood.driver.emulated.work import Program
@@ -210,7 +210,7 @@ TRIED_MUTANTS: Final = (
     ),
     mutant(
         "hole behind a block not counted",
-        Silo.add,
+        Bin.add,
         "reach += block.next.size",
         "reach += 0",
     ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sapwood.allocator.caching.silo import Silo
+from sapwood.allocator.caching.bins import Bin
 from sapwood.memory import fold
 from sapwood.memory.backing import folded
 from sapwood.memory.heap import Everybody, Heap, Uses
@@ -41,7 +41,7 @@ MEMORY_MUTANTS: Final = (
         "self.pages.drop(lease.mask), self.pages.drop(lease.mask)",
     ),
     mutant("holds not counted", Pages.drop, "if holds > 1:", "if False:"),
-    mutant("coalescing skipped", Silo.join, "if after.state is FREE:", "if False:"),
+    mutant("coalescing skipped", Bin.join, "if after.state is FREE:", "if False:"),
     mutant("wait lost in a split", Uses.take, "(end, hi, behind)", "(hi, hi, behind)"),
     mutant(
         "wait lost in a merge",

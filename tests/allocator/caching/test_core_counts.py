@@ -11,10 +11,10 @@ from sapwood.allocator.caching.records.ledger import Ledger
 USES = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.booleans()))
 
 
-def _silos():
+def _bins():
     pool = Pools().default
     return [
-        pool.silo(stream, size_class)
+        pool.bin(stream, size_class)
         for stream in (1, 2)
         for size_class in ("small", "large")
     ]
@@ -40,15 +40,15 @@ class Slow:
 @given(USES, st.integers(1, 7))
 def test_folding_late_is_counting_at_once(uses, every):
     """Current, peak, rises and falls are exact in each scope, whenever it is folded."""
-    silos, ledger, slow = _silos(), Ledger(), {}
+    bins, ledger, slow = _bins(), Ledger(), {}
     held = []
     for number, (wanted, asked, frees) in enumerate(uses):
         if frees and held:
-            silo, size, sign = *held.pop(), -1
+            bin_, size, sign = *held.pop(), -1
         else:
-            silo, size, sign = wanted, asked, 1
-            held.append((silo, size))
-        home = silos[silo]
+            bin_, size, sign = wanted, asked, 1
+            held.append((bin_, size))
+        home = bins[bin_]
         ledger.uses.append((home, sign * size * 512, sign * size, sign * size * 512))
         for scope in ("all", home.size_class, home.stream):
             counts = slow.setdefault(scope, [Slow(), Slow(), Slow()])
@@ -70,26 +70,26 @@ def test_folding_late_is_counting_at_once(uses, every):
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(0, 3))))
 def test_what_waits_is_counted_in_order(steps):
     """Peaks are exact where blocks are freed first, and over later."""
-    silos, ledger = _silos(), Ledger()
+    bins, ledger = _bins(), Ledger()
     slow = {name: Slow() for name in ("allocation", "active", "asked")}
     held, waiting = [], []
     for wanted, asked, choice in steps:
         if choice == 0 and waiting:
-            silo, size = waiting.pop(0)
-            entry = (silo, 0, -size, -size * 512)
+            bin_, size = waiting.pop(0)
+            entry = (bin_, 0, -size, -size * 512)
             deltas = {"active": -1, "asked": -size}
         elif choice == 1 and held:
-            silo, size = held.pop()
-            waiting.append((silo, size))
-            entry, deltas = (silo, -size * 512, 0, 0), {"allocation": -1}
+            bin_, size = held.pop()
+            waiting.append((bin_, size))
+            entry, deltas = (bin_, -size * 512, 0, 0), {"allocation": -1}
         elif choice == 2 and held:
-            silo, size = held.pop(0)
-            entry = (silo, -size * 512, -size, -size * 512)
+            bin_, size = held.pop(0)
+            entry = (bin_, -size * 512, -size, -size * 512)
             deltas = {"allocation": -1, "active": -1, "asked": -size}
         else:
-            silo, size = silos[wanted], asked
-            held.append((silo, size))
-            entry = (silo, size * 512, size, size * 512)
+            bin_, size = bins[wanted], asked
+            held.append((bin_, size))
+            entry = (bin_, size * 512, size, size * 512)
             deltas = {"allocation": 1, "active": 1, "asked": size}
         ledger.uses.append(entry)
         for name, delta in deltas.items():
@@ -102,7 +102,7 @@ def test_what_waits_is_counted_in_order(steps):
 
 def test_a_block_that_waits_is_active_and_not_allocated():
     """It leaves one counter when it is freed, and the other when it is done."""
-    (home, *_), ledger = _silos(), Ledger()
+    (home, *_), ledger = _bins(), Ledger()
     ledger.uses += [(home, 512, 9, 512), (home, -512, 0, 0)]
     total = ledger.read().total
     assert (total.allocation.current, total.active.current) == (0, 1)
@@ -114,8 +114,8 @@ def test_a_block_that_waits_is_active_and_not_allocated():
 
 def test_an_heir_goes_on_counting():
     """What a stream that is gone had is its heir's, and nothing is counted twice."""
-    silos, ledger = _silos(), Ledger()
-    ledger.uses += [(silos[0], 512, 1, 512), (silos[2], 1024, 1, 1024)]
+    bins, ledger = _bins(), Ledger()
+    ledger.uses += [(bins[0], 512, 1, 512), (bins[2], 1024, 1, 1024)]
     ledger.bequeath(1, 2)
     read = ledger.read()
     assert read.streams.keys() == {2}
@@ -125,7 +125,7 @@ def test_an_heir_goes_on_counting():
 
 def test_resets_forget_what_they_say():
     """Peaks become what is current; rises and falls begin at nothing."""
-    (home, *_), ledger = _silos(), Ledger()
+    (home, *_), ledger = _bins(), Ledger()
     ledger.uses += [(home, 512, 1, 512), (home, 512, 1, 512), (home, -512, -1, -512)]
     ledger.reset_peaks()
     total = ledger.read().total.allocated_bytes

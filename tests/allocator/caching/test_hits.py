@@ -41,9 +41,9 @@ def _expected(allocator, need):
     return min(fits)[1] if fits else None
 
 
-def _is_in_order(silo):
-    order = [(block.reach, block.address) for block in silo.free[1:-1]]
-    return order == sorted(order) and silo.sizes[1:-1] == [reach for reach, _ in order]
+def _is_in_order(bin_):
+    order = [(block.reach, block.address) for block in bin_.free[1:-1]]
+    return order == sorted(order) and bin_.sizes[1:-1] == [reach for reach, _ in order]
 
 
 @given(STEPS)
@@ -61,9 +61,9 @@ def test_a_hit_takes_the_best_fit(steps):
             held.append(allocator.malloc(size, stream))
             assert expected is not None
             assert held[-1] == expected
-        (silo,) = [silo for silo in allocator._state.pools.silos() if silo.segments]
-        assert _is_in_order(silo)
-        assert {block.address for block in silo.free[1:-1]} == set(_reach(allocator))
+        (bin_,) = [bin_ for bin_ in allocator._state.pools.bins() if bin_.segments]
+        assert _is_in_order(bin_)
+        assert {block.address for block in bin_.free[1:-1]} == set(_reach(allocator))
     for address in held:
         allocator.free(address)
     allocator.close()

@@ -79,13 +79,13 @@ class Allocator(Serving):
         try:
             self._acquire()
             need = (size + _GRAIN_MASK) & ~_GRAIN_MASK
-            silo = (self._small if need <= LARGEST_SMALL else self._large).get(stream)
-            if silo is not None and silo.plain and not self._mode and need > 0:
+            bin_ = (self._small if need <= LARGEST_SMALL else self._large).get(stream)
+            if bin_ is not None and bin_.plain and not self._mode and need > 0:
                 self._mode = BUSY
                 try:
-                    block = silo.cut(need, size, self._blocks, self._spare)
+                    block = bin_.cut(need, size, self._blocks, self._spare)
                     if block is not None:
-                        self._uses += ((silo, need, size, need),)
+                        self._uses += ((bin_, need, size, need),)
                 finally:
                     self._mode = self._calm
         except BaseException:
@@ -111,15 +111,15 @@ class Allocator(Serving):
                 and block.state is ALLOCATED
                 and block.users is None
                 and not self._mode
-                and (silo := block.segment.silo).plain
+                and (bin_ := block.segment.bin).plain
                 and len(self._uses) < JOURNAL_LIMIT
             ):
                 self._mode = BUSY
                 try:
                     less, asked = -block.size, -block.requested
-                    silo.join(block, blocks, self._spare)
+                    bin_.join(block, blocks, self._spare)
                     size = less
-                    self._uses += ((silo, size, asked, size),)
+                    self._uses += ((bin_, size, asked, size),)
                 finally:
                     self._mode = self._calm
         except BaseException:
@@ -150,7 +150,7 @@ class Allocator(Serving):
                 upkeep.check_open(state)
                 demand = asking.demand_of(state, size, stream, stack)
                 first, further = asking.order_of(state, demand)
-                block = state.fit(demand.silo, demand.need)
+                block = state.fit(demand.bin, demand.need)
                 if block is not None:
                     return state.take(block, demand)
             address = self._serve(demand, first[1:])

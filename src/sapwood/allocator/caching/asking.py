@@ -33,10 +33,10 @@ def checked_size(size: SupportsIndex) -> int:
 
 
 def demand_of(state: State, size: int, stream: StreamHandle, stack: Stack) -> Demand:
-    """Return what a request means: how large a block, from which silo."""
+    """Return what a request means: how large a block, from which bin."""
     need = rounded(size, state.settings.divisions(size))
     pool = state.pools.routed(threading.get_ident(), stream) or state.pools.default
-    return Demand(Size(size), need, stream, pool.silo(stream, class_of(need)), stack)
+    return Demand(Size(size), need, stream, pool.bin(stream, class_of(need)), stack)
 
 
 Order = tuple[Attempt, ...]
@@ -49,7 +49,7 @@ def order_of(state: State, demand: Demand) -> tuple[Order, Order]:
     """
     order = attempts(
         state.settings,
-        private=demand.silo.pool.private,
+        private=demand.bin.pool.private,
         capturing=state.capturing(),
         limited=state.settings.per_process_memory_fraction < 1.0,
     )
@@ -78,16 +78,16 @@ def refusal(state: State, demand: Demand, index: int, free: Size) -> OutOfMemory
         state.ledger.rejections += 1
     else:
         state.ledger.ooms += 1
-    state.note("oom", free, demand.need, demand.silo, demand.stack)
-    silo = demand.silo
+    state.note("oom", free, demand.need, demand.bin, demand.stack)
+    bin_ = demand.bin
     request = Request(
         size=demand.size,
         rounded=demand.need,
         growth=growth_size(state, demand),
         page=state.page,
         stream=demand.stream,
-        pool=silo.pool.id,
-        size_class=silo.size_class,
+        pool=bin_.pool.id,
+        size_class=bin_.size_class,
         settings=state.settings,
         capturing=state.capturing(),
     )

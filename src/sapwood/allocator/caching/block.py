@@ -19,8 +19,8 @@ from sapwood.errors import InternalError
 from sapwood.units import Addr, Size
 
 if TYPE_CHECKING:
+    from sapwood.allocator.caching.bins import Bin
     from sapwood.allocator.caching.pools import SegmentSource
-    from sapwood.allocator.caching.silo import Silo
 
 
 class State(enum.Enum):
@@ -111,22 +111,22 @@ class Extent:
 
 
 class Segment:
-    """A range of addresses whose blocks belong to one silo.
+    """A range of addresses whose blocks belong to one bin.
 
     ``expandable``: its addresses were reserved for growth, so that it may have
     unmapped blocks: its ``holes``. ``extents`` are in address order. ``idle_since``
-    says at which search of its silo it last became wholly free. A segment of
+    says at which search of its bin it last became wholly free. A segment of
     somebody's own ``source`` is given back there.
     """
 
     __slots__ = (
         "address",
+        "bin",
         "expandable",
         "extents",
         "guard",
         "holes",
         "idle_since",
-        "silo",
         "size",
         "source",
         "stack",
@@ -136,13 +136,13 @@ class Segment:
         self,
         address: Addr,
         size: Size,
-        silo: Silo,
+        bin_: Bin,
         *,
         expandable: bool,
         source: SegmentSource | None = None,
         stack: Stack = NO_STACK,
     ) -> None:
-        self.address, self.size, self.silo = address, size, silo
+        self.address, self.size, self.bin = address, size, bin_
         self.expandable, self.source, self.stack = expandable, source, stack
         self.extents: list[Extent] = []
         self.holes: dict[Block, None] = {}

@@ -110,7 +110,7 @@ class Controls(Rounds):
             released = upkeep.release_pool(state, pool)
         try:
             if released.use_count == 0:
-                self._give_back(lambda state: leaving.cached(state, released.silos()))
+                self._give_back(lambda state: leaving.cached(state, released.bins()))
         finally:
             self._tidy()
 
@@ -123,13 +123,13 @@ class Controls(Rounds):
         pool, or anything is captured.
         """
         with self._entered(quiet=self._look()) as state:
-            silos = upkeep.emptied(state, pool)
+            bins = upkeep.emptied(state, pool)
             settled = None if pool is None else state.pools.named(pool)
-        if not silos:
+        if not bins:
             return
         try:
             self._settle(settled)
-            self._give_back(lambda state: leaving.cached(state, silos))
+            self._give_back(lambda state: leaving.cached(state, bins))
         finally:
             self._tidy()
 

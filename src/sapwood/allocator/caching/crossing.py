@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import Block
 from sapwood.allocator.caching.events import order
 from sapwood.allocator.caching.pending import Claim
-from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.state import Demand, State
 from sapwood.driver.api import Driver, EventHandle, StreamHandle
 from sapwood.units import Addr
@@ -31,7 +31,7 @@ class Ordering:
     def perform(self, driver: Driver) -> None:
         """Make the waits."""
         for claim in self._claims:
-            own = claim.block.segment.silo.stream
+            own = claim.block.segment.bin.stream
             for mark in claim.marks:
                 driver.wait_event(own, mark.event)
             for user in claim.streams:
@@ -52,12 +52,11 @@ class Ordering:
 
 def ordering(state: State, demand: Demand) -> Ordering:
     """Decide to order what blocks of the demand's pool and class wait for."""
-    pool, size_class = demand.silo.pool, demand.silo.size_class
+    pool, size_class = demand.bin.pool, demand.bin.size_class
     claims = [
         state.pending.claim(block)
         for block in state.pending.waiting()
-        if block.segment.silo.pool is pool
-        and block.segment.silo.size_class == size_class
+        if block.segment.bin.pool is pool and block.segment.bin.size_class == size_class
     ]
     return Ordering(claims, state.pending.events.lend(1))
 
@@ -95,12 +94,12 @@ class Lending:
             state.give(self._block)
 
 
-def others(demand: Demand) -> list[Silo]:
-    """Return the silos of other streams that a demand may borrow from."""
-    pool = demand.silo.pool
-    silos = pool.small if demand.silo.size_class == "small" else pool.large
-    others = [silo for silo in silos.values() if silo is not demand.silo]
-    return [silo for silo in others if not silo.is_empty()]
+def others(demand: Demand) -> list[Bin]:
+    """Return the bins of other streams that a demand may borrow from."""
+    pool = demand.bin.pool
+    bins = pool.small if demand.bin.size_class == "small" else pool.large
+    others = [bin_ for bin_ in bins.values() if bin_ is not demand.bin]
+    return [bin_ for bin_ in others if not bin_.is_empty()]
 
 
 def lending(state: State, demand: Demand, over: Collection[StreamHandle]) -> Lending:
@@ -108,17 +107,17 @@ def lending(state: State, demand: Demand, over: Collection[StreamHandle]) -> Len
 
     ``over`` are streams without work, as was seen.
     """
-    own = state.fit(demand.silo, demand.need)
+    own = state.fit(demand.bin, demand.need)
     found = {} if own is None else {own: (False, own.size, own.address)}
     if own is None:
-        for silo in others(demand):
-            fit = state.fit(silo, demand.need)
+        for bin_ in others(demand):
+            fit = state.fit(bin_, demand.need)
             if fit is not None:
-                found[fit] = (silo.stream not in over, fit.size, fit.address)
+                found[fit] = (bin_.stream not in over, fit.size, fit.address)
     best = min(found, key=found.__getitem__, default=None)
     if best is None:
         return Lending(None, demand, demand.stream, [])
-    earlier = best.segment.silo.stream
+    earlier = best.segment.bin.stream
     state.take(best, demand)
     if earlier == demand.stream:
         return Lending(best, demand, earlier, [])

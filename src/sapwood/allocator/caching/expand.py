@@ -24,13 +24,13 @@ from sapwood.units import Addr, Size, align_up
 class Attempt(enum.Enum):
     """One way to serve a request, or to make room before it is tried again."""
 
-    FIT = "a free block of the silo"
+    FIT = "a free block of the bin"
     BORROW = "blocks of other streams, after what they wait for"
     COLLECT = "growing, after idle segments went back"
     GROW = "growing"
     RECLAIM = "what those who watch the pressure give back"
     SPARE = "pools that help out"
-    OWN = "growing, after the silo's own cache went back"
+    OWN = "growing, after the bin's own cache went back"
     SETTLE = "blocks that events were awaited for"
     OTHERS = "growing, after all caches went back"
     STITCH = "free pages of any segment, mapped anew"
@@ -165,16 +165,16 @@ def join_free(blocks: Blocks, block: Block) -> Block:
 
     Returns the free block. Unmapped ones behind it count for its place.
     """
-    silo = block.segment.silo
+    bin_ = block.segment.bin
     if block.next.state is FREE:
-        silo.remove(block.next)
+        bin_.remove(block.next)
         merge_next(blocks, block)
     if block.prev.state is FREE:
         block = block.prev
-        silo.remove(block)
+        bin_.remove(block)
         merge_next(blocks, block)
     block.state = FREE
-    silo.add(block)
+    bin_.add(block)
     return block
 
 
@@ -230,8 +230,8 @@ def remapped(blocks: Blocks, segment: Segment, extents: Iterable[Extent]) -> Non
 def _reindex(block: Block) -> None:
     """Index a block anew, if it is free: it counts as large as it could grow."""
     if block.state is FREE:
-        block.segment.silo.remove(block)
-        block.segment.silo.add(block)
+        block.segment.bin.remove(block)
+        block.segment.bin.add(block)
 
 
 def unmapped(blocks: Blocks, gone: Mapping[Extent, Block]) -> None:
@@ -249,14 +249,14 @@ def unmapped(blocks: Blocks, gone: Mapping[Extent, Block]) -> None:
 
 
 def _cut(blocks: Blocks, block: Block, extent: Extent) -> None:
-    segment, silo = block.segment, block.segment.silo
-    silo.remove(block)
+    segment, bin_ = block.segment, block.segment.bin
+    bin_.remove(block)
     before = block
     if block.address < extent.address:
         block = split(blocks, block, extent.address - block.address)
     if extent.end < block.end:
         rest = split(blocks, block, extent.size)
-        silo.add(rest)
+        bin_.add(rest)
     block.state = UNMAPPED
     segment.holes[block] = None
     if block.next.state is UNMAPPED:
@@ -267,6 +267,6 @@ def _cut(blocks: Blocks, block: Block, extent: Extent) -> None:
         block = block.prev
         merge_next(blocks, block)
     if before.state is FREE:
-        silo.add(before)
+        bin_.add(before)
     else:
         _reindex(block.prev)

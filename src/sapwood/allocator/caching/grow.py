@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from functools import partial
 
 from sapwood.allocator.caching import expand
+from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import Block, Extent, Segment
 from sapwood.allocator.caching.expand import Donor, Piece, Window, supply, window
-from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.sizes import segment_size
 from sapwood.allocator.caching.state import Demand, State
 from sapwood.allocator.caching.stitch import donating, harvested, place
@@ -46,17 +46,17 @@ def growth_size(state: State, demand: Demand) -> Size:
 
 
 def _expands(state: State, demand: Demand) -> bool:
-    pool = demand.silo.pool
+    pool = demand.bin.pool
     plain = pool.source is None and not pool.no_split
     return plain and state.settings.expandable_segments
 
 
-def donors(state: State, demand: Demand, *, last: bool) -> list[Silo]:
+def donors(state: State, demand: Demand, *, last: bool) -> list[Bin]:
     """Return whose free pages are to be moved before memory is created; maybe none.
 
     As the ``last`` attempt those of any segment, else harvested ones.
     """
-    pool = demand.silo.pool
+    pool = demand.bin.pool
     if last and pool.source is None and not pool.no_split:
         return donating(state, demand)
     return harvested(state, demand) if _expands(state, demand) else []
@@ -70,7 +70,7 @@ def grow(
     ``loose`` are extents that are mapped nowhere; those that are used go from it. As
     the ``last`` attempt, the segment is expandable also where they are classic.
     """
-    pool = demand.silo.pool
+    pool = demand.bin.pool
     attempt: Callable[[], Block | None]
     if pool.source is not None:
         attempt = partial(_fetch, state, demand)
@@ -95,10 +95,10 @@ def _granted(attempt: Callable[[], Block | None]) -> Block | None:
 
 
 def _fetch(state: State, demand: Demand) -> Block | None:
-    source, size = demand.silo.pool.source, growth_size(state, demand)
+    source, size = demand.bin.pool.source, growth_size(state, demand)
     if source is None or size > state.room:
         return None
-    segment = state.segments.fetch(demand.silo, size, source, demand.stack)
+    segment = state.segments.fetch(demand.bin, size, source, demand.stack)
     expand.mapped(state.blocks, segment, [Piece(segment.address, size)])
     return _commit_classic(state, demand, segment)
 
@@ -107,7 +107,7 @@ def _open_classic(state: State, demand: Demand) -> Block | None:
     size = growth_size(state, demand)
     if size > state.room:
         return None
-    segment = state.segments.reserve_exactly(demand.silo, size, demand.stack)
+    segment = state.segments.reserve_exactly(demand.bin, size, demand.stack)
     whole = Window(segment, segment.address, size, (Piece(segment.address, size),))
     largest = Size(align_down(state.settings.large_segment_size, state.page))
     created: list[Extent] = []
@@ -129,9 +129,9 @@ def _open_classic(state: State, demand: Demand) -> Block | None:
 
 def _commit_classic(state: State, demand: Demand, segment: Segment) -> Block:
     state.note_opened(segment)
-    state.count_memory(segment.silo, segment.size, 1)
+    state.count_memory(segment.bin, segment.size, 1)
     state.note(
-        "segment_alloc", segment.address, segment.size, segment.silo, demand.stack
+        "segment_alloc", segment.address, segment.size, segment.bin, demand.stack
     )
     return segment.guard.next
 
@@ -167,22 +167,22 @@ def _may_open(state: State, demand: Demand, loose: list[Donor], *, last: bool) -
     if demand.need > state.limit:
         return False
     leaving = state.segments.leaving
-    if not last and any(s.expandable and s in leaving for s in demand.silo.segments):
+    if not last and any(s.expandable and s in leaving for s in demand.bin.segments):
         return False
     new = Piece(Addr(0), Size(align_up(demand.need, state.page)))
     return supply([new], new.size, loose).new <= state.room
 
 
 def _open_expandable(state: State, demand: Demand) -> Segment:
-    """Reserve addresses for a silo that has no room to grow; maps nothing."""
+    """Reserve addresses for a bin that has no room to grow; maps nothing."""
     wish = state.settings.expandable_segments_reserve
     if wish is None:
         # Small blocks seldom need much; where they do, there is a second segment.
         small = max(state.total // 8, min(state.total, _SMALL_RESERVE))
-        wish = Size(small if demand.silo.size_class == "small" else state.total)
+        wish = Size(small if demand.bin.size_class == "small" else state.total)
     elif isinstance(wish, float):
         wish = Size(int(wish * state.total))
-    segment = state.segments.reserve(demand.silo, wish, demand.need, demand.stack)
+    segment = state.segments.reserve(demand.bin, wish, demand.need, demand.stack)
     state.note_opened(segment)
     return segment
 
@@ -219,12 +219,12 @@ def _fill(
 def _commit_window(
     state: State, demand: Demand, found: Window, extents: Sequence[Extent]
 ) -> None:
-    silo = found.segment.silo
+    bin_ = found.segment.bin
     state.segments.supply(found.segment, extents)
     expand.mapped(state.blocks, found.segment, found.pieces)
-    state.count_memory(silo, found.missing, len(extents))
+    state.count_memory(bin_, found.missing, len(extents))
     for piece in found.pieces:
-        state.note("segment_map", piece.address, piece.size, silo, demand.stack)
+        state.note("segment_map", piece.address, piece.size, bin_, demand.stack)
 
 
 # Physical memory.

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from sapwood.allocator.caching import expand
+from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import FREE, Extent, Segment
 from sapwood.allocator.caching.expand import Donor
 from sapwood.allocator.caching.segments import Segments
-from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.state import State
 from sapwood.allocator.caching.stitch import close_to_moves, open_to_moves
 from sapwood.driver.api import Driver, StreamHandle
@@ -44,7 +44,7 @@ class Removal:
         self._keep, self._patient = keep, patient
         self._by_stream: dict[StreamHandle, list[Segment]] = {}
         for segment in chosen:
-            self._by_stream.setdefault(segment.silo.stream, []).append(segment)
+            self._by_stream.setdefault(segment.bin.stream, []).append(segment)
         self.gone: dict[Segment, Sequence[Extent]] = {}
         self._seconds = 0.0
 
@@ -114,7 +114,7 @@ class Removal:
             state.segments.away -= _size(extents)
         state.ledger.device_frees += len(extents)
         for extent in extents:
-            state.note("segment_unmap", extent.address, extent.size, segment.silo)
+            state.note("segment_unmap", extent.address, extent.size, segment.bin)
 
 
 def removal(
@@ -133,21 +133,21 @@ def _hide(state: State, segment: Segment, extents: Sequence[Extent]) -> None:
     leaving = state.segments.leaving
     leaving[segment] = leaving.get(segment, 0) + 1
     if not segment.expandable:
-        segment.silo.remove(segment.guard.next)
+        segment.bin.remove(segment.guard.next)
         return
     lie_in = expand.blocks_of(segment)
     expand.unmapped(state.blocks, {extent: lie_in[extent] for extent in extents})
     state.segments.take_out(segment, extents)
-    state.ledger.change(segment.silo, "reserved_bytes", -_size(extents))
+    state.ledger.change(segment.bin, "reserved_bytes", -_size(extents))
 
 
 def _reveal(state: State, segment: Segment, extents: Sequence[Extent]) -> None:
     if not segment.expandable:
-        segment.silo.add(segment.guard.next)
+        segment.bin.add(segment.guard.next)
         return
     state.segments.put_back(segment, extents)
     expand.remapped(state.blocks, segment, extents)
-    state.ledger.change(segment.silo, "reserved_bytes", _size(extents))
+    state.ledger.change(segment.bin, "reserved_bytes", _size(extents))
 
 
 def _released(leaving: dict[Segment, int], segment: Segment) -> None:
@@ -165,8 +165,8 @@ def _is_empty(state: State, segment: Segment) -> bool:
 def _close(state: State, segment: Segment) -> None:
     """Let a segment be in no book; what is left of it is on its way to the device."""
     if not segment.expandable:
-        state.count_memory(segment.silo, -segment.size, len(segment.extents))
-        state.note("segment_free", segment.address, segment.size, segment.silo)
+        state.count_memory(segment.bin, -segment.size, len(segment.extents))
+        state.note("segment_free", segment.address, segment.size, segment.bin)
         if segment.source is None:
             state.segments.take_out(segment, list(segment.extents))
             state.segments.away -= segment.size
@@ -206,19 +206,19 @@ def _size(extents: Iterable[Extent]) -> int:
     return sum(extent.size for extent in extents)
 
 
-def freeable(state: State) -> list[Silo]:
-    """Return the silos whose free memory may go at any time."""
+def freeable(state: State) -> list[Bin]:
+    """Return the bins whose free memory may go at any time."""
     pools = state.pools.all.values()
-    return [silo for pool in pools if pool.freeable for silo in pool.silos()]
+    return [bin_ for pool in pools if pool.freeable for bin_ in pool.bins()]
 
 
-def cached(state: State, silos: Iterable[Silo]) -> dict[Segment, list[Extent]]:
-    """Return what silos could give back: segments, with extents of each.
+def cached(state: State, bins: Iterable[Bin]) -> dict[Segment, list[Extent]]:
+    """Return what bins could give back: segments, with extents of each.
 
     A segment that is not expandable goes as a whole, or not at all.
     """
     found: dict[Segment, list[Extent]] = {}
-    for segment in (segment for silo in silos for segment in silo.segments):
+    for segment in (segment for bin_ in bins for segment in bin_.segments):
         if segment.expandable:
             extents = expand.idle_extents(segment)
             if extents:
@@ -236,7 +236,7 @@ def _is_idle(state: State, segment: Segment) -> bool:
 
 def everything(state: State) -> Chosen:
     """Return all that is free of a closed allocator."""
-    return cached(state, state.pools.silos()) if state.closed else {}
+    return cached(state, state.pools.bins()) if state.closed else {}
 
 
 def trimmed(state: State, keep: int) -> dict[Segment, list[Extent]]:
@@ -266,9 +266,9 @@ def idle(state: State) -> dict[Segment, list[Extent]]:
     threshold = state.settings.garbage_collection_threshold
     excess = state.segments.held - int(threshold * state.limit)
     ages = {
-        segment: silo.searches - segment.idle_since
-        for silo in state.pools.default.large.values()
-        for segment in silo.segments
+        segment: bin_.searches - segment.idle_since
+        for bin_ in state.pools.default.large.values()
+        for segment in bin_.segments
         if not segment.expandable and _is_idle(state, segment)
     }
     chosen: dict[Segment, list[Extent]] = {}

@@ -106,7 +106,7 @@ class Pending:
             mark
             for queue in self._queues.values()
             for mark in queue
-            if pool is None or mark.block.segment.silo.pool is pool
+            if pool is None or mark.block.segment.bin.pool is pool
         ]
 
     def end(self, marks: Iterable[Mark]) -> None:

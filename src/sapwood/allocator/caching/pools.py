@@ -1,4 +1,4 @@
-"""Pools: who allocates from which silos, and whose turn it is.
+"""Pools: who allocates from which bins, and whose turn it is.
 
 A private pool keeps its memory to itself, until nobody uses it any more. *Routes*
 send a thread's or a stream's allocations to one; the last that fits wins, so routes
@@ -11,13 +11,13 @@ import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
+from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.picture import (
     DEFAULT_POOL,
     PoolId,
     PoolPicture,
     SizeClass,
 )
-from sapwood.allocator.caching.silo import Silo
 from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
 from sapwood.units import Addr, Size
@@ -39,7 +39,7 @@ class SegmentSource(Protocol):
 
 
 class Pool:
-    """The silos of one owner.
+    """The bins of one owner.
 
     ``no_split``: each request gets a segment of its own. ``use_on_oom``: its free
     blocks serve anybody before memory runs out. ``capture``: recorded work keeps
@@ -69,8 +69,8 @@ class Pool:
         self.id, self.source = id_, source
         self.no_split, self.use_on_oom, self.capture = no_split, use_on_oom, capture
         self.use_count = 1
-        self.small: dict[StreamHandle, Silo] = {}
-        self.large: dict[StreamHandle, Silo] = {}
+        self.small: dict[StreamHandle, Bin] = {}
+        self.large: dict[StreamHandle, Bin] = {}
 
     @property
     def private(self) -> bool:
@@ -82,17 +82,17 @@ class Pool:
         """Whether free memory in it may go back at any time."""
         return not self.private or self.use_count == 0
 
-    def silos(self) -> list[Silo]:
-        """Return all its silos."""
+    def bins(self) -> list[Bin]:
+        """Return all its bins."""
         return [*self.small.values(), *self.large.values()]
 
-    def silo(self, stream: StreamHandle, size_class: SizeClass) -> Silo:
-        """Return the silo of a stream and size class, made at first need."""
-        silos = self.small if size_class == "small" else self.large
-        silo = silos.get(stream)
-        if silo is None:
-            silo = silos[stream] = Silo(self, stream, size_class)
-        return silo
+    def bin(self, stream: StreamHandle, size_class: SizeClass) -> Bin:
+        """Return the bin of a stream and size class, made at first need."""
+        bins = self.small if size_class == "small" else self.large
+        bin_ = bins.get(stream)
+        if bin_ is None:
+            bin_ = bins[stream] = Bin(self, stream, size_class)
+        return bin_
 
     def picture(self) -> PoolPicture:
         """Return the pool as plain values."""
@@ -194,16 +194,16 @@ class Pools:
                 return route.pool
         return None
 
-    def silos(self) -> list[Silo]:
-        """Return the silos of all pools."""
-        return [silo for pool in self.all.values() for silo in pool.silos()]
+    def bins(self) -> list[Bin]:
+        """Return the bins of all pools."""
+        return [bin_ for pool in self.all.values() for bin_ in pool.bins()]
 
     def bury(self) -> list[PoolId]:
         """Forget released pools that hold no memory any more; return which."""
         gone = [
             pool.id
             for pool in self.all.values()
-            if pool.use_count == 0 and not any(s.segments for s in pool.silos())
+            if pool.use_count == 0 and not any(s.segments for s in pool.bins())
         ]
         for id_ in gone:
             del self.all[id_]

@@ -128,4 +128,4 @@ class Rounds(Gate):
 
 
 def _streams(chosen: Chosen) -> list[StreamHandle]:
-    return [segment.silo.stream for segment in chosen]
+    return [segment.bin.stream for segment in chosen]

@@ -10,10 +10,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 
+from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import UNMAPPED, Block, Blocks, Extent, Segment
 from sapwood.allocator.caching.pools import SegmentSource
 from sapwood.allocator.caching.records.history import Stack
-from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.source import Source
 from sapwood.driver.api import Access, Driver, ExtentHandle
 from sapwood.driver.release import Release
@@ -60,7 +60,7 @@ class Segments:
 
     # Addresses.
 
-    def reserve(self, silo: Silo, wish: int, need: int, stack: Stack) -> Segment:
+    def reserve(self, bin_: Bin, wish: int, need: int, stack: Stack) -> Segment:
         """Open an expandable segment of ``wish`` bytes of addresses, or of fewer.
 
         Raises `DriverError` where not even ``need`` bytes are left.
@@ -78,20 +78,20 @@ class Segments:
                 if size == least or error.name != Result.OUT_OF_MEMORY.name:
                     raise
                 size = Size(max(align_up(size // 2, page), least))
-        return self._opened(address, size, silo, stack, expandable=True)
+        return self._opened(address, size, bin_, stack, expandable=True)
 
-    def reserve_exactly(self, silo: Silo, size: Size, stack: Stack) -> Segment:
+    def reserve_exactly(self, bin_: Bin, size: Size, stack: Stack) -> Segment:
         """Open a classic segment, nothing of which is mapped yet."""
         address = self.driver.reserve(size)
-        return self._opened(address, size, silo, stack, expandable=False)
+        return self._opened(address, size, bin_, stack, expandable=False)
 
     def fetch(
-        self, silo: Silo, size: Size, source: SegmentSource, stack: Stack
+        self, bin_: Bin, size: Size, source: SegmentSource, stack: Stack
     ) -> Segment:
         """Open a segment of a pool's own source, mapped by it."""
-        address = source.allocate(size, silo.stream)
+        address = source.allocate(size, bin_.stream)
         segment = Segment(
-            address, size, silo, expandable=False, source=source, stack=stack
+            address, size, bin_, expandable=False, source=source, stack=stack
         )
         segment.extents.append(Extent(address, size))
         self.held += size
@@ -100,9 +100,9 @@ class Segments:
         return segment
 
     def _opened(
-        self, address: Addr, size: Size, silo: Silo, stack: Stack, *, expandable: bool
+        self, address: Addr, size: Size, bin_: Bin, stack: Stack, *, expandable: bool
     ) -> Segment:
-        segment = Segment(address, size, silo, expandable=expandable, stack=stack)
+        segment = Segment(address, size, bin_, expandable=expandable, stack=stack)
         self.addresses += size
         self._listed(segment)
         return segment
@@ -116,7 +116,7 @@ class Segments:
         self.blocks[segment.address] = block
         insort(self._starts, segment.address)
         self._by_start[segment.address] = segment
-        segment.silo.segments[segment] = None
+        segment.bin.segments[segment] = None
 
     def unlist(self, segment: Segment) -> None:
         """Forget a segment, of which nothing is used or mapped any more."""
@@ -125,7 +125,7 @@ class Segments:
             raise InternalError("a segment goes when nothing of it is used or mapped")
         del self.blocks[segment.address], self._by_start[segment.address]
         self._starts.remove(segment.address)
-        del segment.silo.segments[segment]
+        del segment.bin.segments[segment]
         if segment.source is None:
             self.addresses -= segment.size
         else:
@@ -136,7 +136,7 @@ class Segments:
         if segment.source is None:
             self.driver.unreserve(segment.address, segment.size)
         else:
-            segment.source.free(segment.address, segment.size, segment.silo.stream)
+            segment.source.free(segment.address, segment.size, segment.bin.stream)
 
     # Memory.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sapwood.allocator.caching import asking, crossing, leaving, stitch
+from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import Block
 from sapwood.allocator.caching.controls import Controls
 from sapwood.allocator.caching.expand import Attempt, Donor
 from sapwood.allocator.caching.grow import donors, grow
 from sapwood.allocator.caching.leaving import Chosen, Surrender, removal
-from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.state import Demand, State
 from sapwood.allocator.caching.waits import waits
 from sapwood.driver.release import Release
@@ -21,7 +21,7 @@ def given_up(state: State, attempt: Attempt, demand: Demand) -> Chosen:
     if attempt is Attempt.COLLECT:
         return leaving.idle(state)
     if attempt is Attempt.OWN:
-        return leaving.cached(state, [demand.silo])
+        return leaving.cached(state, [demand.bin])
     if attempt is Attempt.OTHERS:
         return leaving.cached(state, leaving.freeable(state))
     return {}
@@ -33,7 +33,7 @@ def ready(state: State, attempt: Attempt, demand: Demand) -> Block | None:
         return _spare(state, demand)
     if attempt is Attempt.GROW:
         return None
-    return state.fit(demand.silo, demand.need)
+    return state.fit(demand.bin, demand.need)
 
 
 def _spare(state: State, demand: Demand) -> Block | None:
@@ -41,9 +41,9 @@ def _spare(state: State, demand: Demand) -> Block | None:
     for pool in state.pools.all.values():
         if not pool.use_on_oom or pool.use_count == 0:
             continue
-        silos = pool.small if demand.silo.size_class == "small" else pool.large
-        silo = silos.get(demand.stream)
-        found = None if silo is None else state.fit(silo, demand.need)
+        bins = pool.small if demand.bin.size_class == "small" else pool.large
+        bin_ = bins.get(demand.stream)
+        found = None if bin_ is None else state.fit(bin_, demand.need)
         if found is not None:
             return found
     return None
@@ -89,7 +89,7 @@ class Serving(Controls):
         quiet = self._look(demand.stream)
         with self._entered(quiet=quiet) as state:
             block = ready(state, attempt, demand)
-            giving: list[Silo] = []
+            giving: list[Bin] = []
             if block is None and grows:
                 giving = donors(state, demand, last=last)
                 block = None if giving else grow(state, demand, [], last=last)
@@ -98,15 +98,15 @@ class Serving(Controls):
                 return state.take(block, demand)
         return self._moved(demand, giving, last=last) if giving else None
 
-    def _moved(self, demand: Demand, giving: list[Silo], *, last: bool) -> Addr | None:
-        """Grow by the free pages of silos, and by new ones.
+    def _moved(self, demand: Demand, giving: list[Bin], *, last: bool) -> Addr | None:
+        """Grow by the free pages of bins, and by new ones.
 
         They are unmapped first. As the ``last`` attempt streams are waited for; else
         only pages of those that are over are moved.
         """
-        asked = [silo.stream for silo in giving]
+        asked = [bin_.stream for bin_ in giving]
         over = self._wait(lambda state: waits(state, streams=asked, patient=last)).over
-        idle = [silo for silo in giving if last or silo.stream in over]
+        idle = [bin_ for bin_ in giving if last or bin_.stream in over]
         with self._entered(quiet=self._look(demand.stream)) as state:
             chosen = stitch.chosen(state, demand, idle, classic=last)
             moving = removal(state, chosen, keep=True, patient=last)
@@ -131,10 +131,10 @@ class Serving(Controls):
         if self._state.pending:
             self._send(lambda state: crossing.ordering(state, demand))
         with self._entered() as state:
-            block = state.fit(demand.silo, demand.need)
+            block = state.fit(demand.bin, demand.need)
             if block is not None:
                 return state.take(block, demand)
-            asked = [silo.stream for silo in crossing.others(demand)]
+            asked = [bin_.stream for bin_ in crossing.others(demand)]
         if not asked:
             return None
         over = self._wait(lambda state: waits(state, streams=asked, patient=False)).over

@@ -1,6 +1,6 @@
 """All that one allocator knows, and the steps between its states that cannot fail.
 
-Called under the allocator's lock. A block is *taken* from its silo, *given* back,
+Called under the allocator's lock. A block is *taken* from its bin, *given* back,
 and *retired* when nobody can be using it any more.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
 
+from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import (
     ALLOCATED,
     FREE,
@@ -34,7 +35,6 @@ from sapwood.allocator.caching.records.history import (
 from sapwood.allocator.caching.records.ledger import JOURNAL_LIMIT, Ledger
 from sapwood.allocator.caching.segments import Segments
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.sizes import GRAIN
 from sapwood.allocator.caching.source import Source
 from sapwood.driver.api import Driver, StreamHandle
@@ -51,7 +51,7 @@ def outside(stack: Stack) -> Stack:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is asked for: ``size`` bytes on a stream, a block of ``need`` from a silo.
+    """What is asked for: ``size`` bytes on a stream, a block of ``need`` from a bin.
 
     ``stack`` is where from, if the history wants to know.
     """
@@ -59,7 +59,7 @@ class Demand:
     size: Size
     need: Size
     stream: StreamHandle
-    silo: Silo
+    bin: Bin
     stack: Stack = NO_STACK
 
 
@@ -100,7 +100,7 @@ class State:
         action: Action,
         address: int,
         size: int,
-        silo: Silo,
+        bin_: Bin,
         stack: Stack = NO_STACK,
     ) -> None:
         """Tell the history."""
@@ -108,7 +108,7 @@ class State:
             if stack is NO_STACK and self.history.wants_stack(action):
                 stack = outside(gather())
             self.history.record(
-                action, Addr(address), Size(size), silo.stream, silo.pool.id, stack
+                action, Addr(address), Size(size), bin_.stream, bin_.pool.id, stack
             )
 
     def note_picture(self) -> None:
@@ -136,7 +136,7 @@ class State:
 
     def _captured(self) -> list[set[StreamHandle]]:
         return [
-            {silo.stream for silo in route.pool.silos()}
+            {bin_.stream for bin_ in route.pool.bins()}
             if route.stream is None
             else {route.stream}
             for route in self.pools.routes
@@ -145,30 +145,30 @@ class State:
 
     # Settings decide what may be split.
 
-    def refresh(self, silo: Silo) -> None:
-        """Say again whether the short way serves a silo."""
-        silo.plain = (
+    def refresh(self, bin_: Bin) -> None:
+        """Say again whether the short way serves a bin."""
+        bin_.plain = (
             self.settings.max_split_size is None
-            and not silo.pool.no_split
-            and all(segment.expandable for segment in silo.segments)
+            and not bin_.pool.no_split
+            and all(segment.expandable for segment in bin_.segments)
         )
 
     def _least_rest(self, block: Block, need: int) -> int | None:
-        silo, most = block.segment.silo, self.settings.max_split_size
-        if silo.pool.no_split:
+        bin_, most = block.segment.bin, self.settings.max_split_size
+        if bin_.pool.no_split:
             return None
-        if self.settings.expandable_segments or silo.size_class == "small":
+        if self.settings.expandable_segments or bin_.size_class == "small":
             return GRAIN
         if most is not None and need > most:
             return None
         return (1 << 20) + 1
 
-    def fit(self, silo: Silo, need: int) -> Block | None:
+    def fit(self, bin_: Bin, need: int) -> Block | None:
         """Return the best free block, if there is one that may serve."""
-        silo.searches += 1
+        bin_.searches += 1
         most = self.settings.max_split_size
-        for block in silo.fits(need):
-            if silo.pool.no_split and block.segment.whole() is None:
+        for block in bin_.fits(need):
+            if bin_.pool.no_split and block.segment.whole() is None:
                 continue
             if most is None or block.segment.expandable:
                 return block
@@ -185,34 +185,34 @@ class State:
 
     def take(self, block: Block, demand: Demand) -> Addr:
         """Let a free block be allocated; what is too much of it stays free."""
-        silo, least = block.segment.silo, self._least_rest(block, demand.need)
+        bin_, least = block.segment.bin, self._least_rest(block, demand.need)
         self.count_split(block, -1)
-        silo.remove(block)
+        bin_.remove(block)
         block.state = ALLOCATED
         if least is not None and block.size - demand.need >= least:
             rest = split(self.blocks, block, demand.need)
             rest.state = FREE
-            silo.add(rest)
+            bin_.add(rest)
             self.count_split(rest, 1)
         block.requested, block.stack = demand.size, demand.stack
-        if silo.stream != demand.stream:
+        if bin_.stream != demand.stream:
             block.users, block.guest = {demand.stream}, True
-        self._count_use(silo, block.size, demand.size, block.size)
+        self._count_use(bin_, block.size, demand.size, block.size)
         self._count_oversize(block, 1)
-        self.note("alloc", block.address, demand.size, silo, demand.stack)
+        self.note("alloc", block.address, demand.size, bin_, demand.stack)
         return block.address
 
     def give(self, block: Block) -> None:
         """Let an allocated block be free, or pending if other streams use it."""
-        silo = block.segment.silo
-        self.note("free_requested", block.address, block.requested, silo)
+        bin_ = block.segment.bin
+        self.note("free_requested", block.address, block.requested, bin_)
         self._count_oversize(block, -1)
         if block.users:
-            self._count_use(silo, -block.size, 0, 0)
+            self._count_use(bin_, -block.size, 0, 0)
             block.state = PENDING
             self.pending.leave(block, block.users)
         else:
-            self._count_use(silo, -block.size, -block.requested, -block.size)
+            self._count_use(bin_, -block.size, -block.requested, -block.size)
             self._free(block)
 
     def retire_ready(self) -> None:
@@ -222,12 +222,12 @@ class State:
 
     def retire(self, block: Block) -> None:
         """Let a pending block be free."""
-        self._count_use(block.segment.silo, 0, -block.requested, -block.size)
+        self._count_use(block.segment.bin, 0, -block.requested, -block.size)
         self._free(block)
 
     def _free(self, block: Block) -> None:
-        silo = block.segment.silo
-        self.note("free_completed", block.address, block.requested, silo)
+        bin_ = block.segment.bin
+        self.note("free_completed", block.address, block.requested, bin_)
         for neighbour in (block.prev, block.next):
             if neighbour.state is FREE:
                 self.count_split(neighbour, -1)
@@ -235,14 +235,14 @@ class State:
         block.requested = 0
         block = join_free(self.blocks, block)
         if block.next is block.prev:
-            block.segment.idle_since = silo.searches
+            block.segment.idle_since = bin_.searches
         self.count_split(block, 1)
 
     # Counters.
 
-    def _count_use(self, silo: Silo, size: int, asked: int, held: int) -> None:
+    def _count_use(self, bin_: Bin, size: int, asked: int, held: int) -> None:
         uses = self.ledger.uses
-        uses.append((silo, size, asked, held))
+        uses.append((bin_, size, asked, held))
         if len(uses) >= JOURNAL_LIMIT:
             self.ledger.settle()
 
@@ -250,7 +250,7 @@ class State:
         """Count a free block that is a part of a classic segment, or no more."""
         segment = block.segment
         if not segment.expandable and block.next is not block.prev:
-            self.ledger.splits.append((segment.silo, sign * block.size))
+            self.ledger.splits.append((segment.bin, sign * block.size))
 
     def _count_oversize(self, block: Block, sign: int) -> None:
         most = self.settings.max_split_size
@@ -259,25 +259,25 @@ class State:
 
     def note_opened(self, segment: Segment) -> None:
         """Count a segment that was opened or made classic by its memory."""
-        self.refresh(segment.silo)
+        self.refresh(segment.bin)
         if not segment.expandable:
             self._count_segment(segment, 1)
 
     def note_closed(self, segment: Segment) -> None:
         """Count a segment that was closed."""
-        self.refresh(segment.silo)
+        self.refresh(segment.bin)
         if not segment.expandable:
             self._count_segment(segment, -1)
 
     def _count_segment(self, segment: Segment, sign: int) -> None:
-        self.ledger.change(segment.silo, "segment", sign)
+        self.ledger.change(segment.bin, "segment", sign)
         most = self.settings.max_split_size
         if most is not None and segment.size > most:
             self.ledger.oversize_segments.add(sign)
 
-    def count_memory(self, silo: Silo, size: int, calls: int) -> None:
+    def count_memory(self, bin_: Bin, size: int, calls: int) -> None:
         """Count memory that came (above 0) or went, and the calls for it."""
-        self.ledger.change(silo, "reserved_bytes", size)
+        self.ledger.change(bin_, "reserved_bytes", size)
         if size > 0:
             self.ledger.device_allocs += calls
         else:

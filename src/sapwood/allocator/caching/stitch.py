@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sapwood.allocator.caching import expand
+from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import FREE, Extent, Segment
 from sapwood.allocator.caching.expand import Donor, Piece, Window, supply, window
-from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.state import Demand, State
 from sapwood.units import Addr, Size, align_up
 
@@ -24,7 +24,7 @@ _MOVED_SHARE = 64
 def place(state: State, demand: Demand) -> Window | None:
     """Return where the demand would be mapped, in a segment that is there."""
     leaving = state.segments.leaving
-    still = (segment for segment in demand.silo.segments if segment not in leaving)
+    still = (segment for segment in demand.bin.segments if segment not in leaving)
     return window(still, demand.need, state.page)
 
 
@@ -34,25 +34,25 @@ def _pieces(state: State, demand: Demand, found: Window | None) -> tuple[Piece, 
     return (new,) if found is None else found.pieces
 
 
-def harvested(state: State, demand: Demand) -> list[Silo]:
-    """Return the demand's pool's silos that pages may be moved from now, once over.
+def harvested(state: State, demand: Demand) -> list[Bin]:
+    """Return the demand's pool's bins that pages may be moved from now, once over.
 
     None while what is held stays within a share of the most that was ever allocated,
     and of all that was moved: a program that repeats itself comes to rest.
     """
-    silos = [silo for silo in demand.silo.pool.silos() if _may_go(silo)]
+    bins = [bin_ for bin_ in demand.bin.pool.bins() if _may_go(bin_)]
     peak = state.ledger.peak_allocated(demand.need)
-    slack = max(peak // _PEAK_SHARE, state.page * (len(silos) + 1))
+    slack = max(peak // _PEAK_SHARE, state.page * (len(bins) + 1))
     slack += state.segments.moved // _MOVED_SHARE
     pieces = _pieces(state, demand, place(state, demand))
     missing = sum(piece.size for piece in pieces)
     if state.segments.held + missing <= peak + slack or state.capturing():
         return []
-    return silos
+    return bins
 
 
 def chosen(
-    state: State, demand: Demand, silos: Iterable[Silo], *, classic: bool
+    state: State, demand: Demand, bins: Iterable[Bin], *, classic: bool
 ) -> dict[Segment, list[Extent]]:
     """Return the extents to move for a demand; none where it would not fit anyhow.
 
@@ -63,7 +63,7 @@ def chosen(
         return {}
     found = place(state, demand)
     pieces = _pieces(state, demand, found)
-    spare = _spare_extents(state, silos, found, classic=classic)
+    spare = _spare_extents(state, bins, found, classic=classic)
     plan = supply(pieces, align_up(demand.need, state.page), spare)
     moved: dict[Segment, list[Extent]] = {}
     if plan.new <= state.room:
@@ -72,31 +72,31 @@ def chosen(
     return moved
 
 
-def donating(state: State, demand: Demand) -> list[Silo]:
-    """Return the silos that memory may be taken from as the last attempt.
+def donating(state: State, demand: Demand) -> list[Bin]:
+    """Return the bins that memory may be taken from as the last attempt.
 
     Those of the demand's pool, of pools that help out, and of nobody's.
     """
     return [
-        silo
+        bin_
         for pool in state.pools.all.values()
-        if pool is demand.silo.pool or pool.freeable or pool.use_on_oom
-        for silo in pool.silos()
-        if _may_go(silo)
+        if pool is demand.bin.pool or pool.freeable or pool.use_on_oom
+        for bin_ in pool.bins()
+        if _may_go(bin_)
     ]
 
 
-def _may_go(silo: Silo) -> bool:
-    pool = silo.pool
+def _may_go(bin_: Bin) -> bool:
+    pool = bin_.pool
     in_place = pool.capture and pool.use_count > 0
-    return not silo.is_empty() and pool.source is None and not in_place
+    return not bin_.is_empty() and pool.source is None and not in_place
 
 
 def _spare_extents(
-    state: State, silos: Iterable[Silo], found: Window | None, *, classic: bool
+    state: State, bins: Iterable[Bin], found: Window | None, *, classic: bool
 ) -> Iterator[Donor]:
     """Yield idle extents outside of a window, those of the largest blocks first."""
-    free = [b for silo in silos for b in silo.large_blocks(state.page)]
+    free = [b for bin_ in bins for b in bin_.large_blocks(state.page)]
     free.sort(key=lambda block: (-block.size, block.address))
     for block in free:
         if classic or block.segment.expandable:
@@ -120,7 +120,7 @@ def open_to_moves(state: State, segment: Segment) -> None:
         if block.state is FREE:
             state.count_split(block, -1)
     segment.expandable = True
-    state.refresh(segment.silo)
+    state.refresh(segment.bin)
 
 
 def close_to_moves(state: State, segment: Segment) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import ALLOCATED, PENDING, Block
 from sapwood.allocator.caching.pending import captured
-from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.state import State
 from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
@@ -60,8 +60,8 @@ def block_around(state: State, address: int) -> Block:
 
 def use(state: State, block: Block, stream: StreamHandle) -> None:
     """Remember that a stream uses a block; its own does anyway."""
-    silo = block.segment.silo
-    if stream == silo.stream and not block.guest:
+    bin_ = block.segment.bin
+    if stream == bin_.stream and not block.guest:
         return
     if state.capturing() and stream not in state.quiet:
         stream = captured(stream)
@@ -85,10 +85,10 @@ def bequeath(state: State, stream: StreamHandle, heir: StreamHandle) -> None:
         return
     state.ledger.settle()
     for pool in state.pools.all.values():
-        for silos in (pool.small, pool.large):
-            silo = silos.pop(stream, None)
-            if silo is not None:
-                _join(state, silo, silos, heir)
+        for bins in (pool.small, pool.large):
+            bin_ = bins.pop(stream, None)
+            if bin_ is not None:
+                _join(state, bin_, bins, heir)
     state.pending.rename(stream, heir)
     for block in list(state.blocks.values()):
         if block.users and not block.users.isdisjoint({stream, heir}):
@@ -100,7 +100,7 @@ def _rename_user(
     state: State, block: Block, stream: StreamHandle, heir: StreamHandle
 ) -> None:
     users = {heir if user == stream else user for user in block.users or ()}
-    if block.segment.silo.stream == heir and heir in users:
+    if block.segment.bin.stream == heir and heir in users:
         # What is ordered before the heir is ordered before its own blocks' reuse.
         users.discard(heir)
         block.guest = False
@@ -112,16 +112,16 @@ def _rename_user(
 
 
 def _join(
-    state: State, silo: Silo, silos: dict[StreamHandle, Silo], heir: StreamHandle
+    state: State, bin_: Bin, bins: dict[StreamHandle, Bin], heir: StreamHandle
 ) -> None:
-    into = silos.get(heir)
+    into = bins.get(heir)
     if into is None:
-        silo.stream = heir
-        silos[heir] = silo
+        bin_.stream = heir
+        bins[heir] = bin_
         return
-    for segment in silo.segments:
-        segment.silo = into
+    for segment in bin_.segments:
+        segment.bin = into
         into.segments[segment] = None
-    for block in silo.blocks():
+    for block in bin_.blocks():
         into.add(block)
     state.refresh(into)

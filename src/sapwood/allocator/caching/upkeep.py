@@ -7,12 +7,12 @@ import threading
 from typing import SupportsIndex
 
 from sapwood.allocator.caching import leaving
+from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import ALLOCATED
 from sapwood.allocator.caching.picture import PoolId
 from sapwood.allocator.caching.pools import Pool, Route
 from sapwood.allocator.caching.records.history import History, HistoryOptions
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.caching.silo import Silo
 from sapwood.allocator.caching.state import State
 from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
@@ -47,8 +47,8 @@ def release_pool(state: State, id_: PoolId) -> Pool:
     return pool
 
 
-def emptied(state: State, id_: PoolId | None) -> list[Silo]:
-    """Return the silos whose caches go: those that are freeable, or of one pool.
+def emptied(state: State, id_: PoolId | None) -> list[Bin]:
+    """Return the bins whose caches go: those that are freeable, or of one pool.
 
     None inside a route or a capture. A capture's pool keeps its memory in place while
     it is in use.
@@ -57,7 +57,7 @@ def emptied(state: State, id_: PoolId | None) -> list[Silo]:
         return []
     if id_ is not None:
         pool = state.pools.named(id_)
-        return [] if pool.capture and not pool.freeable else pool.silos()
+        return [] if pool.capture and not pool.freeable else pool.bins()
     mine = threading.get_ident()
     routed = any(route.thread == mine for route in state.pools.routes)
     return [] if routed else leaving.freeable(state)
@@ -67,14 +67,14 @@ def configure(state: State, settings: Settings) -> None:
     """Put settings in force; counters of what is oversize are counted anew."""
     changed = settings.max_split_size != state.settings.max_split_size
     state.settings = settings
-    silos = state.pools.silos()
-    for silo in silos:
-        state.refresh(silo)
+    bins = state.pools.bins()
+    for bin_ in bins:
+        state.refresh(bin_)
     if not changed:
         return
     most = settings.max_split_size
     blocks = [b for b in state.blocks.values() if b.state is ALLOCATED]
-    segments = [s for silo in silos for s in silo.segments if not s.expandable]
+    segments = [s for bin_ in bins for s in bin_.segments if not s.expandable]
     large = sum(most is not None and block.size > most for block in blocks)
     opened = sum(most is not None and segment.size > most for segment in segments)
     ledger = state.ledger

@@ -21,7 +21,7 @@ def portray(state: State, index: int, free: Size, *, history: bool = True) -> Pi
     if history and state.history is not None:
         entries = state.history.entries()
     segments = [
-        _segment(segment) for silo in state.pools.silos() for segment in silo.segments
+        _segment(segment) for bin_ in state.pools.bins() for segment in bin_.segments
     ]
     return Picture(
         device=index,
@@ -39,9 +39,9 @@ def _segment(segment: Segment) -> SegmentPicture:
     return SegmentPicture(
         address=segment.address,
         size=segment.size,
-        stream=segment.silo.stream,
-        size_class=segment.silo.size_class,
-        pool=segment.silo.pool.id,
+        stream=segment.bin.stream,
+        size_class=segment.bin.size_class,
+        pool=segment.bin.pool.id,
         expandable=segment.expandable,
         blocks=tuple(_block(block) for block in segment.blocks()),
         extents=tuple((extent.address, extent.size) for extent in segment.extents),

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.picture import PoolId, SizeClass
 from sapwood.allocator.caching.records.statistics import Account, Counters, Tally
-from sapwood.allocator.caching.silo import Silo
 from sapwood.driver.api import StreamHandle
 
 JOURNAL_LIMIT: Final = 1024
 """So many entries are folded at once, for a pause that nobody notices."""
 
-Use = tuple[Silo, int, int, int]
-"""By how much these change in a silo: allocated, requested and active bytes."""
+Use = tuple[Bin, int, int, int]
+"""By how much these change in a bin: allocated, requested and active bytes."""
 
 Family = Literal[
     "allocation",
@@ -135,7 +135,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.uses: list[Use] = []
-        self.splits: list[tuple[Silo, int]] = []
+        self.splits: list[tuple[Bin, int]] = []
         self.oversize_allocations, self.oversize_segments = Count(), Count()
         self.retries = self.ooms = self.rejections = self.synchronizations = 0
         self.device_allocs = self.device_frees = self.misses = 0
@@ -146,9 +146,9 @@ class Ledger:
         self._pool_classes = defaultdict[tuple[PoolId, SizeClass], _Scope](_scope)
         self._streams = defaultdict[StreamHandle, _Scope](_scope)
 
-    def change(self, silo: Silo, family: Family, delta: int) -> None:
-        """Change one counter of a silo that is in no journal."""
-        for scope in self._scopes(silo):
+    def change(self, bin_: Bin, family: Family, delta: int) -> None:
+        """Change one counter of a bin that is in no journal."""
+        for scope in self._scopes(bin_):
             scope[family].add(delta)
 
     def settle(self) -> None:
@@ -159,12 +159,12 @@ class Ledger:
         if [size for _, size, _, active in uses if size != active]:
             # What waits for other streams is active, and not allocated.
             self._fold([use for use in uses if use[1]], _ALLOCATED)
-            held = [(silo, held, asked, held) for silo, _, asked, held in uses if held]
+            held = [(bin_, held, asked, held) for bin_, _, asked, held in uses if held]
             self._fold(held, _ACTIVE)
         elif uses:
             self._fold(uses, (*_ALLOCATED, *_ACTIVE))
         if splits:
-            self._fold([(silo, size, 0, size) for silo, size in splits], _SPLIT)
+            self._fold([(bin_, size, 0, size) for bin_, size in splits], _SPLIT)
 
     def _fold(self, uses: Sequence[Use], families: _Takes) -> None:
         """Let a run of uses change some families, in every scope it belongs to."""
@@ -177,13 +177,13 @@ class Ledger:
     def _grouped(
         self, uses: Sequence[Use]
     ) -> Iterator[tuple[list[_Scope], Sequence[Use]]]:
-        """Yield the scopes that the same silos make up, and the uses of these."""
+        """Yield the scopes that the same bins make up, and the uses of these."""
         distinct = {use[0] for use in uses}
-        members: dict[int, tuple[_Scope, set[Silo]]] = {}
-        for silo in distinct:
-            for scope in self._scopes(silo):
-                members.setdefault(id(scope), (scope, set()))[1].add(silo)
-        groups: dict[frozenset[Silo], list[_Scope]] = {}
+        members: dict[int, tuple[_Scope, set[Bin]]] = {}
+        for bin_ in distinct:
+            for scope in self._scopes(bin_):
+                members.setdefault(id(scope), (scope, set()))[1].add(bin_)
+        groups: dict[frozenset[Bin], list[_Scope]] = {}
         for scope, inside in members.values():
             groups.setdefault(frozenset(inside), []).append(scope)
         for chosen, scopes in groups.items():
@@ -195,14 +195,14 @@ class Ledger:
             else:
                 yield scopes, [use for use in uses if use[0] in chosen]
 
-    def _scopes(self, silo: Silo) -> tuple[_Scope, ...]:
-        pool, class_ = silo.pool.id, silo.size_class
+    def _scopes(self, bin_: Bin) -> tuple[_Scope, ...]:
+        pool, class_ = bin_.pool.id, bin_.size_class
         return (
             self._total,
             self._classes[class_],
             self._pools[pool],
             self._pool_classes[pool, class_],
-            self._streams[silo.stream],
+            self._streams[bin_.stream],
         )
 
     def allocated(self) -> int:

@@ -1,4 +1,4 @@
-"""A silo: the blocks that one pool keeps for one stream and size class.
+"""A bin: the blocks that one pool keeps for one stream and size class.
 
 Its free blocks are in order of size, those of one size in order of address, so that
 the first that is not too small is the smallest block that fits, the lowest of
@@ -35,7 +35,7 @@ _EDGES: Final = 0, _BEYOND
 _address: Final = attrgetter("address")
 
 
-class Silo:
+class Bin:
     """Free blocks in order of size, and the segments they are parts of.
 
     ``free`` are the blocks, ``sizes`` what each counts as. Both begin and end with an
