@@ -10,20 +10,22 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final
 
-from sapwood.allocator.caching import events, expand, grow, serving, streams
+from sapwood.allocator.caching import (
+    expand,
+    grow,
+    release,
+    serve,
+    streams,
+    waits,
+)
 from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.caching.bins import Bin
-from sapwood.allocator.caching.controls import Controls
 from sapwood.allocator.caching.gate import Gate
-from sapwood.allocator.caching.leaving import Removal
 from sapwood.allocator.caching.pending import Pending
 from sapwood.allocator.caching.pools import Pool, Pools
 from sapwood.allocator.caching.records.ledger import Ledger
-from sapwood.allocator.caching.rounds import Rounds
 from sapwood.allocator.caching.segments import Segments
-from sapwood.allocator.caching.serving import Serving
 from sapwood.allocator.caching.state import State
-from sapwood.allocator.caching.waits import Polling, Waits
 from tests.support.tree_mutants import Mutant, miswritten, mutant
 
 __all__ = ["CACHING_MUTANTS"]
@@ -81,13 +83,13 @@ CACHING_MUTANTS: Final = (
     ),
     mutant(
         "event ignored",
-        Polling.perform,
-        "if not driver.query_event(mark.event):",
+        waits.poll,
+        "if not _is_over(driver, use):",
         "if False:",
     ),
     mutant(
         "one event for many",
-        Pending.unmarked_uses,
+        Pending.take_unmarked,
         "if s >= 0]",
         "if s >= 0][:1]",
     ),
@@ -100,7 +102,7 @@ CACHING_MUTANTS: Final = (
     ),
     mutant(
         "crossing without wait",
-        events.order,
+        Pending.order,
         "driver.wait_event(later, event)",
         "pass",
     ),
@@ -124,13 +126,13 @@ CACHING_MUTANTS: Final = (
     ),
     _both(
         "emptied without wait",
-        (Waits.wait, "driver.synchronize_event(event)", "pass"),
-        (Removal._remove, "if not driver.query_stream(stream):", "if False:"),
+        (waits.wait, "driver.synchronize_event(event)", "pass"),
+        (release._outlast, "if not driver.query_stream(stream):", "if False:"),
     ),
     _both(
         "pages moved under work",
-        (Serving._moved, "if last or bin_.stream in over]", "]"),
-        (Removal._remove, "if not driver.query_stream(stream):", "if False:"),
+        (serve._moved, "if last or bin_.stream in over]", "]"),
+        (release._outlast, "if not driver.query_stream(stream):", "if False:"),
     ),
     mutant(
         "undo forgotten",
@@ -139,16 +141,16 @@ CACHING_MUTANTS: Final = (
         "pass",
     ),
     mutant(
-        "errands under the lock",
-        Gate._see_through,
-        "release(errand.perform, self._state.driver)",
-        "self._lock.acquire(), release(errand.perform, self._state.driver)",
+        "calls under the lock",
+        Gate.unlocked.__wrapped__,  # type: ignore[attr-defined]
+        "self.lock.release()",
+        "pass",
     ),
     mutant(
         "asked under the lock",
-        Controls._asked,
+        Allocator._asked,
         "return ",
-        "return self._lock.acquire() and ",
+        "return self._gate.lock.acquire() and ",
     ),
     Mutant("fraction ignored", _unlimited),
     mutant(
@@ -171,13 +173,13 @@ CACHING_MUTANTS: Final = (
     ),
     mutant(
         "trim says nothing",
-        Rounds._give_back,
-        "return going.freed",
-        "return Size(0)",
+        release.give_back,
+        "return remove(gate, chosen(state))",
+        "return remove(gate, chosen(state)) * 0",
     ),
     _both(
         "other caches kept before failing",
-        (serving.given_up, "leaving.cached(state, leaving.freeable(state))", "{}"),
+        (serve.given_up, "release.cached(state, release.freeable(state))", "{}"),
         (grow.donors, "return donating(state, demand)", "return []"),
     ),
     mutant(

@@ -52,7 +52,7 @@ class CachingRig:
         self.recorded = Recorded(self.faulty)
         self.witness = Witness(self.recorded)
         self.allocator = Allocator(self.witness, settings)
-        self.witness.inside = self.allocator._is_inside
+        self.witness.inside = self.allocator._gate.is_inside
         self.streams: list[StreamHandle] = []
         self.finished = False
 

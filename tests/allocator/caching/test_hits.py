@@ -24,7 +24,7 @@ STEPS = st.lists(
 def _reach(allocator):
     """Return the free ranges, each with what it could grow to, read off the blocks."""
     found = {}
-    for block in allocator._state.blocks.values():
+    for block in allocator._gate.state.blocks.values():
         if block.state.value == "free":
             hole = block.next
             grows = hole.size if hole.state.value == "unmapped" else 0
@@ -61,7 +61,7 @@ def test_a_hit_takes_the_best_fit(steps):
             held.append(allocator.malloc(size, stream))
             assert expected is not None
             assert held[-1] == expected
-        (bin_,) = [bin_ for bin_ in allocator._state.pools.bins() if bin_.segments]
+        (bin_,) = [bin_ for bin_ in allocator._gate.state.pools.bins() if bin_.segments]
         assert _is_in_order(bin_)
         assert {block.address for block in bin_.free[1:-1]} == set(_reach(allocator))
     for address in held:
@@ -79,7 +79,7 @@ def test_an_interrupted_wait_holds_nothing(call):
     held, over = threading.Event(), threading.Event()
 
     def hold():
-        with allocator._lock:
+        with allocator._gate.lock:
             held.set()
             time.sleep(0.05)
             signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
@@ -97,7 +97,7 @@ def test_an_interrupted_wait_holds_nothing(call):
         over.set()
         holder.join()
         signal.signal(signal.SIGUSR1, before)
-    assert not allocator._lock._is_owned()
+    assert not allocator._gate.lock._is_owned()
     allocator.free(address)
     allocator.close()
     device.close()

@@ -15,7 +15,6 @@ import pytest
 
 from sapwood.allocator.caching.settings import DEFAULT
 from sapwood.allocator.caching.validate import validate
-from sapwood.allocator.caching.waits import marking, polling
 from sapwood.driver.results import Refusal, Result
 from sapwood.errors import DriverError, InternalError, MisuseError, OutOfMemory
 from tests.support.caching_rig import recount
@@ -200,7 +199,7 @@ def test_the_witness_refuses_other_calls(rig, call):
     """A call that does not grow is refused inside the lock, and only there."""
     seen = []
     rig.witness.around(call, seen.append, (1,))
-    with rig.allocator._lock, pytest.raises(InternalError, match=call):
+    with rig.allocator._gate.lock, pytest.raises(InternalError, match=call):
         rig.witness.around(call, seen.append, (2,))
     assert seen == [1]
 
@@ -339,18 +338,27 @@ def test_a_stream_stays_while_it_is_asked(rig):
 
 def test_a_mark_is_ended_once(rig):
     """Of two that ask about the same mark the later one ends no other by its event."""
-    bench, state = Bench(rig), rig.allocator._state
+    bench, below = Bench(rig), rig.faulty.around
+    reached, go_on = threading.Event(), threading.Event()
     bench.allocator.free(bench.used())
-    one, two = polling(state), polling(state)
+
+    def answer_late(name, call, args):
+        answer = below(name, call, args)
+        if name == "query_event" and not reached.is_set():
+            reached.set()
+            assert go_on.wait(30), "nobody let it go on"
+        return answer
+
     rig.busy.let_go(bench.other)
-    one.perform(rig.checked)
-    two.perform(rig.checked)
-    one.commit(state)
-    rig.busy.keep(bench.other, seconds=0.3)
-    address = bench.have()
-    bench.allocator.record_stream(address, bench.other)
-    bench.allocator.free(address)
-    two.commit(state)
+    rig.faulty.around = answer_late
+    with ThreadPoolExecutor(1) as executor:
+        asking = executor.submit(bench.have, 1000)
+        assert reached.wait(10)
+        # This request ends the mark, and its event marks what is used next.
+        bench.allocator.free(bench.used())
+        go_on.set()
+        asking.result(10)
+    del rig.faulty.around
     assert [block.state for block in rig.blocks("pending")] == ["pending"]
     rig.check()
 
@@ -359,7 +367,7 @@ def test_an_event_is_nobody_else_s_while_it_is_waited_for(rig):
     """What one thread waits for, others neither record anew nor destroy."""
     bench, below, calls = Bench(rig), rig.faulty.around, []
     bench.allocator.free(bench.used())
-    (mark,) = rig.allocator._state.pending.marks()
+    (mark,) = rig.allocator._gate.state.pending.marked()
 
     def watch(name, call, args):
         if mark.event in args:
@@ -383,14 +391,13 @@ def test_an_event_is_nobody_else_s_while_it_is_waited_for(rig):
 
 def test_a_use_that_is_not_recorded_stays(rig):
     """What could not be marked waits to be marked; the rest is."""
-    bench, state = Bench(rig), rig.allocator._state
+    bench, state = Bench(rig), rig.allocator._gate.state
     address = bench.used()
     rig.faulty.plan, rig.faulty.position = {0}, 0
     with pytest.raises(DriverError):
         bench.allocator.free(address)
     rig.faulty.plan = ()
     assert [set(users) for users in state.pending.unmarked.values()] == [{bench.other}]
-    assert not marking(state, []).commit(state)
     assert bench.have() != address
     rig.busy.let_go(bench.other)
     assert bench.have() == address
@@ -488,7 +495,7 @@ def test_the_lock_may_be_held_outside(rig):
     """A free inside the lock that is no call yet makes no call; the next call does."""
     bench = Bench(rig)
     address = bench.used()
-    with rig.allocator._lock:
+    with rig.allocator._gate.lock:
         rig.allocator.free(address)
         with pytest.raises(MisuseError):
             rig.allocator.free(address)

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from sapwood.allocator.caching.expand import Attempt, attempts
+from sapwood.allocator.caching.serve import Attempt, attempts
 from sapwood.allocator.caching.settings import DEFAULT
 from sapwood.errors import OutOfMemory
 
@@ -23,7 +23,7 @@ ORDER = [
     Attempt.OWN,
     Attempt.SETTLE,
     Attempt.OTHERS,
-    Attempt.STITCH,
+    Attempt.REMAP,
 ]
 """From what costs nobody anything to what everybody pays for."""
 

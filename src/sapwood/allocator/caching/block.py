@@ -9,7 +9,7 @@ which index of free blocks is the caller's matter.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -108,6 +108,11 @@ class Extent:
         if self.handle is None:
             raise InternalError("what a segment source mapped stays where it is")
         return self.handle
+
+
+def size_of(extents: Iterable[Extent]) -> Size:
+    """Return the bytes of extents together."""
+    return Size(sum(extent.size for extent in extents))
 
 
 class Segment:

@@ -2,123 +2,92 @@
 
 Blocks that wait for other streams are free to their own as soon as that has waited,
 and free blocks of one stream to another. What is over already is better than what
-has to be waited for.
+has to be waited for. All here is called under the lock, and leaves it for driver calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import Block
-from sapwood.allocator.caching.events import order
-from sapwood.allocator.caching.pending import Claim
-from sapwood.allocator.caching.state import Demand, State
-from sapwood.driver.api import Driver, EventHandle, StreamHandle
+from sapwood.allocator.caching.gate import Gate
+from sapwood.allocator.caching.pending import Use
+from sapwood.allocator.caching.state import Demand
+from sapwood.allocator.caching.waits import wait
 from sapwood.units import Addr
 
 
-class Ordering:
-    """An errand: streams wait, on the device, for the uses of their pending blocks.
+def borrow(gate: Gate, demand: Demand) -> Addr | None:
+    """Return a block that is free once its stream has waited for others."""
+    state, bin_ = gate.state, demand.bin
+    if state.pending:
+        _order_uses(gate, demand)
+    block = state.fit(bin_, demand.need)
+    if block is not None:
+        return state.take(block, demand)
+    asked = [each.stream for each in _others(bin_)]
+    if not asked:
+        return None
+    over = wait(gate, asked, patient=False)
+    block = state.fit(bin_, demand.need)
+    if block is not None:
+        return state.take(block, demand)
+    fits = [state.fit(each, demand.need) for each in _others(bin_)]
+    best = min(
+        (block for block in fits if block is not None),
+        key=lambda b: (b.segment.bin.stream not in over, b.size, b.address),
+        default=None,
+    )
+    return None if best is None else _lend(gate, best, demand)
 
-    These are free afterwards, as far as it was done.
+
+def _others(bin_: Bin) -> list[Bin]:
+    """Return the bins of other streams that a demand of a bin may borrow from."""
+    bins = bin_.pool.of_class(bin_.size_class).values()
+    return [each for each in bins if each is not bin_ and not each.is_empty()]
+
+
+def _order_uses(gate: Gate, demand: Demand) -> None:
+    """Let streams wait, on the device, for the uses of their pending blocks.
+
+    Those of the demand's pool and class: they are free, as far as it was done.
     """
+    pending, home = gate.state.pending, demand.bin
 
-    def __init__(self, claims: list[Claim], spare: list[EventHandle]) -> None:
-        self._claims, self._spare = claims, spare
-        self._done: list[Claim] = []
+    def is_alike(block: Block) -> bool:
+        bin_ = block.segment.bin
+        return bin_.pool is home.pool and bin_.size_class == home.size_class
 
-    def perform(self, driver: Driver) -> None:
-        """Make the waits."""
-        for claim in self._claims:
-            own = claim.block.segment.bin.stream
-            for mark in claim.marks:
-                driver.wait_event(own, mark.event)
-            for user in claim.streams:
-                if user != own and user >= 0:
-                    order(driver, self._spare, own, user)
-            self._done.append(claim)
-
-    def commit(self, state: State) -> None:
-        """Let the blocks be free whose uses are ordered."""
-        for claim in self._claims:
-            if claim in self._done:
-                state.pending.settle(claim)
-                state.retire(claim.block)
-            else:
-                state.pending.renounce(claim)
-        state.pending.events.take_back(self._spare)
-
-
-def ordering(state: State, demand: Demand) -> Ordering:
-    """Decide to order what blocks of the demand's pool and class wait for."""
-    pool, size_class = demand.bin.pool, demand.bin.size_class
-    claims = [
-        state.pending.claim(block)
-        for block in state.pending.waiting()
-        if block.segment.bin.pool is pool and block.segment.bin.size_class == size_class
-    ]
-    return Ordering(claims, state.pending.events.lend(1))
+    marked = [use for use in pending.marked() if is_alike(use.block)]
+    unmarked = pending.take_unmarked([b for b in pending.unmarked if is_alike(b)])
+    ordered: list[Use] = []
+    pending.watch(marked)
+    try:
+        with gate.unlocked() as driver:
+            for use in (*marked, *unmarked):
+                own = use.block.segment.bin.stream
+                if use.event is not None:
+                    driver.wait_event(own, use.event)
+                elif use.stream != own:
+                    pending.order(driver, own, use.stream)
+                ordered.append(use)
+    finally:
+        pending.end(ordered)
+        pending.unwatch(marked)
+        pending.keep(unmarked)
+        gate.state.retire_ready()
 
 
-class Lending:
-    """An errand: a stream waits, on the device, for the one whose block it has."""
-
-    def __init__(
-        self,
-        block: Block | None,
-        demand: Demand,
-        earlier: StreamHandle,
-        spare: list[EventHandle],
-    ) -> None:
-        self._block, self._demand = block, demand
-        self._earlier, self._spare = earlier, spare
-        self._done = False
-
-    @property
-    def address(self) -> Addr | None:
-        """The address of the block; None where there is none."""
-        return self._block.address if self._block is not None else None
-
-    def perform(self, driver: Driver) -> None:
-        """Make the wait, if there is anything to wait for."""
-        if self._block is not None and not driver.query_stream(self._earlier):
-            order(driver, self._spare, self._demand.stream, self._earlier)
-        self._done = True
-
-    def commit(self, state: State) -> None:
-        """Take the block back where that failed: nobody has used it."""
-        state.pending.events.take_back(self._spare)
-        if self._block is not None and not self._done:
-            self._block.users = None
-            state.give(self._block)
-
-
-def others(demand: Demand) -> list[Bin]:
-    """Return the bins of other streams that a demand may borrow from."""
-    pool = demand.bin.pool
-    bins = pool.small if demand.bin.size_class == "small" else pool.large
-    others = [bin_ for bin_ in bins.values() if bin_ is not demand.bin]
-    return [bin_ for bin_ in others if not bin_.is_empty()]
-
-
-def lending(state: State, demand: Demand, over: Collection[StreamHandle]) -> Lending:
-    """Decide to take the best block for a demand, of its own stream or another.
-
-    ``over`` are streams without work, as was seen.
-    """
-    own = state.fit(demand.bin, demand.need)
-    found = {} if own is None else {own: (False, own.size, own.address)}
-    if own is None:
-        for bin_ in others(demand):
-            fit = state.fit(bin_, demand.need)
-            if fit is not None:
-                found[fit] = (bin_.stream not in over, fit.size, fit.address)
-    best = min(found, key=found.__getitem__, default=None)
-    if best is None:
-        return Lending(None, demand, demand.stream, [])
-    earlier = best.segment.bin.stream
-    state.take(best, demand)
-    if earlier == demand.stream:
-        return Lending(best, demand, earlier, [])
-    return Lending(best, demand, earlier, state.pending.events.lend(1))
+def _lend(gate: Gate, block: Block, demand: Demand) -> Addr:
+    """Take another stream's block; the device orders what that still does with it."""
+    earlier = block.segment.bin.stream
+    gate.state.take(block, demand)
+    try:
+        with gate.unlocked() as driver:
+            if not driver.query_stream(earlier):
+                gate.state.pending.order(driver, demand.stream, earlier)
+    except BaseException:
+        # Nobody has used it.
+        block.users = None
+        gate.state.give(block)
+        raise
+    return block.address

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,44 +16,7 @@ from sapwood.allocator.caching.block import (
     merge_next,
     split,
 )
-from sapwood.allocator.caching.settings import Settings
 from sapwood.units import Addr, Size, align_up
-
-
-class Attempt(enum.Enum):
-    """One way to serve a request, or to make room before it is tried again."""
-
-    FIT = "a free block of the bin"
-    BORROW = "blocks of other streams, after what they wait for"
-    COLLECT = "growing, after idle segments went back"
-    GROW = "growing"
-    RECLAIM = "what those who watch the pressure give back"
-    SPARE = "pools that help out"
-    OWN = "growing, after the bin's own cache went back"
-    SETTLE = "blocks that events were awaited for"
-    OTHERS = "growing, after all caches went back"
-    STITCH = "free pages of any segment, mapped anew"
-
-
-def attempts(
-    settings: Settings, *, private: bool, capturing: bool, limited: bool
-) -> tuple[Attempt, ...]:
-    """Return what to try for a request, in order, until it is served.
-
-    While anything is captured nobody may be waited for, so nothing that is mapped can
-    go. ``limited``: a memory fraction below 1 is set.
-    """
-    order = [Attempt.FIT]
-    if settings.cross_stream_reuse and not capturing:
-        order.append(Attempt.BORROW)
-    if settings.garbage_collection_threshold and limited and not capturing:
-        order.append(Attempt.COLLECT)
-    order += [Attempt.GROW, Attempt.RECLAIM]
-    if not private:
-        order.append(Attempt.SPARE)
-    if not capturing:
-        order += [Attempt.OWN, Attempt.SETTLE, Attempt.OTHERS, Attempt.STITCH]
-    return tuple(order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +166,8 @@ def _end(extent: Extent) -> int:
     return extent.address + extent.size
 
 
-def idle_extents(segment: Segment) -> list[Extent]:
-    """Return the extents that lie in free blocks as a whole."""
-    free = (block for block in segment.blocks() if block.state is FREE)
-    return [extent for block in free for extent in extents_in(block)]
-
-
-def blocks_of(segment: Segment) -> dict[Extent, Block]:
-    """Return the idle extents with the blocks that they lie in."""
+def idle_extents(segment: Segment) -> dict[Extent, Block]:
+    """Return the extents that lie in free blocks as a whole, each with its block."""
     free = (block for block in segment.blocks() if block.state is FREE)
     return {extent: block for block in free for extent in extents_in(block)}
 

@@ -15,9 +15,9 @@ from sapwood.allocator.caching import expand
 from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import Block, Extent, Segment
 from sapwood.allocator.caching.expand import Donor, Piece, Window, supply, window
+from sapwood.allocator.caching.remap import donating, place, reclaimable
 from sapwood.allocator.caching.sizes import segment_size
 from sapwood.allocator.caching.state import Demand, State
-from sapwood.allocator.caching.stitch import donating, harvested, place
 from sapwood.driver.release import Release
 from sapwood.driver.results import Result
 from sapwood.errors import DriverError
@@ -54,12 +54,12 @@ def _expands(state: State, demand: Demand) -> bool:
 def donors(state: State, demand: Demand, *, last: bool) -> list[Bin]:
     """Return whose free pages are to be moved before memory is created; maybe none.
 
-    As the ``last`` attempt those of any segment, else harvested ones.
+    As the ``last`` attempt those of any segment, else reclaimable ones.
     """
     pool = demand.bin.pool
     if last and pool.source is None and not pool.no_split:
         return donating(state, demand)
-    return harvested(state, demand) if _expands(state, demand) else []
+    return reclaimable(state, demand) if _expands(state, demand) else []
 
 
 def grow(
@@ -79,7 +79,9 @@ def grow(
     else:
         attempt = partial(_open_classic, state, demand)
     with _timed(state):
-        return _granted(attempt)
+        block = _granted(attempt)
+    state.ledger.misses += block is not None
+    return block
 
 
 def _granted(attempt: Callable[[], Block | None]) -> Block | None:

@@ -82,13 +82,17 @@ class Pool:
         """Whether free memory in it may go back at any time."""
         return not self.private or self.use_count == 0
 
+    def of_class(self, size_class: SizeClass) -> dict[StreamHandle, Bin]:
+        """Return its bins of one size class, by stream."""
+        return self.small if size_class == "small" else self.large
+
     def bins(self) -> list[Bin]:
         """Return all its bins."""
         return [*self.small.values(), *self.large.values()]
 
     def bin(self, stream: StreamHandle, size_class: SizeClass) -> Bin:
         """Return the bin of a stream and size class, made at first need."""
-        bins = self.small if size_class == "small" else self.large
+        bins = self.of_class(size_class)
         bin_ = bins.get(stream)
         if bin_ is None:
             bin_ = bins[stream] = Bin(self, stream, size_class)

@@ -8,10 +8,18 @@ no lock, and are about what no book knows any more.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Sequence
 
 from sapwood.allocator.caching.bins import Bin
-from sapwood.allocator.caching.block import UNMAPPED, Block, Blocks, Extent, Segment
+from sapwood.allocator.caching.block import (
+    UNMAPPED,
+    Block,
+    Blocks,
+    Extent,
+    Segment,
+    size_of,
+)
 from sapwood.allocator.caching.pools import SegmentSource
 from sapwood.allocator.caching.records.history import Stack
 from sapwood.allocator.caching.source import Source
@@ -42,7 +50,7 @@ class Segments:
         self.driver, self.source, self.blocks = driver, source, blocks
         self.held = self.addresses = self.away = self.moved = self.departures = 0
         self.arrivals = 0
-        self.leaving: dict[Segment, int] = {}
+        self.leaving = Counter[Segment]()
         self._starts: list[int] = []
         self._by_start: dict[int, Segment] = {}
 
@@ -179,7 +187,7 @@ class Segments:
         """Remember newly mapped extents of a segment."""
         for extent in extents:
             insort(segment.extents, extent)
-        self.held += sum(extent.size for extent in extents)
+        self.held += size_of(extents)
         self.arrivals += 1
 
     def unmap(self, extents: Sequence[Extent]) -> None:
@@ -192,14 +200,8 @@ class Segments:
         """Let extents be in the segment no more, though they are mapped still."""
         for extent in extents:
             del segment.extents[bisect_left(segment.extents, extent)]
-        size = sum(extent.size for extent in extents)
-        self.held -= size
-        self.away += size
-
-    def put_back(self, segment: Segment, extents: Sequence[Extent]) -> None:
-        """Let extents be in the segment again: they were mapped all the time."""
-        self.supply(segment, extents)
-        self.away -= sum(extent.size for extent in extents)
+        self.held -= size_of(extents)
+        self.away += size_of(extents)
 
 
 def _intervals(extents: Sequence[Extent]) -> list[tuple[Addr, Size]]:

@@ -43,12 +43,6 @@ from sapwood.units import Addr, Size
 _HERE = str(Path(__file__).parent)
 
 
-def outside(stack: Stack) -> Stack:
-    """Return a stack without the allocator's own functions at its inner end."""
-    places = dropwhile(lambda at: at[0].co_filename.startswith(_HERE), stack.places)
-    return Stack(tuple(places))
-
-
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What is asked for: ``size`` bytes on a stream, a block of ``need`` from a bin.
@@ -95,6 +89,19 @@ class State:
         """What it may still get; nothing is below 0."""
         return max(self.limit - self.segments.held - self.segments.away, 0)
 
+    def stack_of(self, action: Action) -> Stack:
+        """Return where an action comes from, if the history wants to know.
+
+        That is the caller's stack without the allocator's own functions.
+        """
+        history = self.history
+        if history is None or not history.wants_stack(action):
+            return NO_STACK
+        places = gather().places
+        return Stack(
+            tuple(dropwhile(lambda at: at[0].co_filename.startswith(_HERE), places))
+        )
+
     def note(
         self,
         action: Action,
@@ -105,8 +112,8 @@ class State:
     ) -> None:
         """Tell the history."""
         if self.history is not None:
-            if stack is NO_STACK and self.history.wants_stack(action):
-                stack = outside(gather())
+            if stack is NO_STACK:
+                stack = self.stack_of(action)
             self.history.record(
                 action, Addr(address), Size(size), bin_.stream, bin_.pool.id, stack
             )
@@ -115,16 +122,11 @@ class State:
         """Tell the history that a picture was made, and how much was active then."""
         if self.history is None:
             return
-        wants = self.history.wants_stack("snapshot")
-        stack = outside(gather()) if wants else NO_STACK
+        stack = self.stack_of("snapshot")
         active = self.ledger.read().total.active_bytes.current
         self.history.record(
             "snapshot", Addr(0), Size(active), StreamHandle(0), stack=stack
         )
-
-    def capturable(self) -> list[StreamHandle]:
-        """Return the streams whose memory may be a capture's."""
-        return [stream for known in self._captured() for stream in known]
 
     def capturing(self) -> bool:
         """Whether a capture is under way whose memory comes from here.
@@ -132,9 +134,10 @@ class State:
         That is: a stream that is routed to a capture's pool, or has memory of it, is
         recording, for all that is known; or nothing is known of that pool's streams.
         """
-        return any(not known or known - {*self.quiet} for known in self._captured())
+        return any(not known or known - {*self.quiet} for known in self.captured())
 
-    def _captured(self) -> list[set[StreamHandle]]:
+    def captured(self) -> list[set[StreamHandle]]:
+        """Return the streams of each capture that is routed to a pool."""
         return [
             {bin_.stream for bin_ in route.pool.bins()}
             if route.stream is None
@@ -152,6 +155,24 @@ class State:
             and not bin_.pool.no_split
             and all(segment.expandable for segment in bin_.segments)
         )
+
+    def configure(self, settings: Settings) -> None:
+        """Put settings in force; counters of what is oversize are counted anew."""
+        changed = settings.max_split_size != self.settings.max_split_size
+        self.settings = settings
+        bins = self.pools.bins()
+        for bin_ in bins:
+            self.refresh(bin_)
+        if not changed:
+            return
+        most = settings.max_split_size
+        blocks = [b for b in self.blocks.values() if b.state is ALLOCATED]
+        segments = [s for bin_ in bins for s in bin_.segments if not s.expandable]
+        large = sum(most is not None and block.size > most for block in blocks)
+        opened = sum(most is not None and segment.size > most for segment in segments)
+        ledger = self.ledger
+        ledger.oversize_allocations.add(large - ledger.oversize_allocations.current)
+        ledger.oversize_segments.add(opened - ledger.oversize_segments.current)
 
     def _least_rest(self, block: Block, need: int) -> int | None:
         bin_, most = block.segment.bin, self.settings.max_split_size
@@ -210,14 +231,14 @@ class State:
         if block.users:
             self._count_use(bin_, -block.size, 0, 0)
             block.state = PENDING
-            self.pending.leave(block, block.users)
+            self.pending.unmarked[block] = {*block.users}
         else:
             self._count_use(bin_, -block.size, -block.requested, -block.size)
             self._free(block)
 
     def retire_ready(self) -> None:
         """Let the pending blocks be free that wait for nothing any more."""
-        for block in self.pending.collected():
+        for block in self.pending.take_ready():
             self.retire(block)
 
     def retire(self, block: Block) -> None:

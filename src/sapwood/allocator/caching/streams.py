@@ -68,17 +68,6 @@ def use(state: State, block: Block, stream: StreamHandle) -> None:
     block.users = {*(block.users or ()), stream}
 
 
-def unmarked(state: State) -> list[Block]:
-    """Return the freed blocks whose uses are to be marked now.
-
-    Events mean nothing while anything is captured; and where blocks of other streams
-    are reused, the waits are made when they are.
-    """
-    if state.settings.cross_stream_reuse or not state.pending.unmarked:
-        return []
-    return [] if state.capturing() else list(state.pending.unmarked)
-
-
 def bequeath(state: State, stream: StreamHandle, heir: StreamHandle) -> None:
     """Let everything of a stream that is gone be its heir's."""
     if stream == heir:
@@ -106,7 +95,7 @@ def _rename_user(
         block.guest = False
     if block.state is PENDING and not users:
         state.pending.forget(block)
-        state.retire(block)
+        state.retire_ready()
     else:
         block.users = users or None
 

@@ -1,7 +1,8 @@
 """Waiting for work: decided under the lock, done without it, so that nobody else waits.
 
 A stream may be gone while somebody waits, an event of one's own may not: so what a
-stream has to do is marked first, as an errand, and the marks are waited for.
+stream has to do is marked first, and the marks are waited for. `mark`, `poll` and
+`wait` are called under the lock, and leave it for their driver calls.
 """
 
 from __future__ import annotations
@@ -9,139 +10,128 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from sapwood.allocator.caching.block import Block
-from sapwood.allocator.caching.events import recorded
-from sapwood.allocator.caching.pending import Mark, Use
+from sapwood.allocator.caching.gate import Gate
+from sapwood.allocator.caching.pending import Use
+from sapwood.allocator.caching.pools import Pool
 from sapwood.allocator.caching.state import State
 from sapwood.driver.api import Driver, EventHandle, StreamHandle
 from sapwood.driver.release import Release
 
 
-class Marking:
-    """An errand: events are recorded of the uses of freed blocks.
+def unmarked(state: State) -> list[Block]:
+    """Return the freed blocks whose uses are to be marked now.
 
-    Where one cannot be, the use is unmarked again, and the others are recorded.
+    Events mean nothing while anything is captured; and where blocks of other streams
+    are reused, the waits are made when they are.
     """
-
-    def __init__(self, uses: list[Use], spare: list[EventHandle]) -> None:
-        self._uses, self._spare = uses, spare
-        self._made: dict[Use, Mark] = {}
-
-    def perform(self, driver: Driver) -> None:
-        """Record them."""
-        with Release() as release:
-            for use in self._uses:
-                release(self._record, driver, use)
-
-    def _record(self, driver: Driver, use: Use) -> None:
-        block, stream = use
-        event = recorded(driver, self._spare, stream)
-        self._made[use] = Mark(event, stream, block)
-
-    def commit(self, state: State) -> None:
-        """Let blocks wait for the events."""
-        for use in self._uses:
-            mark = self._made.get(use)
-            if mark is None:
-                state.pending.unmark(use)
-            else:
-                state.pending.mark(mark)
-        state.pending.events.take_back(self._spare)
-        state.retire_ready()
+    if state.settings.cross_stream_reuse or not state.pending.unmarked:
+        return []
+    return [] if state.capturing() else list(state.pending.unmarked)
 
 
-def marking(state: State, blocks: Collection[Block]) -> Marking:
-    """Decide to record what unmarked blocks wait for."""
-    uses = state.pending.unmarked_uses(blocks)
-    return Marking(uses, state.pending.events.lend(len(uses)))
+def mark(gate: Gate, blocks: Collection[Block]) -> None:
+    """Record events of the uses of freed blocks, which wait for these.
 
-
-class Polling:
-    """An errand: which freed blocks wait for nothing any more; waits for nobody."""
-
-    def __init__(self, heads: list[tuple[Mark, ...]]) -> None:
-        self._heads = heads
-        self._over: list[Mark] = []
-
-    def perform(self, driver: Driver) -> None:
-        """Ask about the events of each stream, until one is not over."""
-        for marks in self._heads:
-            for mark in marks:
-                if not driver.query_event(mark.event):
-                    break
-                self._over.append(mark)
-
-    def commit(self, state: State) -> Polling | None:
-        """Let blocks be free; go on where all were over that were asked about."""
-        state.pending.end(self._over)
-        state.retire_ready()
-        last = {marks[-1] for marks in self._heads}
-        return None if last.isdisjoint(self._over) else polling(state)
-
-
-def polling(state: State) -> Polling:
-    """Decide to ask about the blocks that wait for events."""
-    return Polling(state.pending.heads())
-
-
-class Waits:
-    """What somebody waits for: marks of freed blocks, and the work of streams.
-
-    Without ``patient``, streams are asked only. ``over`` are those that had no work.
-    More work may come meanwhile: who then unmaps waits again, but not for long.
+    Where one cannot be recorded, the use is unmarked again, and the others are.
     """
+    pending = gate.state.pending
+    uses = pending.take_unmarked(blocks)
 
-    def __init__(
-        self,
-        marks: list[Mark],
-        streams: list[StreamHandle],
-        spare: list[EventHandle],
-        *,
-        patient: bool,
-    ) -> None:
-        self.marks, self.streams, self.patient = marks, streams, patient
-        self.over: set[StreamHandle] = set()
-        self._spare, self._lent = spare, list[EventHandle]()
-        self._ended: list[Mark] = []
+    def record(driver: Driver, use: Use) -> None:
+        use.event = pending.record(driver, use.stream)
 
-    def perform(self, driver: Driver) -> None:
-        """Ask the streams, and mark what those have to do that are waited for."""
-        for stream in self.streams:
-            if driver.query_stream(stream):
-                self.over.add(stream)
-            elif self.patient:
-                self._lent.append(recorded(driver, self._spare, stream))
-
-    def commit(self, state: State) -> None:
-        """Have back what was not recorded."""
-        state.pending.events.take_back(self._spare)
-
-    def wait(self, driver: Driver) -> None:
-        """Wait for all of it; no errand, as it may take long."""
-        for mark in self.marks:
-            driver.synchronize_event(mark.event)
-            self._ended.append(mark)
-        for event in self._lent:
-            driver.synchronize_event(event)
-
-    def end(self, state: State) -> None:
-        """Let blocks be free whose marks were waited for."""
-        events = state.pending.events
-        state.pending.end(self._ended)
-        events.unwatch(mark.event for mark in self.marks)
-        events.take_back(self._lent)
-        state.retire_ready()
+    with Release() as release:
+        try:
+            with gate.unlocked() as driver:
+                for use in uses:
+                    release(record, driver, use)
+        finally:
+            pending.keep(uses)
+            gate.state.retire_ready()
 
 
-def waits(
-    state: State,
-    *,
-    marks: Iterable[Mark] = (),
+def poll(gate: Gate) -> None:
+    """Free the blocks that wait for nothing any more; waits for nobody.
+
+    Asks about the events of each stream, until one is not over.
+    """
+    pending, asking = gate.state.pending, True
+    while asking:
+        heads, over = pending.heads(), list[Use]()
+        try:
+            with gate.unlocked() as driver:
+                for uses in heads:
+                    for use in uses:
+                        if not _is_over(driver, use):
+                            break
+                        over.append(use)
+        finally:
+            pending.end(over)
+            gate.state.retire_ready()
+        asking = not {uses[-1] for uses in heads}.isdisjoint(over)
+
+
+def _is_over(driver: Driver, use: Use) -> bool:
+    return use.event is not None and driver.query_event(use.event)
+
+
+def attend(gate: Gate) -> None:
+    """Mark freed blocks, and free those that wait for nothing any more."""
+    if not gate.state.pending:
+        return
+    with gate.observed() as state:
+        if state.capturing():
+            return
+        blocks = unmarked(state)
+        if blocks:
+            mark(gate, blocks)
+        poll(gate)
+
+
+def settle(gate: Gate, pool: Pool | None = None) -> None:
+    """Wait for what freed blocks, of one pool or all, wait for; they are free."""
+    if not gate.state.pending:
+        return
+    with gate.entered() as state:
+        mark(gate, list(state.pending.unmarked))
+    gate.outlast()
+    with gate.entered() as state:
+        state.ledger.synchronizations += bool(state.pending)
+        wait(gate, marks=state.pending.marked(pool))
+
+
+def wait(
+    gate: Gate,
     streams: Iterable[StreamHandle] = (),
+    marks: Collection[Use] = (),
+    *,
     patient: bool = True,
-) -> Waits:
-    """Decide to wait for marks and streams, or only to ask about streams."""
-    marked, asked = list(marks), list(dict.fromkeys(streams))
-    events = state.pending.events
-    events.watch(mark.event for mark in marked)
-    spare = events.lend(len(asked)) if patient else []
-    return Waits(marked, asked, spare, patient=patient)
+) -> set[StreamHandle]:
+    """Wait for marked uses and for streams; return the streams that had no work.
+
+    Unless ``patient``, streams are asked only. More work may come meanwhile: who then
+    unmaps waits again, but not for long.
+    """
+    pending = gate.state.pending
+    over, ended, events = set[StreamHandle](), list[Use](), list[EventHandle]()
+    pending.watch(marks)
+    try:
+        with gate.unlocked() as driver:
+            for stream in dict.fromkeys(streams):
+                if driver.query_stream(stream):
+                    over.add(stream)
+                elif patient:
+                    events.append(pending.record(driver, stream))
+        with gate.unlocked(waiting=True) as driver:
+            for use in marks:
+                if use.event is not None:
+                    driver.synchronize_event(use.event)
+                ended.append(use)
+            for event in events:
+                driver.synchronize_event(event)
+    finally:
+        pending.end(ended)
+        pending.unwatch(marks)
+        pending.spare += events
+        gate.state.retire_ready()
+    return over

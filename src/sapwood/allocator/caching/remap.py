@@ -1,7 +1,7 @@
 """Which free pages may serve elsewhere: mapped anew, side by side.
 
-*Harvested* are those of streams whose work is over, before memory is created that
-would exceed what was ever needed at once. *Stitched*, as the last attempt, are free
+*Reclaimed* are those of streams whose work is over, before memory is created that
+would exceed what was ever needed at once. *Remapped*, as the last attempt, are free
 pages of all segments that the request may have memory of, after their streams were
 waited for. Pages of a capture's pool in use stay where they are.
 """
@@ -34,7 +34,7 @@ def _pieces(state: State, demand: Demand, found: Window | None) -> tuple[Piece, 
     return (new,) if found is None else found.pieces
 
 
-def harvested(state: State, demand: Demand) -> list[Bin]:
+def reclaimable(state: State, demand: Demand) -> list[Bin]:
     """Return the demand's pool's bins that pages may be moved from now, once over.
 
     None while what is held stays within a share of the most that was ever allocated,
@@ -111,22 +111,25 @@ def _is_in(extent: Extent, found: Window) -> bool:
     return extent.address < end and found.address < extent.end
 
 
-def open_to_moves(state: State, segment: Segment) -> None:
-    """Let a classic segment have unmapped blocks, like an expandable one."""
-    if segment.expandable:
-        return
-    state.note_closed(segment)
-    for block in segment.blocks():
-        if block.state is FREE:
-            state.count_split(block, -1)
-    segment.expandable = True
-    state.refresh(segment.bin)
+def open_to_moves(state: State, segments: Iterable[Segment]) -> None:
+    """Let classic segments have unmapped blocks, like expandable ones."""
+    for segment in segments:
+        state.note_closed(segment)
+        _count_splits(state, segment, -1)
+        segment.expandable = True
+        state.refresh(segment.bin)
 
 
-def close_to_moves(state: State, segment: Segment) -> None:
-    """Let a segment be classic again, as nothing was moved out of it."""
-    segment.expandable = False
+def close_to_moves(state: State, segments: Iterable[Segment]) -> None:
+    """Let segments be classic again that nothing was moved out of."""
+    for segment in segments:
+        if not segment.holes:
+            segment.expandable = False
+            _count_splits(state, segment, 1)
+            state.note_opened(segment)
+
+
+def _count_splits(state: State, segment: Segment, sign: int) -> None:
     for block in segment.blocks():
         if block.state is FREE:
-            state.count_split(block, 1)
-    state.note_opened(segment)
+            state.count_split(block, sign)
