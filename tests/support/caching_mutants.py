@@ -142,9 +142,9 @@ CACHING_MUTANTS: Final = (
     ),
     mutant(
         "calls under the lock",
-        Gate.unlocked.__wrapped__,  # type: ignore[attr-defined]
-        "self.lock.release()",
-        "pass",
+        Gate._hold,
+        "self._catch_up()",
+        "self._catch_up(), self.lock.acquire()",
     ),
     mutant(
         "asked under the lock",

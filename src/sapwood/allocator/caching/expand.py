@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from sapwood.allocator.caching.block import (
     FREE,
@@ -14,32 +15,24 @@ from sapwood.allocator.caching.block import (
     Extent,
     Segment,
     merge_next,
+    size_of,
     split,
 )
 from sapwood.units import Addr, Size, align_up
 
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Unmapped addresses to map: they begin an unmapped block."""
-
-    address: Addr
-    size: Size
+_start: Final = attrgetter("address")
+_end: Final = attrgetter("end")
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Where ``size`` bytes would fit in a segment, if some pieces were mapped."""
+class Window(NamedTuple):
+    """Where a block would fit in a segment, if some pieces of it were mapped.
+
+    Each piece begins an unmapped block.
+    """
 
     segment: Segment
     address: Addr
-    size: Size
-    pieces: tuple[Piece, ...]
-
-    @property
-    def missing(self) -> Size:
-        """The memory that it takes, in bytes."""
-        return Size(sum(piece.size for piece in self.pieces))
+    pieces: tuple[Extent, ...]
 
 
 def window(segments: Iterable[Segment], need: int, page: int) -> Window | None:
@@ -51,75 +44,60 @@ def window(segments: Iterable[Segment], need: int, page: int) -> Window | None:
         for hole in segment.holes
         if (found := _window_at(hole, need, page)) is not None
     ]
-    return min(windows, key=lambda w: (w.missing, w.address), default=None)
+    return min(windows, key=lambda w: (size_of(w.pieces), w.address), default=None)
 
 
 def _window_at(hole: Block, need: int, page: int) -> Window | None:
     """Return the window that begins before, or with, an unmapped block."""
     block = hole.prev if hole.prev.state is FREE else hole
     address, have = block.address, 0
-    pieces: list[Piece] = []
+    pieces: list[Extent] = []
     while have < need:
         if block.state is UNMAPPED:
             size = min(block.size, align_up(need - have, page))
-            pieces.append(Piece(block.address, Size(size)))
+            pieces.append(Extent(block.address, Size(size)))
             have += size
         elif block.state is FREE:
             have += block.size
         else:
             return None
         block = block.next
-    return Window(hole.segment, Addr(address), Size(need), tuple(pieces))
+    return Window(hole.segment, address, tuple(pieces))
 
 
 Donor = tuple[Segment, Extent]
 """An extent whose memory may serve elsewhere, with the segment that has or had it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """An extent of a segment whose memory is mapped elsewhere instead."""
+class Supply(NamedTuple):
+    """Where the memory for a window comes from: moved to addresses, and created."""
 
-    segment: Segment
-    extent: Extent
-    to: Addr
+    moves: dict[Addr, Donor]
+    created: list[Extent]
 
 
-@dataclass(frozen=True, slots=True)
-class Supply:
-    """Where the memory for a window comes from: moved, and created."""
-
-    moves: tuple[Move, ...]
-    created: tuple[Piece, ...]
-
-    @property
-    def new(self) -> Size:
-        """The memory that has to be created, in bytes."""
-        return Size(sum(piece.size for piece in self.created))
-
-
-def supply(pieces: Iterable[Piece], most: int, donors: Iterable[Donor] = ()) -> Supply:
+def supply(pieces: Iterable[Extent], most: int, donors: Iterable[Donor] = ()) -> Supply:
     """Return how to fill a window's pieces: with extents of donors that fit.
 
     The rest is created, in extents of at most ``most`` bytes.
     """
-    moves: list[Move] = []
+    moves: dict[Addr, Donor] = {}
     left = {piece.address: piece.size for piece in pieces}
     for segment, extent in donors:
         at = next((at for at, size in left.items() if size >= extent.size), None)
         if at is not None:
-            moves.append(Move(segment, extent, at))
+            moves[at] = segment, extent
             rest = Size(left.pop(at) - extent.size)
             if rest:
                 left[Addr(at + extent.size)] = rest
         if not left:
             break
     created = [
-        Piece(Addr(address + done), Size(min(most, size - done)))
+        Extent(Addr(address + done), Size(min(most, size - done)))
         for address, size in sorted(left.items())
         for done in range(0, size, most)
     ]
-    return Supply(tuple(moves), tuple(created))
+    return Supply(moves, created)
 
 
 def join_free(blocks: Blocks, block: Block) -> Block:
@@ -140,13 +118,20 @@ def join_free(blocks: Blocks, block: Block) -> Block:
     return block
 
 
-def mapped(blocks: Blocks, segment: Segment, pieces: Iterable[Piece]) -> None:
-    """Let pieces of unmapped blocks be free: they were mapped."""
-    for piece in pieces:
-        hole = blocks[piece.address]
+def mapped(blocks: Blocks, segment: Segment, extents: Iterable[Extent]) -> None:
+    """Let extents of unmapped blocks be free: they were mapped."""
+    for extent in extents:
+        at, hole = extent.address, blocks.get(extent.address)
+        if hole is None:
+            before = next(
+                hole for hole in segment.holes if hole.address < at < hole.end
+            )
+            hole = split(blocks, before, at - before.address)
+            segment.holes[hole] = None
+            _reindex(before.prev)
         del segment.holes[hole]
-        if piece.size < hole.size:
-            segment.holes[split(blocks, hole, piece.size)] = None
+        if extent.size < hole.size:
+            segment.holes[split(blocks, hole, extent.size)] = None
         join_free(blocks, hole)
 
 
@@ -154,65 +139,34 @@ def extents_in(block: Block) -> list[Extent]:
     """Return the extents that lie in a block as a whole."""
     extents = block.segment.extents
     first = bisect_left(extents, block.address, key=_start)
-    last = bisect_right(extents, block.address + block.size, first, key=_end)
+    last = bisect_right(extents, block.end, first, key=_end)
     return extents[first:last]
 
 
-def _start(extent: Extent) -> Addr:
-    return extent.address
-
-
-def _end(extent: Extent) -> int:
-    return extent.address + extent.size
-
-
-def idle_extents(segment: Segment) -> dict[Extent, Block]:
-    """Return the extents that lie in free blocks as a whole, each with its block."""
+def idle_extents(segment: Segment) -> list[Extent]:
+    """Return the extents that lie in free blocks as a whole."""
     free = (block for block in segment.blocks() if block.state is FREE)
-    return {extent: block for block in free for extent in extents_in(block)}
+    return [extent for block in free for extent in extents_in(block)]
 
 
-def remapped(blocks: Blocks, segment: Segment, extents: Iterable[Extent]) -> None:
-    """Let addresses that `unmapped` was told of be free again."""
-    for extent in extents:
-        at = extent.address
-        hole = next(hole for hole in segment.holes if hole.address <= at < hole.end)
-        if hole.address < at:
-            segment.holes[split(blocks, hole, at - hole.address)] = None
-            _reindex(hole.prev)
-        mapped(blocks, segment, [Piece(at, extent.size)])
-
-
-def _reindex(block: Block) -> None:
-    """Index a block anew, if it is free: it counts as large as it could grow."""
-    if block.state is FREE:
-        block.segment.bin.remove(block)
-        block.segment.bin.add(block)
-
-
-def unmapped(blocks: Blocks, gone: Mapping[Extent, Block]) -> None:
-    """Let the addresses of extents be unmapped.
-
-    Each lay in a free block, which may have been merged with others since.
-    """
-    for extent in sorted(gone):
-        block = gone[extent]
-        if blocks.get(block.address) is not block:
-            block = block.segment.guard.next
+def unmapped(blocks: Blocks, segment: Segment, extents: Iterable[Extent]) -> None:
+    """Let the addresses of idle extents be unmapped."""
+    block = segment.guard.next
+    for extent in sorted(extents):
         while block.end < extent.end:
             block = block.next
-        _cut(blocks, block, extent)
+        block = _cut(blocks, block, extent)
 
 
-def _cut(blocks: Blocks, block: Block, extent: Extent) -> None:
+def _cut(blocks: Blocks, block: Block, extent: Extent) -> Block:
+    """Let a part of a free block be unmapped; return the unmapped block around it."""
     segment, bin_ = block.segment, block.segment.bin
     bin_.remove(block)
-    before = block
     if block.address < extent.address:
-        block = split(blocks, block, extent.address - block.address)
+        before, block = block, split(blocks, block, extent.address - block.address)
+        bin_.add(before)
     if extent.end < block.end:
-        rest = split(blocks, block, extent.size)
-        bin_.add(rest)
+        bin_.add(split(blocks, block, extent.size))
     block.state = UNMAPPED
     segment.holes[block] = None
     if block.next.state is UNMAPPED:
@@ -222,7 +176,12 @@ def _cut(blocks: Blocks, block: Block, extent: Extent) -> None:
         del segment.holes[block]
         block = block.prev
         merge_next(blocks, block)
-    if before.state is FREE:
-        bin_.add(before)
-    else:
-        _reindex(block.prev)
+    _reindex(block.prev)
+    return block
+
+
+def _reindex(block: Block) -> None:
+    """Index a block anew, if it is free: it counts as large as it could grow."""
+    if block.state is FREE:
+        block.segment.bin.remove(block)
+        block.segment.bin.add(block)

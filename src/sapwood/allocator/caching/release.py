@@ -133,8 +133,7 @@ def _hide(state: State, segment: Segment, extents: Sequence[Extent]) -> None:
     if not segment.expandable:
         segment.bin.remove(segment.guard.next)
         return
-    lie_in = expand.idle_extents(segment)
-    expand.unmapped(state.blocks, {extent: lie_in[extent] for extent in extents})
+    expand.unmapped(state.blocks, segment, extents)
     state.segments.take_out(segment, extents)
     state.ledger.change(segment.bin, "reserved_bytes", -size_of(extents))
 
@@ -145,7 +144,7 @@ def _reveal(state: State, segment: Segment, extents: Sequence[Extent]) -> None:
         return
     state.segments.supply(segment, extents)
     state.segments.away -= size_of(extents)
-    expand.remapped(state.blocks, segment, extents)
+    expand.mapped(state.blocks, segment, extents)
     state.ledger.change(segment.bin, "reserved_bytes", size_of(extents))
 
 
@@ -217,7 +216,7 @@ def cached(state: State, bins: Iterable[Bin]) -> dict[Segment, list[Extent]]:
     found: dict[Segment, list[Extent]] = {}
     for segment in (segment for bin_ in bins for segment in bin_.segments):
         if segment.expandable:
-            extents = list(expand.idle_extents(segment))
+            extents = expand.idle_extents(segment)
             if extents:
                 found[segment] = extents
         elif _is_idle(state, segment):

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 
 from sapwood.allocator.caching import expand
 from sapwood.allocator.caching.bins import Bin
-from sapwood.allocator.caching.block import FREE, Extent, Segment
-from sapwood.allocator.caching.expand import Donor, Piece, Window, supply, window
+from sapwood.allocator.caching.block import FREE, Extent, Segment, size_of
+from sapwood.allocator.caching.expand import Donor, Window, supply, window
 from sapwood.allocator.caching.state import Demand, State
 from sapwood.units import Addr, Size, align_up
 
@@ -28,10 +28,9 @@ def place(state: State, demand: Demand) -> Window | None:
     return window(still, demand.need, state.page)
 
 
-def _pieces(state: State, demand: Demand, found: Window | None) -> tuple[Piece, ...]:
-    # Where there is no room, a new segment has it, at addresses not known yet.
-    new = Piece(Addr(0), Size(align_up(demand.need, state.page)))
-    return (new,) if found is None else found.pieces
+def new_piece(state: State, demand: Demand) -> Extent:
+    """Return what would be mapped in a new segment, at addresses not known yet."""
+    return Extent(Addr(0), Size(align_up(demand.need, state.page)))
 
 
 def reclaimable(state: State, demand: Demand) -> list[Bin]:
@@ -44,8 +43,8 @@ def reclaimable(state: State, demand: Demand) -> list[Bin]:
     peak = state.ledger.peak_allocated(demand.need)
     slack = max(peak // _PEAK_SHARE, state.page * (len(bins) + 1))
     slack += state.segments.moved // _MOVED_SHARE
-    pieces = _pieces(state, demand, place(state, demand))
-    missing = sum(piece.size for piece in pieces)
+    found = place(state, demand)
+    missing = size_of(found.pieces if found else [new_piece(state, demand)])
     if state.segments.held + missing <= peak + slack or state.capturing():
         return []
     return bins
@@ -62,13 +61,16 @@ def chosen(
     if demand.need > state.limit or state.capturing():
         return {}
     found = place(state, demand)
-    pieces = _pieces(state, demand, found)
-    spare = _spare_extents(state, bins, found, classic=classic)
-    plan = supply(pieces, align_up(demand.need, state.page), spare)
+    piece = new_piece(state, demand)
+    # Free memory of the window counts towards the request.
+    start = found.address if found else 0
+    window = range(start, start + demand.need if found else 0)
+    spare = _spare_extents(state, bins, window, classic=classic)
+    plan = supply(found.pieces if found else [piece], piece.size, spare)
     moved: dict[Segment, list[Extent]] = {}
-    if plan.new <= state.room:
-        for move in plan.moves:
-            moved.setdefault(move.segment, []).append(move.extent)
+    if size_of(plan.created) <= state.room:
+        for segment, extent in plan.moves.values():
+            moved.setdefault(segment, []).append(extent)
     return moved
 
 
@@ -93,7 +95,7 @@ def _may_go(bin_: Bin) -> bool:
 
 
 def _spare_extents(
-    state: State, bins: Iterable[Bin], found: Window | None, *, classic: bool
+    state: State, bins: Iterable[Bin], window: range, *, classic: bool
 ) -> Iterator[Donor]:
     """Yield idle extents outside of a window, those of the largest blocks first."""
     free = [b for bin_ in bins for b in bin_.large_blocks(state.page)]
@@ -101,14 +103,8 @@ def _spare_extents(
     for block in free:
         if classic or block.segment.expandable:
             for extent in expand.extents_in(block):
-                if found is None or not _is_in(extent, found):
+                if extent.end <= window.start or window.stop <= extent.address:
                     yield block.segment, extent
-
-
-def _is_in(extent: Extent, found: Window) -> bool:
-    # Free memory of the window counts towards the request.
-    end = found.address + found.size
-    return extent.address < end and found.address < extent.end
 
 
 def open_to_moves(state: State, segments: Iterable[Segment]) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import (
     UNMAPPED,
     Block,
@@ -20,10 +20,8 @@ from sapwood.allocator.caching.block import (
     Segment,
     size_of,
 )
-from sapwood.allocator.caching.pools import SegmentSource
-from sapwood.allocator.caching.records.history import Stack
 from sapwood.allocator.caching.source import Source
-from sapwood.driver.api import Access, Driver, ExtentHandle
+from sapwood.driver.api import Access, Driver
 from sapwood.driver.release import Release
 from sapwood.driver.results import Result
 from sapwood.errors import DriverError, InternalError
@@ -68,54 +66,25 @@ class Segments:
 
     # Addresses.
 
-    def reserve(self, bin_: Bin, wish: int, need: int, stack: Stack) -> Segment:
-        """Open an expandable segment of ``wish`` bytes of addresses, or of fewer.
+    def reserve(self, least: Size, wish: int) -> tuple[Addr, Size]:
+        """Reserve ``wish`` bytes of addresses, or fewer: say which, and how many.
 
-        Raises `DriverError` where not even ``need`` bytes are left.
+        Raises `DriverError` where not even ``least`` bytes are left.
         """
         page = self.driver.abilities.page
-        least = align_up(need, page)
         if self.addresses + wish > _ADDRESSES:
             wish //= _FEWER
         size = Size(max(align_up(wish, page), least))
         while True:
             try:
-                address = self.driver.reserve(size)
-                break
+                return self.driver.reserve(size), size
             except DriverError as error:
                 if size == least or error.name != Result.OUT_OF_MEMORY.name:
                     raise
                 size = Size(max(align_up(size // 2, page), least))
-        return self._opened(address, size, bin_, stack, expandable=True)
 
-    def reserve_exactly(self, bin_: Bin, size: Size, stack: Stack) -> Segment:
-        """Open a classic segment, nothing of which is mapped yet."""
-        address = self.driver.reserve(size)
-        return self._opened(address, size, bin_, stack, expandable=False)
-
-    def fetch(
-        self, bin_: Bin, size: Size, source: SegmentSource, stack: Stack
-    ) -> Segment:
-        """Open a segment of a pool's own source, mapped by it."""
-        address = source.allocate(size, bin_.stream)
-        segment = Segment(
-            address, size, bin_, expandable=False, source=source, stack=stack
-        )
-        segment.extents.append(Extent(address, size))
-        self.held += size
-        self.arrivals += 1
-        self._listed(segment)
-        return segment
-
-    def _opened(
-        self, address: Addr, size: Size, bin_: Bin, stack: Stack, *, expandable: bool
-    ) -> Segment:
-        segment = Segment(address, size, bin_, expandable=expandable, stack=stack)
-        self.addresses += size
-        self._listed(segment)
-        return segment
-
-    def _listed(self, segment: Segment) -> None:
+    def enlist(self, segment: Segment) -> None:
+        """Have a new segment, nothing of which is mapped yet."""
         block = Block(segment.address, segment.size, segment)
         block.state = UNMAPPED
         block.prev = block.next = segment.guard
@@ -125,6 +94,8 @@ class Segments:
         insort(self._starts, segment.address)
         self._by_start[segment.address] = segment
         segment.bin.segments[segment] = None
+        if segment.source is None:
+            self.addresses += segment.size
 
     def unlist(self, segment: Segment) -> None:
         """Forget a segment, of which nothing is used or mapped any more."""
@@ -148,18 +119,28 @@ class Segments:
 
     # Memory.
 
-    def create(self, sizes: Sequence[Size]) -> list[ExtentHandle]:
-        """Create extents; raises having created none."""
-        made: list[ExtentHandle] = []
+    def map(self, pieces: Sequence[Extent], moved: Sequence[Extent]) -> list[Extent]:
+        """Create memory for pieces, and map it with what is ``moved``, with access.
+
+        Raises having created and mapped nothing.
+        """
+        made: list[Extent] = []
+        mapped: list[Extent] = []
         with Release() as undo:
             try:
-                for size in sizes:
-                    made.append(self.source.create(size))  # noqa: PERF401  undone
+                for piece in pieces:
+                    made.append(replace(piece, handle=self.source.create(piece.size)))  # noqa: PERF401  undone
+                for extent in (*made, *moved):
+                    self.driver.map(extent.address, extent.physical())
+                    mapped.append(extent)
+                for address, size in _intervals(mapped):
+                    self.driver.set_access(address, size, Access.READ_WRITE)
             except BaseException:
-                for handle, size in zip(made, sizes, strict=False):
-                    undo(self.source.release, handle, size)
+                for address, size in _intervals(mapped):
+                    undo(self.driver.unmap, address, size)
+                undo(self.discard, made)
                 raise
-        return made
+        return mapped
 
     def discard(self, made: Sequence[Extent]) -> None:
         """Give back the memory of extents that are mapped nowhere."""
@@ -167,21 +148,6 @@ class Segments:
             for extent in made:
                 if extent.handle is not None:
                     release(self.source.release, extent.handle, extent.size)
-
-    def map(self, extents: Sequence[Extent]) -> None:
-        """Map extents where they say, with access; raises having mapped none."""
-        mapped: list[Extent] = []
-        with Release() as undo:
-            try:
-                for extent in extents:
-                    self.driver.map(extent.address, extent.physical())
-                    mapped.append(extent)
-                for address, size in _intervals(extents):
-                    self.driver.set_access(address, size, Access.READ_WRITE)
-            except BaseException:
-                for address, size in _intervals(mapped):
-                    undo(self.driver.unmap, address, size)
-                raise
 
     def supply(self, segment: Segment, extents: Sequence[Extent]) -> None:
         """Remember newly mapped extents of a segment."""
