@@ -336,6 +336,27 @@ def test_a_stream_stays_while_it_is_asked(rig):
     assert order == ["asked", "left"]
 
 
+def test_a_stream_goes_while_its_pages_are_wanted(make_rig):
+    """What its heir has allocated by then is not moved."""
+    rig = make_rig(settings=CLASSIC)
+    bench = Bench(rig)
+    bench.cache(100 * MIB, stream=bench.other)
+    bench.have(12 * MIB, bench.other)
+    rig.busy.keep(bench.other, seconds=0.3)
+    with (
+        ThreadPoolExecutor(1) as executor,
+        _held_up(rig, "synchronize_event") as (reached, go_on),
+    ):
+        asking = executor.submit(bench.have, 60 * MIB)
+        assert reached.wait(10)
+        rig.allocator.forget_stream(bench.other, bench.own)
+        assert bench.have(70 * MIB)
+        go_on.set()
+        with pytest.raises(OutOfMemory):
+            asking.result(10)
+    rig.check()
+
+
 def test_a_mark_is_ended_once(rig):
     """Of two that ask about the same mark the later one ends no other by its event."""
     bench, below = Bench(rig), rig.faulty.around

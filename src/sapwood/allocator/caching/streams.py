@@ -16,10 +16,19 @@ def held(state: State, address: int) -> Block:
     block = state.blocks.get(address)
     if block is not None and block.state is ALLOCATED:
         return block
-    around = _around(state, address)
-    if block is not None and around is not None and around.state is not ALLOCATED:
+    if block is not None:
         raise freed_twice(address)
-    raise MisuseError(_unknown(address, around))
+    around = _around(state, address)
+    if around is None:
+        raise MisuseError(
+            f"{hex_address(address)} is no address of this allocator. Free what its "
+            "own malloc returned"
+        )
+    raise MisuseError(
+        f"no block begins at {hex_address(address)}: it lies in the "
+        f"{around.state.value} block at {hex_address(around.address)}. Free what "
+        "malloc returned"
+    )
 
 
 def freed_twice(address: int) -> MisuseError:
@@ -27,19 +36,6 @@ def freed_twice(address: int) -> MisuseError:
     return MisuseError(
         f"the block at {hex_address(address)} is free already. Free what malloc "
         "returned once, and do not use it afterwards"
-    )
-
-
-def _unknown(address: int, around: Block | None) -> str:
-    if around is None:
-        return (
-            f"{hex_address(address)} is no address of this allocator. Free what its "
-            "own malloc returned"
-        )
-    return (
-        f"no block begins at {hex_address(address)}: it lies in the "
-        f"{around.state.value} block at {hex_address(around.address)}. Free what "
-        "malloc returned"
     )
 
 
@@ -112,5 +108,7 @@ def _join(
         segment.bin = into
         into.segments[segment] = None
     for block in bin_.blocks():
+        # Who waits without the lock may know the old bin yet: nothing is in it.
+        bin_.remove(block)
         into.add(block)
     state.refresh(into)
