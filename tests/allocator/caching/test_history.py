@@ -146,3 +146,15 @@ def test_wrong_options_are_refused_by_name(options, said):
     with pytest.raises(MisuseError) as refused:
         HistoryOptions(**options)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_an_allocator_clears_what_it_has_recorded(rig, goes_on):
+    """Earlier events are gone, whether more are recorded or not."""
+    allocator, stream = rig.allocator, rig.stream()
+    allocator.record_history()
+    allocator.free(allocator.malloc(1000, stream))
+    allocator.record_history("all" if goes_on else None, clear=True)
+    assert allocator.history() == ()
+    allocator.malloc(1000, stream)
+    assert [entry.action for entry in allocator.history()] == ["alloc"] * goes_on

@@ -18,7 +18,7 @@ from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import ALLOCATED, Block
 from sapwood.allocator.caching.gate import BUSY, Gate
 from sapwood.allocator.caching.picture import Entry, Picture, PoolId
-from sapwood.allocator.caching.pools import Route, SegmentSource
+from sapwood.allocator.caching.pools import Pool, Route, SegmentSource, new_id
 from sapwood.allocator.caching.records.history import (
     MAX_ENTRIES,
     Context,
@@ -283,9 +283,15 @@ class Allocator:
         """
         with self._gate.entered() as state:
             _check_open(state)
-            return state.pools.create(
-                no_split=no_split, use_on_oom=use_on_oom, capture=capture, source=source
-            ).id
+            pool = Pool(
+                new_id(capture=capture),
+                no_split=no_split,
+                use_on_oom=use_on_oom,
+                capture=capture,
+                source=source,
+            )
+            state.pools.all[pool.id] = pool
+            return pool.id
 
     def begin(
         self, pool: PoolId, *, stream: StreamHandle | None = None, thread: bool = True
@@ -441,13 +447,11 @@ class Allocator:
                 annotation=annotation,
             )
         with self._gate.entered() as state:
-            if clear:
-                state.past = History(HistoryOptions())
-            past = state.history or state.past
-            if options is None:
-                state.past, state.history = past, None
-            else:
-                state.history = past.revised(options)
+            earlier = (
+                History(HistoryOptions()) if clear else state.history or state.past
+            )
+            state.past = earlier
+            state.history = None if options is None else earlier.revised(options)
 
     def history(self) -> tuple[Entry, ...]:
         """Return the recorded events, oldest first."""
