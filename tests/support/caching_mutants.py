@@ -184,7 +184,7 @@ CACHING_MUTANTS: Final = (
     ),
     mutant(
         "bytes not uncounted",
-        State.retire,
+        State.retire_ready,
         "0, -block.requested, -block.size",
         "0, 0, -block.size",
     ),

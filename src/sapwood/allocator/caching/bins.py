@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +36,7 @@ _EDGES: Final = 0, _BEYOND
 _address: Final = attrgetter("address")
 
 
+@dataclass(slots=True, eq=False)
 class Bin:
     """Free blocks in order of size, and the segments they are parts of.
 
@@ -44,24 +46,19 @@ class Bin:
     then the short way through `Allocator.malloc` and `free` serves it.
     """
 
-    __slots__ = (
-        "free",
-        "plain",
-        "pool",
-        "searches",
-        "segments",
-        "size_class",
-        "sizes",
-        "stream",
-    )
+    pool: Pool
+    stream: StreamHandle
+    size_class: SizeClass
+    free: list[Block] = field(init=False)
+    sizes: list[int] = field(init=False)
+    segments: dict[Segment, None] = field(init=False, default_factory=dict)
+    searches: int = field(init=False, default=0)
+    plain: bool = field(init=False, default=True)
 
-    def __init__(self, pool: Pool, stream: StreamHandle, size_class: SizeClass) -> None:
-        self.pool, self.stream, self.size_class = pool, stream, size_class
+    def __post_init__(self) -> None:
+        """Have edges, and no blocks."""
         edge = Segment(Addr(0), Size(0), self, expandable=True).guard
         self.free, self.sizes = [edge, edge], [*_EDGES]
-        self.segments: dict[Segment, None] = {}
-        self.searches = 0
-        self.plain = True
 
     def blocks(self) -> list[Block]:
         """Return the free blocks in their order."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from sapwood.allocator.caching.records.history import NO_STACK, Stack
@@ -115,6 +115,7 @@ def size_of(extents: Iterable[Extent]) -> Size:
     return Size(sum(extent.size for extent in extents))
 
 
+@dataclass(slots=True, eq=False)
 class Segment:
     """A range of addresses whose blocks belong to one bin.
 
@@ -124,35 +125,21 @@ class Segment:
     somebody's own ``source`` is given back there.
     """
 
-    __slots__ = (
-        "address",
-        "bin",
-        "expandable",
-        "extents",
-        "guard",
-        "holes",
-        "idle_since",
-        "size",
-        "source",
-        "stack",
-    )
+    address: Addr
+    size: Size
+    bin: Bin
+    _: KW_ONLY
+    expandable: bool
+    source: SegmentSource | None = None
+    stack: Stack = NO_STACK
+    extents: list[Extent] = field(init=False, default_factory=list)
+    holes: dict[Block, None] = field(init=False, default_factory=dict)
+    idle_since: int = field(init=False, default=0)
+    guard: Block = field(init=False)
 
-    def __init__(
-        self,
-        address: Addr,
-        size: Size,
-        bin_: Bin,
-        *,
-        expandable: bool,
-        source: SegmentSource | None = None,
-        stack: Stack = NO_STACK,
-    ) -> None:
-        self.address, self.size, self.bin = address, size, bin_
-        self.expandable, self.source, self.stack = expandable, source, stack
-        self.extents: list[Extent] = []
-        self.holes: dict[Block, None] = {}
-        self.idle_since = 0
-        self.guard = Block(address + size, 0, self)
+    def __post_init__(self) -> None:
+        """Close the ring."""
+        self.guard = Block(self.address + self.size, 0, self)
         self.guard.state = _GUARD
         self.guard.prev = self.guard.next = self.guard
 
@@ -163,10 +150,6 @@ class Segment:
             following = block.next
             yield block
             block = following
-
-    def mapped(self) -> Size:
-        """Return the bytes of memory in it."""
-        return Size(sum(extent.size for extent in self.extents))
 
     def whole(self) -> Block | None:
         """Return its only block, if it has one only."""

@@ -33,8 +33,4 @@ class EagerAllocator(Allocator):
 
 def opener(settings: Settings = DEFAULT) -> Callable[[Driver, Source], EagerAllocator]:
     """Return what opens an allocator with ``settings`` on a driver, within a budget."""
-
-    def opened(driver: Driver, source: Source) -> EagerAllocator:
-        return EagerAllocator(driver, settings, source=source)
-
-    return opened
+    return lambda driver, source: EagerAllocator(driver, settings, source=source)

@@ -106,12 +106,6 @@ class Gate:
 
     def _let_go(self) -> None:
         self._catch_up()
-        self.calm = self.mode = self._mood()
-        # From here on the next call of malloc or free catches up.
-        if self._late:
-            self.calm = self.mode = _SPECIAL
-
-    def _mood(self) -> int:
         state = self.state
         special = (
             state.closed
@@ -120,7 +114,10 @@ class Gate:
             or state.history is not None
             or state.settings.roundup_power2_divisions
         )
-        return _SPECIAL if special else _PLAIN
+        self.calm = self.mode = _SPECIAL if special else _PLAIN
+        # From here on the next call of malloc or free catches up.
+        if self._late:
+            self.calm = self.mode = _SPECIAL
 
     def is_inside(self) -> bool:
         """Whether this thread holds the lock, and is in a finaliser therefore."""

@@ -157,10 +157,10 @@ def _fill(
             loose.remove(donor)
     segments.supply(segment, extents)
     expand.mapped(state.blocks, segment, found.pieces)
-    calls = len(extents) if segment.expandable else 1
-    state.count_memory(segment.bin, size_of(found.pieces), calls)
+    state.ledger.change(segment.bin, "reserved_bytes", size_of(found.pieces))
+    state.ledger.device_allocs += len(extents) if segment.expandable else 1
     if not segment.expandable:
-        state.note_opened(segment)
+        state.count_segment(segment, 1)
     action: Action = "segment_map" if segment.expandable else "segment_alloc"
     for piece in found.pieces:
         state.note(action, piece.address, piece.size, segment.bin, demand.stack)

@@ -6,7 +6,7 @@ Intervals are half-open, sizes bytes, addresses integers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -99,6 +99,9 @@ class SegmentPicture:
     frames: tuple[Frame, ...] = ()
 
 
+Placed = tuple[SegmentPicture, BlockPicture]
+
+
 @dataclass(frozen=True, slots=True)
 class PoolPicture:
     """One pool: how often it is in use, and its rules."""
@@ -125,3 +128,14 @@ class Picture:
     pools: tuple[PoolPicture, ...]
     settings: Mapping[str, object] = field(default_factory=dict)
     history: tuple[Entry, ...] = ()
+
+    def blocks(self, *states: BlockState) -> Iterator[Placed]:
+        """Yield the blocks in some states, each behind the segment that it lies in."""
+        for segment in self.segments:
+            for block in segment.blocks:
+                if block.state in states:
+                    yield segment, block
+
+    def bytes(self, state: BlockState) -> Size:
+        """Return the bytes of all blocks in a state."""
+        return Size(sum(block.size for _, block in self.blocks(state)))

@@ -8,7 +8,7 @@ nest.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 from sapwood.allocator.caching.bins import Bin
@@ -27,6 +27,11 @@ _captures = itertools.count(1)
 _users = itertools.count(1)
 
 
+def new_id(*, capture: bool) -> PoolId:
+    """Return the id of a new pool, a capture's or a user's."""
+    return PoolId(next(_captures), 0) if capture else PoolId(0, next(_users))
+
+
 class SegmentSource(Protocol):
     """Somebody's own source of whole segments, for one pool."""
 
@@ -38,6 +43,7 @@ class SegmentSource(Protocol):
         """Take back what `allocate` returned; nothing of it is in use."""
 
 
+@dataclass(slots=True, eq=False)
 class Pool:
     """The bins of one owner.
 
@@ -46,31 +52,15 @@ class Pool:
     using its memory, which stays where it is while the pool is in use.
     """
 
-    __slots__ = (
-        "capture",
-        "id",
-        "large",
-        "no_split",
-        "small",
-        "source",
-        "use_count",
-        "use_on_oom",
-    )
-
-    def __init__(
-        self,
-        id_: PoolId,
-        *,
-        no_split: bool = False,
-        use_on_oom: bool = False,
-        capture: bool = False,
-        source: SegmentSource | None = None,
-    ) -> None:
-        self.id, self.source = id_, source
-        self.no_split, self.use_on_oom, self.capture = no_split, use_on_oom, capture
-        self.use_count = 1
-        self.small: dict[StreamHandle, Bin] = {}
-        self.large: dict[StreamHandle, Bin] = {}
+    id: PoolId
+    _: KW_ONLY
+    no_split: bool = False
+    use_on_oom: bool = False
+    capture: bool = False
+    source: SegmentSource | None = None
+    use_count: int = 1
+    small: dict[StreamHandle, Bin] = field(default_factory=dict)
+    large: dict[StreamHandle, Bin] = field(default_factory=dict)
 
     @property
     def private(self) -> bool:
@@ -111,10 +101,6 @@ class Route:
     thread: int | None
     stream: StreamHandle | None
 
-    def fits(self, thread: int, stream: StreamHandle) -> bool:
-        """Whether this thread's allocation on this stream goes to the pool."""
-        return self.thread in {None, thread} and self.stream in {None, stream}
-
 
 class Pools:
     """All pools of one allocator, and the routes to them, innermost last."""
@@ -123,25 +109,6 @@ class Pools:
         self.default = Pool(DEFAULT_POOL)
         self.all: dict[PoolId, Pool] = {DEFAULT_POOL: self.default}
         self.routes: list[Route] = []
-
-    def create(
-        self,
-        *,
-        no_split: bool,
-        use_on_oom: bool,
-        capture: bool,
-        source: SegmentSource | None,
-    ) -> Pool:
-        """Return a new pool, in use once: by whoever made it."""
-        id_ = PoolId(next(_captures), 0) if capture else PoolId(0, next(_users))
-        pool = self.all[id_] = Pool(
-            id_,
-            no_split=no_split,
-            use_on_oom=use_on_oom,
-            capture=capture,
-            source=source,
-        )
-        return pool
 
     def named(self, id_: PoolId) -> Pool:
         """Return a pool that is there; raises `MisuseError`."""
@@ -194,7 +161,7 @@ class Pools:
     def routed(self, thread: int, stream: StreamHandle) -> Pool | None:
         """Return where the allocation of a thread on a stream is routed to."""
         for route in reversed(self.routes):
-            if route.fits(thread, stream):
+            if route.thread in {None, thread} and route.stream in {None, stream}:
                 return route.pool
         return None
 

@@ -170,13 +170,14 @@ def _closed(state: State, gone: Iterable[Segment]) -> list[Segment]:
     ]
     for segment in empty:
         if not segment.expandable:
-            state.count_memory(segment.bin, -segment.size, len(segment.extents))
+            state.ledger.change(segment.bin, "reserved_bytes", -segment.size)
+            state.ledger.device_frees += len(segment.extents)
             state.note("segment_free", segment.address, segment.size, segment.bin)
             if segment.source is None:
                 state.segments.held -= segment.size
                 segment.extents.clear()
         state.segments.unlist(segment)
-        state.note_closed(segment)
+        state.count_segment(segment, -1)
     for pool in state.pools.bury():
         state.ledger.bury(pool)
     return empty
@@ -241,16 +242,12 @@ def trimmed(state: State, keep: int) -> dict[Segment, list[Extent]]:
     have: int = sum(size_of(extents) for extents in caches.values())
     chosen: dict[Segment, list[Extent]] = {}
     for segment, extents in caches.items():
-        if not segment.expandable:
-            if have - segment.size >= keep:
-                chosen[segment] = extents
-                have -= segment.size
-            continue
         # From the end: what is left stays together.
-        for extent in reversed(extents):
-            if have - extent.size >= keep:
-                chosen.setdefault(segment, []).append(extent)
-                have -= extent.size
+        parts = [[e] for e in reversed(extents)] if segment.expandable else [extents]
+        for part in parts:
+            if have - size_of(part) >= keep:
+                chosen.setdefault(segment, []).extend(part)
+                have -= size_of(part)
     return chosen
 
 

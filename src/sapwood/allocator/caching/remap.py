@@ -110,7 +110,7 @@ def _spare_extents(
 def open_to_moves(state: State, segments: Iterable[Segment]) -> None:
     """Let classic segments have unmapped blocks, like expandable ones."""
     for segment in segments:
-        state.note_closed(segment)
+        state.count_segment(segment, -1)
         _count_splits(state, segment, -1)
         segment.expandable = True
         state.refresh(segment.bin)
@@ -122,7 +122,7 @@ def close_to_moves(state: State, segments: Iterable[Segment]) -> None:
         if not segment.holes:
             segment.expandable = False
             _count_splits(state, segment, 1)
-            state.note_opened(segment)
+            state.count_segment(segment, 1)
 
 
 def _count_splits(state: State, segment: Segment, sign: int) -> None:

@@ -11,6 +11,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
+from typing import Final
 
 from sapwood.allocator.caching.block import (
     UNMAPPED,
@@ -33,6 +35,8 @@ and other libraries that reserve."""
 
 _FEWER = 16
 
+_address: Final = attrgetter("address")
+
 
 class Segments:
     """The segments of one allocator, and the memory mapped in them.
@@ -49,20 +53,17 @@ class Segments:
         self.held = self.addresses = self.away = self.moved = self.departures = 0
         self.arrivals = 0
         self.leaving = Counter[Segment]()
-        self._starts: list[int] = []
-        self._by_start: dict[int, Segment] = {}
+        self._by_address: list[Segment] = []
 
     def lowest(self) -> Addr | None:
         """Return the lowest address that is reserved, if any is."""
-        return self._by_start[self._starts[0]].address if self._starts else None
+        return self._by_address[0].address if self._by_address else None
 
     def containing(self, address: int) -> Segment | None:
         """Return the segment in which an address lies."""
-        at = bisect_right(self._starts, address) - 1
-        if at < 0:
-            return None
-        segment = self._by_start[self._starts[at]]
-        return segment if address < segment.address + segment.size else None
+        at = bisect_right(self._by_address, address, key=_address)
+        segment = self._by_address[at - 1] if at else None
+        return segment if segment and address < segment.guard.address else None
 
     # Addresses.
 
@@ -91,8 +92,7 @@ class Segments:
         segment.guard.prev = segment.guard.next = block
         segment.holes[block] = None
         self.blocks[segment.address] = block
-        insort(self._starts, segment.address)
-        self._by_start[segment.address] = segment
+        insort(self._by_address, segment, key=_address)
         segment.bin.segments[segment] = None
         if segment.source is None:
             self.addresses += segment.size
@@ -102,8 +102,8 @@ class Segments:
         block = segment.whole()
         if block is None or (segment.extents and segment.source is None):
             raise InternalError("a segment goes when nothing of it is used or mapped")
-        del self.blocks[segment.address], self._by_start[segment.address]
-        self._starts.remove(segment.address)
+        del self.blocks[segment.address]
+        self._by_address.remove(segment)
         del segment.bin.segments[segment]
         if segment.source is None:
             self.addresses -= segment.size

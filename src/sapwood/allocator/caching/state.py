@@ -157,49 +157,41 @@ class State:
         )
 
     def configure(self, settings: Settings) -> None:
-        """Put settings in force; counters of what is oversize are counted anew."""
-        changed = settings.max_split_size != self.settings.max_split_size
-        self.settings = settings
+        """Put settings in force; what is oversize is counted anew."""
+        self.settings, ledger = settings, self.ledger
         bins = self.pools.bins()
         for bin_ in bins:
             self.refresh(bin_)
-        if not changed:
-            return
-        most = settings.max_split_size
-        blocks = [b for b in self.blocks.values() if b.state is ALLOCATED]
-        segments = [s for bin_ in bins for s in bin_.segments if not s.expandable]
-        large = sum(most is not None and block.size > most for block in blocks)
-        opened = sum(most is not None and segment.size > most for segment in segments)
-        ledger = self.ledger
+        held = [b.size for b in self.blocks.values() if b.state is ALLOCATED]
+        large = sum(map(self._is_oversize, held))
         ledger.oversize_allocations.add(large - ledger.oversize_allocations.current)
-        ledger.oversize_segments.add(opened - ledger.oversize_segments.current)
+        classic = [s.size for b in bins for s in b.segments if not s.expandable]
+        large = sum(map(self._is_oversize, classic))
+        ledger.oversize_segments.add(large - ledger.oversize_segments.current)
+
+    def _is_oversize(self, size: int) -> bool:
+        most = self.settings.max_split_size
+        return most is not None and size > most
 
     def _least_rest(self, block: Block, need: int) -> int | None:
-        bin_, most = block.segment.bin, self.settings.max_split_size
+        bin_ = block.segment.bin
         if bin_.pool.no_split:
             return None
         if self.settings.expandable_segments or bin_.size_class == "small":
             return GRAIN
-        if most is not None and need > most:
-            return None
-        return (1 << 20) + 1
+        return None if self._is_oversize(need) else (1 << 20) + 1
 
     def fit(self, bin_: Bin, need: int) -> Block | None:
         """Return the best free block, if there is one that may serve."""
         bin_.searches += 1
-        most = self.settings.max_split_size
+        most: int | None = self.settings.max_split_size
+        if self._is_oversize(need):
+            most = need + self.settings.max_non_split_rounding - 1
         for block in bin_.fits(need):
             if bin_.pool.no_split and block.segment.whole() is None:
                 continue
-            if most is None or block.segment.expandable:
+            if most is None or block.segment.expandable or block.size <= most:
                 return block
-            if need <= most < block.size:
-                continue
-            if need > most and block.size >= (
-                need + self.settings.max_non_split_rounding
-            ):
-                continue
-            return block
         return None
 
     # Blocks change hands.
@@ -239,12 +231,8 @@ class State:
     def retire_ready(self) -> None:
         """Let the pending blocks be free that wait for nothing any more."""
         for block in self.pending.take_ready():
-            self.retire(block)
-
-    def retire(self, block: Block) -> None:
-        """Let a pending block be free."""
-        self._count_use(block.segment.bin, 0, -block.requested, -block.size)
-        self._free(block)
+            self._count_use(block.segment.bin, 0, -block.requested, -block.size)
+            self._free(block)
 
     def _free(self, block: Block) -> None:
         bin_ = block.segment.bin
@@ -274,32 +262,13 @@ class State:
             self.ledger.splits.append((segment.bin, sign * block.size))
 
     def _count_oversize(self, block: Block, sign: int) -> None:
-        most = self.settings.max_split_size
-        if most is not None and block.size > most:
+        if self._is_oversize(block.size):
             self.ledger.oversize_allocations.add(sign)
 
-    def note_opened(self, segment: Segment) -> None:
-        """Count a segment that was opened or made classic by its memory."""
+    def count_segment(self, segment: Segment, sign: int) -> None:
+        """Count a segment that was opened, or became classic, or the reverse."""
         self.refresh(segment.bin)
         if not segment.expandable:
-            self._count_segment(segment, 1)
-
-    def note_closed(self, segment: Segment) -> None:
-        """Count a segment that was closed."""
-        self.refresh(segment.bin)
-        if not segment.expandable:
-            self._count_segment(segment, -1)
-
-    def _count_segment(self, segment: Segment, sign: int) -> None:
-        self.ledger.change(segment.bin, "segment", sign)
-        most = self.settings.max_split_size
-        if most is not None and segment.size > most:
-            self.ledger.oversize_segments.add(sign)
-
-    def count_memory(self, bin_: Bin, size: int, calls: int) -> None:
-        """Count memory that came (above 0) or went, and the calls for it."""
-        self.ledger.change(bin_, "reserved_bytes", size)
-        if size > 0:
-            self.ledger.device_allocs += calls
-        else:
-            self.ledger.device_frees += calls
+            self.ledger.change(segment.bin, "segment", sign)
+            if self._is_oversize(segment.size):
+                self.ledger.oversize_segments.add(sign)

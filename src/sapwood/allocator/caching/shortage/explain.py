@@ -17,7 +17,6 @@ from sapwood.allocator.caching.records.statistics import Place, largest_free
 from sapwood.allocator.caching.shortage.remedies import (
     Remedy,
     Request,
-    free_blocks,
     remedies,
     reserved,
     room,
@@ -70,14 +69,11 @@ _WORDS = {
 def stranded(picture: Picture, request: Request) -> Stranded:
     """Return by cause what does not serve ``request`` in ``picture``."""
     causes: Counter[str] = Counter()
-    for segment, block in free_blocks(picture):
+    for segment, block in picture.blocks("free"):
         causes[_cause(segment, request)] += block.size
-    for segment in picture.segments:
-        for block in segment.blocks:
-            if block.state == "pending":
-                causes["pending"] += block.size
-            elif block.state == "allocated":
-                causes["rounding"] += block.size - block.requested
+    for _, block in picture.blocks("allocated"):
+        causes["rounding"] += block.size - block.requested
+    causes["pending"] = picture.bytes("pending")
     if room(picture) >= request.growth:
         causes["unplaced"] = room(picture)
     return Stranded(**{cause: Size(size) for cause, size in causes.items()})
@@ -117,12 +113,10 @@ def holders(picture: Picture) -> tuple[Holder, ...]:
     """
     sizes: Counter[Frame | None] = Counter()
     numbers: Counter[Frame | None] = Counter()
-    for segment in picture.segments:
-        for block in segment.blocks:
-            if block.state == "allocated":
-                frame = _innermost(block.frames)
-                sizes[frame] += block.size
-                numbers[frame] += 1
+    for _, block in picture.blocks("allocated"):
+        frame = _innermost(block.frames)
+        sizes[frame] += block.size
+        numbers[frame] += 1
     return tuple(
         Holder(frame, Size(size), numbers[frame]) for frame, size in sizes.most_common()
     )
@@ -234,7 +228,6 @@ class Shortage:
 def shortage(picture: Picture, request: Request) -> Shortage:
     """Return why ``request`` is not served in ``picture``, and what would help."""
     largest = largest_free(picture)
-    blocks = [block for segment in picture.segments for block in segment.blocks]
     return Shortage(
         request=request,
         device=picture.device,
@@ -242,8 +235,8 @@ def shortage(picture: Picture, request: Request) -> Shortage:
         free=picture.free,
         limit=picture.limit,
         reserved=reserved(picture),
-        live=Size(sum(b.size for b in blocks if b.state == "allocated")),
-        cached=Size(sum(b.size for b in blocks if b.state == "free")),
+        live=picture.bytes("allocated"),
+        cached=picture.bytes("free"),
         largest=tuple(sorted(largest.items(), key=lambda item: -item[1])),
         stranded=stranded(picture, request),
         holders=holders(picture),

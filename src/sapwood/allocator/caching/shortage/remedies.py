@@ -7,10 +7,11 @@ picture that it leads to.
 from __future__ import annotations
 
 import math
-from bisect import bisect
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import groupby
+from operator import itemgetter
 
 from sapwood.allocator.caching.picture import (
     DEFAULT_POOL,
@@ -61,14 +62,6 @@ def room(picture: Picture) -> Size:
     return Size(max(0, min(picture.free, allowed)))
 
 
-def free_blocks(picture: Picture) -> Iterator[tuple[SegmentPicture, BlockPicture]]:
-    """Iterate over the free mapped blocks, with the segment of each."""
-    for segment in picture.segments:
-        for block in segment.blocks:
-            if block.state == "free":
-                yield segment, block
-
-
 def fits(picture: Picture, request: Request) -> bool:
     """Whether a free block or new memory can serve ``request``."""
     if room(picture) >= request.growth:
@@ -78,7 +71,7 @@ def fits(picture: Picture, request: Request) -> bool:
         _is_at_home(segment, request)
         and _may_serve(segment, block, request)
         and (segment.pool not in whole or len(segment.blocks) == 1)
-        for segment, block in free_blocks(picture)
+        for segment, block in picture.blocks("free")
     )
 
 
@@ -123,7 +116,7 @@ def completed(
     )
 
 
-def merged(blocks: Iterator[BlockPicture]) -> tuple[BlockPicture, ...]:
+def merged(blocks: Iterable[BlockPicture]) -> tuple[BlockPicture, ...]:
     """Return ``blocks`` with free neighbours joined, and unmapped ones."""
     joined: list[BlockPicture] = []
     for block in blocks:
@@ -154,22 +147,18 @@ def released(
 def _emptied(segment: SegmentPicture) -> SegmentPicture:
     if not segment.expandable and len(segment.blocks) > 1:
         return segment
-    starts = [block.address for block in segment.blocks]
-    gone: dict[Addr, list[Extent]] = {}
-    kept: list[Extent] = []
-    for extent in segment.extents:
-        block = segment.blocks[bisect(starts, extent[0]) - 1]
-        whole = extent[0] + extent[1] <= block.address + block.size
-        if whole and block.state == "free":
-            gone.setdefault(block.address, []).append(extent)
-        else:
-            kept.append(extent)
-    pieces = (
-        piece
-        for block in segment.blocks
-        for piece in _cut(block, gone.get(block.address, []))
-    )
-    return replace(segment, extents=tuple(kept), blocks=merged(pieces))
+    extents = sorted(segment.extents)
+    ends = [at + size for at, size in extents]
+    gone: set[Extent] = set()
+    pieces: list[BlockPicture] = []
+    for block in segment.blocks:
+        first = bisect_left(extents, block.address, key=itemgetter(0))
+        last = bisect_right(ends, block.address + block.size, first)
+        inside = extents[first:last] if block.state == "free" else []
+        pieces += _cut(block, inside)
+        gone.update(inside)
+    kept = tuple(extent for extent in segment.extents if extent not in gone)
+    return replace(segment, extents=kept, blocks=merged(pieces))
 
 
 def _cut(block: BlockPicture, gone: list[Extent]) -> Iterator[BlockPicture]:
@@ -231,7 +220,7 @@ def _laid_out(segments: tuple[SegmentPicture, ...], request: Request) -> Segment
         first,
         size=Size(end - start),
         expandable=True,
-        blocks=merged(iter(blocks)),
+        blocks=merged(blocks),
         extents=tuple(extents),
     )
 
@@ -321,67 +310,47 @@ def remedies(picture: Picture, request: Request) -> tuple[Remedy, ...]:
     """
     if fits(picture, request):
         return ()
-    single = tuple(
-        chain(
-            _after_work(picture, request),
-            _after_release(picture, request),
-            _with_settings(picture, request),
-            _higher_limit(picture, request),
-        )
+    single = (
+        *_after_work(picture, request),
+        *_after_release(picture, request),
+        *_with_settings(picture, request),
+        *_higher_limit(picture, request),
     )
-    return single or tuple(_after_both(picture, request))
+    return single or tuple(_after_work(picture, request, release=True))
 
 
-def _after_work(picture: Picture, request: Request) -> Iterator[Remedy]:
-    if not _pending(picture):
-        return
-    everyone = tuple(sorted(_users(picture)))
-    choices = [*(((stream,), False) for stream in everyone), (everyone, False)]
-    for streams, captures in (*choices, (everyone, True)):
-        after = completed(picture, frozenset(streams), captures=captures)
+def _after_work(
+    picture: Picture, request: Request, *, release: bool = False
+) -> Iterator[Remedy]:
+    pending = list(picture.blocks("pending"))
+    everyone = tuple(sorted({user for _, block in pending for user in block.users}))
+    choices = [(everyone, False), (everyone, True)]
+    if not release:
+        choices = [*(((stream,), False) for stream in everyone), *choices]
+    for streams, captures in choices if pending else ():
+        done = completed(picture, frozenset(streams), captures=captures)
+        after = released(done, _is_everyones) if release else done
         if fits(after, request):
-            yield AfterWork(streams, _freed(picture, after), captures)
+            size = picture.bytes("pending") - done.bytes("pending")
+            yield AfterWork(streams, Size(size), captures, release)
             return
 
 
-def _users(picture: Picture) -> set[StreamHandle]:
-    return {
-        user
-        for segment in picture.segments
-        for block in segment.blocks
-        if block.state == "pending"
-        for user in block.users
-    }
+def _after_release(picture: Picture, request: Request) -> list[Remedy]:
+    def after(
+        places: Iterable[tuple[PoolId, StreamHandle | None]],
+    ) -> list[Remedy]:
+        return [
+            AfterRelease(size, stream, None if pool == DEFAULT_POOL else pool)
+            for pool, stream in places
+            if (size := _gain(picture, request, pool, stream))
+        ]
 
-
-def _freed(before: Picture, after: Picture) -> Size:
-    return Size(_pending(before) - _pending(after))
-
-
-def _pending(picture: Picture) -> int:
-    return sum(
-        block.size
-        for segment in picture.segments
-        for block in segment.blocks
-        if block.state == "pending"
-    )
-
-
-def _after_release(picture: Picture, request: Request) -> Iterator[Remedy]:
-    streams = sorted({s.stream for s in picture.segments if s.pool == DEFAULT_POOL})
-    found = False
-    for stream in streams:
-        size = _gain(picture, request, DEFAULT_POOL, stream)
-        if size:
-            found = True
-            yield AfterRelease(size, stream=stream)
-    everything = 0 if found else _gain(picture, request, DEFAULT_POOL, None)
-    if everything:
-        yield AfterRelease(Size(everything))
-    for pool in sorted({s.pool for s in picture.segments} - {DEFAULT_POOL}):
-        size = Size(0) if pool == request.pool else _gain(picture, request, pool, None)
-        if size:
-            yield AfterRelease(size, pool=pool)
+    segments = picture.segments
+    streams = sorted({s.stream for s in segments if s.pool == DEFAULT_POOL})
+    pools = sorted({s.pool for s in segments} - {DEFAULT_POOL, request.pool})
+    one = after((DEFAULT_POOL, stream) for stream in streams)
+    return (one or after([(DEFAULT_POOL, None)])) + after((p, None) for p in pools)
 
 
 def _gain(
@@ -402,7 +371,7 @@ def _gain(
 
 def _most_room(picture: Picture, chosen: Callable[[SegmentPicture], bool]) -> int:
     """Return what room there could be at best, were all free bytes given back."""
-    return room(picture) + sum(b.size for s, b in free_blocks(picture) if chosen(s))
+    return room(picture) + sum(b.size for s, b in picture.blocks("free") if chosen(s))
 
 
 def _with_settings(picture: Picture, request: Request) -> Iterator[Remedy]:
@@ -444,19 +413,6 @@ def _higher_limit(picture: Picture, request: Request) -> Iterator[Remedy]:
         return
     fraction = min(1.0, math.ceil(limit / picture.total * 10_000) / 10_000)
     yield HigherLimit(Size(limit), fraction)
-
-
-def _after_both(picture: Picture, request: Request) -> Iterator[Remedy]:
-    if not _pending(picture):
-        return
-    streams = frozenset(_users(picture))
-    for captures in (False, True):
-        done = completed(picture, streams, captures=captures)
-        after = released(done, _is_everyones)
-        size = _freed(picture, done)
-        if fits(after, request):
-            yield AfterWork(tuple(sorted(streams)), size, captures, release=True)
-            return
 
 
 def _is_everyones(segment: SegmentPicture) -> bool:
