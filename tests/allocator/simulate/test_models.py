@@ -17,7 +17,7 @@ from sapwood.allocator.simulate import Buffer, Trace, read_trace
 from sapwood.allocator.simulate.models.classic import Classic
 from sapwood.allocator.simulate.models.expandable import Expandable
 from sapwood.allocator.simulate.models.model import Model, round_up
-from sapwood.allocator.simulate.models.ranges import BestFit, FirstFit, Row, Stitched
+from sapwood.allocator.simulate.models.ranges import BestFit, FirstFit, Stitched
 from sapwood.errors import OutOfMemory
 from sapwood.testing.traces import FAMILIES, make_trace
 
@@ -178,19 +178,21 @@ def test_divisions_are_steps_between_powers_of_two():
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=60),
 )
-def test_a_row_gives_each_byte_once(moves):
-    """The lowest interval is taken first, and no byte is given twice."""
-    row, free, held = Row(), set(range(200)), []
-    row.put(0, 200)
-    for size, gives_back in moves:
+def test_the_first_fit_is_the_lowest(moves):
+    """The lowest free bytes that suffice are taken, and no byte is given twice."""
+    step, end = 512, 0
+    model, free, held = FirstFit(DEFAULT, AMPLE), set(), []
+    for count, gives_back in moves:
         if gives_back and held:
-            address, count = held.pop(0)
-            row.put(address, count)
-            free |= set(range(address, address + count))
+            start, steps = held.pop(0)
+            model.free(start * step)
+            free |= set(range(start, start + steps))
             continue
-        address = row.take(size)
-        lowest = min((a for a in free if set(range(a, a + size)) <= free), default=None)
-        assert address == lowest
-        if address is not None:
-            held.append((address, size))
-            free -= set(range(address, address + size))
+        fitting = [a for a in free if set(range(a, a + count)) <= free]
+        at_end = next(a for a in range(end + 1) if set(range(a, end)) <= free)
+        start = model.allocate(count * step, 0) // step
+        assert start == min(fitting, default=at_end)
+        held.append((start, count))
+        end = max(end, start + count)
+        free -= set(range(start, start + count))
+        assert model.reserved == end * step

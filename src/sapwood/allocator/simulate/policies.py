@@ -9,13 +9,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.simulate.models.classic import Classic
 from sapwood.allocator.simulate.models.expandable import Expandable
-from sapwood.allocator.simulate.models.model import Model, round_up
-from sapwood.allocator.simulate.models.planned import Planned
+from sapwood.allocator.simulate.models.model import Model
 from sapwood.allocator.simulate.models.ranges import BestFit, FirstFit, Stitched
 from sapwood.allocator.simulate.trace import Trace
 from sapwood.errors import MisuseError
@@ -48,45 +48,35 @@ def find_policy(name: str) -> Policy:
     return policy
 
 
-def _ours(**changes: object) -> _Start:
-    def start(trace: Trace, settings: Settings, total: int) -> Model:
-        from sapwood.allocator.simulate.ours import Ours
+def _ours(settings: Settings, total: int, **changes: object) -> Model:
+    from sapwood.allocator.simulate.ours import Ours
 
-        del trace
-        return Ours(settings.replace(**changes), total)
-
-    return start
+    return Ours(settings.replace(**changes), total)
 
 
 def _of(model: Callable[[Settings, int], Model]) -> _Start:
-    def start(trace: Trace, settings: Settings, total: int) -> Model:
-        del trace
-        return model(settings, total)
-
-    return start
+    return lambda _, settings, total: model(settings, total)
 
 
 def _planned(trace: Trace, settings: Settings, total: int) -> Model:
-    from sapwood.allocator.simulate.layout import lay_out
+    from sapwood.allocator.simulate.models.planned import Planned
 
-    served = [trace.buffers[step] for step in trace.steps if step >= 0]
-    sizes = [round_up(buffer.size, settings) for buffer in served]
-    return Planned(lay_out(served, sizes), total)
+    return Planned(trace, settings, total)
 
 
 _ALL = (
-    Policy("default", "ours", "Sapwood's allocator as it comes", _ours()),
+    Policy("default", "ours", "Sapwood's allocator as it comes", _of(_ours)),
     Policy(
         "default-fixed",
         "ours",
         "Sapwood's with expandable_segments:False",
-        _ours(expandable_segments=False),
+        _of(partial(_ours, expandable_segments=False)),
     ),
     Policy(
         "default-shared",
         "ours",
         "Sapwood's with cross_stream_reuse:True",
-        _ours(cross_stream_reuse=True),
+        _of(partial(_ours, cross_stream_reuse=True)),
     ),
     Policy("classic", "model", "PyTorch-like, fixed segments", _of(Classic)),
     Policy("expandable", "model", "PyTorch-like, expandable segments", _of(Expandable)),

@@ -92,15 +92,14 @@ def simulate(
         _check_peak(trace)
     started = time.perf_counter()
     model = chosen.start(trace, settings, total)
-    replay = _Replay(trace, model)
-    failure = replay.run(repeat)
+    reserved, requests, failure = _replay(trace, model, repeat)
     seconds = time.perf_counter() - started
     return Outcome(
         trace=trace.name,
         policy=policy,
-        reserved=Size(replay.reserved),
+        reserved=Size(reserved),
         peak=trace.peak,
-        requests=replay.requests,
+        requests=requests,
         calls=dict(model.calls),
         failure=failure,
         seconds=seconds,
@@ -128,25 +127,13 @@ def compare(
     )
 
 
-class _Replay:
-    """A trace on its way through a model, and the most that the model held."""
-
-    def __init__(self, trace: Trace, model: Model) -> None:
-        self.trace, self.model = trace, model
-        self.reserved = self.requests = 0
-
-    def run(self, repeat: int) -> Failure | None:
-        """Make all requests; return where memory ran out."""
-        for turn in range(repeat):
-            failure = self._turn(turn)
-            if failure is not None:
-                return failure
-        return None
-
-    def _turn(self, turn: int) -> Failure | None:
-        buffers, model = self.trace.buffers, self.model
+def _replay(trace: Trace, model: Model, repeat: int) -> tuple[int, int, Failure | None]:
+    """Return the most that was reserved, how many requests were served, any failure."""
+    buffers = trace.buffers
+    reserved = requests = 0
+    for turn in range(1, repeat + 1):
         addresses: dict[int, int] = {}
-        for step in self.trace.steps:
+        for step in trace.steps:
             if step < 0:
                 model.free(addresses.pop(~step))
                 continue
@@ -155,11 +142,11 @@ class _Replay:
                 addresses[step] = model.allocate(buffer.size, buffer.stream)
             except OutOfMemory as error:
                 live = Size(sum(buffers[number].size for number in addresses))
-                where = (turn + 1, buffer.name, buffer.lower, buffer.size, live)
-                return Failure(*where, str(error))
-            self.requests += 1
-            self.reserved = max(self.reserved, model.reserved)
-        return None
+                where = (turn, buffer.name, buffer.lower, buffer.size, live)
+                return reserved, requests, Failure(*where, str(error))
+            requests += 1
+            reserved = max(reserved, model.reserved)
+    return reserved, requests, None
 
 
 def _check_count(name: str, value: int, most: int | None = None) -> None:

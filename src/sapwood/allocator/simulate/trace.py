@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from sapwood.errors import MisuseError
@@ -74,11 +75,7 @@ def _steps(buffers: tuple[Buffer, ...]) -> tuple[int, ...]:
 
 
 def _peak(buffers: tuple[Buffer, ...], steps: tuple[int, ...]) -> Size:
-    live = peak = 0
-    for step in steps:
-        if step < 0:
-            live -= buffers[~step].size
-        else:
-            live += buffers[step].size
-            peak = max(peak, live)
-    return Size(peak)
+    changes = (
+        buffers[step].size if step >= 0 else -buffers[~step].size for step in steps
+    )
+    return Size(max(accumulate(changes), default=0))

@@ -29,15 +29,14 @@ class Classic(Accounted):
     """Fixed segments, best fit, and the rules for splitting large blocks."""
 
     def __init__(self, settings: Settings, total: int) -> None:
-        super().__init__(total)
-        self._settings = settings
+        super().__init__(settings, total)
         self._shelves: defaultdict[tuple[bool, int], Shelf] = defaultdict(Shelf)
         self._live: dict[int, Piece] = {}
         self._next = GRANULE
 
     def allocate(self, size: int, stream: int) -> int:
         """Return the address of a block of the best fit, or of a new segment."""
-        rounded = round_up(size, self._settings)
+        rounded = round_up(size, self.settings)
         small = is_small(rounded)
         shelf = self._shelves[small, stream]
         piece = self._fit(shelf, rounded)
@@ -45,7 +44,7 @@ class Classic(Accounted):
             piece = self._grow(shelf, rounded)
         else:
             shelf.take(piece)
-        limit = self._settings.max_split_size
+        limit = self.settings.max_split_size
         splits = small or limit is None or rounded < limit
         if splits and piece.size - rounded >= _LEAST_REST[small]:
             shelf.put(piece.split(rounded))
@@ -59,22 +58,22 @@ class Classic(Accounted):
 
     def _fit(self, shelf: Shelf, rounded: int) -> Piece | None:
         piece = next(shelf.from_size(rounded), None)
-        limit = self._settings.max_split_size
+        limit = self.settings.max_split_size
         if piece is None or limit is None:
             return piece
         if rounded < limit:
             return piece if piece.size < limit else None
-        most = rounded + self._settings.max_non_split_rounding
+        most = rounded + self.settings.max_non_split_rounding
         return piece if piece.size < most else None
 
     def _grow(self, shelf: Shelf, rounded: int) -> Piece:
         size = self._segment_size(rounded)
         try:
-            self._account.take(size)
+            self.take(size)
         except OutOfMemory:
             self._release_cached()
-            self._account.take(size)
-        self._account.calls["malloc"] += 1
+            self.take(size)
+        self.calls["malloc"] += 1
         piece = Piece(self._next, size, shelf)
         self._next += align_up(size, GRANULE) + GRANULE
         return piece
@@ -83,7 +82,7 @@ class Classic(Accounted):
         if is_small(rounded):
             return GRANULE
         if rounded < _OWN_SEGMENT:
-            return self._settings.large_segment_size
+            return self.settings.large_segment_size
         return align_up(rounded, GRANULE)
 
     def _release_cached(self) -> None:
@@ -91,5 +90,5 @@ class Classic(Accounted):
             for piece in list(shelf):
                 if piece.before is None and piece.after is None:
                     shelf.take(piece)
-                    self._account.give(piece.size)
-                    self._account.calls["free"] += 1
+                    self.give(piece.size)
+                    self.calls["free"] += 1

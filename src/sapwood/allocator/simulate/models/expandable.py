@@ -12,7 +12,6 @@ from bisect import insort
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.simulate.models.model import (
     GRANULE,
-    Account,
     Accounted,
     is_small,
     round_up,
@@ -30,20 +29,19 @@ class Expandable(Accounted):
     """One growing range per stream and size class."""
 
     def __init__(self, settings: Settings, total: int) -> None:
-        super().__init__(total)
-        self._settings = settings
+        super().__init__(settings, total)
         self._ranges: dict[tuple[bool, int], _Range] = {}
         self._live: dict[int, tuple[Piece, _Range]] = {}
 
     def allocate(self, size: int, stream: int) -> int:
         """Return the address of a block in the range of its stream and class."""
-        rounded = round_up(size, self._settings)
+        rounded = round_up(size, self.settings)
         small = is_small(rounded)
         found = self._ranges.get((small, stream))
         if found is None:
-            granule = GRANULE if small else self._settings.large_segment_size
+            granule = GRANULE if small else self.settings.large_segment_size
             base = align_up(_SPAN * (1 + len(self._ranges)), granule)
-            found = _Range(base, granule, self._account)
+            found = _Range(base, granule, self)
             self._ranges[small, stream] = found
         piece = found.fit(rounded) or self._grow(found, rounded)
         self._live[piece.address] = piece, found
@@ -63,14 +61,14 @@ class Expandable(Accounted):
             home.grow(rounded)
         piece = home.fit(rounded)
         if piece is None:
-            raise OutOfMemory("allocate", asked=rounded, free=self._account.free)
+            raise OutOfMemory("allocate", asked=rounded, free=self.left)
         return piece
 
 
 class _Range:
     """Pieces in a row: used ones, free ones on the shelf, and unmapped ones."""
 
-    def __init__(self, base: int, granule: int, account: Account) -> None:
+    def __init__(self, base: int, granule: int, account: Accounted) -> None:
         self.granule, self.account = granule, account
         self.shelf = Shelf()
         hole = Piece(base, align_down(_SPAN // 2, granule), self.shelf)

@@ -15,33 +15,6 @@ GRANULE = 2 * MIB
 _LEAST = 512
 
 
-class Account:
-    """What a model holds of a device's ``total`` bytes, and the calls for it."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.held = total, 0
-        self.calls = Counter[str]()
-
-    @property
-    def free(self) -> int:
-        """The bytes that the device still has."""
-        return self.total - self.held
-
-    def take(self, size: int) -> None:
-        """Hold ``size`` bytes more, where there are as many."""
-        if size > self.free:
-            why = (
-                f"asked for {size_text(size)} of a device of {size_text(self.total)} "
-                f"with {size_text(self.free)} left. Simulate a larger one"
-            )
-            raise OutOfMemory("allocate", asked=size, free=self.free, shortage=why)
-        self.held += size
-
-    def give(self, size: int) -> None:
-        """Hold ``size`` bytes less."""
-        self.held -= size
-
-
 class Model(Protocol):
     """An allocator, as far as a simulation asks.
 
@@ -62,20 +35,31 @@ class Model(Protocol):
 
 
 class Accounted:
-    """What all models of one device have: an account of what they hold of it."""
+    """What a model holds of a device's ``total`` bytes, and the calls for it."""
 
-    def __init__(self, total: int) -> None:
-        self._account = Account(total)
-
-    @property
-    def reserved(self) -> int:
-        """The bytes of physical memory that it holds."""
-        return self._account.held
+    def __init__(self, settings: Settings, total: int) -> None:
+        self.settings, self.total = settings, total
+        self.reserved = 0
+        self.calls = Counter[str]()
 
     @property
-    def calls(self) -> Mapping[str, int]:
-        """How often it made each call of the driver."""
-        return self._account.calls
+    def left(self) -> int:
+        """The bytes that the device still has."""
+        return self.total - self.reserved
+
+    def take(self, size: int) -> None:
+        """Hold ``size`` bytes more, where there are as many."""
+        if size > self.left:
+            why = (
+                f"asked for {size_text(size)} of a device of {size_text(self.total)} "
+                f"with {size_text(self.left)} left. Simulate a larger one"
+            )
+            raise OutOfMemory("allocate", asked=size, free=self.left, shortage=why)
+        self.reserved += size
+
+    def give(self, size: int) -> None:
+        """Hold ``size`` bytes less."""
+        self.reserved -= size
 
 
 def is_small(rounded: int) -> bool:

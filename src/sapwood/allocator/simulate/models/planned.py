@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from operator import add
 
-from sapwood.allocator.simulate.models.model import Accounted
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where each buffer begins, and where the last of them ends."""
-
-    offsets: tuple[int, ...]
-    height: int
+from sapwood.allocator import planner
+from sapwood.allocator.caching.settings import Settings
+from sapwood.allocator.simulate.models.model import Accounted, round_up
+from sapwood.allocator.simulate.trace import Trace
+from sapwood.units import Size
 
 
 class Planned(Accounted):
     """Hands out the offsets of a layout, in the order of the requests, each time over.
 
-    All of its memory is taken with the first request. Streams share it: whoever
-    follows such a layout orders them by events.
+    The planner lays out the largest first, without search and without a clock, so that
+    a layout is always the same. All of its memory is taken with the first request.
+    Streams share it: whoever follows such a layout orders them by events.
     """
 
-    def __init__(self, layout: Layout, total: int) -> None:
-        self._offsets, self._height = layout.offsets, layout.height
-        super().__init__(total)
+    def __init__(self, trace: Trace, settings: Settings, total: int) -> None:
+        super().__init__(settings, total)
+        served = [trace.buffers[step] for step in trace.steps if step >= 0]
+        sizes = [Size(round_up(buffer.size, settings)) for buffer in served]
+        self._offsets = planner.largest_first(
+            [
+                planner.Buffer(buffer.lower, buffer.upper, size)
+                for buffer, size in zip(served, sizes, strict=True)
+            ]
+        )
+        self._height = max(map(add, self._offsets, sizes), default=0)
         self._served = 0
 
     def allocate(self, size: int, stream: int) -> int:
         """Return the next request's offset."""
         del size, stream
-        if not self._account.held:
-            self._account.take(self._height)
-            self._account.calls["malloc"] += 1
+        if not self.reserved:
+            self.take(self._height)
+            self.calls["malloc"] += 1
         offset = self._offsets[self._served % len(self._offsets)]
         self._served += 1
         return offset
