@@ -10,11 +10,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sapwood.allocator.caching.export.snapshot import dumps, loads
-from sapwood.allocator.caching.picture import DEFAULT_POOL, Picture, PoolPicture
+from sapwood.allocator.caching.picture import (
+    DEFAULT_POOL,
+    BlockPicture,
+    Entry,
+    Frame,
+    Picture,
+    PoolId,
+    PoolPicture,
+    SegmentPicture,
+)
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.caching.validate import validate
+from sapwood.driver.api import StreamHandle
 from sapwood.errors import MisuseError
-from sapwood.units import Size
+from sapwood.units import Addr, Size
 from tests.support.pictures import pictures
 
 SLOW = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
@@ -117,6 +127,65 @@ def test_what_is_no_snapshot_says_so(text, said):
     """Text of another kind, format or version is refused with the reason."""
     with pytest.raises(MisuseError, match=said):
         loads(text)
+
+
+def test_version_1_has_the_documented_fields():
+    """What is written are the fields in docs/allocator.md: others are a new version."""
+    frames = (Frame("f.py", 3, "f"),)
+    block = BlockPicture(Addr(0), Size(4), Size(3), "pending", (StreamHandle(7),))
+    rest = (PoolId(0, 1), True, (block,), ((Addr(0), Size(4)),), frames)
+    segment = SegmentPicture(Addr(0), Size(4), StreamHandle(5), "small", *rest)
+    entry = Entry("oom", Addr(1), Size(2), StreamHandle(3), 4, annotation="a")
+    pool = PoolPicture(PoolId(0, 1), 1, use_on_oom=True)
+    sizes = (Size(9), Size(8), Size(7))
+    picture = Picture(6, *sizes, (segment,), (pool,), {"s": True}, (entry,))
+    assert json.loads(dumps(picture)) == {
+        "format": "sapwood.allocator",
+        "version": 1,
+        "device": 6,
+        "total": 9,
+        "free": 8,
+        "limit": 7,
+        "settings": {"s": True},
+        "stacks": [[], [["f.py", 3, "f"]]],
+        "pools": [
+            {"id": [0, 1], "use_count": 1, "no_split": False, "use_on_oom": True}
+        ],
+        "segments": [
+            {
+                "address": 0,
+                "size": 4,
+                "stream": 5,
+                "size_class": "small",
+                "pool": [0, 1],
+                "expandable": True,
+                "blocks": [
+                    {
+                        "address": 0,
+                        "size": 4,
+                        "requested": 3,
+                        "state": "pending",
+                        "users": [7],
+                        "stack": 0,
+                    }
+                ],
+                "extents": [[0, 4]],
+                "stack": 1,
+            }
+        ],
+        "history": [
+            {
+                "action": "oom",
+                "address": 1,
+                "size": 2,
+                "stream": 3,
+                "time_us": 4,
+                "pool": [0, 0],
+                "stack": 0,
+                "annotation": "a",
+            }
+        ],
+    }
 
 
 def test_an_error_names_the_place():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sapwood.allocator.caching.block import FREE, UNMAPPED, Block, Segment
+from typing import cast
+
+from sapwood.allocator.caching.block import Block, Segment
 from sapwood.allocator.caching.pending import captured
 from sapwood.allocator.caching.picture import (
     BlockPicture,
@@ -50,18 +52,11 @@ def _segment(segment: Segment) -> SegmentPicture:
 
 
 def _block(block: Block) -> BlockPicture:
-    state: BlockState = "allocated"
-    if block.state is FREE:
-        state = "free"
-    elif block.state is UNMAPPED:
-        state = "unmapped"
-    elif block.state.value == "pending":
-        state = "pending"
     return BlockPicture(
         address=block.address,
         size=Size(block.size),
         requested=Size(block.requested),
-        state=state,
+        state=cast("BlockState", block.state.value),
         users=tuple(sorted(s if s >= 0 else captured(s) for s in block.users or ())),
         frames=block.stack.frames(),
     )

@@ -70,14 +70,15 @@ class Item:
 
     def members(self) -> dict[str, Item]:
         """Return the values of a mapping by their names."""
-        if type(self.value) is not dict:
-            raise self.refuse("a mapping")
-        for name in self.value:
-            if type(name) is not str:
-                raise self.refuse("a mapping with texts for names")
-        return {
-            name: Item(part, f"{self.path}.{name}") for name, part in self.value.items()
-        }
+        mapping = self._mapping()
+        return {name: Item(mapping[name], f"{self.path}.{name}") for name in mapping}
+
+    def part(self, name: str, *usual: object) -> Item:
+        """Return the value of a name in a mapping; the usual one where it has none."""
+        mapping = self._mapping()
+        if name not in mapping and not usual:
+            raise self.refuse(f"a mapping with {name}")
+        return Item(mapping.get(name, *usual), f"{self.path}.{name}")
 
     def record(self, *names: str) -> dict[str, Item]:
         """Return the values of a mapping that has exactly these ``names``."""
@@ -87,3 +88,10 @@ class Item:
         if extra := sorted(members.keys() - set(names)):
             raise self.refuse(f"a mapping without {', '.join(extra)}")
         return members
+
+    def _mapping(self) -> dict[str, Any]:
+        if type(self.value) is not dict:
+            raise self.refuse("a mapping")
+        if not all(type(name) is str for name in self.value):
+            raise self.refuse("a mapping with texts for names")
+        return self.value

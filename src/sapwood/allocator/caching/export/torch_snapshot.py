@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, get_args
 
 from sapwood.allocator.caching.export.pickled import dump_plain, load_plain
@@ -66,20 +67,11 @@ def dumps_torch(*pictures: Picture) -> bytes:
 
 def _mapped(segment: SegmentPicture) -> Iterator[SegmentPicture]:
     """Yield one segment for each run of mapped blocks."""
-    run: list[BlockPicture] = []
-    for block in segment.blocks:
-        if block.state != "unmapped":
-            run.append(block)
-        elif run:
-            yield _of(segment, run)
-            run = []
-    if run:
-        yield _of(segment, run)
-
-
-def _of(segment: SegmentPicture, run: list[BlockPicture]) -> SegmentPicture:
-    size = Size(sum(block.size for block in run))
-    return replace(segment, address=run[0].address, size=size, blocks=tuple(run))
+    for mapped, run in groupby(segment.blocks, lambda b: b.state != "unmapped"):
+        if mapped:
+            blocks = tuple(run)
+            size = Size(sum(block.size for block in blocks))
+            yield replace(segment, address=blocks[0].address, size=size, blocks=blocks)
 
 
 def _segment(device: int, segment: SegmentPicture) -> dict[str, Any]:
@@ -130,6 +122,17 @@ def _event(entry: Entry) -> dict[str, Any]:
     return {**event, "frames": _frames(entry.frames)} if entry.frames else event
 
 
+_SAME = (
+    "garbage_collection_threshold",
+    "expandable_segments",
+    "pinned_num_register_threads",
+    "release_lock_on_cudamalloc",
+    "pinned_use_cuda_host_register",
+    "graph_capture_record_stream_reuse",
+)
+"""The settings that have their values here, too."""
+
+
 def _settings(picture: Picture) -> dict[str, Any]:
     plain: dict[str, Any] = dict(picture.settings)
     settings = Settings().replace(**plain)
@@ -138,12 +141,7 @@ def _settings(picture: Picture) -> dict[str, Any]:
     return {
         "PYTORCH_CUDA_ALLOC_CONF": settings.text(),
         "max_split_size": -1 if split is None else split,
-        "garbage_collection_threshold": settings.garbage_collection_threshold,
-        "expandable_segments": settings.expandable_segments,
-        "pinned_num_register_threads": settings.pinned_num_register_threads,
-        "release_lock_on_cudamalloc": settings.release_lock_on_cudamalloc,
-        "pinned_use_cuda_host_register": settings.pinned_use_cuda_host_register,
-        "graph_capture_record_stream_reuse": settings.graph_capture_record_stream_reuse,
+        **{name: getattr(settings, name) for name in _SAME},
         "roundup_power2_divisions": {
             str(1 << power): divisions.get(1 << power, 0) for power in range(16)
         },
@@ -165,11 +163,9 @@ def from_torch(data: object, device: int | None = None) -> Picture:
     """
     top = Item(data, "snapshot")
     # Old snapshots are the list of segments alone.
-    of = {"segments": top} if isinstance(data, list) else top.members()
-    if "segments" not in of:
-        raise top.refuse("a mapping with segments")
-    traces = of["device_traces"].items() if "device_traces" in of else []
-    segments = of["segments"].items()
+    old = isinstance(data, list)
+    segments = (top if old else top.part("segments")).items()
+    traces = [] if old else top.part("device_traces", []).items()
     chosen = _the_only(segments, traces) if device is None else device
     read = tuple(_read_segment(item) for item in segments if _device(item) == chosen)
     events = traces[chosen].items() if chosen < len(traces) else []
@@ -187,8 +183,7 @@ def from_torch(data: object, device: int | None = None) -> Picture:
 
 
 def _device(item: Item) -> int:
-    of = item.members()
-    return of["device"].integer() if "device" in of else 0
+    return item.part("device", 0).integer()
 
 
 def _the_only(segments: list[Item], traces: list[Item]) -> int:
@@ -202,82 +197,72 @@ def _the_only(segments: list[Item], traces: list[Item]) -> int:
 
 
 def _read_segment(item: Item) -> SegmentPicture:
-    of = item.members()
-    address, size = _need(item, "address"), _need(item, "total_size")
-    at, blocks = address.integer(), []
-    for block in _need(item, "blocks").items():
+    address = Addr(item.part("address").integer())
+    size = Size(item.part("total_size").integer())
+    at, blocks = int(address), []
+    for block in item.part("blocks").items():
         blocks.append(_read_block(block, at))
         at += blocks[-1].size
-    if at != address.integer() + size.integer():
+    if at != address + size:
         raise item.refuse("a segment as large as its blocks")
-    pool = of["segment_pool_id"].items(2) if "segment_pool_id" in of else []
-    expandable = "is_expandable" in of and of["is_expandable"].switch()
     return SegmentPicture(
-        address=Addr(address.integer()),
-        size=Size(size.integer()),
-        stream=StreamHandle(_need(item, "stream").integer()),
-        size_class=_need(item, "segment_type").choice(("small", "large")),
-        pool=PoolId(*(part.integer() for part in pool)) if pool else DEFAULT_POOL,
-        expandable=expandable,
+        address=address,
+        size=size,
+        stream=StreamHandle(item.part("stream").integer()),
+        size_class=item.part("segment_type").choice(("small", "large")),
+        pool=_read_pool(item, "segment_pool_id"),
+        expandable=item.part("is_expandable", False).switch(),
         blocks=tuple(blocks),
-        extents=((Addr(address.integer()), Size(size.integer())),),
+        extents=((address, size),),
         frames=_read_frames(item),
     )
 
 
-def _need(item: Item, name: str) -> Item:
-    members = item.members()
-    if name not in members:
-        raise item.refuse(f"a mapping with {name}")
-    return members[name]
+def _read_pool(item: Item, name: str) -> PoolId:
+    capture, user = item.part(name, tuple(DEFAULT_POOL)).items(2)
+    return PoolId(capture.integer(), user.integer())
 
 
 def _read_block(item: Item, at: int) -> BlockPicture:
-    of = item.members()
-    size = _need(item, "size").integer(1)
-    if "address" in of and of["address"].integer() != at:
+    size = item.part("size").integer(1)
+    if item.part("address", at).integer() != at:
         raise item.refuse("a block where the one before it ends")
-    state = _STATES_READ[_need(item, "state").choice(tuple(_STATES_READ))]
-    known = "requested_size" in of and state != "free"
-    requested = of["requested_size"].integer() if known else size
+    state = _STATES_READ[item.part("state").choice(tuple(_STATES_READ))]
+    free = state == "free"
     return BlockPicture(
         address=Addr(at),
         size=Size(size),
-        requested=Size(0 if state == "free" else requested),
+        requested=Size(0 if free else item.part("requested_size", size).integer()),
         state=state,
         frames=_read_frames(item),
     )
 
 
 def _read_frames(item: Item) -> tuple[Frame, ...]:
-    of = item.members()
     return tuple(
         Frame(
-            _need(frame, "filename").text(),
-            _need(frame, "line").integer(),
-            _need(frame, "name").text(),
+            frame.part("filename").text(),
+            frame.part("line").integer(),
+            frame.part("name").text(),
         )
-        for frame in (of["frames"].items() if "frames" in of else [])
+        for frame in item.part("frames", []).items()
     )
 
 
 def _is_ours(item: Item) -> bool:
-    return _need(item, "action").text() in get_args(Action)
+    return item.part("action").text() in get_args(Action)
 
 
 def _read_event(item: Item) -> Entry:
-    of = item.members()
-    action: Action = _need(item, "action").choice(get_args(Action))
-    pool = of["pool_id"].items(2) if "pool_id" in of else []
+    action: Action = item.part("action").choice(get_args(Action))
+    place = "device_free" if action == "oom" else "addr"
     return Entry(
         action=action,
-        address=Addr(
-            _need(item, "device_free" if action == "oom" else "addr").integer()
-        ),
-        size=Size(_need(item, "size").integer()),
-        stream=StreamHandle(_need(item, "stream").integer()),
-        time_us=of["time_us"].integer() if "time_us" in of else 0,
-        pool=PoolId(*(part.integer() for part in pool)) if pool else DEFAULT_POOL,
+        address=Addr(item.part(place).integer()),
+        size=Size(item.part("size").integer()),
+        stream=StreamHandle(item.part("stream").integer()),
+        time_us=item.part("time_us", 0).integer(),
+        pool=_read_pool(item, "pool_id"),
         frames=_read_frames(item),
-        annotation=of["user_metadata"].text() if "user_metadata" in of else "",
+        annotation=item.part("user_metadata", "").text(),
     )
