@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import wraps
 from itertools import count
-from typing import Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import NoReturn
 
 from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.caching.settings import Settings
@@ -16,18 +15,15 @@ from sapwood.driver.api import (
     Abilities,
     Access,
     CaptureStatus,
-    Driver,
     EventHandle,
     ExtentHandle,
     MemoryInfo,
     StreamHandle,
 )
+from sapwood.driver.facade import Facade
 from sapwood.driver.layers.recorded import Recorded
 from sapwood.errors import InternalError, MisuseError, OutOfMemory
 from sapwood.units import Addr, Size, align_up, hex_address, size_text
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 PAGE = Size(2 << 20)
 _LOW = 0x7000_0000_0000
@@ -35,31 +31,28 @@ _ALIGNMENT = 1 << 30
 """Reservations lie apart, so that running over the end of one is noticed."""
 
 
-def _refused(
-    method: Callable[Concatenate[Driver, P], R],
-) -> Callable[Concatenate[Ground, P], R]:
-    @wraps(method)
-    def refuse(self: Ground, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        del self, args, kwargs
+class _NoBytes:
+    """Makes none of the calls that are for bytes or work."""
+
+    def __getattr__(self, call: str) -> NoReturn:
         raise MisuseError(
-            f"{method.__name__} needs bytes or work, and this device has addresses "
-            "only. Use the emulated device"
+            f"{call} needs bytes or work, and this device has addresses only. Use the "
+            "emulated device"
         )
 
-    return refuse
 
-
-class Ground:
+class Ground(Facade):
     """A device with ``total`` bytes of physical memory and nothing in them.
 
-    ``mapped`` are the bytes that mappings cover, ``held`` those of physical memory,
-    counted once however often they are mapped, ``reserved`` those of addresses.
+    ``held`` are the bytes of physical memory, counted once however often they are
+    mapped, ``reserved`` those of addresses.
     """
 
     def __init__(self, total: Size, page: Size = PAGE) -> None:
-        self.abilities = Abilities("addresses only", "ground", page, True)
+        abilities = Abilities("addresses only", "ground", page, True)
+        super().__init__(_NoBytes(), abilities)
         self.total = total
-        self.mapped = self.held = self.reserved = Size(0)
+        self.held = self.reserved = Size(0)
         self._handles = count(1)
         self._next = _LOW
         self._reservations: dict[int, int] = {}
@@ -150,7 +143,6 @@ class Ground:
         self._mappings[address] = extent
         insort(self._starts, address)
         self._uses[extent] += 1
-        self.mapped = Size(self.mapped + size)
 
     def set_access(self, address: Addr, size: Size, access: Access) -> None:
         """Set access to a wholly mapped interval."""
@@ -166,7 +158,6 @@ class Ground:
             extent = self._mappings.pop(start)
             self._uses[extent] -= 1
             self._settle(extent)
-        self.mapped = Size(self.mapped - size)
 
     # Streams and events: all work is done at once.
 
@@ -237,39 +228,6 @@ class Ground:
 
     def synchronize(self) -> None:
         """Return at once."""
-
-    allocate_host = _refused(Driver.allocate_host)
-    free_host = _refused(Driver.free_host)
-    register_host = _refused(Driver.register_host)
-    unregister_host = _refused(Driver.unregister_host)
-    elapsed = _refused(Driver.elapsed)
-    load_module = _refused(Driver.load_module)
-    unload_module = _refused(Driver.unload_module)
-    find_function = _refused(Driver.find_function)
-    pointers = _refused(Driver.pointers)
-    launch = _refused(Driver.launch)
-    copy = _refused(Driver.copy)
-    set = _refused(Driver.set)
-    call_host = _refused(Driver.call_host)
-    upload = _refused(Driver.upload)
-    download = _refused(Driver.download)
-    words = _refused(Driver.words)
-    surround = _refused(Driver.surround)
-    begin_capture = _refused(Driver.begin_capture)
-    counter = _refused(Driver.counter)
-    end_capture = _refused(Driver.end_capture)
-    create_graph = _refused(Driver.create_graph)
-    adopt_graph = _refused(Driver.adopt_graph)
-    adopt_exec = _refused(Driver.adopt_exec)
-    destroy_graph = _refused(Driver.destroy_graph)
-    add_node = _refused(Driver.add_node)
-    nodes = _refused(Driver.nodes)
-    edges = _refused(Driver.edges)
-    node_op = _refused(Driver.node_op)
-    instantiate = _refused(Driver.instantiate)
-    destroy_exec = _refused(Driver.destroy_exec)
-    set_op = _refused(Driver.set_op)
-    launch_graph = _refused(Driver.launch_graph)
 
     def _whole(self, call: str, size: int, address: int = 0) -> None:
         page = self.abilities.page
@@ -343,7 +301,13 @@ class Ours:
         try:
             return self.allocator.malloc(size, self.ground.adopt_stream(stream))
         except OutOfMemory as error:
-            raise _of_a_rerun(error) from None
+            if not isinstance(error.shortage, Shortage):
+                raise
+            # Without what only a program that runs could be told to do.
+            shortage = replace(error.shortage, rerun=True)
+            raise OutOfMemory(
+                error.call, asked=error.asked, free=error.free, shortage=shortage
+            ) from None
 
     def free(self, address: int) -> None:
         """Give an allocation back."""
@@ -353,18 +317,3 @@ class Ours:
         """End the allocator and the device; raises `InternalError` for leaks."""
         self.allocator.close()
         self.ground.close()
-
-
-def _of_a_rerun(error: OutOfMemory) -> OutOfMemory:
-    """Return the error without what only a program that runs could be told to do."""
-    missing = error.shortage
-    if not isinstance(missing, Shortage):
-        return error
-    return OutOfMemory(
-        error.call,
-        asked=error.asked,
-        free=error.free,
-        largest=error.largest,
-        holders=error.holders,
-        shortage=replace(missing, rerun=True),
-    )
