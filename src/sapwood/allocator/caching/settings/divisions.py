@@ -24,10 +24,7 @@ class Divisions(Mapping[int, int]):
         self._steps = tuple(steps)
 
     def __getitem__(self, interval: int) -> int:
-        power = interval.bit_length() - 1
-        if power < 0 or interval != 1 << power or power >= len(self._steps):
-            raise KeyError(interval)
-        return self._steps[power]
+        return dict(zip(self, self._steps, strict=True))[interval]
 
     def __iter__(self) -> Iterator[int]:
         return (1 << power for power in range(len(self._steps)))
@@ -87,12 +84,9 @@ class Divisions(Mapping[int, int]):
         if not named:
             return cls.everywhere(rest)
         first, last = min(named), max(named)
-        steps = [
-            named[first] if power < first else rest if power > last else 0
-            for power in range(_INTERVALS)
-        ]
-        for power, count in named.items():
-            steps[power] = count
+        below = [named[first]] * first
+        inside = [named.get(power, 0) for power in range(first, last + 1)]
+        steps = [*below, *inside, *[rest] * (_INTERVALS - last - 1)]
         return cls(steps) if any(steps) else NO_DIVISIONS
 
 

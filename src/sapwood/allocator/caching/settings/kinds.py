@@ -6,151 +6,117 @@ message. Errors that need more words than ``allowed`` are raised as `MisuseError
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 from sapwood.allocator.caching.settings import spelling
 from sapwood.allocator.caching.settings.divisions import Divisions
 from sapwood.allocator.caching.settings.spelling import MIB
-from sapwood.units import Size, size_text
-
-
-def _spell(name: str, value: Any) -> str:
-    return f"{name}:{value}"
+from sapwood.units import size_text
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a setting may be.
+    """What a setting may be: a value of one of ``types`` that is None or ``fits``.
 
-    ``accept`` checks a value, ``read`` makes one of text (still to be checked), and
-    ``spell`` gives name and value as text. ``mib``: text also has the key in MiB.
+    ``read`` makes a value of text (still to be checked), ``convert`` one of whatever
+    is given instead of it. ``mib``: text also has the key in MiB.
     """
 
     allowed: str
-    accept: Callable[[Any], Any]
+    types: tuple[type, ...]
     read: Callable[[str], Any]
-    spell: Callable[[str, Any], str] = _spell
+    fits: Callable[[Any], bool] = lambda _: True
+    convert: Callable[[Any], Any] = lambda value: value
     mib: bool = False
 
-    def means(self, meaning: str) -> dict[str, object]:
-        """Return the metadata of a field of this kind."""
-        return {"kind": self, "meaning": meaning}
+    def accept(self, given: object) -> Any:
+        """Return the value that is given."""
+        value = self.convert(given)
+        if type(value) not in self.types or not (value is None or self.fits(value)):
+            raise ValueError(given)
+        return value
+
+    def parse(self, text: str) -> Any:
+        """Return the value that ``text`` spells."""
+        nothing = text == "None" and NoneType in self.types
+        return self.accept(None if nothing else self.read(text))
+
+    def spell(self, name: str, value: Any) -> str:
+        """Return name and value as text: ``name_mb:64`` for whole MiB."""
+        if self.mib and value is not None and not value % MIB:
+            return f"{name}_mb:{value // MIB}"
+        return f"{name}:{value}"
 
 
-def _accept_switch(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError(value)
-    return value
+SWITCH = Kind("True or False", (bool,), spelling.switch)
 
 
-SWITCH = Kind("True or False", _accept_switch, spelling.switch)
+def _is_size(value: int, least: int) -> bool:
+    return least <= value < 1 << 60
 
 
-def _accept_size(value: Any, least: int) -> Size:
-    if type(value) is not int or value < least or value >= 1 << 60:
-        raise ValueError(value)
-    return Size(value)
+def size(least: int, allowed: str = "", *, optional: bool = False) -> Kind:
+    """Return the kind of bytes from ``least`` to below 1 EiB.
 
-
-def size(least: int, allowed: str = "") -> Kind:
-    """Return the kind of bytes from ``least`` to below 1 EiB."""
+    Optional ones may be None: unlimited, or not used.
+    """
     allowed = allowed or f"bytes from {size_text(least)}"
     return Kind(
-        f"{allowed}, in text also with a unit, as 64MiB",
-        lambda value: _accept_size(value, least),
+        f"{allowed}, in text also with a unit, as 64MiB{'; or None' * optional}",
+        (int, NoneType) if optional else (int,),
         spelling.size,
-        spelling.size_spelling,
+        lambda value: _is_size(value, least),
         mib=True,
     )
 
 
-def optional_size(least: int) -> Kind:
-    """Return the kind of bytes from ``least``, or None: unlimited, or not used."""
-    return Kind(
-        f"bytes from {size_text(least)}, in text also with a unit, as 64MiB; or None",
-        lambda value: None if value is None else _accept_size(value, least),
-        lambda text: None if text == "None" else spelling.size(text),
-        lambda name, value: (
-            f"{name}:None" if value is None else spelling.size_spelling(name, value)
-        ),
-        mib=True,
-    )
-
-
-def fraction(allowed: str, *, below_one: bool = False) -> Kind:
-    """Return the kind of floats in [0, 1], or in [0, 1)."""
-
-    def accept(value: Any) -> float:
-        if type(value) is not float or not 0.0 <= value <= 1.0:
-            raise ValueError(value)
-        if below_one and value == 1.0:
-            raise ValueError(value)
-        return value
-
-    return Kind(f"a float {allowed}", accept, spelling.decimal)
-
-
-def power_of_two(most: int) -> Kind:
-    """Return the kind of powers of two up to ``most``."""
-
-    def accept(value: Any) -> int:
-        if type(value) is not int or not 1 <= value <= most or value & (value - 1):
-            raise ValueError(value)
-        return value
-
-    return Kind(f"a power of two from 1 to {most}", accept, spelling.whole)
-
-
-_LEAST_RESERVE = 2 * MIB
-_MOST_RESERVE = 64.0
-
-
-def _accept_reserve(value: Any) -> Size | float | None:
-    if value is None:
-        return None
-    if type(value) is float:
-        if not 0.0 < value <= _MOST_RESERVE or not math.isfinite(value):
-            raise ValueError(value)
-        return value
-    return _accept_size(value, _LEAST_RESERVE)
-
-
-def _read_reserve(text: str) -> Size | float | None:
-    if text == "None":
-        return None
-    if "." in text or "e" in text:
-        return spelling.decimal(text)
-    return spelling.size(text)
+FRACTION = Kind(
+    "a float from 0.0 to 1.0", (float,), spelling.decimal, lambda v: 0.0 <= v <= 1.0
+)
+THRESHOLD = Kind(
+    "a float from 0.0 (off) to below 1.0",
+    (float,),
+    spelling.decimal,
+    lambda value: 0.0 <= value < 1.0,
+)
+THREADS = Kind(
+    "a power of two from 1 to 128",
+    (int,),
+    spelling.whole,
+    lambda value: 1 <= value <= 128 and value.bit_count() == 1,
+)
 
 
 RESERVE = Kind(
     "a float above 0 (of the device's memory, as 1.125), bytes from 2 MiB (in text "
     "also 40GiB), or None",
-    _accept_reserve,
-    _read_reserve,
+    (float, int, NoneType),
+    lambda text: (spelling.decimal if {".", "e"} & {*text} else spelling.size)(text),
+    lambda v: 0.0 < v <= 64.0 if type(v) is float else _is_size(v, 2 * MIB),
 )
-
-
-def _accept_divisions(value: Any) -> Divisions:
-    if isinstance(value, Divisions):
-        return value
-    if isinstance(value, str):
-        return _accept_divisions(_read_divisions(value))
-    if isinstance(value, Mapping):
-        return Divisions.by_interval(value)
-    return Divisions.everywhere(value)
 
 
 def _read_divisions(text: str) -> Any:
     return spelling.listed(text) if text.startswith("[") else spelling.whole(text)
 
 
+def _divisions(given: Any) -> Divisions:
+    if isinstance(given, Divisions):
+        return given
+    if isinstance(given, str):
+        given = _read_divisions(given)
+    if isinstance(given, Mapping):
+        return Divisions.by_interval(given)
+    return Divisions.everywhere(given)
+
+
 DIVISIONS = Kind(
     "a power of two, 0, or intervals in MiB with divisions, as [256:1,512:2,>:8], "
     "each once and > last",
-    _accept_divisions,
+    (Divisions,),
     _read_divisions,
+    convert=_divisions,
 )

@@ -6,7 +6,6 @@ Names are PyTorch's without the unit: sizes are bytes here, and ``_mb`` in text.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -15,7 +14,7 @@ from sapwood import knobs
 from sapwood.allocator.caching.settings import kinds, spelling
 from sapwood.allocator.caching.settings.divisions import NO_DIVISIONS, Divisions
 from sapwood.allocator.caching.settings.kinds import SWITCH, Kind
-from sapwood.allocator.caching.settings.spelling import MIB, Pair
+from sapwood.allocator.caching.settings.spelling import MIB
 from sapwood.errors import MisuseError
 from sapwood.units import Size, size_text
 
@@ -29,136 +28,115 @@ _REFUSED = {
 }
 
 
+def _setting(default: Any, kind: Kind, meaning: str) -> Any:
+    return field(default=default, metadata={"kind": kind, "meaning": meaning})
+
+
+def _switch(meaning: str, *, default: bool = False) -> Any:
+    return _setting(default, SWITCH, meaning)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Every setting's value; making one with a wrong value raises `MisuseError`."""
 
-    expandable_segments: bool = field(
+    expandable_segments: bool = _switch(
+        "Grow one range of addresses per stream and size class, page by page, "
+        "instead of asking for one segment after the other.",
         default=True,
-        metadata=SWITCH.means(
-            "Grow one range of addresses per stream and size class, page by page, "
-            "instead of asking for one segment after the other."
-        ),
     )
-    expandable_segments_reserve: Size | float | None = field(
-        default=None,
-        metadata=kinds.RESERVE.means(
-            "How many addresses one expandable segment takes; None: as it needs."
-        ),
+    expandable_segments_reserve: Size | float | None = _setting(
+        None,
+        kinds.RESERVE,
+        "How many addresses one expandable segment takes; None: as it needs.",
     )
-    max_split_size: Size | None = field(
-        default=None,
-        metadata=kinds.optional_size(1).means(
-            "Blocks above this size are not split and serve only requests above it; "
-            "None: all are split. At least large_segment_size."
-        ),
+    max_split_size: Size | None = _setting(
+        None,
+        kinds.size(1, optional=True),
+        "Blocks above this size are not split and serve only requests above it; "
+        "None: all are split. At least large_segment_size.",
     )
-    large_segment_size: Size = field(
-        default=_CUSTOMARY,
-        metadata=kinds.size(10 * MIB + 1, "bytes above 10 MiB").means(
-            "What is asked of the driver for requests above 1 MiB and below 10 MiB."
-        ),
+    large_segment_size: Size = _setting(
+        _CUSTOMARY,
+        kinds.size(10 * MIB + 1, "bytes above 10 MiB"),
+        "What is asked of the driver for requests above 1 MiB and below 10 MiB.",
     )
-    max_non_split_rounding: Size = field(
-        default=_CUSTOMARY,
-        metadata=kinds.size(1).means(
-            "How much larger than its request a block may be that is not split. At "
-            "least large_segment_size or 20 MiB, whichever is less."
-        ),
+    max_non_split_rounding: Size = _setting(
+        _CUSTOMARY,
+        kinds.size(1),
+        "How much larger than its request a block may be that is not split. At "
+        "least large_segment_size or 20 MiB, whichever is less.",
     )
-    garbage_collection_threshold: float = field(
-        default=0.0,
-        metadata=kinds.fraction("from 0.0 (off) to below 1.0", below_one=True).means(
-            "From which part of the limit on free segments go back to the driver "
-            "before it is asked for more; needs per_process_memory_fraction below 1."
-        ),
+    garbage_collection_threshold: float = _setting(
+        0.0,
+        kinds.THRESHOLD,
+        "From which part of the limit on free segments go back to the driver "
+        "before it is asked for more; needs per_process_memory_fraction below 1.",
     )
-    roundup_power2_divisions: Mapping[int, int] = field(
-        default=NO_DIVISIONS,
-        metadata=kinds.DIVISIONS.means(
-            "Round sizes up to one of this many equal steps between powers of two."
-        ),
+    roundup_power2_divisions: Mapping[int, int] = _setting(
+        NO_DIVISIONS,
+        kinds.DIVISIONS,
+        "Round sizes up to one of this many equal steps between powers of two.",
     )
-    per_process_memory_fraction: float = field(
-        default=1.0,
-        metadata=kinds.fraction("from 0.0 to 1.0").means(
-            "Which part of the device's memory this allocator may hold."
-        ),
+    per_process_memory_fraction: float = _setting(
+        1.0,
+        kinds.FRACTION,
+        "Which part of the device's memory this allocator may hold.",
     )
-    throw_on_cudamalloc_oom: bool = field(
-        default=False,
-        metadata=SWITCH.means(
-            "Refuse what would exceed the limit before the driver is asked, and "
-            "without giving anything back first."
-        ),
+    throw_on_cudamalloc_oom: bool = _switch(
+        "Refuse what would exceed the limit before the driver is asked, and "
+        "without giving anything back first."
     )
-    release_lock_on_cudamalloc: bool = field(
-        default=False,
-        metadata=SWITCH.means(
-            "Accepted, without effect: waits run without the lock anyway, and what "
-            "growing makes, other threads need."
-        ),
+    release_lock_on_cudamalloc: bool = _switch(
+        "Accepted, without effect: waits run without the lock anyway, and what "
+        "growing makes, other threads need."
     )
-    graph_capture_record_stream_reuse: bool = field(
-        default=False,
-        metadata=SWITCH.means(
-            "Accepted, without effect: what other streams used during a capture is "
-            "reused after it."
-        ),
+    graph_capture_record_stream_reuse: bool = _switch(
+        "Accepted, without effect: what other streams used during a capture is "
+        "reused after it."
     )
-    cross_stream_reuse: bool = field(
-        default=False,
-        metadata=SWITCH.means(
-            "A miss may take free blocks of other streams; a wait on the device orders "
-            "their uses."
-        ),
+    cross_stream_reuse: bool = _switch(
+        "A miss may take free blocks of other streams; a wait on the device orders "
+        "their uses."
     )
-    pinned_use_cuda_host_register: bool = field(
-        default=False,
-        metadata=SWITCH.means(
-            "Make pinned memory by registering ordinary pages with the driver."
-        ),
+    pinned_use_cuda_host_register: bool = _switch(
+        "Make pinned memory by registering ordinary pages with the driver."
     )
-    pinned_num_register_threads: int = field(
-        default=1,
-        metadata=kinds.power_of_two(128).means(
-            "How many threads touch pages before they are registered."
-        ),
+    pinned_num_register_threads: int = _setting(
+        1, kinds.THREADS, "How many threads touch pages before they are registered."
     )
-    pinned_use_background_threads: bool = field(
-        default=False,
-        metadata=SWITCH.means("Look after finished copies on a thread of its own."),
+    pinned_use_background_threads: bool = _switch(
+        "Look after finished copies on a thread of its own."
     )
-    pinned_reserve_segment_size: Size | None = field(
-        default=None,
-        metadata=kinds.optional_size(1).means(
-            "The size of one pinned segment that blocks are cut from first; None: no "
-            "such segment."
-        ),
+    pinned_reserve_segment_size: Size | None = _setting(
+        None,
+        kinds.size(1, optional=True),
+        "The size of one pinned segment that blocks are cut from first; None: no "
+        "such segment.",
     )
-    pinned_free_catch_all: bool = field(
-        default=False,
-        metadata=SWITCH.means("Warn of errors while pinned memory is freed."),
+    pinned_free_catch_all: bool = _switch(
+        "Warn of errors while pinned memory is freed."
     )
-    pinned_max_round_threshold: Size | None = field(
-        default=None,
-        metadata=kinds.optional_size(0).means(
-            "Pinned requests above this keep their size, others become powers of two; "
-            "None: all become powers of two."
-        ),
+    pinned_max_round_threshold: Size | None = _setting(
+        None,
+        kinds.size(0, optional=True),
+        "Pinned requests above this keep their size, others become powers of two; "
+        "None: all become powers of two.",
     )
-    pinned_max_cached_size: Size | None = field(
-        default=None,
-        metadata=kinds.optional_size(0).means(
-            "How many bytes of free pinned memory are kept; larger requests keep their "
-            "size. None: no bound."
-        ),
+    pinned_max_cached_size: Size | None = _setting(
+        None,
+        kinds.size(0, optional=True),
+        "How many bytes of free pinned memory are kept; larger requests keep their "
+        "size. None: no bound.",
     )
 
     def __post_init__(self) -> None:
-        for setting in fields(self):
-            value = _accepted(setting.name, getattr(self, setting.name))
-            object.__setattr__(self, setting.name, value)
+        for name, value in self._values().items():
+            try:
+                accepted = _kind(name).accept(value)
+            except ValueError:
+                raise _refusal(name, name, value) from None
+            object.__setattr__(self, name, accepted)
         _check_together(self)
 
     @classmethod
@@ -167,7 +145,7 @@ class Settings:
 
         Raises `MisuseError` that names the piece of text, or key, value and range.
         """
-        return cls(**_values(text))
+        return cls(**_read(text))
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -184,16 +162,14 @@ class Settings:
 
     def replace(self, **changes: object) -> Settings:
         """Return these settings with some changed; raises `MisuseError` as a whole."""
-        known = {setting.name for setting in fields(self)}
-        for name in sorted(changes.keys() - known):
-            raise _unknown(name, sorted(known))
-        settings: Any = self
-        changed: Settings = dataclasses.replace(settings, **changes)
-        return changed
+        values = self._values()
+        for name in sorted(changes.keys() - values.keys()):
+            raise _unknown(name, sorted(values))
+        return Settings(**{**values, **changes})
 
     def revised(self, text: str) -> Settings:
         """Return these settings with those changed that ``text`` spells."""
-        return self.replace(**_values(text))
+        return self.replace(**_read(text))
 
     def divisions(self, size: int) -> int:
         """Return how finely a request of ``size`` bytes is rounded up; 0: it is not."""
@@ -205,20 +181,21 @@ class Settings:
 
         Sizes are bytes; divisions are in their spelling.
         """
-        values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
-        return values | {
-            name: str(value)
-            for name, value in values.items()
-            if isinstance(value, Divisions)
+        return {
+            name: str(value) if isinstance(value, Divisions) else value
+            for name, value in self._values().items()
         }
 
     def text(self) -> str:
         """Return the shortest spelling that `parse` makes these settings of."""
         return ",".join(
-            _kind(setting.name).spell(setting.name, value)
-            for setting in fields(self)
-            if (value := getattr(self, setting.name)) != setting.default
+            _kind(name).spell(name, value)
+            for name, value in self._values().items()
+            if value != _default(name)
         )
+
+    def _values(self) -> dict[str, Any]:
+        return {setting.name: getattr(self, setting.name) for setting in fields(self)}
 
 
 def settings_of(settings: object) -> Settings:
@@ -233,25 +210,18 @@ def settings_of(settings: object) -> Settings:
     )
 
 
-def _field(name: str) -> Any:
-    return Settings.__dataclass_fields__[name]
-
-
 def _kind(name: str) -> Kind:
-    kind: Kind = _field(name).metadata["kind"]
+    kind: Kind = Settings.__dataclass_fields__[name].metadata["kind"]
     return kind
 
 
-def _accepted(name: str, value: object) -> Any:
-    try:
-        return _kind(name).accept(value)
-    except ValueError:
-        raise _refusal(name, name, value) from None
+def _default(name: str) -> Any:
+    return Settings.__dataclass_fields__[name].default
 
 
 def _refusal(name: str, key: str, said: object) -> MisuseError:
     """Return what to say of a value ``said`` of ``name``, which was called ``key``."""
-    kind, default = _kind(name), _field(name).default
+    kind, default = _kind(name), _default(name)
     spelt = kind.spell(name, default).partition(":")[2]
     if key != name:
         return MisuseError(
@@ -279,17 +249,22 @@ def _check_together(settings: Settings) -> None:
         )
 
 
-def _values(text: str) -> dict[str, Any]:
+def _read(text: str) -> dict[str, Any]:
     """Return the fields that ``text`` spells, each checked by itself."""
     values: dict[str, Any] = {}
-    for pair in spelling.pairs(text):
-        if pair.key == "backend":
-            _check_backend(pair.value)
+    for key, value in spelling.pairs(text):
+        if key == "backend":
+            _check_backend(value)
             continue
-        name = _name(pair.key)
+        name = _name(key)
         if name in values:
             raise MisuseError(f"{text!r}: {name} is set twice. Keep one of the two")
-        values[name] = _value(name, pair)
+        try:
+            mib = None if key == name else spelling.whole(value) * MIB
+            kind = _kind(name)
+            values[name] = kind.parse(value) if mib is None else kind.accept(mib)
+        except ValueError:
+            raise _refusal(name, key, value) from None
     return values
 
 
@@ -323,16 +298,6 @@ def _unknown(key: str, known: Iterable[str]) -> MisuseError:
     near = difflib.get_close_matches(key, known, n=1)
     remedy = f"Did you mean {near[0]}" if near else f"Choose from {', '.join(known)}"
     return MisuseError(f"{key!r} is no setting of the allocator. {remedy}")
-
-
-def _value(name: str, pair: Pair) -> Any:
-    kind = _kind(name)
-    try:
-        if pair.key == name:
-            return kind.accept(kind.read(pair.value))
-        return kind.accept(spelling.whole(pair.value) * MIB)
-    except ValueError:
-        raise _refusal(name, pair.key, pair.value) from None
 
 
 DEFAULT = Settings()

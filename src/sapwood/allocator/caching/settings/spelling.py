@@ -7,7 +7,6 @@ value and raise ValueError for anything left over. Spaces around words are free.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from sapwood.errors import MisuseError
 from sapwood.units import Size
@@ -18,22 +17,15 @@ _EXAMPLE = "Write key:value pairs with commas between, such as expandable_segmen
 _SCALES = {"": 1, "B": 1, "K": 1 << 10, "M": MIB, "G": 1 << 30, "T": 1 << 40}
 
 
-class Pair(NamedTuple):
-    """One key and the text of its value, a list with its brackets."""
-
-    key: str
-    value: str
-
-
-def pairs(text: str) -> tuple[Pair, ...]:
-    """Return the keys and values of ``text``, in its order.
+def pairs(text: str) -> list[tuple[str, str]]:
+    """Return the keys and values of ``text``, in its order; lists with brackets.
 
     Raises `MisuseError` that names the piece where a key, a colon, a value, a comma
     or a bracket is missing.
     """
     if not text.strip():
-        return ()
-    return tuple(_pair(piece, text) for piece in _pieces(text))
+        return []
+    return [_pair(piece, text) for piece in _pieces(text)]
 
 
 def _pieces(text: str) -> list[str]:
@@ -55,13 +47,13 @@ def _pieces(text: str) -> list[str]:
     return [*pieces, text[start:]]
 
 
-def _pair(piece: str, text: str) -> Pair:
+def _pair(piece: str, text: str) -> tuple[str, str]:
     match = re.fullmatch(r"\s*([^\s:\[\]]+)\s*:\s*(\[[^\[\]]*\]|[^\s:\[\]]+)\s*", piece)
     if match is None:
         shown = piece.strip()
         where = "" if shown == text.strip() else f"{text!r}: "
         raise MisuseError(f"{where}{shown!r} is not one key:value pair. {_EXAMPLE}")
-    return Pair(match[1], match[2])
+    return match[1], match[2]
 
 
 def switch(text: str) -> bool:
@@ -91,11 +83,6 @@ def size(text: str) -> Size:
     if match is None:
         raise ValueError(text)
     return Size(int(match[1]) * _SCALES[match[2][:1]])
-
-
-def size_spelling(name: str, value: int) -> str:
-    """Return ``name_mb:64``, or ``name:1000`` where bytes are no whole MiB."""
-    return f"{name}:{value}" if value % MIB else f"{name}_mb:{value // MIB}"
 
 
 def listed(text: str) -> dict[object, object]:
