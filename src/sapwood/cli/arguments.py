@@ -30,6 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (MisuseError, StoreError) as error:
         print(f"sapwood: {error}", file=sys.stderr)
         return 2 if isinstance(error, MisuseError) else 1
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        print(f"sapwood: {error.strerror}{where}", file=sys.stderr)
+        return 1
     return code
 
 

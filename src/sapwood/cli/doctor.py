@@ -12,6 +12,7 @@ import numpy as np
 
 import sapwood as sw
 from sapwood import _fast, knobs
+from sapwood.cli.tables import print_table
 from sapwood.driver.cuda.bindings import is_driver_here
 from sapwood.errors import InternalError, SapwoodError
 from sapwood.version import __version__
@@ -97,25 +98,21 @@ def _changed_settings() -> dict[str, str]:
 
 
 def _show(found: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    console.print(
+    print(
         f"sapwood {found['sapwood']}, Python {found['python']} "
-        f"({sys.executable}), {found['platform']}",
-        soft_wrap=True,
+        f"({sys.executable}), {found['platform']}"
     )
-    devices = Table("device", "works", "note", title="Devices")
-    for device in found["devices"]:
-        works = "yes" if device["works"] else "no"
-        devices.add_row(device["name"], works, device["note"])
-    console.print(devices)
-    frameworks = Table("framework", "version", "runs", title="What runs where")
-    for name, here in found["frameworks"].items():
-        frameworks.add_row(name, here or "-", found["runs"][name])
-    console.print(frameworks)
-    console.print(f"_fast, which is in C: {found['fast']}", soft_wrap=True)
-    console.print(f"guards are looked at in {found['guards']}")
+    devices = (
+        (device["name"], "yes" if device["works"] else "no", device["note"])
+        for device in found["devices"]
+    )
+    print_table("Devices", ("device", "works", "note"), devices)
+    frameworks = (
+        (name, here or "-", found["runs"][name])
+        for name, here in found["frameworks"].items()
+    )
+    print_table("What runs where", ("framework", "version", "runs"), frameworks)
+    print(f"_fast, which is in C: {found['fast']}")
+    print(f"guards are looked at in {found['guards']}")
     for variable, value in found["settings"].items():
-        console.print(f"{variable} is set: {value}")
+        print(f"{variable} is set: {value}")

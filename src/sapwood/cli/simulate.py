@@ -15,6 +15,7 @@ from sapwood import knobs
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.simulate import POLICIES, Outcome, Trace, compare, read_trace
 from sapwood.allocator.simulate.run import MOST_MEMORY
+from sapwood.cli.tables import print_table
 from sapwood.errors import MisuseError
 from sapwood.units import Size, size_text
 
@@ -81,19 +82,12 @@ def _settings(changes: Iterable[str]) -> Settings:
 
 
 def _plain(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "trace": outcome.trace,
-        "policy": outcome.policy,
+    return asdict(outcome) | {
         "kind": POLICIES[outcome.policy].kind,
-        "reserved": outcome.reserved,
-        "peak": outcome.peak,
         "lower_bound": outcome.peak,
         "ratio": outcome.ratio,
         "driver_calls": outcome.driver_calls,
         "calls": dict(sorted(outcome.calls.items())),
-        "requests": outcome.requests,
-        "seconds": outcome.seconds,
-        "failure": None if outcome.failure is None else asdict(outcome.failure),
     }
 
 
@@ -103,36 +97,28 @@ def _mib(size: int) -> str:
 
 
 def _show(trace: Trace, outcomes: Iterable[Outcome]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     title = (
         f"{trace.name}: {len(trace.buffers):,} buffers, at most "
         f"{_mib(trace.peak)} alive at once"
     )
-    table = Table("policy", "what it is", title=escape(title))
-    for column in ("reserved", "to peak", "driver calls", "seconds"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for outcome in outcomes:
-        ratio = outcome.ratio
-        table.add_row(
+    rows = (
+        (
             outcome.policy,
             POLICIES[outcome.policy].about,
             _mib(outcome.reserved),
-            "ran out" if ratio is None else f"{ratio:.3f}",
+            "ran out" if outcome.ratio is None else f"{outcome.ratio:.3f}",
             f"{outcome.driver_calls:,}",
             f"{outcome.seconds:.2f}",
         )
-    console = Console()
-    console.print(table)
+        for outcome in outcomes
+    )
+    numbers = (">reserved", ">to peak", ">driver calls", ">seconds")
+    print_table(title, ("policy", "what it is", *numbers), rows)
     for outcome in outcomes:
         if failure := outcome.failure:
-            console.print(
+            print(
                 f"{outcome.policy} ran out of memory in pass {failure.turn}, at "
                 f"time {failure.time}: buffer {failure.buffer} of "
                 f"{size_text(failure.size)}, beside {size_text(failure.live)} alive. "
-                f"{failure.text}",
-                markup=False,
-                soft_wrap=True,
+                f"{failure.text}"
             )

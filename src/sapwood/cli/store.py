@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 from sapwood import knobs
+from sapwood.cli.tables import print_table
 from sapwood.errors import MisuseError, StoreError
 from sapwood.persist import DiskStore, Entries, Item, Key, diff, nearest
 from sapwood.persist import verify as findings_in
@@ -26,25 +26,7 @@ _SHOWN = 12
 """Digits of a digest that people are shown; a command takes as many as tell it."""
 _LONG = 60
 
-P = ParamSpec("P")
 
-
-def _told(verb: Callable[P, int]) -> Callable[P, int]:
-    """Say why a folder cannot be read, and return 1."""
-
-    @wraps(verb)
-    def tell(*args: P.args, **kwargs: P.kwargs) -> int:
-        try:
-            return verb(*args, **kwargs)
-        except OSError as error:
-            where = f": {error.filename}" if error.filename else ""
-            print(f"sapwood: {error.strerror}{where}", file=sys.stderr)
-            return 1
-
-    return tell
-
-
-@_told
 def ls(path: str | None, as_json: bool = False) -> int:
     """List the entries, the last used first; return 1 where one cannot be read.
 
@@ -68,7 +50,6 @@ def gc(path: str | None, limit: str | None = None) -> int:
         return trim(path, settings.store_limit)
 
 
-@_told
 def trim(path: str | None, limit: int) -> int:
     """Remove what is over ``limit`` bytes, and what dead processes left.
 
@@ -82,7 +63,6 @@ def trim(path: str | None, limit: int) -> int:
     return 0
 
 
-@_told
 def verify(path: str | None) -> int:
     """Read everything; return 1, and say what is wrong, where something is.
 
@@ -97,7 +77,6 @@ def verify(path: str | None) -> int:
     return 1 if findings else 0
 
 
-@_told
 def why(path: str | None, digest: str, other: str | None = None) -> int:
     """Show in which components an entry's key differs from that of another.
 
@@ -206,30 +185,21 @@ def _plain_text(value: bytes) -> str | None:
 
 
 def _show_listing(
-    path: str, stored: Iterable[tuple[Item, Manifest]], items: list[Item]
+    path: str, stored: Sequence[tuple[Item, Manifest]], items: list[Item]
 ) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("entry", title=escape(path))
-    table.add_column("last used", no_wrap=True)
-    table.add_column("size", justify="right")
-    table.add_column("parts")
-    table.add_column("key", overflow="fold")
-    for item, manifest in stored:
-        key = _title(manifest.key)
-        table.add_row(
+    rows = (
+        (
             manifest.key.digest[:_SHOWN],
             f"{_when(item):%Y-%m-%d %H:%M}",
             size_text(sum(part.size for part in manifest.parts)),
-            escape(", ".join(part.name for part in manifest.parts)),
-            escape(key),
+            ", ".join(part.name for part in manifest.parts),
+            _title(manifest.key),
         )
-    console = Console()
-    console.print(table)
+        for item, manifest in stored
+    )
+    print_table(path, ("entry", ">last used", ">size", "parts", "key"), rows)
     size = size_text(sum(item.size for item in items))
-    console.print(f"{table.row_count} entries, {len(items)} values, {size}")
+    print(f"{len(stored)} entries, {len(items)} values, {size}")
 
 
 def _title(key: Key) -> str:
@@ -242,19 +212,18 @@ def _title(key: Key) -> str:
 
 
 def _show_difference(ours: Key, theirs: Key) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     differences = diff(ours, theirs)
-    table = Table("component", title="Where the keys differ")
-    for key in (ours, theirs):
-        table.add_column(key.digest[:_SHOWN], overflow="fold")
-    for difference in differences:
-        values = (difference.ours, difference.theirs)
-        shown = ("-" if value is None else value_text(value, _LONG) for value in values)
-        table.add_row(escape(difference.label), *map(escape, shown))
-    console = Console()
-    console.print(table)
+    digests = (key.digest[:_SHOWN] for key in (ours, theirs))
+    rows = (
+        (
+            difference.label,
+            *(
+                "-" if value is None else value_text(value, _LONG)
+                for value in (difference.ours, difference.theirs)
+            ),
+        )
+        for difference in differences
+    )
+    print_table("Where the keys differ", ("component", *digests), rows)
     equal = len(set(ours.components) & set(theirs.components))
-    console.print(f"components that differ: {len(differences)}, equal: {equal}")
+    print(f"components that differ: {len(differences)}, equal: {equal}")
