@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from sapwood.allocator.planner import Buffer, lower_bound, plan, violations
 from sapwood.allocator.planner.effort import Effort
-from sapwood.allocator.planner.improve import Beside, Layout, Places, improve
-from sapwood.allocator.planner.instance import Instance
+from sapwood.allocator.planner.improve import Layout, Places, improve
+from sapwood.allocator.planner.instance import Beside, Instance
 from sapwood.allocator.planner.orders import fit, size_order
 from sapwood.testing.lifetimes import KINDS, PERFECT, make_lifetimes
 
@@ -40,7 +40,7 @@ def _piled(instance):
 def test_beside_are_those_in_use_at_once(drawn):
     """Each buffer's company is what a look at all pairs finds; a second time, too."""
     instance = Instance.of(_buffers(drawn), 1)
-    beside = Beside.of(instance)
+    beside = Beside(instance)
     lower, upper = instance.lower, instance.upper
     for number in [*range(instance.count)] * 2:
         met = (lower < upper[number]) & (upper > lower[number])
@@ -63,7 +63,7 @@ def test_places_cost_what_is_in_the_way(others, size, more, seed):
     costs = [
         weights[(begins < at + size) & (ends > at)].sum() for at in range(more + 1)
     ]
-    places = Places.among(begins, ends, size, top)
+    places = Places(begins, ends, size, top)
     free = places.tightest(top)
     assert (free is None) == (min(costs) > 0)
     if free is not None:

@@ -25,6 +25,10 @@ def _buffers(drawn):
     return [Buffer(lower, lower + span, size) for lower, span, size in drawn]
 
 
+def _top(instance, begins):
+    return instance.height(begins) // instance.grain
+
+
 def _never():
     return False
 
@@ -36,9 +40,9 @@ def test_what_a_dive_finds_is_a_plan_within_its_capacity(drawn, more, which):
     instance = Instance.of(buffers, 1)
     ranking = learners(instance, 0)[which].ranking()
     capacity = instance.top_within(lower_bound(buffers) + more)
-    found = Dive(Sections.of(instance), ranking, capacity).run(500, _never)
+    found = Dive(Sections(instance), ranking, capacity).run(500, _never)
     if found is not None:
-        assert instance.top(found) <= capacity
+        assert _top(instance, found) <= capacity
         assert not violations(buffers, instance.offsets(found))
 
 
@@ -48,7 +52,7 @@ def test_a_dive_finds_what_stacking_does(drawn, which):
     instance = Instance.of(_buffers(drawn), 1)
     ranking = learners(instance, 0)[which].ranking()
     begins = stack(instance, ranking, _never)
-    dive = Dive(Sections.of(instance), ranking, instance.top(begins))
+    dive = Dive(Sections(instance), ranking, _top(instance, begins))
     assert (dive.run(instance.count, _never) == begins).all()
     assert not dive.blamed.any()
 
@@ -58,8 +62,8 @@ def test_a_late_dive_finds_nothing(drawn, which):
     """A dive that may place too few buffers gives up."""
     instance = Instance.of(_buffers(drawn), 1)
     ranking = learners(instance, 0)[which].ranking()
-    top = instance.top(stack(instance, ranking, _never))
-    assert Dive(Sections.of(instance), ranking, top).run(0, _never) is None
+    top = _top(instance, stack(instance, ranking, _never))
+    assert Dive(Sections(instance), ranking, top).run(0, _never) is None
 
 
 @given(rows, st.integers(0, 3))

@@ -4,57 +4,39 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from sapwood.allocator.planner.effort import Effort
-from sapwood.allocator.planner.instance import Instance, Wholes
+from sapwood.allocator.planner.instance import Beside, Instance, Wholes
 from sapwood.allocator.planner.search import FEW, Search
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Places:
     """The places next to an end of another buffer, and the lowest and the highest.
 
-    ``begins`` and ``ends`` are those of the others, each in rising order, which are
-    ``by_begin`` and ``by_end``. At ``places[k]`` a buffer lies above the first
-    ``below[k]`` of ``ends``, and below the others than the first ``under[k]`` of
-    ``begins``.
+    They are those of a buffer of ``size`` that ends at ``top`` or below, among others
+    with these ``begins`` and ``ends``, which are kept in rising order. At ``places[k]``
+    a buffer lies above the first ``below[k]`` of ``ends``, and below the others than
+    the first ``under[k]`` of ``begins``.
     """
 
-    begins: Wholes
-    ends: Wholes
-    by_begin: npt.NDArray[np.intp]
-    by_end: npt.NDArray[np.intp]
-    places: Wholes
-    below: npt.NDArray[np.intp]
-    under: npt.NDArray[np.intp]
-
-    @classmethod
-    def among(cls, begins: Wholes, ends: Wholes, size: int, top: int) -> Places:
-        """Return the places of a buffer of ``size`` that ends at ``top`` or below."""
-        by_begin, by_end = begins.argsort(), ends.argsort()
-        begins, ends = begins[by_begin], ends[by_end]
+    def __init__(self, begins: Wholes, ends: Wholes, size: int, top: int) -> None:
+        self.by_begin, self.by_end = begins.argsort(), ends.argsort()
+        self.begins = begins = begins[self.by_begin]
+        self.ends = ends = ends[self.by_end]
         highest = top - size
         first, last = begins.searchsorted(size), begins.searchsorted(top, "right")
-        places = np.concatenate(
+        self.places = np.concatenate(
             (
                 np.array([0, highest]),
                 ends[: ends.searchsorted(highest, "right")],
                 begins[first:last] - size,
             )
         )
-        return cls(
-            begins=begins,
-            ends=ends,
-            by_begin=by_begin,
-            by_end=by_end,
-            places=places,
-            below=ends.searchsorted(places, "right"),
-            under=begins.searchsorted(places + size),
-        )
+        self.below = ends.searchsorted(self.places, "right")
+        self.under = begins.searchsorted(self.places + size)
 
     def tightest(self, top: int) -> int | None:
         """Return the free place in the smallest gap below ``top``; None without one."""
@@ -80,52 +62,6 @@ class Places:
         return int(self.places[cost.argmin()])
 
 
-_EVERY = 64
-_KEPT = 1 << 24
-
-
-@dataclass(slots=True, eq=False)
-class Beside:
-    """The buffers beside each one, found when first asked for.
-
-    ``live`` are those in use just before every 64th begins, ``stops`` how many begin
-    before each ends. ``room`` is how many more may be kept.
-    """
-
-    lower: npt.NDArray[np.int32]
-    upper: npt.NDArray[np.int32]
-    live: tuple[npt.NDArray[np.intp], ...]
-    stops: tuple[int, ...]
-    room: int = _KEPT
-    _found: dict[int, npt.NDArray[np.intp]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, instance: Instance) -> Beside:
-        """Return the company of the buffers of an instance."""
-        lower, upper = instance.lower, instance.upper
-        live = [np.empty(0, np.intp)]
-        for start in range(0, instance.count - _EVERY, _EVERY):
-            begun = np.concatenate((live[-1], np.arange(start, start + _EVERY)))
-            live.append(begun[upper[begun] > lower[start + _EVERY]])
-        stops = lower.searchsorted(upper).tolist()
-        return cls(lower, upper, tuple(live), tuple(stops))
-
-    def __getitem__(self, number: int) -> npt.NDArray[np.intp]:
-        """Return the others that are in use at any time of a buffer, in no order."""
-        kept = self._found.get(number)
-        if kept is not None:
-            return kept
-        at = number // _EVERY
-        begun = np.arange(at * _EVERY, self.stops[number])
-        some = np.concatenate((self.live[at], begun))
-        in_use = self.upper[some] > self.lower[number]
-        found: npt.NDArray[np.intp] = some[in_use & (some != number)]
-        if len(found) <= self.room:
-            self.room -= len(found)
-            self._found[number] = found
-        return found
-
-
 _OUT = 1 << 62
 """Where buffers begin and end that lie nowhere at present: above anything."""
 
@@ -144,7 +80,7 @@ class Layout:
         self, instance: Instance, begins: Wholes, random: np.random.Generator
     ) -> None:
         self._instance, self._random = instance, random
-        self._beside = Beside.of(instance)
+        self._beside = Beside(instance)
         self._begins, self._ends = begins.copy(), begins + instance.size
         self._sizes: list[int] = instance.size.tolist()
         self._spares: list[int] = instance.spare.tolist()
@@ -210,7 +146,7 @@ class Layout:
         top = self._top(number, height)
         others = self._beside[number]
         begins, ends = self._begins[others], self._ends[others]
-        places = Places.among(begins, ends, size, top)
+        places = Places(begins, ends, size, top)
         begin = places.tightest(top)
         if begin is None:
             begin = places.cheapest(self._weights[others], self._random)

@@ -108,10 +108,6 @@ class Instance:
             total=stop - start,
         )
 
-    def top(self, begins: Wholes) -> int:
-        """Return where the topmost buffer ends, in grains."""
-        return int(max(begins + self.size, default=0))
-
     def height(self, begins: Wholes) -> int:
         """Return where the topmost buffer ends, in bytes."""
         ends = (begins + self.size) * self.grain - self.spare
@@ -134,3 +130,38 @@ def _rank(buffers: Sequence[Buffer]) -> dict[int, int]:
     """Return the numbers of all times in their order."""
     times = sorted({time for b in buffers for time in (b.lower, b.upper)})
     return {time: number for number, time in enumerate(times)}
+
+
+_EVERY = 64
+_KEPT = 1 << 24
+"""How many more of the buffers that are beside others may be kept."""
+
+
+class Beside:
+    """The buffers beside each one of an instance, found when first asked for."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._lower, self._upper = lower, upper = instance.lower, instance.upper
+        # Those in use just before every 64th begins; how many begin before each ends.
+        self._live = [np.empty(0, np.intp)]
+        for start in range(0, instance.count - _EVERY, _EVERY):
+            begun = np.concatenate((self._live[-1], np.arange(start, start + _EVERY)))
+            self._live.append(begun[upper[begun] > lower[start + _EVERY]])
+        self._stops: list[int] = lower.searchsorted(upper).tolist()
+        self._room = _KEPT
+        self._found: dict[int, npt.NDArray[np.intp]] = {}
+
+    def __getitem__(self, number: int) -> npt.NDArray[np.intp]:
+        """Return the others that are in use at any time of a buffer, in no order."""
+        kept = self._found.get(number)
+        if kept is not None:
+            return kept
+        at = number // _EVERY
+        begun = np.arange(at * _EVERY, self._stops[number])
+        some = np.concatenate((self._live[at], begun))
+        in_use = self._upper[some] > self._lower[number]
+        found: npt.NDArray[np.intp] = some[in_use & (some != number)]
+        if len(found) <= self._room:
+            self._room -= len(found)
+            self._found[number] = found
+        return found

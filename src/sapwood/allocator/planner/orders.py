@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -93,10 +92,6 @@ def _crowds(instance: Instance) -> Wholes:
     return crowds
 
 
-Gap = Literal["lowest", "tightest"]
-"""Which of the gaps that suffice: the lowest one, or the one that leaves least over."""
-
-
 def largest_first(buffers: Sequence[Buffer], alignment: int = 1) -> tuple[int, ...]:
     """Return an offset in bytes for each buffer, a multiple of ``alignment``.
 
@@ -117,60 +112,46 @@ def size_order(instance: Instance) -> list[int]:
     return sorted(range(len(sizes)), key=lambda n: (-sizes[n], n))
 
 
-def fit(instance: Instance, order: Iterable[int], gap: Gap = "tightest") -> Wholes:
+def fit(instance: Instance, order: Iterable[int]) -> Wholes:
     """Return where each buffer begins, in grains, placed in ``order``."""
-    placed = _Placed(instance, gap)
-    for number in order:
-        placed.add(number)
-    return placed.begins
-
-
-class _Placed:
-    """The buffers that lie already, in the order of where they begin."""
-
-    def __init__(self, instance: Instance, gap: Gap) -> None:
-        count, kind = instance.count, instance.size.dtype
-        self._instance, self._tightest = instance, gap == "tightest"
-        self._lower = np.zeros(count, np.int32)
-        self._upper = np.zeros(count, np.int32)
-        self._begin: Wholes = np.zeros(count, kind)
-        self._end: Wholes = np.zeros(count, kind)
-        self._count = 0
-        self.begins: Wholes = np.zeros(count, kind)
-
-    def add(self, number: int) -> None:
-        """Place a buffer."""
-        lower, upper = self._instance.lower[number], self._instance.upper[number]
-        size = self._instance.size[number]
-        begin = self._find(lower, upper, size)
-        count = self._count
-        at = int(self._begin[:count].searchsorted(begin, "right"))
+    count, kind = instance.count, instance.size.dtype
+    begins: Wholes = np.zeros(count, kind)
+    # Of those that lie already, in the order of where they begin.
+    lower, upper = np.zeros(count, np.int32), np.zeros(count, np.int32)
+    begin, end = np.zeros(count, kind), np.zeros(count, kind)
+    for placed, number in enumerate(order):
+        first, last = instance.lower[number], instance.upper[number]
+        size = instance.size[number]
+        beside = np.flatnonzero((lower[:placed] < last) & (upper[:placed] > first))
+        place = _tightest(begin[beside], end[beside], size)
+        at = int(begin[:placed].searchsorted(place, "right"))
         for column, value in (
-            (self._lower, lower),
-            (self._upper, upper),
-            (self._begin, begin),
-            (self._end, begin + size),
+            (lower, first),
+            (upper, last),
+            (begin, place),
+            (end, place + size),
         ):
-            column[at + 1 : count + 1] = column[at:count]
+            column[at + 1 : placed + 1] = column[at:placed]
             column[at] = value
-        self._count = count + 1
-        self.begins[number] = begin
+        begins[number] = place
+    return begins
 
-    def _find(self, lower: int, upper: int, size: int) -> int:
-        count = self._count
-        beside = np.flatnonzero(
-            (self._lower[:count] < upper) & (self._upper[:count] > lower)
-        )
-        if not len(beside):
-            return 0
-        begins, ends = self._begin[beside], np.maximum.accumulate(self._end[beside])
-        gaps = begins.copy()
-        gaps[1:] -= ends[:-1]
-        fitting = np.flatnonzero(gaps >= size)
-        if not len(fitting):
-            return int(ends[-1])
-        which = fitting[gaps[fitting].argmin()] if self._tightest else fitting[0]
-        return int(ends[which - 1]) if which else 0
+
+def _tightest(begins: Wholes, ends: Wholes, size: int) -> int:
+    """Return a place in the smallest gap between others, in the order of their begins.
+
+    Where none suffices, it is above all of them.
+    """
+    if not len(begins):
+        return 0
+    tops = np.maximum.accumulate(ends)
+    gaps = begins.copy()
+    gaps[1:] -= tops[:-1]
+    fitting = np.flatnonzero(gaps >= size)
+    if not len(fitting):
+        return int(tops[-1])
+    which = fitting[gaps[fitting].argmin()]
+    return int(tops[which - 1]) if which else 0
 
 
 _FEW = 64
@@ -190,49 +171,23 @@ def stack(
     low, the first in ``ranking`` is next.
     """
     begins = np.zeros(instance.count, instance.size.dtype)
-    pile = _Pile(instance, ranking)
+    # The buffers that are left, and where they could begin.
+    numbers, begin = ranking, begins.copy()
+    lower, upper = instance.lower[ranking], instance.upper[ranking]
+    size, placed = instance.size[ranking], int(instance.size.sum()) + 1
     for turn in range(instance.count):
         if turn % _CHECKED_EVERY == 0 and late():
             return None
-        number, begin = pile.place_next()
-        begins[number] = begin
+        if _FEW < instance.count - turn < len(numbers) // 2:
+            left = begin < placed
+            numbers, begin, size = numbers[left], begin[left], size[left]
+            lower, upper = lower[left], upper[left]
+        at = int(begin.argmin())
+        begins[numbers[at]] = begin[at]
+        end = begin[at] + size[at]
+        begin[at] = placed
+        begin[(lower < upper[at]) & (upper > lower[at]) & (begin < end)] = end
     return begins
-
-
-class _Pile:
-    """The buffers that are left, in their ranking, and where they could begin."""
-
-    def __init__(self, instance: Instance, ranking: npt.NDArray[np.intp]) -> None:
-        self._numbers = ranking
-        self._lower = instance.lower[ranking]
-        self._upper = instance.upper[ranking]
-        self._size = instance.size[ranking]
-        self._begin = np.zeros(len(ranking), instance.size.dtype)
-        self._high = int(instance.size.sum()) + 1
-        self._left = len(ranking)
-
-    def place_next(self) -> tuple[int, int]:
-        """Place the buffer that can begin lowest; return its number, and where."""
-        if self._left < len(self._numbers) // 2 and self._left > _FEW:
-            self._forget_placed()
-        at = int(self._begin.argmin())
-        begin = self._begin[at]
-        end = begin + self._size[at]
-        self._begin[at] = self._high
-        raised = (
-            (self._lower < self._upper[at])
-            & (self._upper > self._lower[at])
-            & (self._begin < end)
-        )
-        self._begin[raised] = end
-        self._left -= 1
-        return int(self._numbers[at]), begin
-
-    def _forget_placed(self) -> None:
-        left = self._begin < self._high
-        self._numbers, self._size = self._numbers[left], self._size[left]
-        self._lower, self._upper = self._lower[left], self._upper[left]
-        self._begin = self._begin[left]
 
 
 def pack(

@@ -95,8 +95,7 @@ def _pack(instance: Instance, effort: Effort, seed: int) -> Wholes:
     """Pack in some orders, then improve the best; beyond 64 bits only the former."""
     if not instance.count:
         return instance.size
-    if not instance.is_exact:
-        return pack(instance, effort, seed)
-    rounds = _ROUNDS_OF_MANY if instance.count > FEW else _ROUNDS
+    few = instance.count <= FEW
+    rounds = (_ROUNDS if few else _ROUNDS_OF_MANY) if instance.is_exact else None
     begins = pack(instance, effort, seed, rounds)
-    return improve(instance, begins, effort, seed)
+    return improve(instance, begins, effort, seed) if instance.is_exact else begins

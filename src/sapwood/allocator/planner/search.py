@@ -14,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sapwood.allocator.planner.effort import Effort
-from sapwood.allocator.planner.instance import Instance, Wholes
+from sapwood.allocator.planner.instance import Beside, Instance, Wholes
 from sapwood.allocator.planner.orders import learners
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Sections:
-    """Which buffers are in use in which section, and beside which others.
+    """Which buffers of an instance are in use in which section, and beside which.
 
     ``members`` are those of all sections one after the other, ``starts`` where each
     section's begin, ``loads`` what is in use in each, in grains. Buffer *n* is in use
@@ -28,36 +27,17 @@ class Sections:
     others that are in use in any of them.
     """
 
-    sizes: Wholes
-    members: npt.NDArray[np.intp]
-    starts: npt.NDArray[np.intp]
-    first: npt.NDArray[np.intp]
-    last: npt.NDArray[np.intp]
-    beside: tuple[npt.NDArray[np.intp], ...]
-    loads: Wholes
-
-    @classmethod
-    def of(cls, instance: Instance) -> Sections:
-        """Return the sections of an instance that has buffers."""
-        lower, upper, sizes = instance.lower, instance.upper, instance.size
+    def __init__(self, instance: Instance) -> None:
+        lower, upper = instance.lower, instance.upper
         times = np.arange(int(upper.max()))
         used = (lower <= times[:, None]) & (upper > times[:, None])
         used = used[used.any(axis=1)]
-        counts = used.sum(axis=1)
-        loads = used @ sizes
-        first = used.argmax(axis=0)
-        last = len(used) - used[::-1].argmax(axis=0)
-        meeting = (lower < upper[:, None]) & (upper > lower[:, None])
-        np.fill_diagonal(meeting, val=False)
-        return cls(
-            sizes=sizes,
-            members=np.nonzero(used)[1],
-            starts=np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.intp),
-            first=first,
-            last=last,
-            beside=tuple(np.flatnonzero(row) for row in meeting),
-            loads=loads,
-        )
+        self.sizes, self.beside = instance.size, Beside(instance)
+        self.members = np.nonzero(used)[1]
+        self.starts = np.concatenate(([0], np.cumsum(used.sum(axis=1))[:-1]))
+        self.first = used.argmax(axis=0)
+        self.last = len(used) - used[::-1].argmax(axis=0)
+        self.loads: Wholes = used @ instance.size
 
 
 _PLACED = 1 << 61
@@ -280,7 +260,7 @@ class Search:
 
     def __init__(self, instance: Instance, seed: int) -> None:
         self._instance = instance
-        self._sections = Sections.of(instance)
+        self._sections = Sections(instance)
         self._learners = learners(instance, seed)
         self._turn = 0
         self.work = 0.0
