@@ -6,10 +6,11 @@ Each is made from a seed and a rough number of buffers, the same on every machin
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from random import Random
 
-from sapwood.allocator.simulate import Buffer, Trace
-from sapwood.units import Size
+from sapwood.allocator.simulate import Trace
+from sapwood.allocator.simulate.reading import Log
 
 _KIB = 1 << 10
 _MIB = 1 << 20
@@ -19,35 +20,21 @@ class _Pen:
     """Writes buffers down, each at a time of its own."""
 
     def __init__(self) -> None:
-        self.now = 0
-        self.open: dict[int, tuple[int, int, int]] = {}
-        self.done: list[tuple[int, int, int, int]] = []
-        self._next = 0
+        self._log, self._numbers = Log(), count()
 
     def allocate(self, size: float, stream: int = 0) -> int:
         """Begin a buffer, and return its number."""
-        number, self._next = self._next, self._next + 1
-        self.open[number] = self.now, max(1, int(size)), stream
-        self.now += 1
+        number = next(self._numbers)
+        self._log.allocate(number, max(1, int(size)), stream)
         return number
 
     def free(self, number: int) -> None:
         """End a buffer."""
-        lower, size, stream = self.open.pop(number)
-        self.done.append((lower, self.now, size, stream))
-        self.now += 1
+        self._log.free(number, 0, 0)
 
     def trace(self, name: str) -> Trace:
         """End all buffers, and return the trace."""
-        for number in list(self.open):
-            self.free(number)
-        return Trace.of(
-            name,
-            (
-                Buffer(str(number), lower, upper, Size(size), stream)
-                for number, (lower, upper, size, stream) in enumerate(sorted(self.done))
-            ),
-        )
+        return self._log.trace(name)
 
 
 def make_trace(family: str, seed: int, buffers: int) -> Trace:
