@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from dataclasses import dataclass, fields
+from typing import Final
 
 from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.picture import PoolId, SizeClass
@@ -22,21 +22,10 @@ JOURNAL_LIMIT: Final = 1024
 Use = tuple[Bin, int, int, int]
 """By how much these change in a bin: allocated, requested and active bytes."""
 
-Family = Literal[
-    "allocation",
-    "segment",
-    "active",
-    "inactive_split",
-    "allocated_bytes",
-    "reserved_bytes",
-    "active_bytes",
-    "inactive_split_bytes",
-    "requested_bytes",
-]
+_Takes = tuple[tuple[str, int], ...]
 
-_Takes = tuple[tuple[Family, int], ...]
-
-_FAMILIES: Final[tuple[Family, ...]] = get_args(Family)
+_FAMILIES: Final = tuple(family.name for family in fields(Account))
+"""The names of an account's counters."""
 
 # Families that change together, and which result of `_climb` each takes.
 _ALLOCATED: Final[_Takes] = (("allocation", 0), ("allocated_bytes", 1))
@@ -115,7 +104,7 @@ def _climb(uses: Iterable[Use]) -> tuple[Run, Run, Run]:
     )
 
 
-_Scope = dict[Family, Count]
+_Scope = dict[str, Count]
 
 
 def _scope() -> _Scope:
@@ -146,7 +135,7 @@ class Ledger:
         self._pool_classes = defaultdict[tuple[PoolId, SizeClass], _Scope](_scope)
         self._streams = defaultdict[StreamHandle, _Scope](_scope)
 
-    def change(self, bin_: Bin, family: Family, delta: int) -> None:
+    def change(self, bin_: Bin, family: str, delta: int) -> None:
         """Change one counter of a bin that is in no journal."""
         for scope in self._scopes(bin_):
             scope[family].add(delta)

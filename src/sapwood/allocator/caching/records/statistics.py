@@ -83,15 +83,6 @@ class Counters:
     driver_seconds: float = 0.0
 
 
-_SCALARS = (
-    "num_alloc_retries",
-    "num_device_alloc",
-    "num_device_free",
-    "num_oom_rejections",
-    "num_ooms",
-    "num_sync_all_streams",
-)
-
 Place = tuple[PoolId, SizeClass, StreamHandle]
 """Where a free block can serve from: its pool, its size class, its stream."""
 
@@ -110,18 +101,20 @@ def nested_memory_stats(
     is unlimited. Private pools' reserved bytes come under ``a_b`` of their ids.
     """
     stats: dict[str, Any] = {
-        family.name: _by_class(family.name, _scopes(counters))
+        family.name: _by_class(family.name, counters.total, counters.classes)
         for family in fields(Account)
     }
     stats["oversize_allocations"] = counters.oversize_allocations._asdict()
     stats["oversize_segments"] = counters.oversize_segments._asdict()
-    stats |= {name: getattr(counters, name) for name in _SCALARS}
+    for counter in fields(Counters):
+        if counter.name.startswith("num_"):
+            stats[counter.name] = getattr(counters, counter.name)
     stats["max_split_size"] = -1 if max_split_size is None else max_split_size
-    private = {
-        pool_name(pool): _by_class("reserved_bytes", _pool_scopes(counters, pool))
-        for pool in counters.pools
-        if pool != DEFAULT_POOL
-    }
+    private: dict[str, Any] = {}
+    for pool, total in counters.pools.items():
+        if pool != DEFAULT_POOL:
+            classes = {c: a for (p, c), a in counters.pool_classes.items() if p == pool}
+            private[pool_name(pool)] = _by_class("reserved_bytes", total, classes)
     return {**stats, "reserved_bytes_by_private_pools": private}
 
 
@@ -133,28 +126,16 @@ def memory_stats(
     return dict(sorted(_flat(nested)))
 
 
-_Scopes = tuple[Account, Account, Account]
-"""Everything, and of it what is small and what is large."""
-
-_NOTHING_HELD = Account()
-
-
-def _scopes(counters: Counters) -> _Scopes:
-    small = counters.classes.get("small", _NOTHING_HELD)
-    large = counters.classes.get("large", _NOTHING_HELD)
-    return counters.total, small, large
-
-
-def _pool_scopes(counters: Counters, pool: PoolId) -> _Scopes:
-    small = counters.pool_classes.get((pool, "small"), _NOTHING_HELD)
-    large = counters.pool_classes.get((pool, "large"), _NOTHING_HELD)
-    return counters.pools[pool], small, large
-
-
-def _by_class(family: str, scopes: _Scopes) -> dict[str, dict[str, int]]:
-    tallies: tuple[Tally, ...] = tuple(getattr(scope, family) for scope in scopes)
-    names = ("all", "small_pool", "large_pool")
-    return {name: tally._asdict() for name, tally in zip(names, tallies, strict=True)}
+def _by_class(
+    family: str, total: Account, classes: Mapping[SizeClass, Account]
+) -> dict[str, dict[str, int]]:
+    nothing = Account()
+    scopes = {
+        "all": total,
+        "small_pool": classes.get("small", nothing),
+        "large_pool": classes.get("large", nothing),
+    }
+    return {name: getattr(scope, family)._asdict() for name, scope in scopes.items()}
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
