@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,16 +21,22 @@ class Buffer(NamedTuple):
     size: Size
 
 
-def check_buffers(buffers: Iterable[Buffer]) -> None:
-    """Raise `MisuseError` for the first buffer without a lifetime, or below 0 bytes."""
-    for number, (lower, upper, size) in enumerate(buffers):
+def check_buffers(
+    buffers: Iterable[tuple[int, int, int]], names: Iterable[object] | None = None
+) -> None:
+    """Raise `MisuseError` for the first buffer without a lifetime, or below 0 bytes.
+
+    It is told by its name, or else by its number.
+    """
+    named = zip(itertools.count() if names is None else names, buffers, strict=False)
+    for name, (lower, upper, size) in named:
         if lower >= upper:
             raise MisuseError(
-                f"buffer {number} is alive in [{lower}, {upper}), which is empty. Give "
+                f"buffer {name} is alive in [{lower}, {upper}), which is empty. Give "
                 "an upper above its lower"
             )
         if size < 0:
-            raise MisuseError(f"buffer {number} has {size} bytes. Give a size from 0")
+            raise MisuseError(f"buffer {name} has {size} bytes. Give a size from 0")
 
 
 def check_alignment(alignment: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from typing import NoReturn
@@ -11,6 +10,7 @@ from typing import NoReturn
 from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.caching.shortage.explain import Shortage
+from sapwood.allocator.simulate.models.model import Model
 from sapwood.driver.api import (
     Abilities,
     Access,
@@ -278,28 +278,20 @@ def _broken(law: str) -> NoReturn:
     raise InternalError(law, remedy="Look at the allocator that made the call")
 
 
-class Ours:
+class Ours(Model):
     """`Allocator` as a simulation sees it; streams keep their numbers."""
 
     def __init__(self, settings: Settings, total: int) -> None:
+        super().__init__(settings, total)
         self.ground = Ground(Size(total))
-        self._recorded = Recorded(self.ground)
-        self.allocator = Allocator(self._recorded, settings)
-
-    @property
-    def reserved(self) -> int:
-        """Bytes of physical memory, counted once."""
-        return self.ground.held
-
-    @property
-    def calls(self) -> Mapping[str, int]:
-        """How often the allocator made each call of the driver."""
-        return self._recorded.counts()
+        recorded = Recorded(self.ground)
+        self.calls = recorded.ever
+        self.allocator = Allocator(recorded, settings)
 
     def allocate(self, size: int, stream: int) -> int:
         """Return an address for a stream."""
         try:
-            return self.allocator.malloc(size, self.ground.adopt_stream(stream))
+            address = self.allocator.malloc(size, self.ground.adopt_stream(stream))
         except OutOfMemory as error:
             if not isinstance(error.shortage, Shortage):
                 raise
@@ -308,10 +300,13 @@ class Ours:
             raise OutOfMemory(
                 error.call, asked=error.asked, free=error.free, shortage=shortage
             ) from None
+        self.reserved = self.ground.held
+        return address
 
     def free(self, address: int) -> None:
         """Give an allocation back."""
         self.allocator.free(Addr(address))
+        self.reserved = self.ground.held
 
     def close(self) -> None:
         """End the allocator and the device; raises `InternalError` for leaks."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from sapwood.errors import MisuseError
+from sapwood.allocator.planner.buffers import check_buffers
 from sapwood.units import Size
 
 
@@ -47,22 +47,10 @@ class Trace:
         bytes.
         """
         kept = tuple(buffers)
-        for buffer in kept:
-            _check(buffer)
+        lives = [(each.lower, each.upper, each.size) for each in kept]
+        check_buffers(lives, [each.name for each in kept])
         steps = _steps(kept)
         return cls(name, kept, steps, _peak(kept, steps))
-
-
-def _check(buffer: Buffer) -> None:
-    if buffer.lower >= buffer.upper:
-        raise MisuseError(
-            f"buffer {buffer.name} is alive in [{buffer.lower}, {buffer.upper}), which "
-            "is empty. Give an upper above its lower"
-        )
-    if buffer.size < 0:
-        raise MisuseError(
-            f"buffer {buffer.name} has {buffer.size} bytes. Give a size from 0"
-        )
 
 
 def _steps(buffers: tuple[Buffer, ...]) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.simulate.models.model import (
     GRANULE,
     MIB,
-    Accounted,
+    Model,
     is_small,
     round_up,
 )
@@ -25,7 +25,7 @@ _LEAST_REST = {True: 512, False: MIB + 1}
 """The smallest rest that is split off, of small blocks and of large ones."""
 
 
-class Classic(Accounted):
+class Classic(Model):
     """Fixed segments, best fit, and the rules for splitting large blocks."""
 
     def __init__(self, settings: Settings, total: int) -> None:

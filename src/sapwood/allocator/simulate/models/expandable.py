@@ -12,7 +12,7 @@ from bisect import insort
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.simulate.models.model import (
     GRANULE,
-    Accounted,
+    Model,
     is_small,
     round_up,
 )
@@ -25,7 +25,7 @@ _SPAN = 1 << 50
 """Addresses of one range: more than any trace needs."""
 
 
-class Expandable(Accounted):
+class Expandable(Model):
     """One growing range per stream and size class."""
 
     def __init__(self, settings: Settings, total: int) -> None:
@@ -68,7 +68,7 @@ class Expandable(Accounted):
 class _Range:
     """Pieces in a row: used ones, free ones on the shelf, and unmapped ones."""
 
-    def __init__(self, base: int, granule: int, account: Accounted) -> None:
+    def __init__(self, base: int, granule: int, account: Model) -> None:
         self.granule, self.account = granule, account
         self.shelf = Shelf()
         hole = Piece(base, align_down(_SPAN // 2, granule), self.shelf)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
-from typing import Protocol
 
 from sapwood.allocator.caching.settings import Settings
 from sapwood.errors import OutOfMemory
@@ -15,32 +14,25 @@ GRANULE = 2 * MIB
 _LEAST = 512
 
 
-class Model(Protocol):
-    """An allocator, as far as a simulation asks.
+class Model(ABC):
+    """An allocator on a device of ``total`` bytes, as far as a simulation asks.
 
     ``reserved`` are the bytes of physical memory that it holds, ``calls`` how often
-    it made each call of the driver. `allocate` raises `OutOfMemory`.
+    it made each call of the driver.
     """
-
-    @property
-    def reserved(self) -> int: ...
-    @property
-    def calls(self) -> Mapping[str, int]: ...
-    def allocate(self, size: int, stream: int) -> int:
-        """Return the address of ``size`` bytes for work on a stream."""
-        ...
-
-    def free(self, address: int) -> None:
-        """Give an allocation back, in the order of its own stream."""
-
-
-class Accounted:
-    """What a model holds of a device's ``total`` bytes, and the calls for it."""
 
     def __init__(self, settings: Settings, total: int) -> None:
         self.settings, self.total = settings, total
         self.reserved = 0
         self.calls = Counter[str]()
+
+    @abstractmethod
+    def allocate(self, size: int, stream: int) -> int:
+        """Return the address of ``size`` bytes for a stream; raises `OutOfMemory`."""
+
+    @abstractmethod
+    def free(self, address: int) -> None:
+        """Give an allocation back, in the order of its own stream."""
 
     @property
     def left(self) -> int:

@@ -6,12 +6,12 @@ from operator import add
 
 from sapwood.allocator import planner
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.simulate.models.model import Accounted, round_up
+from sapwood.allocator.simulate.models.model import Model, round_up
 from sapwood.allocator.simulate.trace import Trace
 from sapwood.units import Size
 
 
-class Planned(Accounted):
+class Planned(Model):
     """Hands out the offsets of a layout, in the order of the requests, each time over.
 
     The planner lays out the largest first, without search and without a clock, so that

@@ -11,7 +11,7 @@ from operator import attrgetter
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.simulate.models.model import (
     GRANULE,
-    Accounted,
+    Model,
     is_small,
     round_up,
 )
@@ -19,7 +19,7 @@ from sapwood.allocator.simulate.models.pieces import Piece, Shelf
 from sapwood.units import align_up
 
 
-class BestFit(Accounted):
+class BestFit(Model):
     """The smallest free piece that suffices; of equals, the lowest."""
 
     def __init__(self, settings: Settings, total: int) -> None:
@@ -83,7 +83,7 @@ _SMALL = 1 << 60
 """Where the small blocks begin: above the addresses of the large ones."""
 
 
-class Stitched(Accounted):
+class Stitched(Model):
     """Pages that come from anywhere, for all streams."""
 
     def __init__(self, settings: Settings, total: int) -> None:
