@@ -30,21 +30,17 @@ def pairs(text: str) -> list[tuple[str, str]]:
 
 def _pieces(text: str) -> list[str]:
     """Split at the commas that are outside brackets."""
-    pieces, start, inside = [], 0, False
-    for at, letter in enumerate(text):
-        if letter in "[]":
-            if inside == (letter == "["):
-                raise MisuseError(
-                    f"{text!r}: unexpected {letter!r} at position {at}. Write a list "
-                    "as [256:1,512:2,>:8]"
-                )
-            inside = letter == "["
-        elif letter == "," and not inside:
-            pieces.append(text[start:at])
-            start = at + 1
+    inside = False
+    for bracket in re.finditer(r"[\[\]]", text):
+        if inside == (bracket[0] == "["):
+            raise MisuseError(
+                f"{text!r}: unexpected {bracket[0]!r} at position {bracket.start()}. "
+                "Write a list as [256:1,512:2,>:8]"
+            )
+        inside = not inside
     if inside:
         raise MisuseError(f"{text!r}: a list is not closed. Put ] at its end")
-    return [*pieces, text[start:]]
+    return re.split(r",(?![^\[]*\])", text)
 
 
 def _pair(piece: str, text: str) -> tuple[str, str]:
