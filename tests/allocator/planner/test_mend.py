@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sapwood.allocator.planner import Buffer, lower_bound, plan, violations
 from sapwood.allocator.planner.effort import Effort
-from sapwood.allocator.planner.improve import Layout, Places, improve
+from sapwood.allocator.planner.improve import Mend, Places, improve
 from sapwood.allocator.planner.instance import Beside, Instance
 from sapwood.allocator.planner.orders import fit, size_order
 from sapwood.testing.lifetimes import KINDS, PERFECT, make_lifetimes
@@ -79,16 +79,16 @@ def test_lowering_keeps_a_plan_or_leaves_it(drawn, alignment, moves, share):
     buffers = _buffers(drawn)
     instance = Instance.of(buffers, alignment)
     before = _piled(instance)
-    layout = Layout(instance, before, np.random.default_rng(0))
+    mend = Mend(instance, before, 0)
     bound = lower_bound(buffers, alignment)
-    height = bound + (layout.height - bound) * share // 100
-    above = layout.above(height)
+    height = bound + (instance.height(mend.begins) - bound) * share // 100
+    above = mend.above(height)
     for number in above[:1]:
-        held = layout.lower(number, height, moves, _never)
-        after = layout.begins
+        held = mend.lower(number, height, moves, _never)
+        after = mend.begins.copy()
         assert not violations(buffers, instance.offsets(after), alignment)
         moved = np.flatnonzero(after != before)
-        assert not set(layout.above(height)) & set(moved.tolist())
+        assert not set(mend.above(height)) & set(moved.tolist())
         assert (number in moved) == held
         assert held or (after == before).all()
 
@@ -98,11 +98,11 @@ def test_a_late_lowering_changes_nothing(drawn):
     """Once it is late, all stays where it was."""
     instance = Instance.of(_buffers(drawn), 1)
     before = _piled(instance)
-    layout = Layout(instance, before, np.random.default_rng(0))
-    height = layout.height - 1
-    for number in layout.above(height):
-        assert not layout.lower(number, height, 99, _always)
-    assert (layout.begins == before).all()
+    mend = Mend(instance, before, 0)
+    height = instance.height(mend.begins) - 1
+    for number in mend.above(height):
+        assert not mend.lower(number, height, 99, _always)
+    assert (mend.begins == before).all()
 
 
 @given(rows, st.integers(0, 40))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -67,21 +68,29 @@ _OUT = 1 << 62
 
 _CHECKED_EVERY = 64
 
+_PACE = 0.3
+_PACES = 0.02, 0.5
+"""How far down to aim, as parts of the way to the goal: at first; least and most."""
 
-class Layout:
-    """Where the buffers of an exact instance begin; between two calls, a plan.
+_MOVES = 300, 20_000
+"""How many moves one buffer may cause: at first, which is also the least; and most."""
 
-    ``moves`` counts how often one was placed. Each has a weight, by its area at first,
-    that grows whenever it pushes others out: so the places of those that are hard to
-    place are left to them.
+_MOVES_EACH = 20
+"""How many moves it may cause at most for each buffer there is."""
+
+
+class Mend:
+    """Makes plans of an exact instance with buffers lower; it learns what is hard.
+
+    Each buffer has a weight, by its area at first, that grows whenever it pushes others
+    out: so the places of those that are hard to place are left to them. ``work`` counts
+    how often one was placed. Between two calls, ``begins`` is a plan.
     """
 
-    def __init__(
-        self, instance: Instance, begins: Wholes, random: np.random.Generator
-    ) -> None:
-        self._instance, self._random = instance, random
+    def __init__(self, instance: Instance, begins: Wholes, seed: int) -> None:
+        self._instance, self._random = instance, np.random.default_rng(seed)
         self._beside = Beside(instance)
-        self._begins, self._ends = begins.copy(), begins + instance.size
+        self.begins, self._ends = begins.copy(), begins + instance.size
         self._sizes: list[int] = instance.size.tolist()
         self._spares: list[int] = instance.spare.tolist()
         self._gains = np.sqrt(
@@ -90,21 +99,30 @@ class Layout:
         self._weights = self._gains.copy()
         self._moved: dict[int, int] = {}
         self._homeless: list[tuple[int, int]] = []
-        self.moves = 0
+        self._pace, self._moves = _PACE, _MOVES[0]
+        self._most = max(_MOVES[0], min(_MOVES_EACH * instance.count, _MOVES[1]))
+        self.work = 0.0
 
-    @property
-    def begins(self) -> Wholes:
-        """Where each buffer begins, in grains; another array every time."""
-        return self._begins.copy()
+    def improve(self, begins: Wholes, effort: Effort) -> Wholes:
+        """Lower what ends above one height; return a plan that is no higher.
 
-    def adopt(self, begins: Wholes) -> None:
-        """Go on from another plan."""
-        self._begins, self._ends = begins.copy(), begins + self._instance.size
-
-    @property
-    def height(self) -> int:
-        """Where the topmost buffer ends, in bytes."""
-        return self._instance.height(self._begins)
+        ``begins`` is what it returned last, or a lower plan.
+        """
+        self.begins, self._ends = begins.copy(), begins + self._instance.size
+        height = self._instance.height(begins)
+        aim = effort.enough + int((height - effort.enough) * (1 - self._pace))
+        down = True
+        for number in self.above(aim):
+            down = self.lower(number, aim, self._moves, effort.late) and down
+            if effort.late():
+                return self.begins.copy()
+        if down:
+            self._pace = min(self._pace * 1.2, _PACES[1])
+            self._moves = max(self._moves // 2, _MOVES[0])
+        else:
+            self._pace = max(self._pace * 0.7, _PACES[0])
+            self._moves = min(self._moves * 2, self._most)
+        return self.begins.copy()
 
     def above(self, height: int) -> list[int]:
         """Return the buffers that end above a height in bytes, the topmost first."""
@@ -132,7 +150,8 @@ class Layout:
             self._place(heapq.heappop(self._homeless)[1], height)
         if not self._homeless:
             return True
-        self._restore()
+        for each, begin in self._moved.items():
+            self.begins[each], self._ends[each] = begin, begin + self._sizes[each]
         return False
 
     def _top(self, number: int, height: int) -> int:
@@ -141,11 +160,11 @@ class Layout:
 
     def _place(self, number: int, height: int) -> None:
         """Place a buffer in the tightest gap, or where it is least in the way."""
-        self.moves += 1
+        self.work += 1
         size = self._sizes[number]
         top = self._top(number, height)
         others = self._beside[number]
-        begins, ends = self._begins[others], self._ends[others]
+        begins, ends = self.begins[others], self._ends[others]
         places = Places(begins, ends, size, top)
         begin = places.tightest(top)
         if begin is None:
@@ -153,64 +172,13 @@ class Layout:
             self._weights[number] += self._gains[number]
             for other in others[(begins < begin + size) & (ends > begin)].tolist():
                 self._take_out(other)
-        self._begins[number], self._ends[number] = begin, begin + size
+        self.begins[number], self._ends[number] = begin, begin + size
 
     def _take_out(self, number: int) -> None:
         """Leave a buffer without a place; the largest gets one first."""
-        self._moved.setdefault(number, int(self._begins[number]))
-        self._begins[number] = self._ends[number] = _OUT
+        self._moved.setdefault(number, int(self.begins[number]))
+        self.begins[number] = self._ends[number] = _OUT
         heapq.heappush(self._homeless, (-self._sizes[number], number))
-
-    def _restore(self) -> None:
-        for number, begin in self._moved.items():
-            self._begins[number] = begin
-            self._ends[number] = begin + self._sizes[number]
-
-
-_PACE = 0.3
-_PACES = 0.02, 0.5
-"""How far down to aim, as parts of the way to the goal: at first; least and most."""
-
-_MOVES = 300, 20_000
-"""How many moves one buffer may cause: at first, which is also the least; and most."""
-
-_MOVES_EACH = 20
-"""How many moves it may cause at most for each buffer there is."""
-
-
-class Mend:
-    """Makes plans of an exact instance with buffers lower; it learns what is hard."""
-
-    def __init__(self, instance: Instance, begins: Wholes, seed: int) -> None:
-        self._layout = Layout(instance, begins, np.random.default_rng(seed))
-        self._pace, self._moves = _PACE, _MOVES[0]
-        self._most = max(_MOVES[0], min(_MOVES_EACH * instance.count, _MOVES[1]))
-
-    @property
-    def work(self) -> float:
-        """How many moves it took so far."""
-        return self._layout.moves
-
-    def improve(self, begins: Wholes, effort: Effort) -> Wholes:
-        """Lower what ends above one height; return a plan as high as before, or lower.
-
-        ``begins`` is what it returned last, or a lower plan.
-        """
-        layout = self._layout
-        layout.adopt(begins)
-        aim = effort.enough + int((layout.height - effort.enough) * (1 - self._pace))
-        down = True
-        for number in layout.above(aim):
-            down = layout.lower(number, aim, self._moves, effort.late) and down
-            if effort.late():
-                return layout.begins
-        if down:
-            self._pace = min(self._pace * 1.2, _PACES[1])
-            self._moves = max(self._moves // 2, _MOVES[0])
-        else:
-            self._pace = max(self._pace * 0.7, _PACES[0])
-            self._moves = min(self._moves * 2, self._most)
-        return layout.begins
 
 
 class Improver:
@@ -221,22 +189,21 @@ class Improver:
 
     def __init__(self, instance: Instance, begins: Wholes, seed: int) -> None:
         self._instance, self._seed = instance, seed
-        self._tools: tuple[Mend | Search, ...] = ()
         self.begins, self.height = begins, instance.height(begins)
 
-    def step(self, effort: Effort) -> None:
-        """Try once to get lower."""
-        if not self._tools:
-            self._tools = self._make_tools()
-        tool = min(self._tools, key=lambda each: each.work)
-        self.begins = tool.improve(self.begins, effort)
-        self.height = self._instance.height(self.begins)
-
-    def _make_tools(self) -> tuple[Mend | Search, ...]:
+    @cached_property
+    def _tools(self) -> tuple[Mend | Search, ...]:
+        # Not before they are needed: only the highest of many parts may be improved.
         mend = Mend(self._instance, self.begins, self._seed)
         if self._instance.count > FEW:
             return (mend,)
         return mend, Search(self._instance, self._seed)
+
+    def step(self, effort: Effort) -> None:
+        """Try once to get lower."""
+        tool = min(self._tools, key=lambda each: each.work)
+        self.begins = tool.improve(self.begins, effort)
+        self.height = self._instance.height(self.begins)
 
 
 def improve(instance: Instance, begins: Wholes, effort: Effort, seed: int) -> Wholes:
