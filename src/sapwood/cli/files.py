@@ -121,24 +121,18 @@ def _choose(
     """Return the recording that fits the inputs, and the array for each argument."""
     told: list[str] = []
     for saved in recordings:
-        left = list(unnamed)
-        arrays: list[tuple[str, Any]] = []
-        for name in saved.names:
-            if name in named:
-                arrays.append((name, named[name]))
-            elif name in saved.pinned:
-                arrays.append((name, None))
-            else:
-                arrays.append((name, left.pop(0) if left else _MISSING))
-        fits = all(
-            host is None or (host is not _MISSING and _text(host) == text)
-            for (_, host), text in zip(arrays, saved.texts, strict=True)
-        )
-        if fits and not left and named.keys() <= set(saved.names):
-            return saved, arrays
+        texts = dict(zip(saved.names, saved.texts, strict=True))
+        asked = [n for n in saved.names if n not in named and n not in saved.pinned]
+        hosts = named | dict(zip(asked, unnamed, strict=False))
+        if (
+            len(asked) == len(unnamed)
+            and hosts.keys() <= texts.keys()
+            and all(_text(host) == texts[name] for name, host in hosts.items())
+        ):
+            return saved, [(name, hosts.get(name)) for name in saved.names]
         wants = [
             f"{name} ({text}{', saved' if name in saved.pinned else ''})"
-            for name, text in zip(saved.names, saved.texts, strict=True)
+            for name, text in texts.items()
         ]
         told.append(", ".join(wants) or "nothing")
     given = [*map(_text, unnamed), *(f"{n}={_text(a)}" for n, a in named.items())]
@@ -148,9 +142,6 @@ def _choose(
         "or with --input NAME=PATH; those that are saved may be left out, and are only "
         "given by name"
     )
-
-
-_MISSING: Any = object()
 
 
 def _text(host: Any) -> str:
