@@ -16,7 +16,9 @@ from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.simulate.models.classic import Classic
 from sapwood.allocator.simulate.models.expandable import Expandable
 from sapwood.allocator.simulate.models.model import Model
+from sapwood.allocator.simulate.models.planned import Planned
 from sapwood.allocator.simulate.models.ranges import BestFit, FirstFit, Stitched
+from sapwood.allocator.simulate.ours import Ours
 from sapwood.allocator.simulate.trace import Trace
 from sapwood.errors import MisuseError
 
@@ -49,19 +51,11 @@ def find_policy(name: str) -> Policy:
 
 
 def _ours(settings: Settings, total: int, **changes: object) -> Model:
-    from sapwood.allocator.simulate.ours import Ours
-
     return Ours(settings.replace(**changes), total)
 
 
 def _of(model: Callable[[Settings, int], Model]) -> _Start:
     return lambda _, settings, total: model(settings, total)
-
-
-def _planned(trace: Trace, settings: Settings, total: int) -> Model:
-    from sapwood.allocator.simulate.models.planned import Planned
-
-    return Planned(trace, settings, total)
 
 
 _ALL = (
@@ -83,7 +77,7 @@ _ALL = (
     Policy("stitched", "model", "GMLake-like: any free pages", _of(Stitched)),
     Policy("best-fit", "model", "one range, the smallest gap", _of(BestFit)),
     Policy("first-fit", "model", "one range, the lowest gap", _of(FirstFit)),
-    Policy("planned", "plan", "one range, laid out with hindsight", _planned),
+    Policy("planned", "plan", "one range, laid out with hindsight", Planned),
 )
 
 POLICIES = {policy.name: policy for policy in _ALL}
