@@ -92,38 +92,28 @@ def _stores(store: argparse.ArgumentParser) -> None:
 
 
 def _simulates(simulate: argparse.ArgumentParser) -> None:
-    simulate.add_argument("path", metavar="TRACE", help="lifetimes, log or snapshot")
+    add = simulate.add_argument
+    add("path", metavar="TRACE", help="lifetimes, log or snapshot")
     policy = "what serves it, again for another; default: all"
     _several(simulate, "--policy", "policies", "NAME", policy)
     change = "a setting, as in SAPWOOD_ALLOC_CONF; again for more"
     _several(simulate, "--set", "changes", "KEY=VALUE", change)
-    simulate.add_argument(
-        "--device", type=_whole(0), metavar="N", help="which one's of a snapshot"
-    )
-    simulate.add_argument(
-        "--device-memory", metavar="SIZE", help="such as 80GiB; default: enough"
-    )
-    simulate.add_argument(
-        "--repeat", type=_whole(1), default=1, metavar="N", help="times; default: 1"
-    )
+    add("--device", type=_whole(0), metavar="N", help="which one's of a snapshot")
+    add("--device-memory", metavar="SIZE", help="such as 80GiB; default: enough")
+    add("--repeat", type=_whole(1), default=1, metavar="N", help="times; default: 1")
     _json(simulate)
 
 
 def _plans(plan: argparse.ArgumentParser) -> None:
-    plan.add_argument("path", metavar="TRACE.csv", help="columns id,lower,upper,size")
-    plan.add_argument(
-        "-o", "--output", metavar="OUT.csv", help="the trace with a column offset"
-    )
-    plan.add_argument(
-        "--capacity", metavar="N", help="bytes, or such as 80GiB: end within it"
-    )
-    plan.add_argument(
+    add = plan.add_argument
+    add("path", metavar="TRACE.csv", help="columns id,lower,upper,size")
+    add("-o", "--output", metavar="OUT.csv", help="the trace with a column offset")
+    add("--capacity", metavar="N", help="bytes, or such as 80GiB: end within it")
+    add(
         "--seconds", type=_seconds, metavar="S", help="default: 45, or 5 near the bound"
     )
-    plan.add_argument(
-        "--alignment", type=_whole(1), default=1, metavar="N", help="default: 1"
-    )
-    plan.add_argument("--seed", type=_whole(0), default=0, help="default: 0")
+    add("--alignment", type=_whole(1), default=1, metavar="N", help="default: 1")
+    add("--seed", type=_whole(0), default=0, help="default: 0")
     _json(plan)
 
 
