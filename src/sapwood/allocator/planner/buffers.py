@@ -22,7 +22,7 @@ class Buffer(NamedTuple):
 
 
 def check_buffers(
-    buffers: Iterable[tuple[int, int, int]], names: Iterable[object] | None = None
+    buffers: Iterable[Buffer], names: Iterable[object] | None = None
 ) -> None:
     """Raise `MisuseError` for the first buffer without a lifetime, or below 0 bytes.
 
@@ -45,6 +45,19 @@ def check_alignment(alignment: int) -> None:
         raise MisuseError(f"alignment is {alignment}. Give a whole number from 1")
 
 
+def events(buffers: Iterable[Buffer]) -> list[tuple[int, bool, int]]:
+    """Return when buffers with bytes end and begin: the time, which, and their number.
+
+    They are in order; of those at one time, the ends come first.
+    """
+    return sorted(
+        (time, begins, number)
+        for number, (lower, upper, size) in enumerate(buffers)
+        if size
+        for time, begins in ((upper, False), (lower, True))
+    )
+
+
 def lower_bound(buffers: Sequence[Buffer], alignment: int = 1) -> Size:
     """Return a height in bytes that no plan can go below.
 
@@ -54,15 +67,9 @@ def lower_bound(buffers: Sequence[Buffer], alignment: int = 1) -> Size:
     """
     check_buffers(buffers)
     check_alignment(alignment)
-    events = sorted(
-        (time, begins, number)
-        for number, (lower, upper, size) in enumerate(buffers)
-        if size
-        for time, begins in ((upper, False), (lower, True))
-    )
     live = bound = 0
     spare: list[tuple[int, int]] = []
-    for time, begins, number in events:
+    for time, begins, number in events(buffers):
         size = buffers[number].size
         taken = align_up(size, alignment)
         if not begins:
@@ -112,14 +119,15 @@ def violations(
 def _misplaced(
     buffers: Sequence[Buffer], offsets: Sequence[int], alignment: int
 ) -> list[Violation]:
-    wrong = []
-    for number, offset in enumerate(offsets):
-        if buffers[number].size and (offset < 0 or offset % alignment):
-            text = (
-                f"buffer {number} lies at {offset}, no multiple of {alignment} from 0"
-            )
-            wrong.append(Violation(number, None, text))
-    return wrong
+    return [
+        Violation(
+            number,
+            None,
+            f"buffer {number} lies at {offset}, no multiple of {alignment} from 0",
+        )
+        for number, offset in enumerate(offsets)
+        if buffers[number].size and (offset < 0 or offset % alignment)
+    ]
 
 
 def _overlapping(buffers: Sequence[Buffer], offsets: Sequence[int]) -> list[Violation]:
@@ -128,15 +136,10 @@ def _overlapping(buffers: Sequence[Buffer], offsets: Sequence[int]) -> list[Viol
     As long as those in use do not overlap, a new one can only do so with what begins
     just below or above it. One that does is left out, so that this stays true.
     """
-    events = []
-    for number, buffer in enumerate(buffers):
-        if buffer.size:
-            events.append((buffer.upper, 0, number))
-            events.append((buffer.lower, 1, number))
     live: list[tuple[int, int]] = []
     left_out: set[int] = set()
     wrong = []
-    for _, begins, number in sorted(events):
+    for _, begins, number in events(buffers):
         entry = (offsets[number], number)
         at = bisect.bisect_left(live, entry)
         if not begins:

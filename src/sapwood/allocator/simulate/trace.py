@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import NamedTuple
 
-from sapwood.allocator.planner.buffers import check_buffers
+from sapwood.allocator import planner
+from sapwood.allocator.planner.buffers import check_buffers, events
 from sapwood.units import Size
 
 
@@ -47,23 +47,7 @@ class Trace:
         bytes.
         """
         kept = tuple(buffers)
-        lives = [(each.lower, each.upper, each.size) for each in kept]
+        lives = [planner.Buffer(*each[1:4]) for each in kept]
         check_buffers(lives, [each.name for each in kept])
-        steps = _steps(kept)
-        return cls(name, kept, steps, _peak(kept, steps))
-
-
-def _steps(buffers: tuple[Buffer, ...]) -> tuple[int, ...]:
-    events: list[tuple[int, bool, int]] = []
-    for number, buffer in enumerate(buffers):
-        if buffer.size:
-            events += (buffer.lower, True, number), (buffer.upper, False, number)
-    events.sort()
-    return tuple(number if begins else ~number for _, begins, number in events)
-
-
-def _peak(buffers: tuple[Buffer, ...], steps: tuple[int, ...]) -> Size:
-    changes = (
-        buffers[step].size if step >= 0 else -buffers[~step].size for step in steps
-    )
-    return Size(max(accumulate(changes), default=0))
+        steps = (number if begins else ~number for _, begins, number in events(lives))
+        return cls(name, kept, tuple(steps), planner.lower_bound(lives))
