@@ -29,26 +29,17 @@ def report(snapshot_path: str, out_path: str | None = None) -> int:
 
 
 def _read(source: Path) -> Any:
+    remedy = "Write one with json.dump(rt.snapshot(), file)"
     try:
         text = source.read_text(encoding="utf-8")
+        return json.loads(text, parse_constant=_refuse_constant)
     except OSError as error:
         raise MisuseError(
-            f"{source} cannot be read: {error.strerror}. Write one with "
-            "json.dump(rt.snapshot(), file)"
+            f"{source} cannot be read: {error.strerror}. {remedy}"
         ) from error
-    except UnicodeDecodeError as error:
-        raise _no_json(source, error) from error
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise _no_json(source, error) from error
+        raise MisuseError(f"{source} is no JSON: {error}. {remedy}") from error
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
-
-
-def _no_json(source: Path, error: Exception) -> MisuseError:
-    return MisuseError(
-        f"{source} is no JSON: {error}. Write one with json.dump(rt.snapshot(), file)"
-    )
