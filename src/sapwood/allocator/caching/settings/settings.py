@@ -222,14 +222,12 @@ def _default(name: str) -> Any:
 def _refusal(name: str, key: str, said: object) -> MisuseError:
     """Return what to say of a value ``said`` of ``name``, which was called ``key``."""
     kind, default = _kind(name), _default(name)
-    spelt = kind.spell(name, default).partition(":")[2]
+    allowed = kind.allowed
     if key != name:
-        return MisuseError(
-            f"{key}: {said!r} is not allowed. Set a whole number of MiB: {name} takes "
-            f"{kind.allowed}; the default is {spelt}"
-        )
+        allowed = f"a whole number of MiB: {name} takes {allowed}"
+        default = kind.spell(name, default).partition(":")[2]
     return MisuseError(
-        f"{key}: {said!r} is not allowed. Set {kind.allowed}; the default is {default}"
+        f"{key}: {said!r} is not allowed. Set {allowed}; the default is {default}"
     )
 
 
