@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -45,15 +46,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"sapwood {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-
-    def verb(name: str, module: str, text: str) -> argparse.ArgumentParser:
-        return _verb(verbs.add_parser(name, help=text, description=text), module, name)
-
+    verb = partial(_verb, verbs.add_parser)
     _json(verb("doctor", "doctor", "say what is here and what runs where"))
-    show = verb("show", "files", "say what is in a file that save() wrote")
+    show = verb("files", "show", "say what is in a file that save() wrote")
     show.add_argument("path", metavar="FILE")
     _json(show)
-    _files(verb("run", "files", "call the function in a file, without its source"))
+    _files(verb("files", "run", "call the function in a file, without its source"))
     _stores(verb("store", "store", "look after recordings that outlive the process"))
     _simulates(verb("simulate", "simulate", "say how much memory a trace would take"))
     _plans(verb("plan", "plan", "pack buffers with known lifetimes into one range"))
@@ -66,9 +64,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _verb(
-    parser: argparse.ArgumentParser, module: str, name: str
+    add: Callable[..., argparse.ArgumentParser], module: str, name: str, text: str
 ) -> argparse.ArgumentParser:
-    """Have what a parser parses be the arguments of a function in a module here."""
+    """Add a parser, which parses the arguments of a function in a module here."""
+    parser = add(name, help=text, description=text)
     parser.set_defaults(verb=(module, name))
     return parser
 
@@ -78,10 +77,7 @@ def _stores(store: argparse.ArgumentParser) -> None:
         "--path", metavar="PATH", help="the folder; default: SAPWOOD_STORE"
     )
     deeds = store.add_subparsers(required=True, metavar="DEED")
-
-    def deed(name: str, text: str) -> argparse.ArgumentParser:
-        return _verb(deeds.add_parser(name, help=text), "store", name)
-
+    deed = partial(_verb, deeds.add_parser, "store")
     _json(deed("ls", "list the entries"))
     gc = deed("gc", "remove what is over a limit")
     gc.add_argument("--limit", metavar="SIZE", help="default: SAPWOOD_STORE_LIMIT")

@@ -69,9 +69,7 @@ def _settings(changes: Iterable[str]) -> Settings:
     settings = Settings.from_env()
     text = []
     for change in changes:
-        key, equals, value = change.partition("=")
-        if not equals:
-            key, equals, value = change.partition(":")
+        key, equals, value = change.partition("=" if "=" in change else ":")
         if not equals:
             raise MisuseError(
                 f"--set {change} changes nothing. Write KEY=VALUE, as in "

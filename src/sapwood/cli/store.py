@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -135,26 +135,22 @@ def _named(keys: Iterable[Key], digits: str) -> Key | None:
 
 
 def _listing(
-    path: str, stored: Iterable[tuple[Item, Manifest]], items: Iterable[Item]
+    path: str, stored: Iterable[tuple[Item, Manifest]], items: Sequence[Item]
 ) -> dict[str, Any]:
     return {
         "path": path,
-        "values": len(list(items)),
+        "values": len(items),
         "size": sum(item.size for item in items),
         "entries": [
             {
                 "digest": manifest.key.digest,
                 "used": _when(item).isoformat(),
                 "parts": {part.name: part.size for part in manifest.parts},
-                "key": _components(manifest.key),
+                "key": {n: value_text(value) for n, value in manifest.key.components},
             }
             for item, manifest in stored
         ],
     }
-
-
-def _components(key: Key) -> Mapping[str, str]:
-    return {label: value_text(value) for label, value in key.components}
 
 
 def _when(item: Item) -> datetime:
