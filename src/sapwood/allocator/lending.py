@@ -98,9 +98,7 @@ class Lender:
         handle = self._streams.pop(stream, None)
         if handle is None:
             return
-        heir = self._streams.get(DEFAULT)
-        if heir is None:
-            heir = self._adopt(DEFAULT)
+        heir = self._adopt(DEFAULT)
         event = self.driver.create_event()
         try:
             self.driver.record_event(event, handle)
@@ -133,6 +131,9 @@ class Lender:
                 release(self.driver.destroy_stream, self._adopted.pop())
 
     def _adopt(self, stream: int) -> StreamHandle:
+        """Return the handle of a raw stream: always another of the one per thread."""
+        if stream in self._streams:
+            return self._streams[stream]
         handle = self.driver.adopt_stream(stream)
         self._adopted.add(handle)
         if stream != PER_THREAD:
@@ -141,10 +142,7 @@ class Lender:
 
     def _protect(self, address: Addr, stream: int) -> None:
         try:
-            handle = self._streams.get(stream)
-            if handle is None:
-                handle = self._adopt(stream)
-            self.allocator.record_stream(address, handle)
+            self.allocator.record_stream(address, self._adopt(stream))
         except DriverError:
             # The stream is gone since; its work may not be.
             self.driver.synchronize()
