@@ -198,7 +198,11 @@ class Dive:
             first = min(first, int(self._firsts[raised].min()))
             last = max(last, int(self._lasts[raised].max()))
         rooms = node.rooms[first:last]
-        lowest = self._lowest(node.lows, first, last)
+        start, stop = self._bounds[first], self._bounds[last]
+        # How low any buffer that is left can begin in each of the sections.
+        lowest = np.minimum.reduceat(
+            node.lows[self._members[start:stop]], self._starts[first:last] - start
+        )
         full = ((lowest > rooms) | (rooms < self._begins[placed])) & (
             rooms < self._capacity
         )
@@ -209,13 +213,6 @@ class Dive:
         if lowest[section] <= rooms[section]:
             conflict |= self._above[placed]
         return conflict
-
-    def _lowest(self, lows: Wholes, first: int, last: int) -> Wholes:
-        """Return how low any buffer that is left can begin in each of some sections."""
-        start, stop = self._bounds[first], self._bounds[last]
-        return np.minimum.reduceat(
-            lows[self._members[start:stop]], self._starts[first:last] - start
-        )
 
     def _reject(self, node: _Node, chosen: int, conflict: int) -> None:
         """Note why a choice is no use; where it takes no part in that, none is."""

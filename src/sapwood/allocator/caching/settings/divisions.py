@@ -38,9 +38,6 @@ class Divisions(Mapping[int, int]):
     def __repr__(self) -> str:
         return f"Divisions({self})"
 
-    def __reduce__(self) -> tuple[type[Divisions], tuple[tuple[int, ...]]]:
-        return Divisions, (self._steps,)
-
     def of(self, size: int) -> int:
         """Return the divisions for a request of ``size`` bytes; 0: not rounded so."""
         if not self._steps:
