@@ -16,7 +16,7 @@ from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.errors import MisuseError
 from sapwood.memory.allocator import Opener
-from sapwood.memory.framework import Framework, Plain
+from sapwood.memory.framework import Framework
 from sapwood.memory.heap import Heap
 from sapwood.memory.pages import Pages
 from sapwood.memory.returns import Returns
@@ -71,7 +71,7 @@ class Device:
         owns_driver: bool = False,
     ) -> None:
         self.driver, self._owns_driver = driver, owns_driver
-        self.framework: Framework = framework or Plain()
+        self.framework = framework or Framework()
         self.lock = threading.RLock()
         self.is_mine: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined] # noqa: SLF001
         self.returns = Returns(self.lock)

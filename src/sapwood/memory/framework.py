@@ -1,7 +1,7 @@
 """What a device must know of the framework whose arrays are on it.
 
 A framework that launches its own work has its own idea of which stream is current,
-and its own allocator. `Plain` is for arrays that ask the device for both.
+and its own allocator. `Framework` itself is for arrays that ask the device for both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 from weakref import WeakValueDictionary
 
 from sapwood.driver.api import Driver, StreamHandle
@@ -21,92 +21,6 @@ from sapwood.units import Size
 
 Allocate = Callable[[Size], Storage]
 """`Device.allocate`, or what stands in for it."""
-
-
-class Framework(Protocol):
-    """One framework's streams, and how its work is watched."""
-
-    @property
-    def traps(self) -> bool:
-        """Whether every use of an array can be refused, once its output has ended."""
-        ...
-
-    def default(self, driver: Driver, dropped: Queue) -> Stream:
-        """Return the stream that work is given to where none is current."""
-        ...
-
-    def stream(
-        self,
-        driver: Driver,
-        handle: StreamHandle,
-        name: str,
-        dropped: Queue,
-        heir: Stream | None = None,
-    ) -> Stream:
-        """Return a stream over a handle; ``with`` it, the framework's work goes there.
-
-        The arguments are those of `Stream`.
-        """
-        ...
-
-    def current(self, driver: Driver, dropped: Queue) -> Stream | None:
-        """Return this thread's current stream; None where it is the default."""
-        ...
-
-    def lasting(self, driver: Driver, dropped: Queue) -> Stream | None:
-        """Return one of the framework's own streams; None where it takes any.
-
-        It does not where it never forgets a stream that it was used with.
-        """
-        ...
-
-    def trim(self) -> Size:
-        """Give back memory that the framework keeps for later; return how much."""
-        ...
-
-    def included(self) -> bool:
-        """Return whether what this thread does becomes a part of something of others.
-
-        They capture its current stream, or are told of each operation. Asked where this
-        library itself does neither.
-        """
-        ...
-
-    def prime(self) -> None:
-        """Make what this thread needs once, and cannot make in a capture."""
-
-    def chance(self) -> Callable[[], object]:
-        """Return what puts random numbers back to where they are now.
-
-        Those are meant that the framework draws by itself, of no array.
-        """
-        ...
-
-    def close(self) -> None:
-        """Let go of all streams."""
-
-    def watched(self, allocate: Allocate) -> AbstractContextManager[object]:
-        """Return a context in which this thread's allocations go to ``allocate``.
-
-        What the framework does there that no recording could repeat is told to the
-        session in progress.
-        """
-        ...
-
-    def resting(self) -> AbstractContextManager[object]:
-        """Return a context, inside of `watched`, in which nothing is watched.
-
-        Work there goes to the stream that was current outside, unless that is a
-        capture's: whoever pauses one sees to that.
-        """
-        ...
-
-    def manner(self) -> Manner:
-        """Return what makes contexts in which work is done as it would be just now.
-
-        Those are meant of the framework's modes that a function may be in.
-        """
-        ...
 
 
 class Manner:
@@ -125,13 +39,18 @@ class Manner:
         return None
 
 
-class Plain:
-    """Arrays that ask their device for streams and memory, and trap every use."""
+class Framework:
+    """One framework's streams, and how its work is watched.
+
+    This one is that of arrays that ask their device for streams and memory, and trap
+    every use. ``traps``: whether every use of an array can be refused, once its output
+    has ended.
+    """
 
     traps = True
 
     def default(self, driver: Driver, dropped: Queue) -> Stream:
-        """Return a stream of the device's own."""
+        """Return the stream that work is given to where none is current."""
         return self.stream(driver, driver.create_stream(), "default", dropped)
 
     def stream(
@@ -142,56 +61,81 @@ class Plain:
         dropped: Queue,
         heir: Stream | None = None,
     ) -> Stream:
-        """Return a stream over a handle."""
+        """Return a stream over a handle; ``with`` it, the framework's work goes there.
+
+        The arguments are those of `Stream`.
+        """
         return Stream(driver, handle, name, dropped, heir)
 
     def current(self, driver: Driver, dropped: Queue) -> Stream | None:
-        """Return the innermost ``with stream:`` of this driver, if any."""
+        """Return this thread's current stream; None where it is the default."""
         del dropped
         return current_stream(driver)
 
     def lasting(self, driver: Driver, dropped: Queue) -> Stream | None:
-        """Return None: a stream is forgotten when it goes."""
+        """Return one of the framework's own streams; None where it takes any.
+
+        It does not where it never forgets a stream that it was used with.
+        """
         del driver, dropped
         return None
 
     def trim(self) -> Size:
-        """Return 0: all memory is the device's."""
+        """Give back memory that the framework keeps for later; return how much."""
         return Size(0)
 
     def included(self) -> bool:
-        """Return False: whoever captures does so by this library."""
+        """Return whether what this thread does becomes a part of something of others.
+
+        They capture its current stream, or are told of each operation. Asked where this
+        library itself does neither.
+        """
         return False
 
     def prime(self) -> None:
-        """Make nothing: captures do not differ."""
+        """Make what this thread needs once, and cannot make in a capture."""
 
     def chance(self) -> Callable[[], object]:
-        """Return what does nothing: the state of generators is an array."""
+        """Return what puts random numbers back to where they are now.
+
+        Those are meant that the framework draws by itself, of no array.
+        """
         return int
 
     def close(self) -> None:
-        """Let go of nothing: streams are known while somebody has them."""
+        """Let go of all streams."""
 
     def watched(self, allocate: Allocate) -> AbstractContextManager[object]:
-        """Return a context that changes nothing: it is the device that is asked."""
+        """Return a context in which this thread's allocations go to ``allocate``.
+
+        What the framework does there that no recording could repeat is told to the
+        session in progress.
+        """
         del allocate
         return nullcontext()
 
     def resting(self) -> AbstractContextManager[object]:
-        """Return a context that changes nothing."""
+        """Return a context, inside of `watched`, in which nothing is watched.
+
+        Work there goes to the stream that was current outside, unless that is a
+        capture's: whoever pauses one sees to that.
+        """
         return nullcontext()
 
     def manner(self) -> Manner:
-        """Return what makes contexts that change nothing: there are no modes."""
+        """Return what makes contexts in which work is done as it would be just now.
+
+        Those are meant of the framework's modes that a function may be in.
+        """
         return Manner()
 
 
-class GuestFramework(ABC):
+class GuestFramework(Framework, ABC):
     """A framework's streams on one GPU, known by their raw numbers.
 
     ``made`` are those of this library that were current there, as long as they live;
-    ``adopted`` the framework's own.
+    ``adopted`` the framework's own. Where the work of a guest goes, and how it is
+    watched, each of them says by itself: that of `Framework` is not for it.
     """
 
     traps = False
@@ -244,22 +188,9 @@ class GuestFramework(ABC):
                 self.adopted[raw] = found
             return found
 
-    def lasting(self, driver: Driver, dropped: Queue) -> Stream | None:
-        """Return None, for frameworks that forget streams that go."""
-        del driver, dropped
-        return None
-
     @abstractmethod
     def prime(self) -> None:
         """Make what this thread needs once, and cannot make in a capture."""
-
-    def chance(self) -> Callable[[], object]:
-        """Return what does nothing, for frameworks that draw from arrays."""
-        return int
-
-    def manner(self) -> Manner:
-        """Return what makes contexts that change nothing, for who has no modes."""
-        return Manner()
 
     def close(self) -> None:
         """Let go of all streams."""

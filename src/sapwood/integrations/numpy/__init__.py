@@ -14,7 +14,7 @@ from sapwood.integrations.numpy.creation import from_host
 from sapwood.integrations.numpy.integration import NumpyIntegration
 from sapwood.integrations.numpy.random import Generator, make_generator
 from sapwood.memory.device import Device
-from sapwood.memory.framework import Plain
+from sapwood.memory.framework import Framework
 
 __all__ = [
     "Array",
@@ -26,10 +26,10 @@ __all__ = [
 ]
 
 
-def framework(driver: Driver) -> Plain:
+def framework(driver: Driver) -> Framework:
     """Return how a device sees these arrays: they ask it for everything."""
     del driver
-    return Plain()
+    return Framework()
 
 
 def integration(device: Device) -> NumpyIntegration:

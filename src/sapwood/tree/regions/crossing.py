@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from sapwood.errors import CaptureError, MisuseError, StaleOutput
 from sapwood.memory.device import Device, routed
-from sapwood.memory.framework import Framework, Manner, Plain
+from sapwood.memory.framework import Framework, Manner
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import NONE, Arrays, Call, describe, look
@@ -397,7 +397,7 @@ class Rehearsed:
     ) -> None:
         self._session, self._integration = session, integration
         self._look, self._before = look, before
-        self._framework: Framework = Plain()
+        self._framework = Framework()
         self._outside = self._framework.manner()
         self._asked = Passed((), {}, integration)
         self.allocations = Allocations()
