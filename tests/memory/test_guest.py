@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -38,8 +38,24 @@ class Guest(GuestFramework):
         raw = stream.driver.raw_stream(stream.handle)
         return raw, self._current(raw)
 
+    def default(self, driver, dropped):
+        return self.adopt(DEFAULT, "default", driver, dropped)
+
+    def trim(self):
+        return Size(0)
+
+    def included(self):
+        return False
+
     def prime(self):
         pass
+
+    def watched(self, allocate):
+        del allocate
+        return nullcontext()
+
+    def resting(self):
+        return nullcontext()
 
     def adopt_current(self, raw, driver, dropped):
         return self.adopt(raw, f"theirs {raw}", driver, dropped)
@@ -127,6 +143,27 @@ def make(world):
         return world.guest.stream(world.device, handle, name, world.dropped)
 
     return make
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "adopt_current",
+        "default",
+        "included",
+        "inside",
+        "prime",
+        "raw",
+        "resting",
+        "trim",
+        "watched",
+    ],
+)
+def test_a_guest_says_all_that_is_its_own(name):
+    """The defaults of `Framework` are those of arrays of the device: not a guest's."""
+    without = {key: value for key, value in vars(Guest).items() if key != name}
+    with pytest.raises(TypeError, match=f"abstract method '?{name}"):
+        type("Without", (GuestFramework,), without)()
 
 
 def test_a_stream_is_adopted_once(world):

@@ -134,8 +134,8 @@ class GuestFramework(Framework, ABC):
     """A framework's streams on one GPU, known by their raw numbers.
 
     ``made`` are those of this library that were current there, as long as they live;
-    ``adopted`` the framework's own. Where the work of a guest goes, and how it is
-    watched, each of them says by itself: that of `Framework` is not for it.
+    ``adopted`` the framework's own. What is abstract here has a default in `Framework`
+    that is right only where the device serves streams and memory.
     """
 
     traps = False
@@ -189,8 +189,31 @@ class GuestFramework(Framework, ABC):
             return found
 
     @abstractmethod
+    def default(self, driver: Driver, dropped: Queue) -> Stream:
+        """Return the framework's default stream, by `adopt`."""
+
+    @abstractmethod
+    def trim(self) -> Size:
+        """Give back memory that the framework keeps for later; return how much."""
+
+    @abstractmethod
+    def included(self) -> bool:
+        """Return whether what this thread does becomes a part of something of others.
+
+        As in `Framework`.
+        """
+
+    @abstractmethod
     def prime(self) -> None:
         """Make what this thread needs once, and cannot make in a capture."""
+
+    @abstractmethod
+    def watched(self, allocate: Allocate) -> AbstractContextManager[object]:
+        """Return a context in which allocations and forbidden work are noticed."""
+
+    @abstractmethod
+    def resting(self) -> AbstractContextManager[object]:
+        """Return a context, inside of `watched`, in which nothing is watched."""
 
     def close(self) -> None:
         """Let go of all streams."""
