@@ -31,29 +31,30 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class WarmedUp:
-    """A function ran eagerly and was watched."""
+class _OfCall:
+    """What happened to calls of a function with arguments of one signature."""
 
     function: str
     signature: str
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class WarmedUp(_OfCall):
+    """A function ran eagerly and was watched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded(_OfCall):
     """A recording of ``ops`` was made; it clobbers ``pages``."""
 
-    function: str
-    signature: str
     ops: int
     pages: int
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(_OfCall):
     """A recording of another process was linked: ``ops``, clobbering ``pages``."""
 
-    function: str
-    signature: str
     ops: int
     pages: int
 
@@ -66,40 +67,32 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class Missed(_OfCall):
     """None of the ``recordings`` of this signature could be replayed."""
 
-    function: str
-    signature: str
     recordings: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Evicted:
+class Evicted(_OfCall):
     """A recording gave way after ``replays`` of it."""
 
-    function: str
-    signature: str
     replays: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class PassedThrough:
+class PassedThrough(_OfCall):
     """A call ran eagerly and made no recording."""
 
-    function: str
-    signature: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Escaped:
+class Escaped(_OfCall):
     """Outputs were copied to ordinary memory: ``size`` bytes in all."""
 
-    function: str
-    signature: str
     outputs: int
     size: Size
 
