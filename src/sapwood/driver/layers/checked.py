@@ -24,145 +24,7 @@ from sapwood.driver.api import (
 from sapwood.driver.facade import CALLS, Layer, gives_back
 from sapwood.driver.results import Refusal, Result
 from sapwood.errors import MisuseError
-from sapwood.units import Addr, Size, align_down, hex_address
-
-
-class Ledger:
-    """What was reserved, created, mapped and made accessible, page by page."""
-
-    def __init__(self, page: Size) -> None:
-        self._page = page
-        self._sizes: dict[ExtentHandle, Size] = {}
-        self._reservations: dict[Addr, Size] = {}
-        self._mappings: dict[Addr, Size] = {}
-        self._access: dict[int, Access] = {}  # of mapped pages, by address
-        self._host: set[Addr] = set()
-        self._registered: dict[Addr, Size] = {}
-
-    def check(self, name: str, args: tuple[Any, ...]) -> None:
-        """Refuse a call that the account says is wrong."""
-        rule = getattr(self, f"_check_{name}", None)
-        if rule is not None:
-            rule(*args)
-
-    def note(self, name: str, args: tuple[Any, ...], result: object) -> None:
-        """Take a call that was made into the account."""
-        rule = getattr(self, f"_note_{name}", None)
-        if rule is not None:
-            rule(result, *args)
-
-    def counts(self) -> dict[str, int]:
-        """Return how many reservations, mappings and host blocks there are."""
-        return {
-            "host": len(self._host),
-            "mapping": len(self._mappings),
-            "registered": len(self._registered),
-            "reservation": len(self._reservations),
-        }
-
-    def writable(
-        self, ranges: Iterable[tuple[Addr, Size]]
-    ) -> Iterator[tuple[Addr, Size]]:
-        """Yield the parts of the ranges, page by page, that may be written."""
-        for address, size in ranges:
-            end = address + size
-            for page in range(align_down(address, self._page), end, self._page):
-                if self._access.get(page) is Access.READ_WRITE:
-                    lo, hi = max(page, address), min(page + self._page, end)
-                    yield Addr(lo), Size(hi - lo)
-
-    def _check_unreserve(self, address: Addr, size: Size) -> None:
-        if self._reservations.get(address) != size:
-            raise _wrong(address, "is not where a reservation of that size begins")
-        self._refuse_mapped(address, size)
-
-    def _check_map(self, address: Addr, extent: ExtentHandle) -> None:
-        size = self._sizes[extent]
-        if not any(
-            start <= address and address + size <= start + length
-            for start, length in self._reservations.items()
-        ):
-            raise _wrong(address, "is not reserved for that much memory")
-        self._refuse_mapped(address, size)
-
-    def _check_unmap(self, address: Addr, size: Size) -> None:
-        at = address
-        while at < address + size and at in self._mappings:
-            at = Addr(at + self._mappings[at])
-        if size <= 0 or at != address + size:
-            raise _wrong(address, "is not where whole mappings of that size begin")
-
-    def _check_set_access(self, address: Addr, size: Size, _access: Access) -> None:
-        self._check_unmap(address, size)
-
-    def _check_free_host(self, address: Addr) -> None:
-        if address not in self._host:
-            raise _wrong(address, "is not where a host block begins")
-
-    def _check_register_host(self, address: Addr, size: Size) -> None:
-        for start, length in self._registered.items():
-            if start < address + size and address < start + length:
-                raise _wrong(address, f"is registered from {hex_address(start)}")
-
-    def _check_unregister_host(self, address: Addr) -> None:
-        if address not in self._registered:
-            raise _wrong(address, "is not where registered memory begins")
-
-    def _note_reserve(self, result: Addr, size: Size, _at: Addr | None = None) -> None:
-        self._reservations[result] = size
-
-    def _note_unreserve(self, _: None, address: Addr, _size: Size) -> None:
-        del self._reservations[address]
-
-    def _note_create(self, result: ExtentHandle, size: Size) -> None:
-        self._sizes[result] = size
-
-    def _note_release(self, _: None, extent: ExtentHandle) -> None:
-        del self._sizes[extent]
-
-    def _note_map(self, _: None, address: Addr, extent: ExtentHandle) -> None:
-        size = self._mappings[address] = self._sizes[extent]
-        self._note_set_access(None, address, size, Access.NONE)
-
-    def _note_set_access(
-        self, _: None, address: Addr, size: Size, access: Access
-    ) -> None:
-        for page in self._pages(address, size):
-            self._access[page] = access
-
-    def _note_unmap(self, _: None, address: Addr, size: Size) -> None:
-        for page in self._pages(address, size):
-            del self._access[page]
-            self._mappings.pop(Addr(page), None)
-
-    def _note_allocate_host(self, result: Addr, _size: Size) -> None:
-        self._host.add(result)
-
-    def _note_free_host(self, _: None, address: Addr) -> None:
-        self._host.remove(address)
-
-    def _note_register_host(self, _: None, address: Addr, size: Size) -> None:
-        self._registered[address] = size
-
-    def _note_unregister_host(self, _: None, address: Addr) -> None:
-        del self._registered[address]
-
-    def _refuse_mapped(self, address: Addr, size: Size) -> None:
-        # A reservation has far more pages than there are mappings.
-        for start, length in self._mappings.items():
-            if start < address + size and address < start + length:
-                raise _wrong(address, f"has memory mapped at {hex_address(start)}")
-
-    def _pages(self, address: Addr, size: Size) -> range:
-        return range(address, address + size, self._page)
-
-
-def _wrong(address: Addr, why: str) -> Refusal:
-    return Refusal(
-        Result.INVALID_VALUE,
-        f"{hex_address(address)} {why}: give back and use exactly what was given",
-    )
-
+from sapwood.units import Addr, Size, hex_address
 
 R = TypeVar("R")
 
@@ -174,14 +36,26 @@ _KINDS: dict[object, str] = {
     ModuleHandle: "module",
     StreamHandle: "stream",
 }
+_PLACES = {
+    "allocate_host": "host",
+    "free_host": "host",
+    "map": "mapping",
+    "unmap": "mapping",
+    "register_host": "registered",
+    "unregister_host": "registered",
+    "reserve": "reservation",
+    "unreserve": "reservation",
+}
+"""The calls that give or take back what is known by its address, and what that is."""
 
 
 class _Rule:
-    """The handles in one call: where it uses them, and the kind that it returns."""
+    """What one call gives, takes back, and where it uses which kind of handle."""
 
     def __init__(self, method: Callable[..., object]) -> None:
         hints = get_type_hints(method)
-        self.gives = _KINDS.get(hints.pop("return"))
+        self.place = _PLACES.get(method.__name__)
+        self.gives = _KINDS.get(hints.pop("return"), self.place)
         self.takes = gives_back(method.__name__)
         self.uses = [
             (place, _KINDS[hint])
@@ -201,21 +75,24 @@ class Checked(Layer):
 
     def __init__(self, driver: Driver) -> None:
         super().__init__(driver)
-        self._live: dict[str, set[int]] = {kind: set() for kind in _KINDS.values()}
-        self._ledger = Ledger(driver.abilities.page)
+        # By handle or address, with the size of what has one.
+        self._live: dict[str, dict[int, Size]] = {
+            kind: {} for kind in (*_KINDS.values(), *_PLACES.values())
+        }
+        self._access: dict[int, Access] = {}  # of mappings
 
     def around(self, name: str, call: Callable[..., R], args: tuple[Any, ...]) -> R:
         """Check the call, make it, and note what it gave or took."""
         rule = _RULES[name]
         try:
             for place, kind in rule.uses:
-                self._check(kind, args[place])
-            self._ledger.check(name, args)
+                self._check_handle(kind, args[place])
+            self._check_addresses(name, args)
         except Refusal as refusal:
             raise refusal.error(name) from None
         if rule.takes:
             # Before it is done: what is given back, another thread may get at once.
-            self._note(name, rule, args, None)
+            self._note_end(rule, args)
             return call(*args)
         result = call(*args)
         self._note(name, rule, args, result)
@@ -223,9 +100,7 @@ class Checked(Layer):
 
     def leaks(self) -> dict[str, int]:
         """Return how many of each kind of thing are out, of the kinds that are."""
-        counts = {kind: len(live) for kind, live in self._live.items()}
-        counts |= self._ledger.counts()
-        return {kind: number for kind, number in counts.items() if number}
+        return {kind: len(live) for kind, live in self._live.items() if live}
 
     def poison(self, ranges: Iterable[tuple[Addr, Size]], value: int = 0xFF) -> None:
         """Fill what of the ranges is mapped and writable, when all work is done.
@@ -242,13 +117,16 @@ class Checked(Layer):
         self.driver.synchronize()
         stream = self.driver.create_stream()
         try:
-            for address, size in self._ledger.writable(ranges):
-                self.driver.set(address, value, size, stream)
+            for address, size in ranges:
+                for start, stop in self._meeting("mapping", address, size):
+                    if self._access[start] is Access.READ_WRITE:
+                        lo, hi = max(address, start), min(address + size, stop)
+                        self.driver.set(Addr(lo), value, Size(hi - lo), stream)
             self.driver.synchronize_stream(stream)
         finally:
             self.driver.destroy_stream(stream)
 
-    def _check(self, kind: str, handle: int) -> None:
+    def _check_handle(self, kind: str, handle: int) -> None:
         if handle not in self._live[kind]:
             raise Refusal(
                 Result.INVALID_HANDLE,
@@ -256,12 +134,74 @@ class Checked(Layer):
                 "handles only between the two",
             )
 
+    def _check_addresses(self, name: str, args: tuple[Any, ...]) -> None:
+        match name, args:
+            case "map", (address, extent):
+                size = self._live["extent"][extent]
+                if not any(
+                    start <= address and address + size <= stop
+                    for start, stop in self._meeting("reservation", address, size)
+                ):
+                    raise _wrong(address, "is not reserved for that much memory")
+                self._check_free("mapping", address, size)
+            case "unreserve", (address, size):
+                if self._live["reservation"].get(address) != size:
+                    raise _wrong(address, "begins no reservation of that size")
+                self._check_free("mapping", address, size)
+            case "register_host", (address, size):
+                self._check_free("registered", address, size)
+            case (("unmap" | "set_access"), (address, size, *_)):
+                if not self._are_whole(address, size):
+                    raise _wrong(address, "begins no whole mappings of that size")
+            case (("free_host" | "unregister_host"), (address,)):
+                if address not in self._live[_PLACES[name]]:
+                    raise _wrong(address, f"begins no {_PLACES[name]} memory")
+
+    def _are_whole(self, address: Addr, size: Size) -> bool:
+        """Return whether an interval is made of whole mappings."""
+        at, mappings = int(address), self._live["mapping"]
+        while at < address + size and at in mappings:
+            at += mappings[at]
+        return at == address + size > address
+
+    def _check_free(self, kind: str, address: Addr, size: Size) -> None:
+        for start, _ in self._meeting(kind, address, size):
+            raise _wrong(address, f"meets the {kind} at {hex_address(start)}")
+
+    def _meeting(
+        self, kind: str, address: Addr, size: Size
+    ) -> Iterator[tuple[int, int]]:
+        """Yield what of a kind meets an interval, from where to where it is."""
+        for start, length in tuple(self._live[kind].items()):
+            if start < address + size and address < start + length:
+                yield start, start + length
+
     def _note(
         self, name: str, rule: _Rule, args: tuple[Any, ...], result: object
     ) -> None:
-        if rule.takes:
-            for place, kind in rule.uses:
-                self._live[kind].discard(args[place])
-        elif rule.gives is not None and isinstance(result, int):
-            self._live[rule.gives].add(result)
-        self._ledger.note(name, args, result)
+        match name, args:
+            case "map", (address, extent):
+                self._live["mapping"][address] = self._live["extent"][extent]
+                self._access[address] = Access.NONE
+            case "set_access", (address, size, access):
+                for start, _ in self._meeting("mapping", address, size):
+                    self._access[start] = access
+            case "register_host", (address, size):
+                self._live["registered"][address] = size
+            case _ if rule.gives is not None and isinstance(result, int):
+                self._live[rule.gives][result] = args[0] if args else Size(0)
+
+    def _note_end(self, rule: _Rule, args: tuple[Any, ...]) -> None:
+        for place, kind in rule.uses:
+            self._live[kind].pop(args[place], None)
+        if rule.place is not None:
+            address, size = (*args, Size(1))[:2]
+            for start, _ in self._meeting(rule.place, address, size):
+                del self._live[rule.place][start]
+
+
+def _wrong(address: Addr, why: str) -> Refusal:
+    return Refusal(
+        Result.INVALID_VALUE,
+        f"{hex_address(address)} {why}: give back and use exactly what was given",
+    )
