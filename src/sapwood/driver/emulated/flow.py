@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from sapwood.driver.api import (
     CaptureStatus,
@@ -59,23 +61,19 @@ class _Capture:
         return all(reached.issuperset(nodes) for nodes in self.frontiers.values())
 
 
-class _Mark:
+class _Mark(NamedTuple):
     """What an event that was recorded while capturing stands for."""
 
-    __slots__ = ("capture", "nodes")
-
-    def __init__(self, capture: _Capture, nodes: tuple[NodeHandle, ...]) -> None:
-        self.capture, self.nodes = capture, nodes
+    capture: _Capture
+    nodes: tuple[NodeHandle, ...]
 
 
+@dataclass(slots=True)
 class _Event:
-    """What an event marks, if anything yet, and whether it can tell time."""
+    """Whether an event can tell time, and what it marks, if anything yet."""
 
-    __slots__ = ("mark", "timing")
-
-    def __init__(self, timing: bool) -> None:
-        self.mark: Item | _Mark | None = None
-        self.timing = timing
+    timing: bool
+    mark: Item | _Mark | None = None
 
 
 class Flow:
@@ -83,8 +81,8 @@ class Flow:
 
     def __init__(self, schedule: Schedule, handles: Iterator[int]) -> None:
         self.schedule = schedule
-        self.streams = Counted[StreamHandle, Queue]("stream", StreamHandle, handles)
-        self.events = Counted[EventHandle, _Event]("event", EventHandle, handles)
+        self.streams = Counted[StreamHandle, Queue]("stream", handles)
+        self.events = Counted[EventHandle, _Event]("event", handles)
         self._outside = Outside(schedule)
         self._foreign: set[StreamHandle] = set()
         self._captures: dict[Queue, _Capture] = {}

@@ -6,8 +6,8 @@ taken for another's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
+from typing import TypeVar, cast
 
 from sapwood.driver.handles import Table
 
@@ -18,14 +18,12 @@ V = TypeVar("V")
 class Counted(Table[H, V]):
     """A table that makes its handles."""
 
-    __slots__ = ("_handles", "_new")
+    __slots__ = ("_handles",)
 
-    def __init__(
-        self, kind: str, new: Callable[[int], H], handles: Iterator[int]
-    ) -> None:
+    def __init__(self, kind: str, handles: Iterator[int]) -> None:
         super().__init__(kind)
-        self._new, self._handles = new, handles
+        self._handles = handles
 
     def add(self, value: V) -> H:
         """Return a new handle for ``value``."""
-        return self.put(self._new(next(self._handles)), value)
+        return self.put(cast("H", next(self._handles)), value)

@@ -26,24 +26,13 @@ _PROTECTION = {
 _FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int64,
-)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_libc.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_libc.fallocate.argtypes = (
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int64,
-    ctypes.c_int64,
-)
+_address, _size = ctypes.c_void_p, ctypes.c_size_t
+_int, _offset = ctypes.c_int, ctypes.c_int64
+_libc.mmap.restype = _address
+_libc.mmap.argtypes = (_address, _size, _int, _int, _int, _offset)
+_libc.munmap.argtypes = (_address, _size)
+_libc.mprotect.argtypes = _libc.msync.argtypes = (_address, _size, _int)
+_libc.fallocate.argtypes = (_int, _int, _offset, _offset)
 
 
 def reserve(address: Addr, size: Size) -> None:

@@ -8,7 +8,7 @@ answer of `Memory.check` may.
 from __future__ import annotations
 
 import ctypes
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,12 +38,12 @@ class Memory:
         self.version = 0
         self.physical = Physical(total)
         self.reservations: dict[Addr, Size] = {}
-        self.extents = Counted[ExtentHandle, Extent]("extent", ExtentHandle, handles)
+        self.extents = Counted[ExtentHandle, Extent]("extent", handles)
         self.mappings: dict[int, _Mapping] = {}
         self.host: dict[int, Size] = {}
         self.registered: dict[int, Size] = {}
         self._starts: list[int] = []
-        self._host_starts: list[int] = []
+        self._reached: list[tuple[int, int]] = []  # host memory, from where to where
         self._most = (linux.max_map_count() - _HEADROOM) // 2
 
     def memory_info(self) -> MemoryInfo:
@@ -52,7 +52,7 @@ class Memory:
 
     def reserve(self, size: Size, at: Addr | None = None) -> Addr:
         self._whole_pages(size=size, at=at or 0)
-        self._room(1)
+        self._check_room()
         address = window.WINDOW.take(size, self.page, at)
         self.reservations[address] = size
         return address
@@ -64,12 +64,12 @@ class Memory:
                 f"{size_text(size)} at {hex_address(address)} are not one whole "
                 "reservation: give back what reserve returned, with its size",
             )
-        index = bisect_right(self._starts, address - 1)
-        if index < len(self._starts) and self._starts[index] < address + size:
+        mapping = self._meeting(address, address + size)
+        if mapping is not None:
             raise Refusal(
                 Result.INVALID_VALUE,
-                f"memory is still mapped at {hex_address(self._starts[index])}: unmap "
-                "it before its addresses are given back",
+                f"memory is still mapped at {hex_address(mapping.lo)}: unmap it before "
+                "its addresses are given back",
             )
         window.WINDOW.give(address, size)
         del self.reservations[address]
@@ -93,14 +93,14 @@ class Memory:
                 f"{size_text(found.size)} at {hex_address(address)} do not lie in "
                 "one reservation: reserve the addresses first",
             )
-        index = bisect_right(self._starts, end - 1) - 1
-        if index >= 0 and self.mappings[self._starts[index]].hi > address:
+        mapping = self._meeting(address, end)
+        if mapping is not None:
             raise Refusal(
                 Result.INVALID_VALUE,
-                f"memory is mapped at {hex_address(self._starts[index])}: unmap it "
-                "before mapping there again",
+                f"memory is mapped at {hex_address(mapping.lo)}: unmap it before "
+                "mapping there again",
             )
-        self._room(1)
+        self._check_room()
         linux.map_file(address, found.size, self.physical.file, found.offset)
         self.mappings[address] = _Mapping(address, end, found)
         insort(self._starts, address)
@@ -117,7 +117,7 @@ class Memory:
     def unmap(self, address: Addr, size: Size) -> None:
         mappings = self._tiled(address, size)
         linux.cover(address, size)
-        index = bisect_right(self._starts, address - 1)
+        index = bisect_left(self._starts, address)
         del self._starts[index : index + len(mappings)]
         self.version += 1
         for mapping in mappings:
@@ -134,7 +134,7 @@ class Memory:
         address = linux.new_private(size)
         ctypes.memset(address, POISON, size)
         self.host[address] = size
-        self._reach(address)
+        self._reach(address, size)
         return address
 
     def free_host(self, address: Addr) -> None:
@@ -145,7 +145,7 @@ class Memory:
                 f"no host block begins at {hex_address(address)}: free once what "
                 "allocate_host returned",
             )
-        self._lose(address)
+        self._lose(address, size)
         linux.unmap(address, size)
 
     def register_host(self, address: Addr, size: Size) -> None:
@@ -155,24 +155,24 @@ class Memory:
                 f"the process has no {size_text(size)} at {hex_address(address)}: "
                 "register memory that it has mapped",
             )
-        known = self._host_before(address + size)
-        if known is not None and known + self._host_size(known) > address:
+        if self._reached_before(address + size) > address:
             raise Refusal(
                 Result.HOST_MEMORY_ALREADY_REGISTERED,
                 f"the device reaches some of the {size_text(size)} at "
                 f"{hex_address(address)} already: register each byte once",
             )
         self.registered[address] = size
-        self._reach(address)
+        self._reach(address, size)
 
     def unregister_host(self, address: Addr) -> None:
-        if self.registered.pop(address, None) is None:
+        size = self.registered.pop(address, None)
+        if size is None:
             raise Refusal(
                 Result.HOST_MEMORY_NOT_REGISTERED,
                 f"no registered memory begins at {hex_address(address)}: unregister "
                 "once what register_host was given",
             )
-        self._lose(address)
+        self._lose(address, size)
 
     def check(self, lo: int, hi: int, writes: bool) -> None:
         """Refuse an access to ``[lo, hi)`` that the mappings do not allow."""
@@ -183,9 +183,8 @@ class Memory:
             return
         at = lo
         while at < hi:
-            index = bisect_right(self._starts, at) - 1
-            mapping = self.mappings[self._starts[index]] if index >= 0 else None
-            if mapping is None or mapping.hi <= at:
+            mapping = self._meeting(at, at + 1)
+            if mapping is None:
                 raise _illegal(lo, hi, f"nothing is mapped at {hex_address(at)}")
             if mapping.access is Access.NONE or (
                 writes and mapping.access is Access.READ
@@ -203,8 +202,7 @@ class Memory:
         self.physical.close()
 
     def _check_host(self, lo: int, hi: int) -> None:
-        start = self._host_before(lo + 1)
-        if start is None or hi > start + self._host_size(start):
+        if self._reached_before(lo + 1) < hi:
             raise _illegal(
                 lo,
                 hi,
@@ -212,22 +210,24 @@ class Memory:
                 "register_host",
             )
 
-    def _host_before(self, end: int) -> int | None:
-        """Return where the last host block begins that begins before ``end``."""
-        index = bisect_left(self._host_starts, end) - 1
-        return self._host_starts[index] if index >= 0 else None
+    def _reached_before(self, end: int) -> int:
+        """Return where the last host block ends that begins before ``end``, or 0."""
+        index = bisect_left(self._reached, (end,)) - 1
+        return self._reached[index][1] if index >= 0 else 0
 
-    def _host_size(self, start: int) -> Size:
-        size = self.host.get(start)
-        return self.registered[start] if size is None else size
-
-    def _reach(self, address: Addr) -> None:
-        insort(self._host_starts, address)
+    def _reach(self, address: Addr, size: Size) -> None:
+        insort(self._reached, (address, address + size))
         self.version += 1
 
-    def _lose(self, address: Addr) -> None:
-        self._host_starts.remove(address)
+    def _lose(self, address: Addr, size: Size) -> None:
+        self._reached.remove((address, address + size))
         self.version += 1
+
+    def _meeting(self, lo: int, hi: int) -> _Mapping | None:
+        """Return the last mapping that shares bytes with an interval, if any does."""
+        index = bisect_left(self._starts, hi) - 1
+        found = self.mappings[self._starts[index]] if index >= 0 else None
+        return found if found is not None and found.hi > lo else None
 
     def _is_reserved(self, lo: int, hi: int) -> bool:
         return any(
@@ -250,10 +250,10 @@ class Memory:
             )
         return mappings
 
-    def _room(self, more: int) -> None:
+    def _check_room(self) -> None:
         # One mapping costs Linux two in the worst case; unmapping never costs more,
         # so what was allowed here can always be given back.
-        if len(self.mappings) + len(self.reservations) + more > self._most:
+        if len(self.mappings) + len(self.reservations) >= self._most:
             raise Refusal(
                 Result.OUT_OF_MEMORY,
                 f"more than {self._most} mappings: vm.max_map_count allows no more; "

@@ -34,14 +34,17 @@ class Extent:
 
 
 class Physical:
-    """``total`` bytes of memory; an extent counts until nothing needs it."""
+    """``total`` bytes of memory; an extent counts until nothing needs it.
+
+    ``file`` is the descriptor of the file behind all extents.
+    """
 
     def __init__(self, total: Size) -> None:
         self.total = total
         self.used = 0
         self._end = 0
         try:
-            self._file = linux.new_file("sapwood-emulated", _FILE_SIZE)
+            self.file = linux.new_file("sapwood-emulated", _FILE_SIZE)
         except OSError as error:
             files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             raise Refusal(
@@ -49,11 +52,6 @@ class Physical:
                 f"no file for the device's memory: {error.strerror}; RLIMIT_NOFILE is "
                 f"{files}: close devices or files, or raise it with `ulimit -n`",
             ) from error
-
-    @property
-    def file(self) -> int:
-        """The descriptor of the file behind all extents."""
-        return self._file
 
     def create(self, size: Size) -> Extent:
         """Return a poisoned extent. Raises `OutOfMemory`."""
@@ -64,9 +62,9 @@ class Physical:
         try:
             for start in range(0, size, _CHUNK):
                 part = _POISONED[: min(_CHUNK, size - start)]
-                os.pwrite(self._file, part, extent.offset + start)
+                os.pwrite(self.file, part, extent.offset + start)
         except OSError as error:
-            linux.punch(self._file, extent.offset, size)
+            linux.punch(self.file, extent.offset, size)
             raise OutOfMemory("create", asked=size, free=0) from error
         self._end += size
         self.used += size
@@ -75,9 +73,9 @@ class Physical:
     def settle(self, extent: Extent) -> None:
         """Free an extent that nothing needs any more."""
         if not extent.held and not extent.mappings:
-            linux.punch(self._file, extent.offset, extent.size)
+            linux.punch(self.file, extent.offset, extent.size)
             self.used -= extent.size
 
     def close(self) -> None:
         """Give all memory back to the system."""
-        os.close(self._file)
+        os.close(self.file)

@@ -12,7 +12,6 @@ gives work to, or waits for, such an item.
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
@@ -88,8 +87,11 @@ class Queue:
         return None if self.tail is None else self.tail.error
 
 
-class Schedule(ABC):
-    """A choice of when items run, over the queues of one device."""
+class Schedule:
+    """A choice of when items run, over the queues of one device.
+
+    This one runs nothing until somebody waits, and then the newest first where it may.
+    """
 
     reorders = False
     """Ask `order` anew for each launch of a graph."""
@@ -117,29 +119,49 @@ class Schedule(ABC):
         self.queues = [each for each in self.queues if not each.closed]
         return failed
 
-    @abstractmethod
     def submit(self, queue: Queue, work: Work) -> None:
         """Give work to a queue."""
+        self._append(queue, work, ())
 
-    @abstractmethod
     def mark(self, queue: Queue) -> Item:
         """Return an item that is done when all work given to the queue is."""
+        return self._append(queue, None, ())
 
-    @abstractmethod
     def follow(self, queue: Queue, item: Item) -> None:
         """Order further work of the queue after ``item``."""
+        if item.error or not item.done:
+            self._append(queue, None, (item,))
 
-    @abstractmethod
     def drain(self, items: Iterable[Item]) -> None:
         """Run what these items depend on, and them."""
+        before: dict[Item, list[Item]] = {}
+        found = [each for each in items if not each.done]
+        while found:
+            item = found.pop()
+            if item not in before:
+                before[item] = [each for each in item.after if not each.done]
+                found.extend(before[item])
+        for item in _arranged(before, self._pick_item):
+            item.run()
 
-    @abstractmethod
     def progress(self) -> None:
         """Run something, perhaps: somebody is polling."""
 
-    @abstractmethod
     def order(self, before: Sequence[Sequence[int]]) -> Sequence[int]:
         """Return an order of graph nodes, given what each comes after."""
+        return tuple(_arranged(dict(enumerate(before)), self._pick))
+
+    def _append(self, queue: Queue, work: Work | None, after: tuple[Item, ...]) -> Item:
+        tail = () if queue.tail is None else (queue.tail,)
+        item = queue.tail = Item(next(self._numbers), work, (*tail, *after))
+        return item
+
+    def _pick(self, ready: Sequence[int]) -> int:
+        """Return the index of the number whose turn it is."""
+        return ready.index(max(ready))
+
+    def _pick_item(self, ready: Sequence[Item]) -> int:
+        return self._pick([each.number for each in ready])
 
 
 class _Earliest(Schedule):
@@ -165,67 +187,11 @@ class _Earliest(Schedule):
         if item.error:
             queue.tail = item
 
-    def drain(self, items: Iterable[Item]) -> None:
-        pass
-
-    def progress(self) -> None:
-        pass
-
     def order(self, before: Sequence[Sequence[int]]) -> Sequence[int]:
         return range(len(before))
 
 
-class _Deferred(Schedule):
-    """Runs work some time after it is submitted."""
-
-    def submit(self, queue: Queue, work: Work) -> None:
-        self._append(queue, work, ())
-
-    def mark(self, queue: Queue) -> Item:
-        return self._append(queue, None, ())
-
-    def follow(self, queue: Queue, item: Item) -> None:
-        if item.error or not item.done:
-            self._append(queue, None, (item,))
-
-    def drain(self, items: Iterable[Item]) -> None:
-        before: dict[Item, list[Item]] = {}
-        found = [each for each in items if not each.done]
-        while found:
-            item = found.pop()
-            if item not in before:
-                before[item] = [each for each in item.after if not each.done]
-                found.extend(before[item])
-        for item in _arranged(before, self._pick_item):
-            item.run()
-
-    def order(self, before: Sequence[Sequence[int]]) -> Sequence[int]:
-        return tuple(_arranged(dict(enumerate(before)), self._pick))
-
-    def _append(self, queue: Queue, work: Work | None, after: tuple[Item, ...]) -> Item:
-        tail = () if queue.tail is None else (queue.tail,)
-        item = queue.tail = Item(next(self._numbers), work, (*tail, *after))
-        return item
-
-    @abstractmethod
-    def _pick(self, ready: Sequence[int]) -> int:
-        """Return the index of the number whose turn it is."""
-
-    def _pick_item(self, ready: Sequence[Item]) -> int:
-        return self._pick([each.number for each in ready])
-
-
-class _Latest(_Deferred):
-    """Runs nothing until somebody waits, and then the newest first where it may."""
-
-    def progress(self) -> None:
-        pass
-
-    def _pick(self, ready: Sequence[int]) -> int:
-        return ready.index(max(ready))
-
-
-class _Random(_Deferred):
+class _Random(Schedule):
     """Runs a random number of random items at each submission, by a seed."""
 
     reorders = True
@@ -285,7 +251,7 @@ def schedule_named(name: str) -> Schedule:
     if name == "earliest":
         return _Earliest()
     if name == "latest":
-        return _Latest()
+        return Schedule()
     if kind == "random" and seed.isdigit():
         return _Random(int(seed))
     raise MisuseError(

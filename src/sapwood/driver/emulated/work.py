@@ -37,12 +37,16 @@ _UNVERIFIED = -1
 _ROOM = 50  # frames
 
 
+Span = tuple[int, int, bool]
+"""What is touched, and whether it is written: ``(lo, hi, writes)``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One bound op: its call, the ``(lo, hi, writes)`` it touches, its module."""
+    """One bound op: its call, what it touches, its module."""
 
     call: Callable[[], object]
-    spans: tuple[tuple[int, int, bool], ...] = ()
+    spans: tuple[Span, ...] = ()
     module: Module | None = None
 
     def verify(self, memory: Memory) -> None:
@@ -109,43 +113,6 @@ class Program:
         return program
 
 
-def _bind_plain(op: CopyOp | CopiesOp | SetOp | EmptyOp) -> Step:
-    """Bind an op that needs no kernel."""
-    check_op(op)
-    match op:
-        case CopyOp(dst, src, size):
-            spans = ((src, src + size, False), (dst, dst + size, True))
-            return Step(partial(ctypes.memmove, dst, src, size), spans)
-        case CopiesOp():
-            return _bind_copies(op)
-        case SetOp(dst, value, size):
-            call = partial(ctypes.memset, dst, value, size)
-            return Step(call, ((dst, dst + size, True),))
-        case EmptyOp():
-            return Step(_nothing)
-
-
-def _bind_copies(op: CopiesOp) -> Step:
-    """Bind copies, made in the order that nobody would think of: the last first."""
-    copies = list(zip(op.dsts, op.srcs, op.sizes, strict=True))[::-1]
-    calls = [partial(ctypes.memmove, *copy) for copy in copies]
-    spans = [(src, src + size, False) for _, src, size in copies]
-    spans += [(dst, dst + size, True) for dst, _, size in copies]
-    return Step(lambda: [call() for call in calls], tuple(spans))
-
-
-def _bind_kernel(op: KernelOp, kernel: Kernel, module: Module) -> Step:
-    """Bind a kernel to its parameters."""
-    pointers = kernel.taken(kernel.pointers, op.params)
-    call = kernel.taken(kernel.bind, op.params)
-    spans = tuple([(each.lo, each.hi, each.writes) for each in pointers])
-    return Step(call, spans, module)
-
-
-def _nothing() -> None:
-    pass
-
-
 @dataclass(slots=True)
 class _Exec:
     """Places of nodes in the program, the edges by place, and the kinds of op."""
@@ -168,12 +135,12 @@ class Work:
     ) -> None:
         self._memory, self._flow = memory, flow
         self._call_host, self._handles = call_host, handles
-        self.modules = Counted[ModuleHandle, Module]("module", ModuleHandle, handles)
+        self.modules = Counted[ModuleHandle, Module]("module", handles)
         self.functions = Counted[FunctionHandle, tuple[Kernel, Module]](
-            "function", FunctionHandle, handles
+            "function", handles
         )
-        self.graphs = Counted[GraphHandle, Graph]("graph", GraphHandle, handles)
-        self.execs = Counted[ExecHandle, _Exec]("exec", ExecHandle, handles)
+        self.graphs = Counted[GraphHandle, Graph]("graph", handles)
+        self.execs = Counted[ExecHandle, _Exec]("exec", handles)
 
     def load_module(self, image: bytes) -> ModuleHandle:
         """Load a registered image."""
@@ -337,13 +304,33 @@ class Work:
         raise _nobody_else(raw)
 
     def _bind(self, op: Op) -> Step:
+        check_op(op)
         match op:
-            case KernelOp():
-                return _bind_kernel(op, *self.functions.find(op.function))
-            case HostOp():
-                return Step(partial(self._call_host, op.call))
-            case _:
-                return _bind_plain(op)
+            case KernelOp(function, params):
+                kernel, module = self.functions.find(function)
+                pointers = kernel.taken(kernel.pointers, params)
+                spans = tuple([(each.lo, each.hi, each.writes) for each in pointers])
+                return Step(kernel.taken(kernel.bind, params), spans, module)
+            case CopyOp(dst, src, size):
+                call = partial(ctypes.memmove, dst, src, size)
+                return Step(call, _copied(dst, src, size))
+            case CopiesOp(dsts, srcs, sizes):
+                # In the order that nobody would think of: the last first.
+                copies = list(zip(dsts, srcs, sizes, strict=True))[::-1]
+                calls = [partial(ctypes.memmove, *copy) for copy in copies]
+                touched = tuple(span for copy in copies for span in _copied(*copy))
+                return Step(lambda: [call() for call in calls], touched)
+            case SetOp(dst, value, size):
+                set_all = partial(ctypes.memset, dst, value, size)
+                return Step(set_all, ((dst, dst + size, True),))
+            case HostOp(call_host):
+                return Step(partial(self._call_host, call_host))
+            case EmptyOp():
+                return Step(bool)
+
+
+def _copied(dst: Addr, src: Addr, size: Size) -> tuple[Span, Span]:
+    return (src, src + size, False), (dst, dst + size, True)
 
 
 def _nobody_else(raw: int) -> Refusal:
