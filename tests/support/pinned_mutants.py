@@ -49,7 +49,7 @@ PINNED_MUTANTS: Final = (
     ),
     mutant(
         "split without an end",
-        Cache._split,
+        Cache.split,
         "block.size, block.behind = request.block, tail",
         "block.behind = tail",
     ),

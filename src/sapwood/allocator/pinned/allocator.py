@@ -22,15 +22,14 @@ from sapwood.allocator.pinned.block import Block, Kind, Request, Segment, planne
 from sapwood.allocator.pinned.intake import Intake
 from sapwood.allocator.pinned.pools import Pool
 from sapwood.allocator.pinned.sources import (
-    Allocated,
     Registered,
     Source,
-    is_out_of_memory,
 )
 from sapwood.allocator.pinned.stock import Stock
 from sapwood.allocator.pinned.worker import Worker
 from sapwood.driver.api import CaptureStatus, Driver, StreamHandle, check_driver
 from sapwood.driver.release import Release
+from sapwood.driver.results import Result
 from sapwood.errors import DriverError, MisuseError, OutOfMemory
 from sapwood.units import Addr, Size, align_up, hex_address, size_text
 
@@ -340,7 +339,7 @@ class PinnedAllocator:
         try:
             segment, spent = self._segment(request.segment, request.kind, pool)
         except DriverError as error:
-            if is_out_of_memory(error):
+            if error.name == Result.OUT_OF_MEMORY.name:
                 raise self._shortage(pool, request) from error
             raise
         with self._lock:
@@ -360,7 +359,7 @@ class PinnedAllocator:
             self._reserved = False
             raise
         with self._lock:
-            self._stock.begin_reserve(segment, spent)
+            self._stock.begin(segment, None, spent)
 
     def _segment(self, size: Size, kind: Kind, pool: Pool) -> tuple[Segment, float]:
         source, began = self._source, perf_counter()
@@ -389,4 +388,4 @@ class PinnedAllocator:
 def _source(driver: Driver, settings: Settings) -> Source:
     if settings.pinned_use_cuda_host_register:
         return Registered(driver, settings.pinned_num_register_threads)
-    return Allocated(driver)
+    return Source(driver)

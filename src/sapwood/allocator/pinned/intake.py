@@ -37,25 +37,22 @@ class _Wait:
 
 
 class Pending:
-    """The blocks of one device that are freed and not free."""
+    """The blocks of one device that are freed and not free; then they are ``ready``.
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    What is ``stranded`` is free only when the whole device was waited for.
+    """
+
+    def __init__(self, driver: Driver, ready: deque[Block]) -> None:
+        self._driver, self._ready = driver, ready
+        self.stranded: deque[Block] = deque()
         self._turn = threading.Lock()
         self._new: deque[tuple[StreamHandle, _Wait]] = deque()
         self._queues: dict[StreamHandle, deque[_Wait]] = {}
-        self._ready: deque[Block] = deque()
-        self._stranded: deque[Block] = deque()
         self._spare: deque[EventHandle] = deque()
 
     def __bool__(self) -> bool:
         """Whether anything may become ready by itself."""
-        return bool(self._new or self._ready or self._queues)
-
-    @property
-    def stranded(self) -> bool:
-        """Whether something is free only when the whole device was waited for."""
-        return bool(self._stranded)
+        return bool(self._new or self._queues)
 
     def add(self, block: Block) -> None:
         """Let a block wait for all its users; raises `DriverError`, having done so."""
@@ -68,12 +65,12 @@ class Pending:
                 waits.append((stream, _Wait(freed, event)))
         except DriverError:
             self._spare += [wait.event for _, wait in waits if wait.event is not None]
-            self._stranded.append(block)
+            self.stranded.append(block)
             raise
         self._new += waits
 
-    def poll(self) -> list[Block]:
-        """Return the blocks that are free now, without waiting.
+    def poll(self) -> None:
+        """Find the blocks that are free now, without waiting.
 
         Raises `DriverError` where the device cannot say; that block is stranded.
         """
@@ -83,17 +80,16 @@ class Pending:
                 self._advance()
             finally:
                 self._turn.release()
-        return _drained(self._ready)
 
-    def wait(self) -> list[Block]:
-        """Return all blocks, after waiting for the copies that use them.
+    def wait(self) -> None:
+        """Wait for the copies that use blocks: all are free then.
 
         Blocks whose streams capture stay. Raises `DriverError` where waiting fails.
         """
         with self._turn:
-            if self._stranded:
+            if self.stranded:
                 self._driver.synchronize()
-                self._ready += _drained(self._stranded)
+                self._ready += _drained(self.stranded)
             self._sort()
             for queue in self._queues.values():
                 for wait in reversed(queue):
@@ -101,17 +97,16 @@ class Pending:
                         self._driver.synchronize_event(wait.event)
                         break
             self._advance()
-        return _drained(self._ready)
 
-    def abandon(self) -> list[Block]:
-        """Return all blocks that are left, used or not: the device is done with."""
+    def abandon(self) -> None:
+        """Let all blocks that are left be free: the device is done with."""
         with self._turn:
             self._sort()
             for queue in self._queues.values():
                 for wait in queue:
                     self._strand(wait)
             self._queues.clear()
-        return [*_drained(self._ready), *_drained(self._stranded)]
+            self._ready += _drained(self.stranded)
 
     def forget(self, stream: StreamHandle, heir: StreamHandle) -> None:
         """Let what waits for a stream's capture wait for its heir."""
@@ -175,7 +170,7 @@ class Pending:
             self._spare.append(wait.event)
         if wait.freed.waits > 0:
             wait.freed.waits = -1
-            self._stranded.append(wait.freed.block)
+            self.stranded.append(wait.freed.block)
 
 
 def _drained(queue: deque[T]) -> list[T]:
@@ -196,9 +191,9 @@ class Intake:
     def __init__(self, driver: Driver, stock: Stock, bound: Size | None) -> None:
         self._driver, self._stock, self.bound = driver, stock, bound
         self.lock = threading.Lock()
-        self.pending = Pending(driver)
         self.closed = False
         self._returned = deque[Block]()
+        self.pending = Pending(driver, self._returned)
 
     def let_go(self, block: Block) -> None:
         """Let a block that nobody holds be reused when nothing uses it.
@@ -219,13 +214,14 @@ class Intake:
 
     def poll(self) -> None:
         """Take in what is free by now."""
-        if self.pending:
-            self._returned += self.pending.poll()
-        self.settle()
+        try:
+            self.pending.poll()
+        finally:
+            self.settle()
 
     def wait(self) -> None:
         """Wait for the copies that use freed blocks, and take these in."""
-        self._returned += self.pending.wait()
+        self.pending.wait()
         self.settle()
 
     def settle(self) -> None:
@@ -263,7 +259,7 @@ class Intake:
     def evict(self) -> Size:
         """Give idle segments of the default pool back; return how many bytes."""
         with self.lock:
-            idle = self._stock.evict()
+            idle = self._stock.pools.default.cache.evict()
         return self.give(idle)
 
     def close(self) -> None:
@@ -272,7 +268,7 @@ class Intake:
         with Release() as release:
             release(self._driver.synchronize)
             release(self.wait)
-            self._returned += self.pending.abandon()
+            self.pending.abandon()
             with self.lock:
                 rest = self.absorb()
             release(self.give, rest)

@@ -20,26 +20,23 @@ class Cache:
     """What a pool has free; ``idle`` are the bytes of idle segments that are cut."""
 
     def __init__(self) -> None:
-        self._shelves: dict[tuple[Kind, Size], _Shelf] = {}
+        # By kind, in order of size and address: the smallest that fits comes first.
+        self._free: dict[Kind, list[tuple[Size, Addr, Block]]] = {}
         self._cut: dict[Addr, Block] = {}
         self._whole: dict[Addr, Block] = {}
-        self.free, self.idle = Size(0), Size(0)
+        self.idle = Size(0)
 
     def take(self, request: Request) -> Block | None:
         """Return a block for a request, cut from a free one; None where none fits."""
         kinds: tuple[Kind, ...] = ("reserve", request.kind)
         for kind in kinds:
-            shelf = self._shelves.get(_place(kind, request.block))
-            block = None if shelf is None else shelf.best(request.block)
-            if block is not None:
+            free = self._free.get(kind, [])
+            at = bisect_left(free, (request.block,))
+            if at < len(free) and (kind != "whole" or free[at][0] == request.block):
+                block = free[at][2]
                 self._remove(block)
-                return self._split(block, request)
+                return self.split(block, request)
         return None
-
-    def first(self, segment: Segment, request: Request) -> Block:
-        """Return a block for a request, cut from a new segment."""
-        whole = Block(segment.address, segment.size, segment, segment.size)
-        return self._split(whole, request)
 
     def put(self, block: Block, bound: Size | None = None) -> list[Segment]:
         """Take a block back; return the segments that are too much to keep.
@@ -62,17 +59,15 @@ class Cache:
                 break
             spare = Size(spare - each.size)
             surplus.append(each)
-        return [self._gone(each) for each in surplus]
+        return self._gone(surplus)
 
     def evict(self) -> list[Segment]:
         """Return all idle segments, which are gone from here."""
-        idle = (*self._cut.values(), *self._whole.values())
-        return [self._gone(each) for each in idle]
+        return self._gone([*self._cut.values(), *self._whole.values()])
 
     def end(self) -> list[Segment]:
         """Do the same, for good: the reserve goes too, if it is idle."""
-        idle = [each for each in self if each.size == each.segment.size]
-        return [self._gone(each) for each in idle]
+        return self._gone([each for each in self if each.size == each.segment.size])
 
     def adopt(self, other: Cache) -> None:
         """Take over all blocks of another pool."""
@@ -80,11 +75,10 @@ class Cache:
             self._add(block)
 
     def __iter__(self) -> Iterator[Block]:
-        for shelf in self._shelves.values():
-            yield from shelf.blocks.values()
+        return (block for free in self._free.values() for *_, block in free)
 
-    def _split(self, block: Block, request: Request) -> Block:
-        """Return the front of a block that is in no shelf, and keep the rest."""
+    def split(self, block: Block, request: Request) -> Block:
+        """Return the front of a block that is not in here, and keep the rest."""
         block.free, block.requested = False, request.size
         rest = Size(block.size - request.block)
         if rest >= ALIGNMENT:
@@ -99,9 +93,8 @@ class Cache:
 
     def _add(self, block: Block) -> None:
         segment = block.segment
-        place = _place(segment.kind, block.size)
-        self._shelves.setdefault(place, _Shelf()).add(block)
-        self.free = Size(self.free + block.size)
+        free = self._free.setdefault(segment.kind, [])
+        insort(free, (block.size, block.address, block))
         if segment.kind == "whole":
             self._whole[block.address] = block
         elif segment.kind != "reserve" and block.size == segment.size:
@@ -109,45 +102,16 @@ class Cache:
             self.idle = Size(self.idle + block.size)
 
     def _remove(self, block: Block) -> None:
-        place = _place(block.segment.kind, block.size)
-        self._shelves[place].remove(block)
-        if not self._shelves[place].blocks:
-            del self._shelves[place]
-        self.free = Size(self.free - block.size)
+        free = self._free[block.segment.kind]
+        del free[bisect_left(free, (block.size, block.address))]
         self._whole.pop(block.address, None)
         if self._cut.pop(block.address, None) is not None:
             self.idle = Size(self.idle - block.size)
 
-    def _gone(self, block: Block) -> Segment:
-        self._remove(block)
-        return block.segment
-
-
-class _Shelf:
-    """Free blocks, of which the smallest that fits is found first."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[Addr, Block] = {}
-        self._sorted: list[tuple[Size, Addr]] = []
-
-    def add(self, block: Block) -> None:
-        insort(self._sorted, (block.size, block.address))
-        self.blocks[block.address] = block
-
-    def remove(self, block: Block) -> None:
-        del self._sorted[bisect_left(self._sorted, (block.size, block.address))]
-        del self.blocks[block.address]
-
-    def best(self, size: Size) -> Block | None:
-        index = bisect_left(self._sorted, (size, Addr(0)))
-        if index == len(self._sorted):
-            return None
-        return self.blocks[self._sorted[index][1]]
-
-
-def _place(kind: Kind, size: Size) -> tuple[Kind, Size]:
-    """Return the shelf of a block: one per size where blocks are not cut."""
-    return kind, size if kind == "whole" else Size(0)
+    def _gone(self, blocks: list[Block]) -> list[Segment]:
+        for block in blocks:
+            self._remove(block)
+        return [block.segment for block in blocks]
 
 
 def _merged(one: Block, other: Block) -> Block:
@@ -177,24 +141,24 @@ class Pool:
         self.cache = Cache()
 
 
+class _Routes(threading.local):
+    """The pools that a thread is routed to, the last begun at the end."""
+
+    def __init__(self) -> None:
+        self.stack: list[Pool] = []
+
+
 class Pools:
     """All pools of an allocator, and which one each thread allocates from."""
 
     def __init__(self) -> None:
         self.default = Pool(DEFAULT_POOL)
-        self._pools = {DEFAULT_POOL: self.default}
-        self._thread = threading.local()
-
-    def __getitem__(self, id_: PoolId) -> Pool:
-        return self._pools[id_]
-
-    def all(self) -> list[Pool]:
-        """Return every pool, the default one first."""
-        return list(self._pools.values())
+        self.all = {DEFAULT_POOL: self.default}
+        self._routes = _Routes()
 
     def route(self) -> Pool | None:
         """Return the pool that this thread is routed to, the last begun."""
-        stack = self._stack()
+        stack = self._routes.stack
         return stack[-1] if stack else None
 
     def begin(self, id_: PoolId) -> None:
@@ -202,21 +166,21 @@ class Pools:
 
         Raises `MisuseError` for the default pool and where it is already.
         """
-        stack = self._stack()
+        stack = self._routes.stack
         if id_ in {DEFAULT_POOL, UNROUTED}:
             raise MisuseError(f"pool {tuple(id_)} is nobody's own: begin another one")
         if any(each.id == id_ for each in stack):
             raise MisuseError(
                 f"this thread is routed to pool {tuple(id_)} already: end it first"
             )
-        pool = self._pools.setdefault(id_, Pool(id_))
+        pool = self.all.setdefault(id_, Pool(id_))
         pool.uses += 1
         pool.routed += 1
         stack.append(pool)
 
     def end(self, id_: PoolId) -> None:
         """End this thread's last route; raises `MisuseError` where it is another."""
-        stack = self._stack()
+        stack = self._routes.stack
         if not stack or stack[-1].id != id_:
             last = tuple(stack[-1].id) if stack else "none"
             raise MisuseError(
@@ -230,7 +194,7 @@ class Pools:
 
         Raises `MisuseError` where there is none, or it is still routed to.
         """
-        pool = self._pools.get(id_)
+        pool = self.all.get(id_)
         if pool is None or pool is self.default:
             raise MisuseError(
                 f"pool {tuple(id_)} is none of a capture: release one that was begun, "
@@ -244,12 +208,6 @@ class Pools:
 
     def release(self, id_: PoolId) -> Pool | None:
         """End one use of a pool; return it where that was the last, and it is gone."""
-        pool = self._pools[id_]
+        pool = self.all[id_]
         pool.uses -= 1
-        return None if pool.uses else self._pools.pop(id_)
-
-    def _stack(self) -> list[Pool]:
-        found: list[Pool] | None = getattr(self._thread, "stack", None)
-        if found is None:
-            found = self._thread.stack = []
-        return found
+        return None if pool.uses else self.all.pop(id_)

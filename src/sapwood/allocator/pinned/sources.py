@@ -7,10 +7,10 @@ import errno
 import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import Final
 
 from sapwood.driver.api import Driver
-from sapwood.errors import DriverError, OutOfMemory
+from sapwood.errors import OutOfMemory
 from sapwood.units import Addr, Size, align_up
 
 _POPULATE_WRITE: Final = 23
@@ -55,33 +55,14 @@ def _populate(address: Addr, size: Size) -> None:
         )
 
 
-_OUT_OF_MEMORY: Final = "OUT_OF_MEMORY"
-
-
-def is_out_of_memory(error: DriverError) -> bool:
-    """Return whether a call failed for want of memory."""
-    return error.name == _OUT_OF_MEMORY
-
-
-class Source(Protocol):
-    """What gives pinned memory."""
-
-    def take(self, size: Size) -> Addr:
-        """Return new memory that the device reaches; raises `DriverError`."""
-        ...
-
-    def give(self, address: Addr) -> None:
-        """Give memory back; done even when it raises `DriverError`."""
-
-
-class Allocated:
-    """Memory that the driver allocates."""
+class Source:
+    """What gives pinned memory: the driver allocates it."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
     def take(self, size: Size) -> Addr:
-        """Return new memory of the driver's; raises `DriverError`."""
+        """Return new memory that the device reaches; raises `DriverError`."""
         return self._driver.allocate_host(size)
 
     def give(self, address: Addr) -> None:
@@ -89,7 +70,7 @@ class Allocated:
         self._driver.free_host(address)
 
 
-class Registered:
+class Registered(Source):
     """Anonymous memory, touched by several threads at once, and then registered.
 
     The driver pins pages one by one, under a lock of its own; pages that are there
@@ -97,7 +78,8 @@ class Registered:
     """
 
     def __init__(self, driver: Driver, threads: int) -> None:
-        self._driver, self._threads = driver, threads
+        super().__init__(driver)
+        self._threads = threads
         self._maps: dict[Addr, mmap.mmap] = {}
 
     def take(self, size: Size) -> Addr:

@@ -7,7 +7,7 @@ Times are microseconds of the driver's calls.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -27,9 +27,6 @@ class _Tally:
         self.current -= amount
         self.freed += amount
 
-    def told(self) -> dict[str, int]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
 
 @dataclass(slots=True)
 class _Times:
@@ -44,10 +41,6 @@ class _Times:
         self.max = max(self.max, spent)
         self.total += spent
         self.count += 1
-
-    def told(self) -> dict[str, int]:
-        told = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**told, "avg": self.total // self.count if self.count else 0}
 
 
 @dataclass(slots=True)
@@ -88,12 +81,12 @@ class Statistics:
 
     def nested(self) -> dict[str, Any]:
         """Return all counters, by family; bytes where the name says so."""
-        told = {each.name: getattr(self, each.name).told() for each in fields(self)}
-        return {
-            **told,
-            "num_host_alloc": self.host_alloc_time.count,
-            "num_host_free": self.host_free_time.count,
-        }
+        told = asdict(self)
+        for call in ("alloc", "free"):
+            times = told[f"host_{call}_time"]
+            times["avg"] = times["total"] // max(times["count"], 1)
+            told[f"num_host_{call}"] = times["count"]
+        return told
 
     def flat(self) -> dict[str, int]:
         """Return all counters under dotted names, sorted."""

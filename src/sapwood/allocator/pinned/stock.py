@@ -76,20 +76,20 @@ class Stock:
             self._hand_out(block)
         return block
 
-    def begin(self, segment: Segment, request: Request, seconds: float) -> Block:
-        """Hand out a block of a new segment, which it took ``seconds`` to get."""
-        self.segments.add(segment)
-        self.statistics.took(segment.size, seconds)
-        block = self.pools[segment.pool].cache.first(segment, request)
-        self._hand_out(block)
-        return block
+    def begin(self, segment: Segment, request: Request | None, seconds: float) -> Block:
+        """Hand out a block of a new segment, which it took ``seconds`` to get.
 
-    def begin_reserve(self, segment: Segment, seconds: float) -> None:
-        """Let blocks be cut from a new segment that stays."""
+        Without a request let blocks be cut from it, which stays.
+        """
         self.segments.add(segment)
         self.statistics.took(segment.size, seconds)
+        cache = self.pools.all[segment.pool].cache
         block = Block(segment.address, segment.size, segment, segment.size)
-        self.pools.default.cache.put(block)
+        if request is None:
+            cache.put(block)
+        else:
+            self._hand_out(cache.split(block, request))
+        return block
 
     def put(self, block: Block, bound: Size | None) -> list[Segment]:
         """Take a block back that nothing uses; return what is too much to keep.
@@ -106,16 +106,12 @@ class Stock:
         self.segments.remove(segment)
         self.statistics.gave(segment.size, seconds)
 
-    def evict(self) -> list[Segment]:
-        """Return the idle segments of the default pool, which it does not have now."""
-        return self.pools.default.cache.evict()
-
     def close(self) -> list[Segment]:
         """Return all idle segments, also those that recordings kept."""
         for block in self._kept:
             self._put(block, None)
         self._kept.clear()
-        return [one for pool in self.pools.all() for one in pool.cache.end()]
+        return [one for pool in self.pools.all.values() for one in pool.cache.end()]
 
     def use(self, block: Block, stream: StreamHandle, *, recorded: bool) -> None:
         """Note that a copy on a stream uses a block, or is to when it is replayed."""
@@ -164,5 +160,5 @@ class Stock:
     def _put(self, block: Block, bound: Size | None) -> list[Segment]:
         self.live.settle(block)
         self.statistics.came_back(block.size, block.requested)
-        pool = self.pools[block.segment.pool]
+        pool = self.pools.all[block.segment.pool]
         return pool.cache.put(block, bound if pool is self.pools.default else None)
