@@ -8,8 +8,8 @@ beforehand; nothing here touches them.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, fields
+from typing import Final, Literal, get_args
 
 from sapwood import _fast
 from sapwood.errors import MisuseError
@@ -18,35 +18,14 @@ from sapwood.units import Addr, Size, hex_address, size_text
 PAGE: Final = Size(2 << 20)
 
 What = Literal["served", "refused", "returned", "stray"]
-_WHAT: Final[dict[int, What]] = {
-    1: "served",
-    2: "refused",
-    3: "returned",
-    4: "stray",
-}
+_WHAT: Final[tuple[What, ...]] = get_args(What)
+"""What C counts from 1."""
 
 _WORD: Final = ctypes.c_uint64
 
 
 class _Entry(ctypes.Structure):
     _fields_ = [(name, _WORD) for name in ("address", "size", "stream", "what")]
-
-
-class _Counters(ctypes.Structure):
-    _fields_ = [
-        (name, _WORD)
-        for name in (
-            "served",
-            "refused",
-            "returned",
-            "strays",
-            "held",
-            "held_bytes",
-            "peak_bytes",
-            "wanted",
-            "logged",
-        )
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +59,10 @@ class SegmentCounters:
     peak_bytes: Size
     wanted: Size
     logged: int
+
+
+class _Counters(ctypes.Structure):
+    _fields_ = [(each.name, _WORD) for each in fields(SegmentCounters)]
 
 
 class Segments:
@@ -141,7 +124,7 @@ class Segments:
         entries = (_Entry * count)()
         found = self._library.sapwood_read_log(self._slot, start, count, entries)
         return tuple(
-            Request(_WHAT[entry.what], entry.address, entry.size, entry.stream)
+            Request(_WHAT[entry.what - 1], entry.address, entry.size, entry.stream)
             for entry in entries[:found]
         )
 
