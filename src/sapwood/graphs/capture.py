@@ -75,9 +75,7 @@ def read_graph(
         for pointer in pointers:
             if pointer.lo == pointer.hi:
                 continue
-            region = table.find(pointer.lo, pointer.hi)
-            if region is None and not pointer.exact:
-                region = table.ending(pointer.lo)
+            region = table.region_of(pointer)
             if region is None:
                 return Foreign(i, pointer, op.name)
             if region.symbol == FIXED:
@@ -111,16 +109,17 @@ class _Table:
         self._regions = sorted(regions, key=lambda region: region.lo)
         self._starts = [region.lo for region in self._regions]
 
-    def find(self, lo: Addr, hi: Addr) -> Region | None:
-        at = bisect.bisect_right(self._starts, lo) - 1
-        if at < 0 or self._regions[at].hi < hi:
-            return None
-        return self._regions[at]
+    def region_of(self, pointer: Pointer) -> Region | None:
+        """Return the region that holds what a pointer says is used.
 
-    def ending(self, hi: Addr) -> Region | None:
-        """Return the region that ends there: kernels take ends, too."""
-        at = bisect.bisect_left(self._starts, hi) - 1
-        return self._regions[at] if at >= 0 and self._regions[at].hi == hi else None
+        Kernels take ends, too: of one that is not exact it may be that of a region.
+        """
+        at = bisect.bisect_right(self._starts, pointer.lo) - 1
+        if at >= 0 and pointer.hi <= self._regions[at].hi:
+            return self._regions[at]
+        at = bisect.bisect_left(self._starts, pointer.lo) - 1
+        ends = not pointer.exact and at >= 0 and self._regions[at].hi == pointer.lo
+        return self._regions[at] if ends else None
 
 
 def _plain(
@@ -143,8 +142,16 @@ def _plain(
             plain = RecordedOp(Kind.SET, b"".join(map(WORD.pack, (dst, value, size))))
         case EmptyOp():
             plain = RecordedOp(Kind.EMPTY, b"")
-        case HostOp() | CopiesOp():
-            raise _unrecordable(op)
+        case HostOp():
+            raise CaptureError(
+                "a host call was captured, and it would run on every replay unseen",
+                remedy="Call it outside the graphed function",
+            )
+        case CopiesOp():
+            raise CaptureError(
+                "copies that linking adds to a graph were captured with it",
+                remedy="Record what was captured before it is linked",
+            )
     pointers = pointers_of(driver, op)
     if pointers is None:
         raise CaptureError(
@@ -152,18 +159,6 @@ def _plain(
             remedy="Record it through an integration that knows them",
         )
     return plain, pointers
-
-
-def _unrecordable(op: HostOp | CopiesOp) -> CaptureError:
-    if isinstance(op, HostOp):
-        return CaptureError(
-            "a host call was captured, and it would run on every replay unseen",
-            remedy="Call it outside the graphed function",
-        )
-    return CaptureError(
-        "copies that linking adds to a graph were captured with it",
-        remedy="Record what was captured before it is linked",
-    )
 
 
 def describe_foreign(foreign: Foreign) -> str:

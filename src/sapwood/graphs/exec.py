@@ -7,7 +7,7 @@ themselves, find an argument; the next launch tells the driver, node by node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +16,6 @@ from sapwood.driver.api import (
     CopiesOp,
     Driver,
     ExecHandle,
-    FunctionHandle,
     GraphHandle,
     NodeHandle,
     StreamHandle,
@@ -24,10 +23,8 @@ from sapwood.driver.api import (
 from sapwood.driver.native import Lender, Native
 from sapwood.errors import DriverError
 from sapwood.graphs.recording import Recording, Relocation
-from sapwood.graphs.relocate import by_op, resolve
+from sapwood.graphs.relocate import Functions, by_op, resolve
 from sapwood.units import Addr, Size
-
-Functions = Callable[[bytes, str], FunctionHandle]
 
 
 @dataclass(frozen=True, slots=True)

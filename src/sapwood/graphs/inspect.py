@@ -12,18 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from sapwood.driver.api import (
-    Driver,
-    FunctionHandle,
-    Pointer,
-)
+from sapwood.driver.api import Driver, Pointer
 from sapwood.errors import DriverError, StoreError
 from sapwood.graphs.recording import Recording, Relocation, Touch
-from sapwood.graphs.relocate import by_op, pointers_of, resolve
+from sapwood.graphs.relocate import Functions, by_op, pointers_of, resolve
 from sapwood.units import Addr
-
-Functions = Callable[[bytes, str], FunctionHandle]
-
 
 _REFUSED: Final = {"INVALID_IMAGE", "INVALID_VALUE", "NOT_FOUND"}
 """How a device says that there is no such kernel, or not with such parameters."""
@@ -47,11 +40,9 @@ def inspect(
         try:
             resolved = resolve(op, changed.values(), addresses, functions)
             pointers = pointers_of(driver, resolved)
-        except DriverError as error:
-            if not is_refused(error):
+        except (DriverError, ValueError, struct.error) as error:
+            if isinstance(error, DriverError) and not is_refused(error):
                 raise
-            raise StoreError(f"op {i}, {op.name or op.kind}: {error}") from error
-        except (ValueError, struct.error) as error:
             raise StoreError(f"op {i}, {op.name or op.kind}: {error}") from error
         if pointers is None:
             raise StoreError(

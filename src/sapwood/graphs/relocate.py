@@ -18,6 +18,9 @@ from sapwood.errors import InternalError
 from sapwood.graphs.recording import WORD, Kind, RecordedOp, Relocation
 from sapwood.units import Addr, Size
 
+Functions = Callable[[bytes, str], FunctionHandle]
+"""Finds a kernel by module image and name."""
+
 
 def by_op(relocations: Iterable[Relocation]) -> Mapping[int, list[Relocation]]:
     """Group relocations by the op they change."""
@@ -31,7 +34,7 @@ def resolve(
     op: RecordedOp,
     relocations: Iterable[Relocation],
     addresses: Sequence[Addr],
-    function: Callable[[bytes, str], FunctionHandle],
+    function: Functions,
 ) -> Op:
     """Return a driver op with every address in it; ``addresses`` are by symbol."""
     params = bytearray(op.params)
