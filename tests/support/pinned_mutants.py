@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sapwood.allocator.pinned.intake import Intake, Pending
-from sapwood.allocator.pinned.pools import Cache
+from sapwood.allocator.pinned.pools import Pool
 from sapwood.allocator.pinned.stock import Live, Stock
 from tests.support.tree_mutants import mutant
 
@@ -43,13 +43,13 @@ PINNED_MUTANTS: Final = (
     ),
     mutant(
         "coalescing skipped",
-        Cache.put,
+        Pool.put,
         "(block.before, block.behind)",
         "(block.before, None)",
     ),
     mutant(
         "split without an end",
-        Cache.split,
+        Pool.split,
         "block.size, block.behind = request.block, tail",
         "block.behind = tail",
     ),

@@ -259,7 +259,7 @@ class Intake:
     def evict(self) -> Size:
         """Give idle segments of the default pool back; return how many bytes."""
         with self.lock:
-            idle = self._stock.pools.default.cache.evict()
+            idle = self._stock.pools.default.evict()
         return self.give(idle)
 
     def close(self) -> None:

@@ -15,11 +15,20 @@ from sapwood.allocator.pinned.block import ALIGNMENT, Block, Kind, Request, Segm
 from sapwood.errors import MisuseError
 from sapwood.units import Addr, Size
 
+UNROUTED = PoolId(-1, 0)
+"""What keeps blocks that were recorded while nothing was routed, until the end."""
 
-class Cache:
-    """What a pool has free; ``idle`` are the bytes of idle segments that are cut."""
 
-    def __init__(self) -> None:
+class Pool:
+    """One pool and what it has free.
+
+    ``uses`` counts the captures that it serves, ``routed`` the threads routed to it;
+    ``idle`` are the bytes of idle segments that are cut.
+    """
+
+    def __init__(self, id_: PoolId) -> None:
+        self.id = id_
+        self.uses = self.routed = 0
         # By kind, in order of size and address: the smallest that fits comes first.
         self._free: dict[Kind, list[tuple[Size, Addr, Block]]] = {}
         self._cut: dict[Addr, Block] = {}
@@ -69,7 +78,7 @@ class Cache:
         """Do the same, for good: the reserve goes too, if it is idle."""
         return self._gone([each for each in self if each.size == each.segment.size])
 
-    def adopt(self, other: Cache) -> None:
+    def adopt(self, other: Pool) -> None:
         """Take over all blocks of another pool."""
         for block in other:
             self._add(block)
@@ -123,22 +132,6 @@ def _merged(one: Block, other: Block) -> Block:
         second.behind.before = first
     first.free = True
     return first
-
-
-UNROUTED = PoolId(-1, 0)
-"""What keeps blocks that were recorded while nothing was routed, until the end."""
-
-
-class Pool:
-    """One pool and its free blocks.
-
-    ``uses`` counts the captures that it serves, ``routed`` the threads routed to it.
-    """
-
-    def __init__(self, id_: PoolId) -> None:
-        self.id = id_
-        self.uses = self.routed = 0
-        self.cache = Cache()
 
 
 class _Routes(threading.local):

@@ -71,7 +71,7 @@ class Stock:
 
     def take(self, pool: Pool, request: Request) -> Block | None:
         """Hand out a free block of a pool, if one fits."""
-        block = pool.cache.take(request)
+        block = pool.take(request)
         if block is not None:
             self._hand_out(block)
         return block
@@ -83,12 +83,12 @@ class Stock:
         """
         self.segments.add(segment)
         self.statistics.took(segment.size, seconds)
-        cache = self.pools.all[segment.pool].cache
+        pool = self.pools.all[segment.pool]
         block = Block(segment.address, segment.size, segment, segment.size)
         if request is None:
-            cache.put(block)
+            pool.put(block)
         else:
-            self._hand_out(cache.split(block, request))
+            self._hand_out(pool.split(block, request))
         return block
 
     def put(self, block: Block, bound: Size | None) -> list[Segment]:
@@ -111,7 +111,7 @@ class Stock:
         for block in self._kept:
             self._put(block, None)
         self._kept.clear()
-        return [one for pool in self.pools.all.values() for one in pool.cache.end()]
+        return [one for pool in self.pools.all.values() for one in pool.end()]
 
     def use(self, block: Block, stream: StreamHandle, *, recorded: bool) -> None:
         """Note that a copy on a stream uses a block, or is to when it is replayed."""
@@ -137,7 +137,7 @@ class Stock:
         for segment in self.segments:
             if segment.pool == id_:
                 segment.pool = self.pools.default.id
-        self.pools.default.cache.adopt(pool.cache)
+        self.pools.default.adopt(pool)
         for block in (*self.live, *self._kept):
             if id_ in block.captured:
                 block.captured.remove(id_)
@@ -161,4 +161,4 @@ class Stock:
         self.live.settle(block)
         self.statistics.came_back(block.size, block.requested)
         pool = self.pools.all[block.segment.pool]
-        return pool.cache.put(block, bound if pool is self.pools.default else None)
+        return pool.put(block, bound if pool is self.pools.default else None)
