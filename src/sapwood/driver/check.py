@@ -9,7 +9,7 @@ from itertools import pairwise
 from operator import add
 
 from sapwood.driver.api import MOST_COPIES, CopiesOp, CopyOp, Op, SetOp
-from sapwood.driver.results import Refusal, Result
+from sapwood.driver.results import Refusal, invalid_value
 from sapwood.units import Addr, Size, hex_address
 
 Spans = Sequence[tuple[int, ...]]
@@ -20,16 +20,14 @@ def check_op(op: Op) -> None:
     match op:
         case CopyOp(dst, src, size) | CopiesOp((dst,), (src,), (size,)):
             if size < 0 or abs(dst - src) < size:
-                raise Refusal(
-                    Result.INVALID_VALUE,
+                raise invalid_value(
                     f"cannot copy {size} bytes from {hex_address(src)} to "
                     f"{hex_address(dst)}: copied intervals may not overlap",
                 )
         case CopiesOp(dsts, srcs, sizes):
             _check_copies(dsts, srcs, sizes)
         case SetOp(_, value, size) if size < 0 or not 0 <= value <= 255:
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"cannot set {size} bytes to {value}: a byte is 0 to 255",
             )
 
@@ -39,15 +37,12 @@ def _check_copies(
 ) -> None:
     count = len(sizes)
     if not 1 <= count <= MOST_COPIES or not len(dsts) == len(srcs) == count:
-        raise Refusal(
-            Result.INVALID_VALUE,
+        raise invalid_value(
             f"cannot copy {count} sizes from {len(srcs)} addresses to {len(dsts)}: one "
             f"op makes 1 to {MOST_COPIES} copies, each with an address of either kind",
         )
     if min(sizes) < 0:
-        raise Refusal(
-            Result.INVALID_VALUE, f"cannot copy {min(sizes)} bytes: a size is 0 or more"
-        )
+        raise invalid_value(f"cannot copy {min(sizes)} bytes: a size is 0 or more")
     written = _written(dsts, sizes)
     if not written:
         return
@@ -82,8 +77,7 @@ def _meets(written: Spans, lo: int, hi: int) -> bool:
 
 
 def _clash(address: int) -> Refusal:
-    return Refusal(
-        Result.INVALID_VALUE,
+    return invalid_value(
         f"cannot copy at once what depends on an order: one copy writes at "
         f"{hex_address(address)} what another reads or writes. Make an op of each",
     )

@@ -48,3 +48,8 @@ class Refusal(Exception):
     def error(self, call: str) -> DriverError:
         """Return what the caller of ``call`` is told."""
         return DriverError(call, int(self.result), self.result.name, self.explanation)
+
+
+def invalid_value(explanation: str) -> Refusal:
+    """Return the refusal of arguments that cannot be."""
+    return Refusal(Result.INVALID_VALUE, explanation)

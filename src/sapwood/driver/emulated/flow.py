@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import NamedTuple
 
 from sapwood.driver.api import (
@@ -21,8 +22,11 @@ from sapwood.driver.api import (
 )
 from sapwood.driver.emulated.graphs import Graph
 from sapwood.driver.emulated.handles import Counted
-from sapwood.driver.emulated.schedules import Item, Outside, Queue, Schedule
+from sapwood.driver.emulated.schedules import Item, Queue, Schedule
 from sapwood.driver.results import Refusal, Result
+
+_PER_THREAD = 2
+_FIRST, _STEP = 0x5EED_0000_0000, 0x100  # look like addresses, as CUDA's do
 
 
 class _Capture:
@@ -83,7 +87,10 @@ class Flow:
         self.schedule = schedule
         self.streams = Counted[StreamHandle, Queue]("stream", handles)
         self.events = Counted[EventHandle, _Event]("event", handles)
-        self._outside = Outside(schedule)
+        # Of raw numbers: 0 and 1 mean the default stream, 2 that of a thread.
+        self._default, self._thread = schedule.open(), threading.local()
+        self._named: dict[int, Queue] = {}
+        self._numbers = count(_FIRST, _STEP)
         self._foreign: set[StreamHandle] = set()
         self._captures: dict[Queue, _Capture] = {}
         self._handles = handles
@@ -106,12 +113,11 @@ class Flow:
             if queue is capture.origin:
                 self._finish(capture)
         if not foreign:
-            self._outside.forget(queue)
-            self.schedule.close(queue)
+            self._close(queue)
 
     def adopt_stream(self, raw: int) -> StreamHandle:
         """Return the handle of a stream by its raw number."""
-        queue = self._outside.queue(raw)
+        queue = self._called(raw)
         for stream, each in self.streams.values.items():
             if each is queue:
                 return stream
@@ -121,22 +127,27 @@ class Flow:
 
     def raw_stream(self, stream: StreamHandle) -> int:
         """Return the raw number of a stream."""
-        return self._outside.raw(self.streams.find(stream))
+        queue = self.streams.find(stream)
+        if queue is self._default:
+            return 0
+        if queue is getattr(self._thread, "queue", None):
+            return _PER_THREAD
+        known = (raw for raw, each in self._named.items() if each is queue)
+        return next(known, None) or self._name(queue)
 
     def open_foreign(self) -> int:
         """Return the raw number of a new stream that somebody else owns."""
-        return self._outside.name(self.schedule.open())
+        return self._name(self.schedule.open())
 
     def close_foreign(self, raw: int) -> None:
         """End a stream that somebody else owns, and nobody has adopted."""
-        queue = self._outside.queue(raw)
+        queue = self._called(raw)
         if any(each is queue for each in self.streams.values.values()):
             raise Refusal(
                 Result.ILLEGAL_STATE,
                 f"stream {raw:#x} has a handle: destroy that before the stream ends",
             )
-        self._outside.forget(queue)
-        self.schedule.close(queue)
+        self._close(queue)
 
     def submit(self, stream: StreamHandle, op: Op, work: Callable[[], None]) -> None:
         """Record the op where the stream is capturing, else give it the work."""
@@ -259,7 +270,7 @@ class Flow:
     def begin_capture(self, stream: StreamHandle) -> None:
         """Record what the stream is given, instead of running it."""
         queue = self._queue(stream)
-        if queue is self._outside.default:
+        if queue is self._default:
             raise Refusal(
                 Result.STREAM_CAPTURE_UNSUPPORTED,
                 "the default stream cannot be captured: capture on one that was made",
@@ -312,6 +323,34 @@ class Flow:
         if capture is None:
             raise _not_capturing(stream)
         return partial(len, capture.graph.nodes)
+
+    def _called(self, raw: int) -> Queue:
+        """Return the queue that a library means by ``raw``."""
+        if raw in {0, 1}:
+            return self._default
+        if raw == _PER_THREAD:
+            found: Queue | None = getattr(self._thread, "queue", None)
+            self._thread.queue = found = found or self.schedule.open()
+            return found
+        try:
+            return self._named[raw]
+        except KeyError:
+            raise Refusal(
+                Result.INVALID_HANDLE,
+                f"no stream is called {raw:#x}: adopt what another library gave as its "
+                "raw stream, while that stream lives",
+            ) from None
+
+    def _name(self, queue: Queue) -> int:
+        """Return a new raw number for a queue."""
+        raw = next(self._numbers)
+        self._named[raw] = queue
+        return raw
+
+    def _close(self, queue: Queue) -> None:
+        """End a queue, and its name if it has one."""
+        self._named = {raw: q for raw, q in self._named.items() if q is not queue}
+        self.schedule.close(queue)
 
     def _queue(self, stream: StreamHandle, doing: str = "") -> Queue:
         """Return where a stream's work goes, if it may do what is being done."""

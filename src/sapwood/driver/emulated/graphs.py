@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sapwood.driver.api import NodeHandle, Op
-from sapwood.driver.results import Refusal, Result
+from sapwood.driver.results import invalid_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,7 @@ class Graph:
         before = tuple(dict.fromkeys(after))
         for each in before:
             if each not in self.nodes:
-                raise Refusal(
-                    Result.INVALID_VALUE,
+                raise invalid_value(
                     f"node {each} is not of this graph: depend on its own nodes only",
                 )
         node = NodeHandle(next(self._handles))

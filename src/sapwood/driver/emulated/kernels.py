@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sapwood.driver.api import Pointer
-from sapwood.driver.results import Refusal, Result
+from sapwood.driver.results import Refusal, Result, invalid_value
 
 T = TypeVar("T")
 
@@ -36,8 +36,7 @@ class Kernel:
         except (RecursionError, MemoryError):
             raise  # no fault of the parameters
         except Exception as error:
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"kernel {self.name} does not take these {len(params)} bytes of "
                 f"parameters ({error}): pack them as it says",
             ) from error

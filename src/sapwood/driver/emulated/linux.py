@@ -14,6 +14,7 @@ from pathlib import Path
 from sapwood.driver.api import Access
 from sapwood.units import Addr, Size, align_down, hex_address
 
+_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _NORESERVE, _FIXED, _FIXED_NOREPLACE = 0x4000, 0x10, 0x100000
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _NONE = 0
@@ -37,8 +38,7 @@ _libc.fallocate.argtypes = (_int, _int, _offset, _offset)
 
 def reserve(address: Addr, size: Size) -> None:
     """Take addresses that nothing uses, without memory behind them."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE | _FIXED_NOREPLACE
-    got = _map(address, size, _NONE, flags, -1, 0)
+    got = _map(address, size, _NONE, _ANONYMOUS | _NORESERVE | _FIXED_NOREPLACE)
     if got != address:
         unmap(got, size)
         raise FileExistsError(f"{hex_address(address)} cannot be had")
@@ -46,8 +46,7 @@ def reserve(address: Addr, size: Size) -> None:
 
 def cover(address: Addr, size: Size) -> None:
     """Unmap what lies at reserved addresses and keep the addresses."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE | _FIXED
-    _map(address, size, _NONE, flags, -1, 0)
+    _map(address, size, _NONE, _ANONYMOUS | _NORESERVE | _FIXED)
 
 
 def map_file(address: Addr, size: Size, file: int, offset: int) -> None:
@@ -57,8 +56,7 @@ def map_file(address: Addr, size: Size, file: int, offset: int) -> None:
 
 def new_private(size: Size) -> Addr:
     """Return new private memory, anywhere."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    return _map(Addr(0), size, _PROTECTION[Access.READ_WRITE], flags, -1, 0)
+    return _map(Addr(0), size, _PROTECTION[Access.READ_WRITE], _ANONYMOUS)
 
 
 def protect(address: Addr, size: Size, access: Access) -> None:
@@ -100,7 +98,12 @@ def max_map_count() -> int:
 
 
 def _map(
-    address: Addr, size: Size, protection: int, flags: int, file: int, offset: int
+    address: Addr,
+    size: Size,
+    protection: int,
+    flags: int,
+    file: int = -1,
+    offset: int = 0,
 ) -> Addr:
     got = _libc.mmap(address, size, protection, flags, file, offset)
     if got == _FAILED:

@@ -16,7 +16,7 @@ from sapwood.driver.api import Access, ExtentHandle, MemoryInfo
 from sapwood.driver.emulated import linux, window
 from sapwood.driver.emulated.handles import Counted
 from sapwood.driver.emulated.physical import POISON, Extent, Physical
-from sapwood.driver.results import Refusal, Result
+from sapwood.driver.results import Refusal, Result, invalid_value
 from sapwood.units import Addr, Size, hex_address, size_text
 
 _HEADROOM = 4096  # mappings that Linux must leave to the rest of the process
@@ -59,15 +59,13 @@ class Memory:
 
     def unreserve(self, address: Addr, size: Size) -> None:
         if self.reservations.get(address) != size:
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"{size_text(size)} at {hex_address(address)} are not one whole "
                 "reservation: give back what reserve returned, with its size",
             )
         mapping = self._meeting(address, address + size)
         if mapping is not None:
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"memory is still mapped at {hex_address(mapping.lo)}: unmap it before "
                 "its addresses are given back",
             )
@@ -88,15 +86,13 @@ class Memory:
         found = self.extents.find(extent)
         end = Addr(address + found.size)
         if not self._is_reserved(address, end):
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"{size_text(found.size)} at {hex_address(address)} do not lie in "
                 "one reservation: reserve the addresses first",
             )
         mapping = self._meeting(address, end)
         if mapping is not None:
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"memory is mapped at {hex_address(mapping.lo)}: unmap it before "
                 "mapping there again",
             )
@@ -127,8 +123,7 @@ class Memory:
 
     def allocate_host(self, size: Size) -> Addr:
         if size <= 0:
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"cannot allocate {size} bytes: ask for at least 1",
             )
         address = linux.new_private(size)
@@ -140,8 +135,7 @@ class Memory:
     def free_host(self, address: Addr) -> None:
         size = self.host.pop(address, None)
         if size is None:
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"no host block begins at {hex_address(address)}: free once what "
                 "allocate_host returned",
             )
@@ -150,8 +144,7 @@ class Memory:
 
     def register_host(self, address: Addr, size: Size) -> None:
         if size <= 0 or not linux.is_mapped(address, size):
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"the process has no {size_text(size)} at {hex_address(address)}: "
                 "register memory that it has mapped",
             )
@@ -243,8 +236,7 @@ class Memory:
             mappings.append(self.mappings[at])
             at = mappings[-1].hi
         if at != end or size <= 0:
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"{size_text(size)} at {hex_address(address)} are not whole mappings: "
                 f"{hex_address(at)} is unmapped, or inside a mapping",
             )
@@ -263,8 +255,7 @@ class Memory:
     def _whole_pages(self, **values: int) -> None:
         for what, value in values.items():
             if value < 0 or value % self.page or (what == "size" and not value):
-                raise Refusal(
-                    Result.INVALID_VALUE,
+                raise invalid_value(
                     f"{what} {value:#_x} is not a positive multiple of the page: align "
                     f"it to {size_text(self.page)}",
                 )

@@ -11,7 +11,6 @@ gives work to, or waits for, such an item.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
@@ -261,61 +260,3 @@ def schedule_named(name: str) -> Schedule:
 
 FIRST_HANDLE = 3
 """Handles begin behind the numbers of default streams."""
-
-_PER_THREAD = 2
-_FIRST, _STEP = 0x5EED_0000_0000, 0x100  # look like addresses, as CUDA's do
-
-
-class Outside:
-    """Which queue each raw number means."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
-        self._queues: dict[int, Queue] = {}
-        self._numbers = count(_FIRST, _STEP)
-        self._thread = threading.local()
-        self.default = schedule.open()
-
-    def queue(self, raw: int) -> Queue:
-        """Return the queue that a library means by ``raw``."""
-        if raw in {0, 1}:
-            return self.default
-        if raw == _PER_THREAD:
-            return self._of_thread()
-        try:
-            return self._queues[raw]
-        except KeyError:
-            raise Refusal(
-                Result.INVALID_HANDLE,
-                f"no stream is called {raw:#x}: adopt what another library gave as its "
-                "raw stream, while that stream lives",
-            ) from None
-
-    def raw(self, queue: Queue) -> int:
-        """Return what a queue is called, naming it if nobody asked before."""
-        if queue is self.default:
-            return 0
-        if queue is getattr(self._thread, "queue", None):
-            return _PER_THREAD
-        for raw, each in self._queues.items():
-            if each is queue:
-                return raw
-        return self.name(queue)
-
-    def name(self, queue: Queue) -> int:
-        """Return a new raw number for a queue."""
-        raw = next(self._numbers)
-        self._queues[raw] = queue
-        return raw
-
-    def forget(self, queue: Queue) -> None:
-        """End the name of a queue that ends, if it has one."""
-        self._queues = {
-            raw: each for raw, each in self._queues.items() if each is not queue
-        }
-
-    def _of_thread(self) -> Queue:
-        found: Queue | None = getattr(self._thread, "queue", None)
-        if found is None:
-            found = self._thread.queue = self._schedule.open()
-        return found

@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 
 from sapwood.driver.emulated import linux
-from sapwood.driver.results import Refusal, Result
+from sapwood.driver.results import Refusal, Result, invalid_value
 from sapwood.units import Addr, Size, align_up, hex_address, size_text
 
 LOW, HIGH = 0x6000_0000_0000, 0x7000_0000_0000
@@ -51,14 +51,12 @@ class Window:
 
     def _take_at(self, address: Addr, size: Size) -> Addr:
         if not LOW <= address <= address + size <= HIGH:
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"{size_text(size)} at {hex_address(address)} are no addresses of the "
                 f"device: stay between {hex_address(LOW)} and {hex_address(HIGH)}",
             )
         if not self._reserve(address, size):
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"some of the {size_text(size)} at {hex_address(address)} are taken: "
                 "give those back first, or reserve elsewhere",
             )

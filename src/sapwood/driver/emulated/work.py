@@ -30,7 +30,7 @@ from sapwood.driver.emulated.graphs import Graph
 from sapwood.driver.emulated.handles import Counted
 from sapwood.driver.emulated.kernels import Kernel, Module, find_module
 from sapwood.driver.emulated.memory import Memory
-from sapwood.driver.results import Refusal, Result
+from sapwood.driver.results import Refusal, Result, invalid_value
 from sapwood.units import Addr, Size
 
 _UNVERIFIED = -1
@@ -286,8 +286,7 @@ class Work:
         found = self.execs.find(exec_)
         place = found.places.get(node)
         if place is None or found.kinds[place] is not type(op):
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"node {node} is no {type(op).__name__} of exec {exec_}: an exec keeps "
                 "the nodes and kinds of its graph",
             )

@@ -22,7 +22,7 @@ from sapwood.driver.api import (
     StreamHandle,
 )
 from sapwood.driver.facade import CALLS, Layer, gives_back
-from sapwood.driver.results import Refusal, Result
+from sapwood.driver.results import Refusal, Result, invalid_value
 from sapwood.errors import MisuseError
 from sapwood.units import Addr, Size, hex_address
 
@@ -201,7 +201,6 @@ class Checked(Layer):
 
 
 def _wrong(address: Addr, why: str) -> Refusal:
-    return Refusal(
-        Result.INVALID_VALUE,
+    return invalid_value(
         f"{hex_address(address)} {why}: give back and use exactly what was given",
     )
