@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.memory.fold import cover, grain, runs, stretch, touching
+from sapwood.memory.fold import Stretch, fold, grain, runs, stretch, touching
 
 powers = st.integers(0, 5).map(lambda n: 1 << n)
 available = st.dictionaries(powers, st.integers(0, 3), max_size=4)
+
+
+def _cover(lengths, counts, largest):
+    """Return the extents of runs that are in use at once, and whether they are new."""
+    starts = [0, *accumulate(length + 1 for length in lengths)]
+    found = [
+        Stretch(start, length, 1, output=False)
+        for start, length in zip(starts, lengths, strict=False)
+        if length
+    ]
+    sizes = [*Counter(counts).elements()]
+    plan = fold(found, sizes, (), largest)
+    assert len({each.extent for each in plan.pieces}) == len(plan.pieces)
+    return [
+        [
+            (each.pages, each.extent < len(sizes))
+            for each in plan.pieces
+            if start <= each.first < start + length
+        ]
+        for start, length in zip(starts, lengths, strict=False)
+    ]
 
 
 def _reachable(counts):
@@ -56,7 +77,7 @@ def test_a_grain_is_about_a_sixteenth(total):
 @given(st.lists(st.integers(0, 70), max_size=4), available, powers)
 def test_a_cover_is_made_of_candidates_and_new_extents(lengths, counts, largest):
     """Pieces add up; an extent is used once; new ones are powers of two, not large."""
-    found = cover(lengths, counts, largest)
+    found = _cover(lengths, counts, largest)
     assert [sum(size for size, _ in pieces) for pieces in found] == lengths
     used = Counter(size for size, exists in chain(*found) if exists)
     assert all(number <= counts.get(size, 0) for size, number in used.items())
@@ -68,7 +89,7 @@ def test_a_cover_is_made_of_candidates_and_new_extents(lengths, counts, largest)
 @given(st.integers(0, 70), available, powers)
 def test_a_cover_of_one_run_makes_as_little_as_possible(length, counts, largest):
     """No choice among the candidates would leave fewer pages to be made."""
-    (pieces,) = cover([length], counts, largest)
+    (pieces,) = _cover([length], counts, largest)
     best = max(each for each in _reachable(counts) if each <= length)
     assert sum(size for size, exists in pieces if not exists) == length - best
 
@@ -76,7 +97,7 @@ def test_a_cover_of_one_run_makes_as_little_as_possible(length, counts, largest)
 @given(st.integers(0, 70), available)
 def test_a_stretched_run_needs_nothing_new(length, counts):
     """A run gets longer only where what exists then covers all of it."""
-    stretched = stretch(length, counts)
+    stretched = stretch(length, Counter(counts).elements())
     assert stretched >= length
     reachable = _reachable(counts)
     if stretched > length:

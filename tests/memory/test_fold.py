@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import reduce
-from itertools import chain
 from operator import le, or_
 
 import pytest
@@ -14,13 +13,13 @@ from hypothesis import strategies as st
 from sapwood.memory.fold import (
     Life,
     best_fold,
-    cover,
     fold,
     joined,
     stretches,
     touching,
 )
 from sapwood.units import Addr, Size
+from tests.support.folded import covered
 
 PAGE = Size(8)
 BASE = Addr(1 << 20)
@@ -175,8 +174,8 @@ def test_the_best_fold_costs_no_more(given_lives, chosen, scratch, idle):
 def test_what_is_idle_is_mapped_in_few_pieces(given_lives, chosen, scratch, idle):
     """Where it would do without folding, there are no more pieces than that takes."""
     found = stretches(given_lives, chosen, BASE, PAGE)
-    covers = [*chain(*cover(_runs(found), Counter(scratch), PAGES))]
-    assume(all(exists for _, exists in covers))
+    covers = covered(_runs(found), scratch)
+    assume(covers is not None)
     plan = best_fold(found, scratch, idle)
     lone = sum(piece.first in chosen for piece in plan.pieces)
     assert len(plan.pieces) <= lone + len(covers)

@@ -9,10 +9,8 @@ them must cost no more than it need, in new pages and in calls of the driver.
 from __future__ import annotations
 
 import mmap
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from random import Random
 from typing import Final
 
@@ -22,7 +20,7 @@ from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Recorded
 from sapwood.errors import DriverError, InternalError, OutOfMemory
 from sapwood.memory.device import Device
-from sapwood.memory.fold import Life, Stretch, cover, fold, stretches, touching
+from sapwood.memory.fold import Life, Stretch, fold, stretches, touching
 from sapwood.memory.pages import Extent, page_numbers
 from sapwood.memory.range import Range
 from sapwood.memory.snapshot import snapshot
@@ -244,8 +242,8 @@ class _World:
         outputs = [each for each in found if each.output]
         lone = len(fold(outputs, (), [e.pages for e in shared]).pieces)
         rest = [each for each in found if not each.output]
-        covers = [*chain(*cover(_runs(rest), Counter(idle), _PAGES))]
-        if all(exists for _, exists in covers) and pieces > lone + len(covers):
+        covers = covered(_runs(rest), idle)
+        if covers is not None and pieces > lone + len(covers):
             raise InternalError("what is idle is mapped in few pieces")
 
     def _replay(self, recording: _Recording) -> None:
@@ -303,6 +301,24 @@ class _World:
     def abandon(self) -> None:
         """Give everything back by force."""
         self.emulated.close()
+
+
+def covered(lengths: Iterable[int], sizes: Iterable[int]) -> list[int] | None:
+    """Return the extents that cover runs, the largest first; None if some are new.
+
+    Each serves one run, without folding.
+    """
+    left, found = sorted(sizes, reverse=True), list[int]()
+    for length in lengths:
+        rest = length
+        for size in tuple(left):
+            if size <= rest:
+                rest -= size
+                left.remove(size)
+                found.append(size)
+        if rest:
+            return None
+    return found
 
 
 def _runs(found: Sequence[Stretch]) -> list[int]:

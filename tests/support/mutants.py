@@ -24,8 +24,8 @@ MEMORY_MUTANTS: Final = (
     mutant(
         "scratch shared with outputs",
         Range.place,
-        "(inside & outputs, False)",
-        "(inside & outputs, True)",
+        "runs(inside & outputs), candidates",
+        "runs(inside & outputs)",
     ),
     mutant("unmap without wait", Pages.settle, "release(finish, stream)", "pass"),
     mutant(

@@ -29,7 +29,7 @@ BASE = Addr(1 << 40)
 class Program:
     """Ops in a row over blocks of a range, as a capture would have made them."""
 
-    blocks: Blocks = field(default_factory=lambda: Blocks(BASE))
+    blocks: Blocks = field(default_factory=lambda: Blocks(BASE, 2 * BASE))
     made: list[Made] = field(default_factory=list)
     alive: list[tuple[Addr, Size]] = field(default_factory=list)
     used: list[list[tuple[Addr, int]]] = field(default_factory=list)

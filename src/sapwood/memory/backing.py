@@ -5,36 +5,12 @@ What is made and then not needed is given back; so it is if anything fails.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from sapwood.driver.release import Release
 from sapwood.errors import DriverError
-from sapwood.memory.fold import Stretch, best_fold, cover
+from sapwood.memory.fold import Stretch, best_fold
 from sapwood.memory.pages import Extent, Pages
-
-
-def covering(
-    pages: Pages, count: int, spare: list[Extent], largest: int, *, scratch: bool
-) -> list[Extent]:
-    """Take extents of ``count`` pages in all out of ``spare``, or make some.
-
-    New ones are at most ``largest`` pages.
-    """
-    made: list[Extent] = []
-    try:
-        while True:
-            # Making one may have evicted those who kept others.
-            spare[:] = [e for e in spare if e in pages.extents]
-            (pieces,) = cover([count], Counter(e.pages for e in spare), largest)
-            missing = [size for size, exists in pieces if not exists]
-            if not missing:
-                return [_pop(spare, size) for size, _ in pieces]
-            made.append(pages.create(missing[0], scratch=scratch))
-            spare.append(made[-1])
-    except DriverError:
-        release_unused(pages, made)
-        raise
 
 
 def folded(
@@ -42,17 +18,18 @@ def folded(
     found: Sequence[Stretch],
     scratch: Sequence[Extent],
     outputs: Sequence[Extent],
+    largest: int | None = None,
 ) -> tuple[dict[int, Extent], list[Extent]]:
     """Return which extents to map at which pages, and those that were made.
 
-    ``scratch`` and ``outputs`` are those that there are.
+    ``scratch`` and ``outputs`` are those that there are; ``largest`` as in `fold`.
     """
     made: list[Extent] = []
     try:
         while True:
             known = [*scratch, *outputs]
             sizes = [e.pages for e in scratch], [e.pages for e in outputs]
-            plan = best_fold(found, *sizes)
+            plan = best_fold(found, *sizes, largest)
             for count, output in plan.made:
                 made.append(pages.create(count, scratch=not output))
                 known.append(made[-1])
@@ -73,9 +50,3 @@ def release_unused(pages: Pages, extents: Iterable[Extent]) -> None:
         for extent in extents:
             if not extent.ranges:
                 release(pages.release, extent)
-
-
-def _pop(spare: list[Extent], size: int) -> Extent:
-    extent = next(e for e in spare if e.pages == size)
-    spare.remove(extent)
-    return extent

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from operator import le
@@ -45,48 +45,19 @@ def grain(total: int) -> int:
     return power_below(max(1, total // _PIECES))
 
 
-def cover(
-    lengths: Iterable[int], available: Mapping[int, int], largest: int
-) -> list[list[tuple[int, bool]]]:
-    """Cover each run with extents: ``(pages, exists)`` in address order.
-
-    ``available`` counts existing extents by size, a power of two in pages; each is
-    used at most once. New ones are at most ``largest`` pages. Taking the largest
-    that fits is optimal, as every size divides every larger one.
-    """
-    left = Counter(available)
-    sizes = sorted(left, reverse=True)
-    return [_cover_run(length, left, sizes, largest) for length in lengths]
-
-
-def stretch(length: int, available: Mapping[int, int]) -> int:
+def stretch(length: int, available: Iterable[int]) -> int:
     """Return how long to make a run of at least ``length`` pages.
 
-    Longer, where that lets existing extents cover it that would else leave a rest
-    for new pages: mapping more of what exists costs nothing.
+    Longer, where that lets existing extents, which are so large, cover it that would
+    else leave a rest for new pages: mapping more of what exists costs nothing.
     """
-    left = Counter(available)
-    pieces = _cover_run(length, left, sorted(left, reverse=True), length)
-    rest = sum(size for size, exists in pieces if not exists)
-    # What is left is larger than the rest, or would have been taken.
-    spare = [size for size, count in left.items() if count]
-    return length - rest + min(spare) if rest and spare else length
-
-
-def _cover_run(
-    length: int, left: Counter[int], sizes: Sequence[int], largest: int
-) -> list[tuple[int, bool]]:
-    pieces: list[tuple[int, bool]] = []
-    for size in sizes:
-        count = min(left[size], length // size)
-        left[size] -= count
-        length -= count * size
-        pieces += [(size, True)] * count
-    while length:
-        size = min(power_below(length), largest)
-        pieces.append((size, False))
-        length -= size
-    return pieces
+    rest, larger = length, 0
+    for size in sorted(available, reverse=True):
+        if size <= rest:
+            rest -= size
+        else:
+            larger = size
+    return length - rest + larger if rest and larger else length
 
 
 def power_below(number: int) -> int:
@@ -232,33 +203,40 @@ def joined(found: Iterable[Stretch]) -> list[Stretch]:
 
 
 def best_fold(
-    found: Sequence[Stretch], scratch: Sequence[int], outputs: Sequence[int]
+    found: Sequence[Stretch],
+    scratch: Sequence[int],
+    outputs: Sequence[int],
+    largest: int | None = None,
 ) -> Fold:
     """Choose extents as `fold` does, for `joined` stretches if that is cheaper.
 
     It is where it takes fewer pieces and no more new pages, or the other way round:
     what there is may as well be used, and a driver charges by the piece.
     """
-    coarse = fold(joined(found), scratch, outputs)
+    coarse = fold(joined(found), scratch, outputs, largest)
     # Outputs are the same either way, and each bit of a length is a piece at least.
     least = sum(each.pages.bit_count() for each in found)
     if len(coarse.pieces) < least and all(output for _, output in coarse.made):
         return coarse
-    fine = fold(found, scratch, outputs)
+    fine = fold(found, scratch, outputs, largest)
     costs, others = coarse.costs(), fine.costs()
     return coarse if costs != others and all(map(le, costs, others)) else fine
 
 
 def fold(
-    found: Iterable[Stretch], scratch: Sequence[int], outputs: Sequence[int]
+    found: Iterable[Stretch],
+    scratch: Sequence[int],
+    outputs: Sequence[int],
+    largest: int | None = None,
 ) -> Fold:
     """Choose extents for all pages, so that none holds two that are alive at once.
 
     ``scratch`` and ``outputs`` are the sizes, in pages, of the extents that there are.
     Output pages are backed by output extents; others are, too, where these serve in
-    this range already.
+    this range already. New extents are as large as may be up to ``largest``; without
+    it, as `_CHANGE` says.
     """
-    room = _Room(scratch, outputs)
+    room = _Room(scratch, outputs, largest)
     pieces: list[Piece] = []
     # The largest first, as only they can use the largest extents.
     for each in sorted(found, key=_rank):
@@ -286,8 +264,11 @@ class _Slot:
 class _Room:
     """The extents that there are and those to be made: used ones, and idle ones."""
 
-    def __init__(self, scratch: Sequence[int], outputs: Sequence[int]) -> None:
+    def __init__(
+        self, scratch: Sequence[int], outputs: Sequence[int], largest: int | None
+    ) -> None:
         self.made: list[tuple[int, bool]] = []
+        self._largest = largest
         self._used: dict[int, list[_Slot]] = {}
         self._idle: dict[tuple[int, bool], list[int]] = {}
         self._counts = {False: Counter(scratch), True: Counter(outputs)}
@@ -334,8 +315,11 @@ class _Room:
 
     def _make(self, most: int, *, output: bool) -> _Slot:
         counts, pages = self._counts[output], power_below(most)
-        while pages > 1 and _change(counts, pages) < _CHANGE * (pages - 1):
-            pages //= 2
+        if self._largest is not None:
+            pages = min(pages, self._largest)
+        else:
+            while pages > 1 and _change(counts, pages) < _CHANGE * (pages - 1):
+                pages //= 2
         self.made.append((pages, output))
         counts[pages] += 1
         if pages not in self._sizes:

@@ -114,48 +114,16 @@ class Everybody(Layer):
         self.uses.clear()
 
 
-class _Budget:
-    """Physical memory out of the device's pages, as its limit allows."""
-
-    def __init__(self, pages: Pages) -> None:
-        self.pages = pages
-        self.asking = False
-
-    def create(self, size: Size) -> ExtentHandle:
-        """Return new physical memory; raises `OutOfMemory`."""
-        count = size // self.pages.page
-        self.asking = True
-        try:
-            extent = self.pages.create_raw(count)
-        finally:
-            self.asking = False
-        self.pages.heap += count
-        return extent
-
-    def free(self) -> Size:
-        """Return how many bytes could be had."""
-        pages = self.pages
-        if pages.limit is None:
-            return pages.driver.memory_info().free
-        used = (pages.mapped() + pages.heap) * pages.page
-        return Size(max(pages.limit - used, 0))
-
-    def release(self, extent: ExtentHandle, size: Size) -> None:
-        """Take memory back."""
-        self.pages.heap -= size // self.pages.page
-        self.pages.driver.release(extent)
-
-
 class Heap:
-    """The allocator of eager arrays; called under the device's lock."""
+    """The allocator of eager arrays, and its budget; called under the device's lock."""
 
     def __init__(
         self, driver: Driver, pages: Pages, returns: Returns, opener: Opener
     ) -> None:
         self.pages, self.returns = pages, returns
         self.uses = Uses()
-        self._budget = _Budget(pages)
-        self.allocator = opener(Everybody(driver, self.uses), self._budget)
+        self._growing = False
+        self.allocator = opener(Everybody(driver, self.uses), self)
         self._grain = self.allocator.grain
 
     def allocate(self, size: Size, stream: Stream) -> Storage:
@@ -185,8 +153,31 @@ class Heap:
                     raise
                 # Of memory, all was reclaimed that could be; but not of addresses.
                 if isinstance(error, OutOfMemory) or not self.pages.evict():
-                    free = self._budget.free()
-                    raise self.pages.shortage(error.call, size, free) from None
+                    raise self.pages.shortage(error.call, size, self._free()) from None
+
+    def create(self, size: Size) -> ExtentHandle:
+        """Return new physical memory out of the device's pages, within its limit."""
+        count = size // self.pages.page
+        self._growing = True
+        try:
+            extent = self.pages.create_raw(count)
+        finally:
+            self._growing = False
+        self.pages.heap += count
+        return extent
+
+    def release(self, extent: ExtentHandle, size: Size) -> None:
+        """Take physical memory back."""
+        self.pages.heap -= size // self.pages.page
+        self.pages.driver.release(extent)
+
+    def _free(self) -> Size:
+        """Return how many bytes could be had."""
+        pages = self.pages
+        if pages.limit is None:
+            return pages.driver.memory_info().free
+        used = (pages.mapped() + pages.heap) * pages.page
+        return Size(max(pages.limit - used, 0))
 
     def give(self, address: Addr, end: int, streams: tuple[Stream, ...]) -> None:
         """Take a block back that ``streams`` may still be using."""
@@ -207,7 +198,7 @@ class Heap:
 
         None while the heap grows, as what is free there is a part of what is wanted.
         """
-        if self._budget.asking:
+        if self._growing:
             return Size(0)
         return _twice(self.allocator.trim)
 

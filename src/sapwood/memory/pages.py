@@ -8,7 +8,7 @@ remembered, so that whoever clobbers or unmaps it can wait for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from sapwood._fast.state import PageState
 from sapwood.driver.api import Driver, ExtentHandle
@@ -17,6 +17,9 @@ from sapwood.driver.results import Result
 from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError, InternalError, OutOfMemory
 from sapwood.units import Addr, Mask, Size, size_text
+
+if TYPE_CHECKING:
+    from sapwood.memory.range import Range
 
 Holders = tuple[tuple[str, int], ...]
 """Names, and how many bytes each holds."""
@@ -32,14 +35,6 @@ _HELPS: Final = {
     LIVE: "drop outputs that are kept",
     RECORDED: "lower max_recordings or max_variants",
 }
-
-
-def out_of_memory(
-    call: str, *, asked: int, free: int, holders: Holders, limit: int | None
-) -> OutOfMemory:
-    """Return the error of a runtime that cannot give ``asked`` bytes."""
-    remedy = _remedy(asked, holders, limit)
-    return OutOfMemory(call, asked=asked, free=free, holders=holders, remedy=remedy)
 
 
 def _remedy(asked: int, holders: Holders, limit: int | None) -> str:
@@ -72,19 +67,6 @@ class Extent:
         self.scratch = scratch
         self.mask = Mask(((1 << pages) - 1) << first)
         self.ranges = 0
-
-
-class Lingering(Protocol):
-    """A closed range, some pages of which are live still."""
-
-    mask: Mask
-    folded: bool
-
-    @property
-    def base(self) -> Addr: ...
-    def mappings(self) -> list[tuple[Addr, Extent]]: ...
-    def close(self) -> None:
-        """Give back what is not live any more."""
 
 
 def finish(stream: Stream) -> None:
@@ -134,7 +116,7 @@ class Pages(PageState):
         self.live = Mask(0)
         self.revoked = self.ends = False
         self.extents: dict[Extent, None] = {}
-        self.lingering: dict[Lingering, None] = {}
+        self.lingering: dict[Range, None] = {}
         self.on_empty: Callable[[], object] = int
         self.heap = 0
         self.reclaim: Callable[[], bool] = bool
@@ -197,9 +179,9 @@ class Pages(PageState):
 
     def shortage(self, call: str, asked: int, free: int) -> OutOfMemory:
         """Return the error of who is refused so many bytes, and who holds the rest."""
-        return out_of_memory(
-            call, asked=asked, free=free, holders=self.holders(), limit=self.limit
-        )
+        holders = self.holders()
+        remedy = _remedy(asked, holders, self.limit)
+        return OutOfMemory(call, asked=asked, free=free, holders=holders, remedy=remedy)
 
     def unheld(self, mask: Mask) -> int:
         """Return how many numbered pages are neither live nor in ``mask``."""

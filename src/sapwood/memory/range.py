@@ -11,11 +11,9 @@ somebody else has captured with an allocator of his own is backed by `fold`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import (
     Callable,
     Collection,
-    Hashable,
     Iterable,
     Iterator,
     Mapping,
@@ -24,18 +22,17 @@ from collections.abc import (
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from typing import Final
 from weakref import ref
 
 from sapwood.driver.api import Access
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Queue, Stream
-from sapwood.errors import DriverError, InternalError
-from sapwood.memory.backing import covering, folded, release_unused
-from sapwood.memory.blocks import Blocks
+from sapwood.memory.backing import folded, release_unused
+from sapwood.memory.blocks import Blocks, Tags
 from sapwood.memory.fold import (
     Life,
+    Stretch,
     grain,
     power_above,
     power_below,
@@ -50,54 +47,6 @@ from sapwood.units import Addr, Mask, Size, align_up
 
 LEAST: Final = 16
 """How many pages a piece has at the least: addresses are many, reservations cost."""
-
-
-class Piece:
-    """Blocks that grow inside of reserved addresses, up to ``stop``."""
-
-    __slots__ = ("blocks", "stop")
-
-    def __init__(self, start: Addr, stop: Addr) -> None:
-        self.blocks, self.stop = Blocks(start), stop
-
-
-class Pieces:
-    """What is reserved; ``temporaries``, what is ``staying`` and ``late`` lie apart."""
-
-    def __init__(self, pages: Pages, base: Addr, half: Size, size: Size) -> None:
-        self.pages = pages
-        self._reserved = {base: size}
-        middle = Addr(base + half)
-        self.temporaries = [Piece(base, middle)]
-        self.staying = [Piece(middle, Addr(base + size))]
-        self.late: list[Piece] = []
-
-    def spans(self) -> list[tuple[Addr, Addr]]:
-        """Return what is reserved: both halves as one, then each further piece."""
-        return [(at, Addr(at + size)) for at, size in self._reserved.items()]
-
-    def open(self, pieces: list[Piece], size: Size) -> Piece:
-        """Return the last of some pieces, which may grow until ``size`` bytes fit.
-
-        It is a new one where the others are too small. Raises `DriverError`.
-        """
-        page = self.pages.page
-        if pieces:
-            blocks = pieces[-1].blocks
-            if blocks.end + align_up(blocks.missing(size), page) <= pieces[-1].stop:
-                return pieces[-1]
-        room = Size(align_up(max(size, LEAST * page), page))
-        start = self.pages.reserve(room)
-        self._reserved[start] = room
-        pieces.append(Piece(start, Addr(start + room)))
-        return pieces[-1]
-
-    def give_back(self) -> None:
-        """Give all addresses back, where nothing is mapped any more."""
-        reserved, self._reserved = self._reserved, {}
-        with Release() as release:
-            for at, size in reserved.items():
-                release(self.pages.driver.unreserve, at, size)
 
 
 WIDE: Final = Size(256 << 20)
@@ -242,9 +191,13 @@ class Range:
         self.outsiders: Callable[[], bool] = bool
         self._lines: dict[Addr, str | None] = {}
         self._made: list[ref[Storage]] = []
-        self._pieces = Pieces(pages, base, half, size)
-        room = (size - half) // pages.page
-        self._loan = Loan(pages, Addr(base + half), room, self._extents)
+        # Both halves as one, then each further piece.
+        self._reserved = {base: size}
+        middle, end = Addr(base + half), Addr(base + size)
+        self._temporaries = [Blocks(base, middle)]
+        self._staying = [Blocks(middle, end)]
+        self._late: list[Blocks] = []
+        self._loan = Loan(pages, middle, (size - half) // pages.page, self._extents)
 
     @classmethod
     def reserve(
@@ -279,13 +232,8 @@ class Range:
         made after capture. If it raises, the range must be closed.
         """
         # What is allocated late may share no bytes with what was freed in the capture.
-        pieces = (
-            self._pieces.late
-            if late
-            else self._pieces.staying
-            if stays
-            else self._pieces.temporaries
-        )
+        pieces = self._staying if stays else self._temporaries
+        pieces = self._late if late else pieces
         blocks, address, tags = self._take(pieces, size, stays=stays)
         for other in tags:
             if isinstance(other, Stream) and other is not stream:
@@ -298,18 +246,31 @@ class Range:
         return storage
 
     def _take(
-        self, pieces: list[Piece], size: Size, *, stays: bool
-    ) -> tuple[Blocks, Addr, frozenset[Hashable]]:
-        for piece in pieces:
-            taken = piece.blocks.take(size)
+        self, pieces: list[Blocks], size: Size, *, stays: bool
+    ) -> tuple[Blocks, Addr, Tags]:
+        for blocks in pieces:
+            taken = blocks.take(size)
             if taken is not None:
-                return piece.blocks, *taken
-        last = self._pieces.open(pieces, size)
-        last.blocks.grow(self._back(last, last.blocks.missing(size), stays=stays))
-        taken = last.blocks.take(size)
-        if taken is None:
-            raise InternalError("a range that has grown has room")
-        return last.blocks, *taken
+                return blocks, *taken
+        last = self._last(pieces, size)
+        last.grow(self._back(last, last.missing(size), stays=stays))
+        return self._take([last], size, stays=stays)
+
+    def _last(self, pieces: list[Blocks], size: Size) -> Blocks:
+        """Return the last of some pieces, which may grow until ``size`` bytes fit.
+
+        It is a new one where the others are too small. Raises `DriverError`.
+        """
+        page = self.pages.page
+        if pieces:
+            last = pieces[-1]
+            if last.end + align_up(last.missing(size), page) <= last.stop:
+                return last
+        room = Size(align_up(max(size, LEAST * page), page))
+        start = self.pages.reserve(room)
+        self._reserved[start] = room
+        pieces.append(Blocks(start, Addr(start + room)))
+        return pieces[-1]
 
     def holds(self, address: Addr) -> bool:
         """Return whether an address is one of those that are reserved here."""
@@ -317,12 +278,12 @@ class Range:
 
     def spans(self) -> list[tuple[Addr, Addr]]:
         """Return what is reserved: both halves as one, then each further piece."""
-        return self._pieces.spans()
+        return [(at, Addr(at + size)) for at, size in self._reserved.items()]
 
     @property
     def whole(self) -> bool:
         """Whether all that was captured lies in the two halves."""
-        return len(self._pieces.temporaries) == len(self._pieces.staying) == 1
+        return len(self._temporaries) == len(self._staying) == 1
 
     def taken(self) -> list[tuple[Addr, Size, str | None]]:
         """Return the blocks in use, and the lines that asked for them.
@@ -331,21 +292,17 @@ class Range:
         """
         return [
             (address, size, self._lines[address])
-            for piece in chain(
-                self._pieces.temporaries, self._pieces.staying, self._pieces.late
-            )
-            for address, size in piece.blocks.taken.items()
+            for piece in (*self._temporaries, *self._staying, *self._late)
+            for address, size in piece.taken.items()
         ]
 
-    def _back(self, piece: Piece, size: Size, *, stays: bool) -> Size:
-        page, spare, at = self.pages.page, self._loan.spare(), piece.blocks.end
+    def _back(self, piece: Blocks, size: Size, *, stays: bool) -> Size:
+        page, at = self.pages.page, piece.end
         count = align_up(size, page) // page
         if not stays:
-            more = stretch(count, Counter(e.pages for e in spare))
+            more = stretch(count, (e.pages for e in self._loan.spare()))
             count = more if at + more * page <= piece.stop else count
-        first = (at - self.base) // page
-        self._map(first, count, spare, scratch=True)
-        self._open([(first, count)])
+        self._open(self._map([((at - self.base) // page, count)]))
         return Size(count * page)
 
     # While a framework captures with an allocator of its own.
@@ -378,15 +335,8 @@ class Range:
         found = stretches(lives, outputs, self.base, self.pages.page)
         self.folded = bool(found)
         with self._moving({i for each in found for i in each.indices()}):
-            mine = set(self._extents.values())
-            idle = [e for e in candidates if e not in mine]
-            placed, made = folded(self.pages, found, self._loan.spare(), idle)
-            try:
-                for index, extent in placed.items():
-                    self._map_extent(index, extent)
-            finally:
-                release_unused(self.pages, made)
-        self._open((index, extent.pages) for index, extent in placed.items())
+            placed = self._map_folded(found, self._loan.spare(), self._idle(candidates))
+        self._open(placed)
 
     def _lasting(self, lives: Sequence[Life]) -> list[Life]:
         """Return temporaries of which nothing is known, where some are told of."""
@@ -400,22 +350,20 @@ class Range:
 
     def kept(self) -> dict[Addr, Size]:
         """Return the blocks in use among those not expected to stay: they did."""
-        pieces = self._pieces.temporaries
-        return {at: n for each in pieces for at, n in each.blocks.taken.items()}
+        return {at: n for each in self._temporaries for at, n in each.taken.items()}
 
     def loose(self, end: Addr) -> tuple[Addr, dict[int, Extent]]:
         """Return what could be unmapped if no temporary lay behind ``end``.
 
         The addresses from which on, and the extents by their indices.
         """
-        page, half = self.pages.page, self.half // self.pages.page
+        half = self.half // self.pages.page
         found = {
             index: extent
             for index, extent in self._extents.items()
-            if self.base + index * page >= end and index < half
+            if self._at(index) >= end and index < half
         }
-        first = min(found, default=0)
-        return Addr(self.base + first * page), found
+        return self._at(min(found, default=0)), found
 
     def cut(self, end: Addr) -> None:
         """Unmap what is `loose` behind ``end``; nothing captured uses it any more.
@@ -423,7 +371,7 @@ class Range:
         If it raises, the range must be closed.
         """
         start, extents = self.loose(end)
-        blocks = self._pieces.temporaries[0].blocks
+        blocks = self._temporaries[0]
         if extents:
             blocks.shrink(Size(blocks.end - start))
             self._unmap(extents)
@@ -433,10 +381,7 @@ class Range:
 
         If it raises, the range must be closed.
         """
-        spare, missing = self._loan.spare(), runs(indices)
-        for first, count in missing:
-            self._map(first, count, spare, scratch=True)
-        self._open(missing)
+        self._open(self._map(runs(indices)))
 
     def page_indices(self, spans: Iterable[tuple[Addr, Addr]]) -> set[int]:
         """Return the indices of the pages of this range that the spans touch."""
@@ -457,13 +402,8 @@ class Range:
         must be closed.
         """
         with self._moving(outputs) as inside:
-            for pages, scratch in (
-                (inside - outputs, True),
-                (inside & outputs, False),
-            ):
-                spare = self._loan.spare() if scratch else list(candidates)
-                for first, count in runs(pages):
-                    self._map(first, count, spare, scratch=scratch)
+            self._map(runs(inside - outputs))
+            self._map(runs(inside & outputs), candidates)
             self._open(runs(inside))
 
     @contextmanager
@@ -506,10 +446,7 @@ class Range:
 
     def mappings(self) -> list[tuple[Addr, Extent]]:
         """Return what is mapped where, in address order."""
-        return [
-            (Addr(self.base + index * self.pages.page), extent)
-            for index, extent in sorted(self._extents.items())
-        ]
+        return [(self._at(index), e) for index, e in sorted(self._extents.items())]
 
     # The end.
 
@@ -545,26 +482,50 @@ class Range:
                 self.pages.lingering[self] = None
             else:
                 self.pages.lingering.pop(self, None)
-                release(self._pieces.give_back)
+                reserved, self._reserved = self._reserved, {}
+                for at, size in reserved.items():
+                    release(self.pages.driver.unreserve, at, size)
                 release(self.pages.on_empty)
 
+    def _idle(self, candidates: Iterable[Extent]) -> list[Extent]:
+        """Return those of some extents that there are, and not in this range."""
+        mine = set(self._extents.values())
+        return [e for e in candidates if e in self.pages.extents and e not in mine]
+
     def _map(
-        self, first: int, count: int, spare: list[Extent], *, scratch: bool
-    ) -> None:
-        """Map ``count`` pages from index ``first``, taking extents out of ``spare``."""
-        start, largest = first, grain(self.size() + count)
-        extents = covering(self.pages, count, spare, largest, scratch=scratch)
+        self,
+        missing: Iterable[tuple[int, int]],
+        outputs: Collection[Extent] | None = None,
+    ) -> Iterable[tuple[int, int]]:
+        """Map scratch, or else outputs, to runs ``(first, count)``; return these."""
+        for first, count in missing:
+            whole = [Stretch(first, count, 1, output=outputs is not None)]
+            largest = grain(self.size() + count)
+            # Of equals the first is to be used first: those are taken from the end.
+            if outputs is None:
+                self._map_folded(whole, self._loan.spare()[::-1], (), largest)
+            else:
+                self._map_folded(whole, (), self._idle(outputs)[::-1], largest)
+        return missing
+
+    def _map_folded(
+        self,
+        found: Sequence[Stretch],
+        scratch: Sequence[Extent],
+        outputs: Sequence[Extent],
+        largest: int | None = None,
+    ) -> list[tuple[int, int]]:
+        """Map what backs stretches, as in `folded`; return where it is."""
+        placed, made = folded(self.pages, found, scratch, outputs, largest)
         try:
-            for extent in extents:
-                self._map_extent(start, extent)
-                start += extent.pages
-        except DriverError:
-            release_unused(self.pages, extents)
-            raise
+            for index, extent in placed.items():
+                self._map_extent(index, extent)
+        finally:
+            release_unused(self.pages, made)
+        return [(index, extent.pages) for index, extent in placed.items()]
 
     def _map_extent(self, index: int, extent: Extent) -> None:
-        address = Addr(self.base + index * self.pages.page)
-        self.pages.driver.map(address, extent.handle)
+        self.pages.driver.map(self._at(index), extent.handle)
         # It may lie there already, at pages that are never alive when these are.
         if not self.mask & extent.mask:
             extent.ranges += 1
@@ -573,13 +534,14 @@ class Range:
 
     def _open(self, mapped: Iterable[tuple[int, int]]) -> None:
         """Let the device use what was mapped: ``(first, count)``, in address order."""
-        page = self.pages.page
         for first, count in touching(mapped):
-            address, size = Addr(self.base + first * page), Size(count * page)
-            self.pages.driver.set_access(address, size, Access.READ_WRITE)
+            size = Size(count * self.pages.page)
+            self.pages.driver.set_access(self._at(first), size, Access.READ_WRITE)
+
+    def _at(self, index: int) -> Addr:
+        return Addr(self.base + index * self.pages.page)
 
     def _unmap(self, extents: Mapping[int, Extent]) -> None:
-        page = self.pages.page
         for index in extents:
             del self._extents[index]
         left = set(self._extents.values())
@@ -588,11 +550,8 @@ class Range:
             self.mask = Mask(self.mask & ~extent.mask)
         with Release() as release:
             for index, extent in extents.items():
-                release(
-                    self.pages.driver.unmap,
-                    Addr(self.base + index * page),
-                    Size(extent.pages * page),
-                )
+                size = Size(extent.pages * self.pages.page)
+                release(self.pages.driver.unmap, self._at(index), size)
             for extent in gone:
                 extent.ranges -= 1
                 if not extent.ranges:

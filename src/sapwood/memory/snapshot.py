@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sapwood.memory.device import Device
-from sapwood.memory.pages import Extent, Lingering, page_numbers
+from sapwood.memory.pages import Extent, page_numbers
 from sapwood.memory.range import Range
 from sapwood.units import Addr, Size
 
@@ -45,7 +45,7 @@ def _extent(extent: Extent) -> dict[str, Any]:
     }
 
 
-def _range(name: str, range_: Lingering, *, closed: bool) -> dict[str, Any]:
+def _range(name: str, range_: Range, *, closed: bool) -> dict[str, Any]:
     return {
         "name": name,
         "closed": closed,
