@@ -9,7 +9,6 @@ from typing import Final
 
 from sapwood.allocator.caching.bins import Bin
 from sapwood.memory import fold
-from sapwood.memory.backing import folded
 from sapwood.memory.heap import Everybody, Heap, Uses
 from sapwood.memory.pages import Pages
 from sapwood.memory.range import Loan, Range
@@ -141,7 +140,12 @@ FOLD_MUTANTS: Final = (
         "touching(mapped)",
         "mapped",
     ),
-    mutant("outputs on scratch", folded, "scratch=not output", "scratch=True"),
+    mutant(
+        "outputs on scratch",
+        Range._map_folded,
+        "scratch=not output",
+        "scratch=True",
+    ),
     mutant(
         "extent counted by the mapping",
         Range._map_extent,

@@ -28,11 +28,11 @@ from weakref import ref
 from sapwood.driver.api import Access
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Queue, Stream
-from sapwood.memory.backing import folded, release_unused
 from sapwood.memory.blocks import Blocks, Tags
 from sapwood.memory.fold import (
     Life,
     Stretch,
+    best_fold,
     grain,
     power_above,
     power_below,
@@ -515,14 +515,34 @@ class Range:
         outputs: Sequence[Extent],
         largest: int | None = None,
     ) -> list[tuple[int, int]]:
-        """Map what backs stretches, as in `folded`; return where it is."""
-        placed, made = folded(self.pages, found, scratch, outputs, largest)
+        """Map extents at the pages of stretches, as `fold` says; return where.
+
+        ``scratch`` and ``outputs`` are those that there are; others are made. Of these,
+        what is not needed in the end is given back; so it is if anything fails.
+        """
+        pages, made = self.pages, list[Extent]()
         try:
-            for index, extent in placed.items():
-                self._map_extent(index, extent)
+            while True:
+                known = [*scratch, *outputs]
+                sizes = [e.pages for e in scratch], [e.pages for e in outputs]
+                plan = best_fold(found, *sizes, largest)
+                for count, output in plan.made:
+                    made.append(pages.create(count, scratch=not output))
+                    known.append(made[-1])
+                if all(e in pages.extents for e in known):
+                    break
+                # Making them has evicted those who kept others.
+                left = [e for e in known if e in pages.extents]
+                scratch = [e for e in left if e.scratch]
+                outputs = [e for e in left if not e.scratch]
+            for piece in plan.pieces:
+                self._map_extent(piece.first, known[piece.extent])
         finally:
-            release_unused(self.pages, made)
-        return [(index, extent.pages) for index, extent in placed.items()]
+            with Release() as release:
+                for extent in made:
+                    if not extent.ranges:
+                        release(pages.release, extent)
+        return [(piece.first, piece.pages) for piece in plan.pieces]
 
     def _map_extent(self, index: int, extent: Extent) -> None:
         self.pages.driver.map(self._at(index), extent.handle)

@@ -14,9 +14,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sapwood.memory.device import Device
-from sapwood.memory.pages import Extent, page_numbers
+from sapwood.memory.fold import touching
+from sapwood.memory.pages import page_numbers
 from sapwood.memory.range import Range
 from sapwood.units import Addr, Size
+
+_OF_EXTENTS = ("first", "pages", "ranges", "scratch")
 
 
 def snapshot(device: Device, ranges: Mapping[str, Range]) -> dict[str, Any]:
@@ -26,22 +29,16 @@ def snapshot(device: Device, ranges: Mapping[str, Range]) -> dict[str, Any]:
         "version": 2,
         "page": pages.page,
         "limit": pages.limit,
-        "extents": [_extent(extent) for extent in pages.extents],
+        "extents": [
+            {name: getattr(extent, name) for name in _OF_EXTENTS}
+            for extent in pages.extents
+        ],
         "live": list(page_numbers(pages.live)),
         "ranges": [
             *(_range(name, range_, closed=False) for name, range_ in ranges.items()),
             *(_range("closed", range_, closed=True) for range_ in pages.lingering),
         ],
         "heap": _heap(device.heap.blocks(), pages.heap),
-    }
-
-
-def _extent(extent: Extent) -> dict[str, Any]:
-    return {
-        "first": extent.first,
-        "pages": extent.pages,
-        "ranges": extent.ranges,
-        "scratch": extent.scratch,
     }
 
 
@@ -60,14 +57,9 @@ def _range(name: str, range_: Range, *, closed: bool) -> dict[str, Any]:
 
 def _heap(blocks: Iterable[tuple[Addr, Size, str]], pages: int) -> dict[str, Any]:
     mapped = sorted(block for block in blocks if block[2] != "unmapped")
-    spans: list[list[int]] = []
-    for address, size, _ in mapped:
-        if spans and spans[-1][1] == address:
-            spans[-1][1] += size
-        else:
-            spans.append([address, address + size])
+    spans = touching((at, size) for at, size, _ in mapped)
     return {
-        "spans": spans,
+        "spans": [[at, at + size] for at, size in spans],
         "pages": pages,
         "taken": [[at, size] for at, size, state in mapped if state != "free"],
         "free": [[at, at + size] for at, size, state in mapped if state == "free"],

@@ -133,9 +133,10 @@ def _addresses(snapshot: Picture) -> Iterator[Violation]:
             if lo < range_["base"] or (lo - range_["base"]) % page:
                 about = f"{_name(mapping)} in {range_['name']}"
                 yield Violation("a mapping lies on pages of its range", about)
-    for first, second in _overlaps(spans):
-        about = f"{_text(*first)} and {_text(*second)}"
-        yield Violation("mappings do not overlap", about)
+    for first, second in pairwise(sorted(spans)):
+        if second[0] < first[1]:
+            about = f"{_text(*first)} and {_text(*second)}"
+            yield Violation("mappings do not overlap", about)
 
 
 def _limit(snapshot: Picture) -> Iterator[Violation]:
@@ -143,12 +144,6 @@ def _limit(snapshot: Picture) -> Iterator[Violation]:
     size = (pages + snapshot["heap"]["pages"]) * snapshot["page"]
     if snapshot["limit"] is not None and size > snapshot["limit"]:
         yield Violation("the limit holds", f"{size} bytes of {snapshot['limit']}")
-
-
-def _overlaps(spans: Iterable[Interval]) -> Iterator[tuple[Interval, Interval]]:
-    for first, second in pairwise(sorted(spans)):
-        if second[0] < first[1]:
-            yield first, second
 
 
 def _numbers(extent: Picture) -> range:
