@@ -284,11 +284,8 @@ class Flow:
 
     def end(self, stream: StreamHandle) -> Graph:
         """End the capture that began on the stream, and return what it recorded."""
-        queue = self.streams.find(stream)
-        capture = self._captures.get(queue)
-        if capture is None:
-            raise _not_capturing(stream)
-        if capture.origin is not queue:
+        capture = self._capture(stream)
+        if capture.origin is not self.streams.find(stream):
             raise Refusal(
                 Result.STREAM_CAPTURE_UNMATCHED,
                 f"the capture did not begin on stream {stream}: end it where it began",
@@ -319,10 +316,16 @@ class Flow:
 
     def counter(self, stream: StreamHandle) -> Callable[[], int]:
         """Return what counts the nodes of the capture that the stream is in."""
+        return partial(len, self._capture(stream).graph.nodes)
+
+    def _capture(self, stream: StreamHandle) -> _Capture:
+        """Return the capture that a stream is in."""
         capture = self._captures.get(self.streams.find(stream))
         if capture is None:
-            raise _not_capturing(stream)
-        return partial(len, capture.graph.nodes)
+            raise Refusal(
+                Result.ILLEGAL_STATE, f"stream {stream} is not capturing: begin first"
+            )
+        return capture
 
     def _called(self, raw: int) -> Queue:
         """Return the queue that a library means by ``raw``."""
@@ -404,12 +407,6 @@ class Flow:
         capture.open = False
         for queue in capture.frontiers:
             self._captures.pop(queue, None)
-
-
-def _not_capturing(stream: StreamHandle) -> Refusal:
-    return Refusal(
-        Result.ILLEGAL_STATE, f"stream {stream} is not capturing: begin first"
-    )
 
 
 def _raise(error: Refusal | None) -> None:
