@@ -84,7 +84,7 @@ class Device:
         self._functions: dict[tuple[bytes, str], FunctionHandle] = {}
         self._kernels: dict[FunctionHandle, tuple[bytes, str]] = {}
         self.default = self.framework.default(driver, self.returns)
-        self._heir: Stream | None = None
+        self._successor: Stream | None = None
 
     def check_open(self, what: str) -> None:
         """Raise `MisuseError` where the device was closed; ``what`` went with it."""
@@ -96,24 +96,22 @@ class Device:
     def new_stream(self) -> Stream:
         """Return a new stream, destroyed when it is garbage, or a framework's own.
 
-        Work on it that is not over then is ordered before that of an heir.
+        Work on it that is not over then is ordered before that of a successor.
         """
         lasting = self.framework.lasting(self.driver, self.returns)
         if lasting is not None:
             return lasting
         with self.lock:
-            if self._heir is None:
-                self._heir = self.own_stream("heir")
-            heir = self._heir
-        handle = self.driver.create_stream()
-        name = f"s{next(self._names)}"
-        make = self.framework.stream
-        return make(self.driver, handle, name, self.returns, heir)
+            if self._successor is None:
+                self._successor = self.own_stream("successor")
+            successor = self._successor
+        return self.own_stream(f"s{next(self._names)}", successor)
 
-    def own_stream(self, name: str) -> Stream:
-        """Return a new stream that nobody waits for once it is garbage."""
+    def own_stream(self, name: str, successor: Stream | None = None) -> Stream:
+        """Return a new stream; nobody but a successor waits for one that is garbage."""
         handle = self.driver.create_stream()
-        return self.framework.stream(self.driver, handle, name, self.returns)
+        make = self.framework.stream
+        return make(self.driver, handle, name, self.returns, successor)
 
     def stream(self) -> Stream:
         """Return this thread's current stream."""
@@ -211,7 +209,7 @@ class Device:
         with Release() as release:
             # The streams' finalisers queue what destroys them.
             self.__dict__.pop("default", None)
-            self._heir = None
+            self._successor = None
             self.framework.close()
             release(self.returns.drain)
             if self._owns_driver:

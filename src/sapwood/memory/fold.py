@@ -8,11 +8,12 @@ pieces. Pure.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import le
 from typing import Final, NamedTuple
 
@@ -258,7 +259,7 @@ class _Slot:
     number: int
     pages: int
     output: bool
-    alive: int = field(default=0)
+    alive: int = 0
 
 
 class _Room:
@@ -270,14 +271,14 @@ class _Room:
         self.made: list[tuple[int, bool]] = []
         self._largest = largest
         self._used: dict[int, list[_Slot]] = {}
-        self._idle: dict[tuple[int, bool], list[int]] = {}
+        self._idle: dict[tuple[int, bool], list[_Slot]] = {}
         self._counts = {False: Counter(scratch), True: Counter(outputs)}
         self._sizes = sorted({*scratch, *outputs}, reverse=True)
-        self._next = 0
+        self._numbers = itertools.count()
         for output, there in ((False, scratch), (True, outputs)):
             for pages in there:
-                self._idle.setdefault((pages, output), []).append(self._next)
-                self._next += 1
+                slot = _Slot(next(self._numbers), pages, output)
+                self._idle.setdefault((pages, output), []).append(slot)
 
     def back(self, stretch: Stretch, pieces: list[Piece]) -> None:
         """Add the pieces that back a stretch, the largest that there are first."""
@@ -302,11 +303,10 @@ class _Room:
             if not slot.alive & alive and slot.output >= output:
                 return slot
         idle = self._idle.get((pages, output))
-        return self._slot(idle.pop(), pages, output=output) if idle else None
+        return self._taken(idle.pop()) if idle else None
 
-    def _slot(self, number: int, pages: int, *, output: bool) -> _Slot:
-        slot = _Slot(number, pages, output)
-        self._used.setdefault(pages, []).append(slot)
+    def _taken(self, slot: _Slot) -> _Slot:
+        self._used.setdefault(slot.pages, []).append(slot)
         return slot
 
     def _using(self, slot: _Slot, stretch: Stretch, at: int) -> Piece:
@@ -324,8 +324,7 @@ class _Room:
         counts[pages] += 1
         if pages not in self._sizes:
             self._sizes = sorted((*self._sizes, pages), reverse=True)
-        self._next += 1
-        return self._slot(self._next - 1, pages, output=output)
+        return self._taken(_Slot(next(self._numbers), pages, output))
 
 
 def _change(sizes: Counter[int], pages: int) -> int:

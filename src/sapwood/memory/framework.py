@@ -59,13 +59,13 @@ class Framework:
         handle: StreamHandle,
         name: str,
         dropped: Queue,
-        heir: Stream | None = None,
+        successor: Stream | None = None,
     ) -> Stream:
         """Return a stream over a handle; ``with`` it, the framework's work goes there.
 
         The arguments are those of `Stream`.
         """
-        return Stream(driver, handle, name, dropped, heir)
+        return Stream(driver, handle, name, dropped, successor)
 
     def current(self, driver: Driver, dropped: Queue) -> Stream | None:
         """Return this thread's current stream; None where it is the default."""
@@ -163,10 +163,10 @@ class GuestFramework(Framework, ABC):
         handle: StreamHandle,
         name: str,
         dropped: Queue,
-        heir: Stream | None = None,
+        successor: Stream | None = None,
     ) -> GuestStream:
         """Return a stream over a handle."""
-        return GuestStream(self, driver, handle, name, dropped, heir)
+        return GuestStream(self, driver, handle, name, dropped, successor)
 
     def known(self, raw: int) -> Stream | None:
         """Return the stream of a number, if it was used before."""
@@ -254,9 +254,9 @@ class GuestStream(Stream):
         handle: StreamHandle,
         name: str,
         dropped: Queue,
-        heir: Stream | None = None,
+        successor: Stream | None = None,
     ) -> None:
-        super().__init__(driver, handle, name, dropped, heir)
+        super().__init__(driver, handle, name, dropped, successor)
         self.framework = framework
         self.theirs: Any = None
 

@@ -36,6 +36,17 @@ _libc.mprotect.argtypes = _libc.msync.argtypes = (_address, _size, _int)
 _libc.fallocate.argtypes = (_int, _int, _offset, _offset)
 
 
+def _checked(result: int | None, _function: object, _arguments: object) -> int | None:
+    if result in {-1, _FAILED}:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+for _function in (_libc.mmap, _libc.munmap, _libc.mprotect, _libc.fallocate):
+    _function.errcheck = _checked  # type: ignore[assignment]
+
+
 def reserve(address: Addr, size: Size) -> None:
     """Take addresses that nothing uses, without memory behind them."""
     got = _map(address, size, _NONE, _ANONYMOUS | _NORESERVE | _FIXED_NOREPLACE)
@@ -61,12 +72,12 @@ def new_private(size: Size) -> Addr:
 
 def protect(address: Addr, size: Size, access: Access) -> None:
     """Set what the processor may do with mapped memory."""
-    _check(_libc.mprotect(address, size, _PROTECTION[access]))
+    _libc.mprotect(address, size, _PROTECTION[access])
 
 
 def unmap(address: Addr, size: Size) -> None:
     """Give addresses back to the process."""
-    _check(_libc.munmap(address, size))
+    _libc.munmap(address, size)
 
 
 def is_mapped(address: Addr, size: Size) -> bool:
@@ -89,7 +100,7 @@ def new_file(name: str, size: Size) -> int:
 
 def punch(file: int, offset: int, size: Size) -> None:
     """Free the memory behind a part of a file."""
-    _check(_libc.fallocate(file, _KEEP_SIZE | _PUNCH_HOLE, offset, size))
+    _libc.fallocate(file, _KEEP_SIZE | _PUNCH_HOLE, offset, size)
 
 
 def max_map_count() -> int:
@@ -105,17 +116,4 @@ def _map(
     file: int = -1,
     offset: int = 0,
 ) -> Addr:
-    got = _libc.mmap(address, size, protection, flags, file, offset)
-    if got == _FAILED:
-        raise _last_error()
-    return Addr(got)
-
-
-def _check(status: int) -> None:
-    if status != 0:
-        raise _last_error()
-
-
-def _last_error() -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number))
+    return Addr(_libc.mmap(address, size, protection, flags, file, offset))

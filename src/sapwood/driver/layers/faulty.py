@@ -40,12 +40,9 @@ class Faulty(Layer):
             call(*args)
         elif name == "end_capture":
             self.driver.destroy_graph(self.driver.end_capture(*args))
-        raise self._failure(name, position, args)
-
-    def _failure(self, name: str, position: int, args: tuple[Any, ...]) -> DriverError:
         if name in {"create", "allocate_host"}:
-            return OutOfMemory(name, asked=args[0], free=0)
-        return DriverError(
+            raise OutOfMemory(name, asked=args[0], free=0)
+        raise DriverError(
             name,
             int(Result.UNKNOWN),
             Result.UNKNOWN.name,
