@@ -90,7 +90,7 @@ def test_trimming_gives_back_what_was_made_last(bench, page):
     assert heap.trim() == page
     assert heap.trim() == 0
     again = _make(bench, page)
-    assert again.address == heap.base
+    assert again.address == heap.allocator.base
 
 
 def test_a_heap_without_memory_says_so_and_goes_on(make_bench, page):
@@ -129,10 +129,10 @@ def test_closing_leaves_what_is_held(bench, page):
     assert bench.read(low, stream) == 1
     del high
     assert bench.free_pages() == 63
-    assert bench.device.heap.base is not None
+    assert bench.device.heap.allocator.base is not None
     del low
     assert bench.free_pages() == 64
-    assert bench.device.heap.base is None
+    assert bench.device.heap.allocator.base is None
 
 
 def test_whatever_fails_nothing_is_left(every_fault):

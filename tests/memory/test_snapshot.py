@@ -62,7 +62,7 @@ def test_a_picture_says_what_there_is(bench, page):
     assert {e["first"]: e["scratch"] for e in picture["extents"]} == {
         e.first: e.scratch for e in device.pages.extents
     }
-    base = device.heap.base
+    base = device.heap.allocator.base
     assert picture["heap"] == {
         "spans": [[base, base + 2 * page]],
         "pages": 2,

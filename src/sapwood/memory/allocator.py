@@ -21,7 +21,11 @@ class Budget(Protocol):
 
 
 class HeapAllocator(Protocol):
-    """An allocator of blocks whose sizes are rounded up to a multiple of ``grain``."""
+    """An allocator of blocks whose sizes are rounded up to a multiple of ``grain``.
+
+    ``base`` is the lowest address reserved for it, None where nothing is; `blocks` are
+    each one's address, size and state.
+    """
 
     @property
     def grain(self) -> Size: ...

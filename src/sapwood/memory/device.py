@@ -202,7 +202,7 @@ class Device:
     def _finish(self) -> None:
         """End the last stream and the driver once nobody holds any memory."""
         pages = self.pages
-        used = self.heap.base is not None or pages.extents or pages.lingering
+        used = self.heap.allocator.base is not None or pages.extents or pages.lingering
         if self.finished or used:
             return
         self.finished = True

@@ -77,6 +77,10 @@ one page each. So whatever a smaller recording needs can be put together exactly
 several places at once."""
 
 
+Sizes = Sequence[int]
+"""Of extents, in pages."""
+
+
 class Life(NamedTuple):
     """Bytes ``[lo, hi)`` that are in use from the moment ``born`` until ``died``.
 
@@ -204,10 +208,7 @@ def joined(found: Iterable[Stretch]) -> list[Stretch]:
 
 
 def best_fold(
-    found: Sequence[Stretch],
-    scratch: Sequence[int],
-    outputs: Sequence[int],
-    largest: int | None = None,
+    found: Sequence[Stretch], scratch: Sizes, outputs: Sizes, largest: int | None = None
 ) -> Fold:
     """Choose extents as `fold` does, for `joined` stretches if that is cheaper.
 
@@ -225,10 +226,7 @@ def best_fold(
 
 
 def fold(
-    found: Iterable[Stretch],
-    scratch: Sequence[int],
-    outputs: Sequence[int],
-    largest: int | None = None,
+    found: Iterable[Stretch], scratch: Sizes, outputs: Sizes, largest: int | None = None
 ) -> Fold:
     """Choose extents for all pages, so that none holds two that are alive at once.
 
@@ -265,9 +263,7 @@ class _Slot:
 class _Room:
     """The extents that there are and those to be made: used ones, and idle ones."""
 
-    def __init__(
-        self, scratch: Sequence[int], outputs: Sequence[int], largest: int | None
-    ) -> None:
+    def __init__(self, scratch: Sizes, outputs: Sizes, largest: int | None) -> None:
         self.made: list[tuple[int, bool]] = []
         self._largest = largest
         self._used: dict[int, list[_Slot]] = {}

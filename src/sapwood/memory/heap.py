@@ -8,7 +8,7 @@ the allocator all of them are one stream.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Final, TypeVar
 
@@ -201,15 +201,6 @@ class Heap:
         if self._growing:
             return Size(0)
         return _twice(self.allocator.trim)
-
-    def blocks(self) -> Iterable[tuple[Addr, Size, str]]:
-        """Return each block's address, size and state."""
-        return self.allocator.blocks()
-
-    @property
-    def base(self) -> Addr | None:
-        """The lowest address reserved for it; None where nothing is."""
-        return self.allocator.base
 
     def close(self) -> None:
         """Unmap what is free now, and the rest as soon as nobody holds it."""

@@ -38,7 +38,7 @@ def snapshot(device: Device, ranges: Mapping[str, Range]) -> dict[str, Any]:
             *(_range(name, range_, closed=False) for name, range_ in ranges.items()),
             *(_range("closed", range_, closed=True) for range_ in pages.lingering),
         ],
-        "heap": _heap(device.heap.blocks(), pages.heap),
+        "heap": _heap(device.heap.allocator.blocks(), pages.heap),
     }
 
 
