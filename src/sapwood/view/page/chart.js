@@ -15,7 +15,6 @@ function paintTimeline(context, width, height) {
   context.clip();
   paintCalls(context, to);
   context.restore();
-  if (to.labels) paintMedians(context, to);
   if (timeline.drag) paintStretch(context, to);
 }
 
@@ -96,33 +95,6 @@ function paintMark(context, kind, x, y) {
   if (kind === "pass-through") context.stroke(MARKS[kind].path);
   else context.fill(MARKS[kind].path);
   context.restore();
-}
-
-// At the right edge, what a call of each kind usually takes.
-function paintMedians(context, to) {
-  const known = KINDS.filter(({ key }) => typical[key] !== null && !state.hidden.has(key))
-    .map(({ key, name }) => ({ key, name, y: to.y(typical[key]) }))
-    .sort((a, b) => a.y - b.y);
-  const apart = 17;
-  known.forEach((label, index) => {
-    const above = index ? known[index - 1].place + apart : to.top + 8;
-    label.place = Math.max(label.y, above);
-  });
-  for (let index = known.length - 1, floor = to.bottom - 6; index >= 0; index -= 1) {
-    known[index].place = Math.min(known[index].place, floor);
-    floor = known[index].place - apart;
-  }
-  context.textAlign = "left";
-  for (const { key, name, y, place } of known) {
-    context.lineWidth = 1.5;
-    line(context, key, [to.right + 6, y], [to.right + 14, y], [to.right + 20, place]);
-    context.textBaseline = "middle";
-    context.fillStyle = colour("ink");
-    const told = `${microseconds(typical[key])} `;
-    context.fillText(told, to.right + 25, place);
-    context.fillStyle = colour("soft");
-    context.fillText(name, to.right + 25 + context.measureText(told).width, place);
-  }
 }
 
 function paintStretch(context, to) {

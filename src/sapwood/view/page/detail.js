@@ -1,12 +1,5 @@
 // All about the recording chosen.
 
-function beginDetail() {
-  watch((changed) => {
-    if (changed.has("recording")) tellRecording();
-  });
-  tellRecording();
-}
-
 function tellRecording() {
   const recording = recordings.get(state.recording);
   if (!recording) {
@@ -15,7 +8,7 @@ function tellRecording() {
     return;
   }
   fill("detail",
-    make("h3", { class: "text" }, recording.name, " ", states(recording).map((s) => make("span", { class: `tag tag-${s}` }, s))),
+    make("h3", { class: "text" }, recording.name, " ", tags(recording)),
     make("p", { class: "text code" }, recording.signature),
     family(recording),
     make("dl", { class: "facts" }, facts(recording)),
@@ -49,7 +42,7 @@ function facts(recording) {
     fact("scratch", pageList(scratch)),
     fact("outputs on", pageList(recording.output_pages)),
     fact("calls kept", kept.length
-      ? link(counted(kept.length, "call"), () => { pickCall(kept[0]); show("calls"); })
+      ? link(counted(kept.length, "call"), () => showCall(kept[0]))
       : "none"),
   ];
 }
@@ -74,8 +67,11 @@ function missed(recording) {
 function reasonLine(text, number) {
   const [why, about] = split(text);
   return make("p", { class: "reason" },
-    number > 1 ? make("b", {}, `${count(number)} × `) : null, make("span", { class: "text" }, why),
-    about ? make("span", { class: "about text" }, about) : null);
+    number > 1 ? make("b", {}, `${count(number)} × `) : null, make("span", { class: "text" }, why), aboutText(about));
+}
+
+function aboutText(about) {
+  return about ? make("span", { class: "about text" }, about) : null;
 }
 
 function argumentTable(recording) {

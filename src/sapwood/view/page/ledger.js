@@ -5,11 +5,7 @@ function beginFunctions() {
   const sorted = [...snapshot.functions].sort((a, b) => sum(b) - sum(a));
   if (!sorted.length) return;
   fill("functions", make("h3", {}, "By function"), few(sorted, 12, (f) => functionRow(f, sum(f))));
-  watch((changed) => {
-    if (!changed.has("function")) return;
-    document.querySelectorAll("[data-function]").forEach((row) =>
-      row.setAttribute("aria-pressed", String(row.dataset.function === state.function)));
-  });
+  press("function", "function", (name) => name === state.function);
 }
 
 function functionRow(f, whole) {
@@ -49,7 +45,7 @@ function beginStore() {
 function storeBar(hits, asked) {
   const part = (1000 * hits) / asked;
   return strip("tall", `${count(hits)} of ${counted(asked, "look-up")} found`,
-    [["k-restore", part], ["empty", 1000 - part]].filter(([, width]) => width));
+    [["restore", part], ["rule", 1000 - part]].filter(([, width]) => width));
 }
 
 function beginEvents() {

@@ -4,7 +4,7 @@ const ROW = 30;
 const STEP = 13;
 
 const list = {
-  root: document.getElementById("list"), rows: [], body: null, sizer: null, heads: new Map(),
+  root: document.getElementById("list"), rows: [], body: null, sizer: null,
   painted: new Map(), // index of a row: its element
 };
 
@@ -12,9 +12,7 @@ function beginList() {
   const heads = COLUMNS.map((column) => {
     const button = make("button", { type: "button", click: () => { sortBy(column.key); relist(); } },
       column.title, make("span", { class: "arrow", "aria-hidden": "true" }));
-    const head = make("div", { role: "columnheader", class: `cell col-${column.key}` }, button);
-    list.heads.set(column.key, head);
-    return head;
+    return make("div", { role: "columnheader", class: `cell col-${column.key}` }, button);
   });
   list.sizer = make("div", { class: "sizer", role: "presentation" });
   list.body = make("div", { class: "rows", role: "rowgroup" }, list.sizer);
@@ -27,30 +25,23 @@ function beginList() {
   const filter = document.getElementById("filter");
   filter.addEventListener("input", () => { view.words = filter.value; relist(); });
   document.getElementById("as-tree").addEventListener("click", () => { view.sort = null; relist(); });
-  watch((changed) => {
-    if (changed.has("function")) relist();
-    if (changed.has("recording")) {
-      reveal();
-      markChosen();
-      paintRows();
-    }
-  });
-  const kinds = `${counted(snapshot.recordings.length, "recording")} of ${counted(functionNames.length, "function")}. `;
-  fill("recordings-lede", snapshot.recordings.length
-    ? `${kinds}Below each stand those that were made after it.`
+  watch(["function"], relist);
+  watch(["recording"], () => { reveal(); paintRows(); });
+  const functions = new Set(snapshot.recordings.map((r) => r.function)).size;
+  fill("recordings-lede", functions
+    ? `${counted(snapshot.recordings.length, "recording")} of ${counted(functions, "function")}. `
+      + "Below each stand those that were made after it."
     : "Nothing is recorded now.");
-  relist();
 }
 
 function relist() {
   list.rows = rows();
   list.sizer.style.height = `${list.rows.length * ROW}px`;
   list.root.setAttribute("aria-rowcount", String(list.rows.length + 1));
-  const asTree = document.getElementById("as-tree");
-  asTree.setAttribute("aria-pressed", String(view.sort === null));
-  for (const [key, head] of list.heads) {
+  document.getElementById("as-tree").setAttribute("aria-pressed", String(view.sort === null));
+  for (const { key } of COLUMNS) {
     const sorted = view.sort === key ? (view.down ? "descending" : "ascending") : "none";
-    head.setAttribute("aria-sort", sorted);
+    list.root.querySelector(`.heads .col-${key}`).setAttribute("aria-sort", sorted);
   }
   const all = snapshot.recordings.length;
   const shown = view.words || state.function ? list.rows.length : all;
@@ -80,34 +71,28 @@ function paintRows() {
       sizer.insertBefore(painted.get(index), below);
     }
     below = painted.get(index);
+    below.setAttribute("aria-selected", String(list.rows[index].recording.id === state.recording));
   }
   const chosen = document.getElementById(`row-${state.recording}`);
   if (chosen) list.root.setAttribute("aria-activedescendant", chosen.id);
   else list.root.removeAttribute("aria-activedescendant");
 }
 
-function markChosen() {
-  for (const [index, element] of list.painted) {
-    element.setAttribute("aria-selected", String(list.rows[index].recording.id === state.recording));
-  }
-}
-
 function rowElement(row, index) {
   const { recording, kids, depth } = row;
   const element = make("div", {
     role: "row", id: `row-${recording.id}`, class: "row", "aria-rowindex": index + 2,
-    "aria-level": depth + 1, "aria-selected": String(recording.id === state.recording),
-    "aria-expanded": kids ? String(!view.closed.has(recording.id)) : null,
+    "aria-level": depth + 1, "aria-expanded": kids ? String(!view.closed.has(recording.id)) : null,
     click: () => choose(recording.id),
-  }, COLUMNS.map((column) => make("div", { role: "gridcell", class: `cell col-${column.key}` },
-    column.key === "name" ? nameCell(row) : cell(column, recording))));
+  }, COLUMNS.map(({ key, of, show = numberCell }) =>
+    make("div", { role: "gridcell", class: `cell col-${key}` }, show(of(recording), row))));
   element.style.top = `${index * ROW}px`;
   return element;
 }
 
-function nameCell(row) {
+function nameCell(name, row) {
   const { recording, kids } = row;
-  const text = make("span", { class: "text name", title: recording.name }, recording.name);
+  const text = make("span", { class: "text name", title: name }, name);
   if (view.sort !== null || view.words || state.function) return text;
   const graph = branches(row);
   if (kids) {
@@ -133,12 +118,7 @@ function branches({ recording, depth, joins, passing, guides, kids }) {
     draw("path", { d: lines.join("") }), knot);
 }
 
-function cell(column, recording) {
-  const value = column.of(recording);
-  if (column.key === "state") return states(recording).map((name) => make("span", { class: `tag tag-${name}` }, name));
-  if (column.key === "signature") return make("span", { class: "text", title: value }, value);
-  if (column.key === "record" || column.key === "replay") return microseconds(value);
-  if (column.key === "misses" && value) return make("span", { class: "missed" }, count(value));
+function numberCell(value) {
   return value ? count(value) : make("span", { class: "soft" }, "0");
 }
 

@@ -1,12 +1,5 @@
 // Why calls did not replay: alike reasons together, the most frequent first.
 
-function beginMisses() {
-  paintMisses();
-  watch((changed) => {
-    if (changed.has("function")) paintMisses();
-  });
-}
-
 function paintMisses() {
   const shown = snapshot.misses.filter((m) => !state.function || m.function === state.function);
   const groups = new Map();
@@ -22,50 +15,39 @@ function paintMisses() {
   fill("reasons", sorted.map(([why, misses]) => missGroup(why, misses, most)));
 }
 
-// What is under a button is made when it is opened.
-function folded(head, attributes, body) {
-  const inside = make("div", { class: "inside", hidden: true });
-  const button = make("button", { type: "button", "aria-expanded": "false", ...attributes }, head);
-  button.addEventListener("click", () => {
-    const open = inside.hidden;
-    if (open && !inside.childNodes.length) inside.append(body());
-    inside.hidden = !open;
-    button.setAttribute("aria-expanded", String(open));
-  });
-  return make("div", { class: "fold" }, button, inside);
+// What is under a summary is made when it is first opened.
+function folded(className, head, body) {
+  const inside = make("div", { class: "inside" });
+  const open = () => { if (!inside.hasChildNodes()) inside.append(body()); };
+  return make("details", {}, make("summary", { class: className, click: open }, head), inside);
 }
 
 function missGroup(why, misses, most) {
   const part = Math.max(5, (1000 * misses.length) / most);
-  return folded(
+  return folded("group",
     [make("span", { class: "number" }, count(misses.length)), make("span", { class: "text why" }, why),
-      strip("thin", "", [["fill", part]])],
-    { class: "group" },
+      strip("thin", "", [["accent", part]])],
     () => few(misses, 20, missEntry));
 }
 
 function missEntry(miss) {
   const about = miss.reasons.map(({ text }) => split(text)[1]).find(Boolean);
   const when = miss.call === null ? "" : `call ${count(miss.call + 1)}`;
-  return folded(
+  return folded("entry",
     [make("span", { class: "text" }, miss.function), make("span", { class: "text code" }, `(${miss.signature})`),
-      about ? make("span", { class: "about text" }, about) : null, make("span", { class: "soft when" }, when)],
-    { class: "entry" },
+      aboutText(about), make("span", { class: "soft when" }, when)],
     () => make("div", {}, reasonList(miss), callLink(miss)));
 }
 
 function callLink(miss) {
-  if (miss.call === null) return null;
-  return link("Show it among the calls", () => {
-    pickCall(miss.call);
-    show("calls");
-  }, { class: "link small" });
+  return miss.call === null ? null
+    : link("Show it among the calls", () => showCall(miss.call), { class: "link small" });
 }
 
 function reasonList(miss) {
   return make("ul", { class: "reasons" }, miss.reasons.map(({ recording, text }) => {
     const [why, about] = split(text);
     return make("li", {}, recording === null ? null : [recordingLink(recording), ": "],
-      make("span", { class: "text" }, why), about ? make("span", { class: "about text" }, about) : null);
+      make("span", { class: "text" }, why), aboutText(about));
   }));
 }

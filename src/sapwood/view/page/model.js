@@ -53,11 +53,6 @@ const typical = Object.fromEntries(
   ]),
 );
 
-const functionNames = [
-  ...new Set([...snapshot.functions, ...snapshot.calls, ...snapshot.recordings, ...snapshot.misses]
-    .map((each) => each.function ?? each.name)),
-];
-
 function nameOf(id) {
   return recordings.get(id)?.name ?? `no. ${id}, evicted`;
 }

@@ -19,11 +19,8 @@ function beginPages() {
     map.canvas.addEventListener("click", (event) => change({ page: pageAt(...position(event))?.number ?? null }));
     map.canvas.addEventListener("keydown", mapKey);
   }
-  watch((changed) => {
-    if (changed.has("page")) tellPage();
-    if (changed.has("page") || changed.has("recording")) map.redraw();
-  });
-  tellPage();
+  watch(["page", "recording"], map.redraw);
+  watch(["page"], tellPage);
 }
 
 function useSwatch(use) {

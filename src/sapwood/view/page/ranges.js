@@ -30,9 +30,7 @@ function beginRanges() {
     const { recording, page } = overAt(...position(event));
     change({ ...(recording ? { recording: recording.id } : {}), ...(page === null ? {} : { page }) });
   });
-  watch((changed) => {
-    if (changed.has("recording") || changed.has("page") || changed.has("function")) over.redraw();
-  });
+  watch(["recording", "page", "function"], over.redraw);
 }
 
 function overHeight(width) {

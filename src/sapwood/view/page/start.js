@@ -15,23 +15,26 @@ function beginTheme() {
   tell();
 }
 
-function beginFunctionChoice() {
-  const choice = document.getElementById("function");
-  choice.append(...functionNames.map((name) => make("option", { value: name }, name)));
-  choice.addEventListener("change", () => change({ function: choice.value }));
-  watch(() => { choice.value = state.function; });
+// Each section's name is said once, in the page: here it becomes its title and its link.
+function beginSections() {
+  const sections = [...document.querySelectorAll("section[id]")];
+  const named = sections.map((section) => [section, section.getAttribute("aria-label")]);
+  fill("sections", named.map(([{ id }, name]) => make("a", { href: `#${id}` }, name)));
+  for (const [section, name] of named) {
+    section.prepend(make("h2", {}, name), make("p", { class: "lede", id: `${section.id}-lede` }));
+  }
 }
 
 beginTheme();
+beginSections();
 summarise();
-beginFunctionChoice();
 beginFunctions();
 beginTimeline();
 beginList();
-beginDetail();
+watch(["recording"], tellRecording);
 beginPages();
 beginRanges();
-beginMisses();
+watch(["function"], paintMisses);
 beginStore();
 beginEvents();
 fill("foot", `Drawn from a snapshot of schema ${snapshot.schema}. This page is whole: it asks nothing of the network.`);

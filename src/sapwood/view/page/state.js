@@ -10,15 +10,22 @@ const state = {
 
 const watchers = [];
 
-// `act(changed)` is called after every change with the names of what changed.
-function watch(act) {
-  watchers.push(act);
+// Calls `act` now, and after every change of one of `names`.
+function watch(names, act) {
+  watchers.push({ names, act });
+  act();
 }
 
 function change(part) {
-  const changed = new Set(Object.keys(part).filter((key) => state[key] !== part[key]));
+  const changed = Object.keys(part).filter((name) => state[name] !== part[name]);
   Object.assign(state, part);
-  if (changed.size) watchers.forEach((act) => act(changed));
+  for (const { names, act } of watchers) if (names.some((name) => changed.includes(name))) act();
+}
+
+// Presses those buttons whose `data-…` is on, and again after every change of `name`.
+function press(data, name, isOn) {
+  watch([name], () => document.querySelectorAll(`[data-${data}]`).forEach((button) =>
+    button.setAttribute("aria-pressed", String(isOn(button.dataset[data])))));
 }
 
 function choose(id) {

@@ -10,7 +10,7 @@ function summarise() {
     `${named}, ${size(device.total_bytes)} in pages of ${size(device.page_bytes)}${limit}. `
     + `Taken ${moment(snapshot.made)}, sapwood ${snapshot.sapwood}.`);
   fill("kinds", bar(totals, allCalls, "tall"), key());
-  fill("figures", replayFigure(), sharingFigure(), liveFigure(), storeFigure());
+  fill("figures", replayFigure(), sharingFigure(), liveFigure());
 }
 
 function headline() {
@@ -25,18 +25,15 @@ function headline() {
 
 // A bar of calls by kind; slivers stay visible.
 function bar(parts, whole, className = "") {
-  const told = KINDS.filter(({ key }) => parts[key])
-    .map(({ key, many }) => `${count(parts[key])} ${many}`)
-    .join(", ");
-  const least = 4;
   const present = KINDS.filter(({ key }) => parts[key]);
-  const widths = present.map(({ key }) => Math.max(least, (1000 * parts[key]) / whole));
+  const told = present.map(({ key, many }) => `${count(parts[key])} ${many}`).join(", ");
+  const widths = present.map(({ key }) => Math.max(4, (1000 * parts[key]) / whole));
   const scale = 1000 / widths.reduce((sum, width) => sum + width, 0);
   return strip(className, told || "no calls",
-    present.map(({ key }, index) => [`k-${key}`, widths[index] * scale, 1.5]));
+    present.map(({ key }, index) => [key, widths[index] * scale, 1.5]));
 }
 
-// A strip, 1000 wide, of parts one after another: the class of each, its width, and how
+// A strip, 1000 wide, of parts one after another: the colour of each, its width, and how
 // much of that is a gap.
 function strip(className, label, parts) {
   let x = 0;
@@ -45,7 +42,7 @@ function strip(className, label, parts) {
     ...(label ? { role: "img", "aria-label": label } : { "aria-hidden": "true" }),
   }, parts.map(([name, width, gap = 0]) => {
     x += width;
-    return draw("rect", { class: name, x: x - width, y: 0, width: Math.max(1, width - gap), height: 10 });
+    return draw("rect", { fill: `var(--${name})`, x: x - width, y: 0, width: Math.max(1, width - gap), height: 10 });
   }));
 }
 
@@ -67,8 +64,8 @@ const MARKS = Object.fromEntries(Object.entries({
 }).map(([kind, d]) => [kind, { d, path: new Path2D(d) }]));
 
 function swatch(kind) {
-  return draw("svg", { class: `swatch k-${kind}`, viewBox: "0 0 12 12", "aria-hidden": "true" },
-    draw("path", { class: kind === "pass-through" ? "stroke" : null, d: MARKS[kind].d }));
+  return draw("svg", { class: "swatch", viewBox: "0 0 12 12", "aria-hidden": "true" },
+    draw("path", { [kind === "pass-through" ? "stroke" : "fill"]: `var(--${kind})`, d: MARKS[kind].d }));
 }
 
 function figure(name, value, note) {
@@ -100,12 +97,4 @@ function liveFigure() {
   const holders = snapshot.recordings.filter((r) => r.live).length;
   return figure("Outputs held", counted(live, "page"),
     live ? `of ${counted(holders, "recording")}` : "every output has been let go");
-}
-
-function storeFigure() {
-  const { store } = snapshot;
-  if (!store) return figure("Store", "none", "recordings end with this process");
-  const asked = store.hits + store.misses;
-  return figure("Found in the store", asked ? percent(store.hits, asked) : "–",
-    asked ? `${count(store.hits)} of ${counted(asked, "look-up")}` : "never asked");
 }

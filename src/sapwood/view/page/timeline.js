@@ -10,7 +10,7 @@ const timeline = {
 };
 
 const start = snapshot.calls.length ? snapshot.calls[0].at_us : 0;
-const EDGE = { left: 58, right: 172, top: 12, bottom: 28 };
+const EDGE = { left: 58, right: 14, top: 12, bottom: 28 };
 
 function at(index) {
   return timeline.byTime ? snapshot.calls[index].at_us - start : index;
@@ -32,15 +32,13 @@ function isShown(call) {
 
 // Where the plot lies, and how values become pixels in it.
 function scales(width, height) {
-  const right = width < 560 ? 14 : EDGE.right;
-  const plot = { left: EDGE.left, right: width - right, top: EDGE.top, bottom: height - EDGE.bottom };
+  const plot = { left: EDGE.left, right: width - EDGE.right, top: EDGE.top, bottom: height - EDGE.bottom };
   const [low, high] = timeline.decades;
   const wide = plot.right - plot.left;
   const tall = plot.bottom - plot.top;
   const { from, to } = timeline;
   return {
     ...plot,
-    labels: right > 100,
     x: (value) => plot.left + ((value - from) / (to - from)) * wide,
     y: (us) => plot.bottom - ((Math.log10(Math.max(us, 10 ** low)) - low) / (high - low)) * tall,
     value: (x) => from + ((x - plot.left) / wide) * (to - from),
@@ -92,12 +90,8 @@ function beginTimeline() {
   axes();
   pointer();
   timeline.canvas.addEventListener("keydown", timelineKey);
-  watch((changed) => {
-    timeline.redraw();
-    if (changed.has("call")) tellCall();
-    if (changed.has("hidden")) legend();
-  });
-  tellCall();
+  watch(["recording", "call", "function", "hidden"], timeline.redraw);
+  watch(["call"], tellCall);
 }
 
 function lede() {
@@ -109,30 +103,19 @@ function lede() {
 
 function legend() {
   const present = KINDS.filter(({ key }) => snapshot.calls.some((c) => c.kind === key));
-  const focused = document.activeElement?.dataset?.kind;
-  fill("legend", present.map(({ key, name }) => {
-    const button = make("button", {
-      type: "button", class: "kind", "data-kind": key, "aria-pressed": String(!state.hidden.has(key)),
-      click: () => {
-        const hidden = new Set(state.hidden);
-        if (!hidden.delete(key)) hidden.add(key);
-        change({ hidden });
-      },
-    }, swatch(key), name);
-    if (key === focused) requestAnimationFrame(() => button.focus());
-    return button;
-  }));
+  fill("legend", present.map(({ key, name }) => make("button", {
+    type: "button", class: "kind", "data-kind": key, title: "Show or hide; the time is the median",
+    click: () => change({ hidden: state.hidden.symmetricDifference(new Set([key])) }),
+  }, swatch(key), name, make("span", { class: "soft" }, microseconds(typical[key])))));
+  press("kind", "hidden", (kind) => !state.hidden.has(kind));
 }
 
 function axes() {
-  const set = (byTime) => {
-    timeline.byTime = byTime;
-    document.getElementById("by-time").setAttribute("aria-pressed", String(byTime));
-    document.getElementById("by-order").setAttribute("aria-pressed", String(!byTime));
+  document.getElementById("by-order").addEventListener("click", ({ target }) => {
+    timeline.byTime = !timeline.byTime;
+    target.setAttribute("aria-pressed", String(!timeline.byTime));
     zoom(...extent());
-  };
-  document.getElementById("by-time").addEventListener("click", () => set(true));
-  document.getElementById("by-order").addEventListener("click", () => set(false));
+  });
   document.getElementById("whole").addEventListener("click", () => zoom(...extent()));
 }
 
@@ -191,6 +174,11 @@ function timelineKey(event) {
   else if (event.key === "Escape") zoom(...extent());
   else return;
   event.preventDefault();
+}
+
+function showCall(index) {
+  pickCall(index);
+  show("calls");
 }
 
 function kindName(call) {

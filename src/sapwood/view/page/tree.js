@@ -5,21 +5,26 @@ const DEEPEST = 6;
 const view = { sort: null, down: true, words: "", closed: new Set() };
 
 const COLUMNS = [
-  { key: "name", title: "Recording", of: (r) => r.name },
-  { key: "signature", title: "Signature", of: (r) => r.signature },
+  { key: "name", title: "Recording", of: (r) => r.name, show: (name, row) => nameCell(name, row) },
+  { key: "signature", title: "Signature", of: (r) => r.signature, show: (text) => make("span", { class: "text", title: text }, text) },
   { key: "hits", title: "Hits", number: true, of: (r) => r.hits },
-  { key: "misses", title: "Misses", number: true, of: (r) => (missesOf.get(r.id) ?? []).length },
+  { key: "misses", title: "Misses", number: true, of: (r) => (missesOf.get(r.id) ?? []).length,
+    show: (number) => (number ? make("span", { class: "missed" }, count(number)) : numberCell(number)) },
   { key: "ops", title: "Ops", number: true, of: (r) => r.ops },
   { key: "pages", title: "Pages", number: true, of: (r) => r.pages },
-  { key: "record", title: "Record", number: true, of: (r) => r.host_us[0] },
-  { key: "replay", title: "Replay", number: true, of: (r) => r.host_us[1] },
-  { key: "state", title: "State", of: (r) => states(r).join(" ") },
+  { key: "record", title: "Record", number: true, of: (r) => r.host_us[0], show: microseconds },
+  { key: "replay", title: "Replay", number: true, of: (r) => r.host_us[1], show: microseconds },
+  { key: "state", title: "State", of: (r) => states(r).join(" "), show: (_, { recording }) => tags(recording) },
 ];
 
 const BY_NAME = new Intl.Collator("en", { numeric: true }).compare;
 
 function states(recording) {
   return ["live", "escapes", "restored"].filter((name) => recording[name]);
+}
+
+function tags(recording) {
+  return states(recording).map((name) => make("span", { class: `tag tag-${name}` }, name));
 }
 
 const searched = new Map(snapshot.recordings.map((r) => [r.id, [

@@ -24,14 +24,8 @@ function microseconds(us) {
 }
 
 function size(bytes) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let unit = 0;
-  let value = bytes;
-  while (value >= 1024 && unit < units.length - 1) {
-    value /= 1024;
-    unit += 1;
-  }
-  return `${short(value)} ${units[unit]}`;
+  const power = Math.min(4, Math.floor(Math.log2(Math.max(bytes, 1)) / 10));
+  return `${short(bytes / 1024 ** power)} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
 }
 
 // Never 100 % of what is not all, and never 0 % of what is something.
