@@ -10,9 +10,24 @@ from pathlib import Path
 import pytest
 
 from sapwood.errors import MisuseError
-from sapwood.view.schema import KINDS, SNAPSHOT, USES, Maybe, check, fields, validate
+from sapwood.view.schema import KINDS, SNAPSHOT, USES, Maybe, check, validate
 from sapwood.view.schema import NUMBER as A_NUMBER
 from sapwood.view.schema import WHOLE as A_WHOLE
+
+
+def fields(shape, path=""):
+    """Yield the path and shape of every field: ``recordings[].arguments[].name``."""
+    match shape:
+        case list():
+            yield from fields(shape[0], f"{path}[]")
+        case Maybe(inner):
+            yield from fields(inner, path)
+        case dict() if str not in shape:
+            for name, inner in shape.items():
+                here = f"{path}.{name}" if path else name
+                yield here, inner
+                yield from fields(inner, here)
+
 
 SHAPES = dict(fields(SNAPSHOT))
 PATHS = sorted(SHAPES)
@@ -125,7 +140,10 @@ def test_circles_of_parents_are_refused(snapshot, length):
     """A tree has roots."""
     for index in range(length):
         snapshot["recordings"][index]["parent"] = (index + 1) % length
-    assert "leads in a circle" in refused(snapshot)
+    message = refused(snapshot)
+    assert "leads in a circle" in message
+    index, parent = map(int, re.findall(r"\[(\d+)\].* (\d+)\. A parent", message)[0])
+    assert parent == snapshot["recordings"][index]["parent"]
 
 
 def test_unknown_calls_and_misses_are_refused(snapshot):

@@ -8,8 +8,9 @@ call exist. A reference to a recording may name one that was evicted since.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final, NoReturn, TypeAlias
 
 from sapwood.errors import MisuseError
@@ -33,22 +34,10 @@ class Maybe:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class Each:
-    """A list, or tuple, whose every element is what ``shape`` says."""
-
-    shape: Shape
-    of_two: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table from any names to what ``shape`` says."""
-
-    shape: Shape
-
-
-Shape: TypeAlias = Leaf | Maybe | Each | Table | dict[str, Any]
+Shape: TypeAlias = Leaf | Maybe | list[Any] | tuple[Any, Any] | dict[Any, Any]
+"""``[shape]`` is a list of any length, ``(shape, shape)`` one of two; ``{name: shape}``
+a table of these names at least, and ``{str: shape}`` one of any names.
+"""
 
 
 def _is_whole(value: Any) -> bool:
@@ -80,41 +69,28 @@ def check(shape: Shape, value: Any, path: str) -> None:
             _refuse(path, expected, value)
         case Maybe(inner) if value is not None:
             check(inner, value, path)
-        case Each(inner, of_two):
+        case list() | tuple():
+            of_two = isinstance(shape, tuple)
             if not isinstance(value, list | tuple) or (of_two and len(value) != 2):
                 _refuse(path, "a list of two" if of_two else "a list", value)
             for index, element in enumerate(value):
-                check(inner, element, f"{path}[{index}]")
-        case Table() | dict():
+                check(shape[0], element, f"{path}[{index}]")
+        case dict():
             _check_table(shape, value, path)
 
 
-def _check_table(shape: Table | dict[str, Shape], value: Any, path: str) -> None:
+def _check_table(shape: dict[Any, Any], value: Any, path: str) -> None:
     if not isinstance(value, dict):
         _refuse(path, "a table", value)
-    for key in value if isinstance(shape, Table) else ():
-        check(TEXT, key, f"a key of {path}")
-    inside = dict.fromkeys(value, shape.shape) if isinstance(shape, Table) else shape
-    for name, inner in inside.items():
+    if str in shape:
+        for name in value:
+            check(TEXT, name, f"a key of {path}")
+        shape = dict.fromkeys(value, shape[str])
+    for name, inner in shape.items():
         here = f"{path}.{name}" if path else name
         if name not in value:
             raise MisuseError(f"the snapshot lacks {here}. {_REMEDY}")
         check(inner, value[name], here)
-
-
-def fields(shape: Shape, path: str = "") -> Iterator[tuple[str, Shape]]:
-    """Yield the path and shape of every field: ``recordings[].arguments[].name``."""
-    match shape:
-        case Each(inner, of_two):
-            if not of_two:
-                yield from fields(inner, f"{path}[]")
-        case Maybe(inner):
-            yield from fields(inner, path)
-        case dict():
-            for name, inner in shape.items():
-                here = f"{path}.{name}" if path else name
-                yield here, inner
-                yield from fields(inner, here)
 
 
 _REMEDY = "Take it from rt.snapshot(); docs/snapshot.md says what is in it"
@@ -156,7 +132,7 @@ _FUNCTION = {
     "evicted": WHOLE,
     "copied_bytes": WHOLE,
     "escaped": WHOLE,
-    "skipped": Each({"reason": TEXT, "calls": WHOLE}),
+    "skipped": [{"reason": TEXT, "calls": WHOLE}],
 }
 
 _ARGUMENT = {
@@ -176,14 +152,14 @@ _RECORDING = {
     "hits": WHOLE,
     "ops": WHOLE,
     "pages": WHOLE,
-    "clobbers": Each(WHOLE),
-    "output_pages": Each(WHOLE),
+    "clobbers": [WHOLE],
+    "output_pages": [WHOLE],
     "live": FLAG,
     "escapes": FLAG,
     "restored": FLAG,
-    "host_us": Each(Maybe(NUMBER), of_two=True),
-    "arguments": Each(_ARGUMENT),
-    "outputs": Each({"bytes": WHOLE, "live": FLAG}),
+    "host_us": (Maybe(NUMBER), Maybe(NUMBER)),
+    "arguments": [_ARGUMENT],
+    "outputs": [{"bytes": WHOLE, "live": FLAG}],
     "range": {"address": TEXT, "pages": WHOLE},
 }
 
@@ -191,14 +167,14 @@ _MISS = {
     "call": _ID,
     "function": TEXT,
     "signature": TEXT,
-    "reasons": Each({"recording": _ID, "text": TEXT}),
+    "reasons": [{"recording": _ID, "text": TEXT}],
 }
 
 _PAGE = {
     "number": WHOLE,
     "use": one_of(*USES),
-    "recordings": Each(WHOLE),
-    "holds": Each(TEXT),
+    "recordings": [WHOLE],
+    "holds": [TEXT],
 }
 
 _CALL = {
@@ -226,14 +202,14 @@ SNAPSHOT: Final[Shape] = {
     "made": TEXT,
     "sapwood": TEXT,
     "device": _DEVICE,
-    "memory": Table(WHOLE),
-    "functions": Each(_FUNCTION),
-    "recordings": Each(_RECORDING),
-    "misses": Each(_MISS),
-    "pages": Each(_PAGE),
-    "calls": Each(_CALL),
+    "memory": {str: WHOLE},
+    "functions": [_FUNCTION],
+    "recordings": [_RECORDING],
+    "misses": [_MISS],
+    "pages": [_PAGE],
+    "calls": [_CALL],
     "store": Maybe(_STORE),
-    "events": Each({"kind": TEXT, "text": TEXT}),
+    "events": [{"kind": TEXT, "text": TEXT}],
 }
 """The shape of a whole snapshot."""
 
@@ -278,17 +254,12 @@ def _refuse_beyond(
 
 
 def _refuse_circles(recordings: Iterable[Mapping[str, Any]]) -> None:
-    parents = {r["id"]: r["parent"] for r in recordings}
-    rooted: set[int] = set()
-    for index, start in enumerate(parents):
-        path: set[int] = set()
-        here: int | None = start
-        while here is not None and here in parents and here not in rooted:
-            if here in path:
-                raise MisuseError(
-                    f"recordings[{index}].parent leads in a circle, by way of {here}. "
-                    "A parent is a recording made earlier, or null"
-                )
-            path.add(here)
-            here = parents[here]
-        rooted |= path
+    parents = {r["id"]: {r["parent"]} - {None} for r in recordings}
+    try:
+        TopologicalSorter(parents).prepare()
+    except CycleError as error:
+        child = error.args[1][-1]
+        raise MisuseError(
+            f"recordings[{[*parents].index(child)}].parent leads in a circle, by way "
+            f"of {error.args[1][-2]}. A parent is a recording made earlier, or null"
+        ) from None
