@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from math import inf
 from typing import Any
 
 from sapwood.errors import MisuseError
@@ -21,14 +23,6 @@ from sapwood.units import Size, size_text
 _PREFIX = "SAPWOOD_"
 _told: set[str] = set()
 _BYTES = "bytes, or text in KiB, MiB, GiB or TiB such as 512MiB"
-_BINARY = {
-    "": 1,
-    "B": 1,
-    "KIB": 1 << 10,
-    "MIB": 1 << 20,
-    "GIB": 1 << 30,
-    "TIB": 1 << 40,
-}
 _REMEMBERED = 10_000_000
 """The most events or calls that a runtime may be told to remember."""
 
@@ -74,40 +68,30 @@ class Setting:
             ) from None
 
 
-def _count(least: int, most: int | None = None) -> Kind:
+def _count(least: int, most: float = inf) -> Kind:
     def read(value: Any) -> int:
         count = int(value) if isinstance(value, str) else value
-        if type(count) is not int or count < least:
-            raise ValueError(value)
-        if most is not None and count > most:
+        if type(count) is not int or not least <= count <= most:
             raise ValueError(value)
         return count
 
-    to = "" if most is None else f" to {most}"
+    to = "" if most == inf else f" to {most}"
     return Kind(f"a whole number from {least}{to}", read)
 
 
-def _size(least: int) -> Kind:
-    def read(value: Any) -> Size:
-        if isinstance(value, str):
-            match = re.fullmatch(
-                r"([0-9]+) ?(|B|KIB|MIB|GIB|TIB)", value.strip().upper()
-            )
-            if match is None:
-                raise ValueError(value)
-            value = int(match[1]) * _BINARY[match[2]]
-        if type(value) is not int or value < least:
+def _size_of(value: Any, least: int) -> Size:
+    if isinstance(value, str):
+        match = re.fullmatch(r"([0-9]+) ?(?:([KMGT])IB|B?)", value.strip().upper())
+        if match is None:
             raise ValueError(value)
-        return Size(value)
+        value = int(match[1]) << 10 * " KMGT".index(match[2] or " ")
+    if type(value) is not int or value < least:
+        raise ValueError(value)
+    return Size(value)
 
-    return Kind(f"{_BYTES}, from {size_text(least)}", read)
 
-
-def _optional(kind: Kind) -> Kind:
-    def read(value: Any) -> Any:
-        return None if value is None or value == "" else kind.read(value)
-
-    return Kind(f"{kind.allowed}, or empty", read)
+def _size(least: int) -> Kind:
+    return Kind(f"{_BYTES}, from {size_text(least)}", partial(_size_of, least=least))
 
 
 def _text(pattern: str, allowed: str) -> Kind:
@@ -119,22 +103,22 @@ def _text(pattern: str, allowed: str) -> Kind:
     return Kind(allowed, read)
 
 
+def _limit(least: int) -> Kind:
+    def read(value: Any) -> Size | None:
+        return None if value is None or value == "" else _size_of(value, least)
+
+    return Kind(f"{_size(least).allowed}, or empty", read)
+
+
 def _knob(
     default: str,
     kind: Kind,
     meaning: str,
-    *,
     read_by: str = "Runtime",
     argument_of: str = "",
 ) -> Any:
-    documented = {
-        "default": default,
-        "kind": kind,
-        "meaning": meaning,
-        "read_by": read_by,
-        "argument_of": argument_of,
-    }
-    return field(default=default, metadata=documented)
+    documented = (default, kind, meaning, read_by, argument_of)
+    return field(default=default, metadata={"documented": documented})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +173,7 @@ class Knobs:
     )
     memory_limit: Size | None = _knob(
         "",
-        _optional(_size(2 << 20)),
+        _limit(2 << 20),
         "The most device memory that a runtime may use; empty: all there is.",
         argument_of="Runtime",
     )
@@ -266,9 +250,7 @@ def settings() -> tuple[Setting, ...]:
     """Return all settings, sorted by name."""
     return tuple(
         Setting(
-            name=knob.name,
-            variable=f"{_PREFIX}{knob.name.upper()}",
-            **knob.metadata,
+            knob.name, f"{_PREFIX}{knob.name.upper()}", *knob.metadata["documented"]
         )
         for knob in sorted(fields(Knobs), key=lambda knob: knob.name)
     )
@@ -279,9 +261,8 @@ def limit(name: str, value: object) -> Size | None:
 
     Raises `MisuseError` that names ``name``, the value and what is allowed.
     """
-    kind = _optional(_size(1))
     try:
-        size: Size | None = kind.read(value)
+        size: Size | None = _limit(1).read(value)
     except (TypeError, ValueError):
         raise MisuseError(
             f"{name}={value!r} is not allowed. Set {_BYTES}, from one page of the "
