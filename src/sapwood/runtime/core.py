@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from sapwood import knobs
 from sapwood.allocator.caching.eager import opener
@@ -29,16 +28,14 @@ from sapwood.errors import MisuseError, NoDevice, StoreWarning
 from sapwood.events import Closed, Event, Fallback, Log, StoreTrouble
 from sapwood.knobs import Knobs
 from sapwood.memory.device import Device
-from sapwood.memory.framework import Framework
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Array, Integration
+from sapwood.tree.call.integration import Array
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.stats import Stats, Tally, stats_of
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.watch import session
 from sapwood.units import Size, size_text
-from sapwood.version import __version__
 
 _CUDA: Final = re.compile(r"cuda(?::([0-9]{1,4}))?")
 _REMEDY: Final = 'Use device=None, "cuda:0" or "emulated"'
@@ -117,31 +114,17 @@ if TYPE_CHECKING:  # what a runtime needs for its first function, store or file
     from sapwood.tree.run.source import Source
 
 
-_INTEGRATIONS: Final[Mapping[str, str]] = {
-    "cupy": "sapwood.integrations.cupy",
-    "numpy": "sapwood.integrations.numpy",
-    "torch": "sapwood.integrations.torch",
-}
-"""Which integration knows which framework's arrays."""
-
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "cuda": ("torch", "cupy"),
     "emulated": ("numpy",),
 }
 """Whose arrays may be on which kind of device: of several, those of the first that the
-program has imported, or else the last's."""
+program has imported, or else the last's. `sapwood.integrations` has a module of each
+name.
+"""
 
 _VIEW: Final = "sapwood.view"
 """What draws the pictures of a runtime, from plain data."""
-
-
-class IntegrationModule(Protocol):
-    """What a runtime needs of the module in `_INTEGRATIONS`."""
-
-    def framework(self, driver: Driver) -> Framework: ...
-    def integration(self, device: Device) -> Integration: ...
-    def array_from_host(self, device: Device, host: Any) -> Array: ...
-    def make_generator(self, device: Device, seed: int) -> Any: ...
 
 
 class Runtime:
@@ -168,12 +151,17 @@ class Runtime:
     ) -> None:
         self._knobs = settings = knobs.current()
         limit = knobs.limit("memory_limit", memory_limit) or settings.memory_limit
-        _check_store(store)
         heap = Settings.from_env()
         self._events = Log(settings.events)
+        self._entries = _entries(store, settings, self._events)
         self._driver = choose(device, settings, self._events)
         owned = self._driver is not device
-        self._integration = _fitting(self._driver, arrays, limit, owned=owned)
+        try:
+            self._integration = _integration(self._driver, arrays, limit)
+        except MisuseError:
+            if owned:
+                self._driver.close()
+            raise
         self._device = Device(
             self._driver,
             opener(heap),
@@ -195,22 +183,24 @@ class Runtime:
             from sapwood.tree.record.adopted import record_adopted
 
             self._recordings.recorder = partial(record_adopted, capturer=capturer)
-        self._entries = _entries(store, settings, self._events)
-        self._source = _source(self._entries, self._recordings)
         self._runners: weakref.WeakSet[Runner] = weakref.WeakSet()
-        self._check_entries()
+        self._source: Source | None = None
+        if self._entries is not None:
+            self._use(self._entries)
 
-    def _check_entries(self) -> None:
-        """Warn of a store that is not used, or that can take nothing."""
-        entries = self._entries
-        if entries is None:
-            return
+    def _use(self, entries: Entries) -> None:
+        """Take recordings from a store; warn of one not used, or that takes nothing."""
         from sapwood.persist import DiskStore
+        from sapwood.persist.source import StoreSource
 
         reason = entries.store.trouble() if isinstance(entries.store, DiskStore) else ""
-        if self._source is None:
+        abilities = self.abilities
+        if abilities.exact_addresses:
+            integration = self._recordings.integration
+            self._source = StoreSource(entries, abilities, integration)
+        else:  # recordings of a framework's own kernels hold no code to be kept
             reason = (
-                f"recordings of {self._driver.abilities.name} cannot be kept, as that "
+                f"recordings of {abilities.name} cannot be kept, as that "
                 "cannot tell addresses from numbers. The emulated device can"
             )
         if reason:
@@ -235,12 +225,7 @@ class Runtime:
         self._open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -410,9 +395,7 @@ class Runtime:
         memory = self.memory_stats()
         runners = sorted(self._runners, key=lambda runner: runner.call_log.number)
         with self._device.lock:
-            found = picture(
-                self._recordings, runners, memory, self._events, __version__
-            )
+            found = picture(self._recordings, runners, memory, self._events)
         if self._entries is not None:
             found["store"] = store_picture(self._entries)
         return found
@@ -462,8 +445,20 @@ class Runtime:
         self._device.check_open("this runtime")
 
 
-def _integration(driver: Driver, arrays: str | None) -> IntegrationModule:
+def _integration(driver: Driver, arrays: str | None, limit: Size | None) -> Any:
+    """Return the module that knows a driver's arrays.
+
+    It has ``framework(driver)``, ``integration(device)``, ``array_from_host(device,
+    host)``, ``make_generator(device, seed)``, and maybe ``capturer(device)``. Raises
+    `MisuseError` for arrays that are not on it, and for less than a page.
+    """
     abilities = driver.abilities
+    if limit is not None and limit < abilities.page:
+        raise MisuseError(
+            f"memory_limit={limit} is less than a page, in which {abilities.name} "
+            f"gives memory. Set {size_text(abilities.page)} or more, or leave it out "
+            "for no limit"
+        )
     known = KINDS.get(abilities.kind, ())
     if not known:
         raise MisuseError(
@@ -477,66 +472,25 @@ def _integration(driver: Driver, arrays: str | None) -> IntegrationModule:
             f"arrays={arrays!r} are not on {abilities.name}. Use "
             f"{' or '.join(map(repr, known))}"
         )
-    found: Any = importlib.import_module(_INTEGRATIONS[arrays])
-    integration: IntegrationModule = found
-    return integration
-
-
-def _fitting(
-    driver: Driver, arrays: str | None, limit: Size | None, *, owned: bool
-) -> IntegrationModule:
-    """Return the integration of a driver; one that is ``owned`` is closed otherwise."""
-    try:
-        _check_limit(limit, driver.abilities)
-        return _integration(driver, arrays)
-    except MisuseError:
-        if owned:
-            driver.close()
-        raise
-
-
-def _check_limit(limit: Size | None, abilities: Abilities) -> None:
-    if limit is not None and limit < abilities.page:
-        raise MisuseError(
-            f"memory_limit={limit} is less than a page, in which {abilities.name} "
-            f"gives memory. Set {size_text(abilities.page)} or more, or leave it out "
-            "for no limit"
-        )
-
-
-def _check_store(store: object) -> None:
-    if store is None or isinstance(store, (str, os.PathLike)):
-        return
-    from sapwood.persist import is_store
-
-    if not is_store(store):
-        raise MisuseError(
-            f"store={store!r} is neither the path of a folder nor a Store. Pass a "
-            "path, a Store, or None for no store"
-        )
+    return importlib.import_module(f"sapwood.integrations.{arrays}")
 
 
 def _entries(
     store: str | os.PathLike[str] | Store | None,
-    settings: knobs.Knobs,
+    settings: Knobs,
     emit: Callable[[Event], None],
 ) -> Entries | None:
     if store is None:
         store = settings.store
         if not store:
             return None
-    from sapwood.persist import Entries, open_store
+    from sapwood.persist import Entries, is_store, open_store
 
     if isinstance(store, (str, os.PathLike)):
         store = open_store(store, settings.store_limit)
+    elif not is_store(store):
+        raise MisuseError(
+            f"store={store!r} is neither the path of a folder nor a Store. Pass a "
+            "path, a Store, or None for no store"
+        )
     return Entries(store, lambda reason: emit(StoreTrouble(reason)))
-
-
-def _source(entries: Entries | None, recordings: Recordings) -> Source | None:
-    abilities = recordings.device.driver.abilities
-    # Recordings of a framework's own kernels hold no code that could be kept.
-    if entries is None or not abilities.exact_addresses:
-        return None
-    from sapwood.persist.source import StoreSource
-
-    return StoreSource(entries, abilities, recordings.integration)

@@ -12,10 +12,11 @@ from sapwood.events import Event
 from sapwood.memory.pages import page_numbers
 from sapwood.memory.storage import Storage
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.node.node import Node, PlaceUse
+from sapwood.tree.node.node import Node
 from sapwood.tree.run.runner import Runner
 from sapwood.tree.tell.call_log import CallLog, Missing
 from sapwood.units import Addr
+from sapwood.version import __version__
 
 if TYPE_CHECKING:
     from sapwood.persist import Entries
@@ -28,7 +29,6 @@ def picture(
     runners: Sequence[Runner],
     memory: Mapping[str, int],
     events: Iterable[Event],
-    version: str,
 ) -> dict[str, Any]:
     """Return a snapshot, the store left out; called under the device's lock."""
     recordings.settle()
@@ -46,7 +46,7 @@ def picture(
     return {
         "schema": _SCHEMA,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "sapwood": version,
+        "sapwood": __version__,
         "device": _device(recordings),
         "memory": dict(memory),
         "functions": [_function(runner) for runner in runners],
@@ -123,7 +123,11 @@ def _recording(
         "ops": len(node.recording.ops),
         "pages": node.clobbers.bit_count(),
         "clobbers": list(page_numbers(node.clobbers)),
-        "output_pages": _output_pages(node),
+        "output_pages": [
+            number
+            for extent in node.range.output_extents()
+            for number in page_numbers(extent.mask)
+        ],
         "live": any(output["live"] for output in outputs),
         "escapes": node.escapes,
         "restored": node.restored,
@@ -131,27 +135,18 @@ def _recording(
             node.took / 1000 if node.took else None,
             node.spent / 1000 / node.timed if node.timed else None,
         ],
-        "arguments": [_argument(place) for place in node.places],
+        "arguments": [
+            {
+                "name": place.name,
+                "role": place.role.value,
+                "bytes": place.size,
+                "written": place.written,
+                "donated": place.donated,
+            }
+            for place in node.places
+        ],
         "outputs": outputs,
         "range": {"address": hex(node.range.base), "pages": node.range.size()},
-    }
-
-
-def _output_pages(node: Node) -> list[int]:
-    return [
-        number
-        for extent in node.range.output_extents()
-        for number in page_numbers(extent.mask)
-    ]
-
-
-def _argument(place: PlaceUse) -> dict[str, Any]:
-    return {
-        "name": place.name,
-        "role": place.role.value,
-        "bytes": place.size,
-        "written": place.written,
-        "donated": place.donated,
     }
 
 
