@@ -46,10 +46,10 @@ class Lossy(Files):
     _unsynced: set[str] = field(default_factory=set)
     _renamed: list[_Renamed] = field(default_factory=list)
 
-    def make_folder(self, path: str) -> bool:
+    def make_folder(self, path: str) -> None:
         """Make a folder; that it is there is not lost."""
         self._change()
-        return super().make_folder(path)
+        super().make_folder(path)
 
     def create(self, path: str) -> int:
         """Make a file whose contents are not synced."""

@@ -67,7 +67,7 @@ STORE_MUTANTS: Final = (
     mutant("eviction skipped", disk.DiskStore._evict, "not want.must", "True"),
     mutant(
         "use not noted",
-        disk.DiskStore.get,
+        disk.DiskStore._load,
         "self._files.stamp(fd, time.time_ns())",
         "pass",
     ),
@@ -93,7 +93,7 @@ STORE_MUTANTS: Final = (
     mutant(
         "damage left in place",
         disk.Folder.quarantine,
-        "self.files.rename(self.file(name), aside)",
+        "self._set_aside(name)",
         "pass",
     ),
     mutant(
@@ -110,7 +110,7 @@ STORE_MUTANTS: Final = (
     ),
     mutant(
         "manifest of another key accepted",
-        entries._check_own,
+        entries.Entries._manifest,
         "if entry_name(manifest.key.digest) != name:",
         "if False:",
     ),

@@ -38,13 +38,10 @@ class Files:
         """Return what is known of ``path``, through symbolic links."""
         return os.stat(path)  # noqa: PTH116 - paths are text here: this is in every get
 
-    def make_folder(self, path: str) -> bool:
-        """Make a folder for this user alone; return False where there is one."""
-        try:
+    def make_folder(self, path: str) -> None:
+        """Make a folder for this user alone, where there is none."""
+        with suppress(FileExistsError):
             os.mkdir(path, 0o700)  # noqa: PTH102
-        except FileExistsError:
-            return False
-        return True
 
     def create(self, path: str) -> int:
         """Make a file that was not there, for this user alone; return it open."""
@@ -97,16 +94,10 @@ class Files:
     def list(self, path: str) -> list[tuple[str, os.stat_result]]:
         """Return names and facts of the files in a folder, none if it is not there."""
         found = []
-        try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    try:
-                        facts = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue
-                    found.append((entry.name, facts))
-        except FileNotFoundError:
-            return []
+        with suppress(FileNotFoundError), os.scandir(path) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    found.append((entry.name, entry.stat(follow_symlinks=False)))
         return found
 
 
@@ -138,9 +129,34 @@ class Folder:
         self.new = f"{self.inside}/new"
         self.damaged = f"{self.inside}/damaged"
 
-    def trust(self) -> None:
-        """Raise as `_check_trust` does, or FileNotFoundError where nothing is here."""
-        _check_trust(self.path, self.files.stat(self.path))
+    def trust(self) -> bool:
+        """Return whether it is there; what is stored leads to code being run.
+
+        Raises PermissionError where others than this user could have put things into
+        it, and NotADirectoryError where it is no folder.
+        """
+        try:
+            facts = self.files.stat(self.path)
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISDIR(facts.st_mode):
+            raise NotADirectoryError(
+                errno.ENOTDIR, f"{self.path} is no folder. Name a folder for the store"
+            )
+        me = os.geteuid()
+        if facts.st_uid != me:
+            raise PermissionError(
+                errno.EPERM,
+                f"{self.path} belongs to user {facts.st_uid}, and this is user {me}. "
+                "What is stored leads to code being run: use a folder of your own",
+            )
+        if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(
+                errno.EPERM,
+                f"{self.path} may be written by others. What is stored leads to code "
+                "being run: empty it and take their right (chmod go-w), or use another",
+            )
+        return True
 
     def make(self) -> None:
         """Make what is missing of the folder, for this user alone; then trust it."""
@@ -197,25 +213,27 @@ class Folder:
 
     def publish(self, path: str, name: str) -> None:
         """Put a written file in the place of the file of ``name``, durably."""
-        shard = self._shard(name)
+        shard, place = self._shard(name), self.file(name)
         try:
-            self.files.rename(path, f"{shard}/{name}")
+            self.files.rename(path, place)
         except FileNotFoundError:
             self.files.make_folder(shard)
             self.files.sync_folder(self.inside)
-            self.files.rename(path, f"{shard}/{name}")
+            self.files.rename(path, place)
         except IsADirectoryError:
             self._clear(name)
-            self.files.rename(path, f"{shard}/{name}")
+            self.files.rename(path, place)
         self.files.sync_folder(shard)
+
+    def _set_aside(self, name: str) -> None:
+        self.files.make_folder(self.damaged)
+        aside = f"{self.damaged}/{time.time_ns()}-{name}"
+        self.files.rename(self.file(name), aside)
 
     def _clear(self, name: str) -> None:
         """Move aside the folder that somebody made where a file is to be."""
-        self.files.make_folder(self.damaged)
         try:
-            self.files.rename(
-                self.file(name), f"{self.damaged}/{time.time_ns()}-{name}"
-            )
+            self._set_aside(name)
         except FileNotFoundError:
             return  # another process has moved it
         except OSError as error:
@@ -249,9 +267,7 @@ class Folder:
         """
         if self.files.stat(self.file(name)).st_ino != inode:
             return
-        self.files.make_folder(self.damaged)
-        aside = f"{self.damaged}/{time.time_ns()}-{name}"
-        self.files.rename(self.file(name), aside)
+        self._set_aside(name)
         size = 0
         kept = sorted(self.files.list(self.damaged), reverse=True)
         for place, (old, facts) in enumerate(kept):
@@ -274,40 +290,12 @@ def _abandoned(fd: int, written: int) -> bool:
     return True
 
 
-# Whether a folder may be believed: what is stored leads to code being run.
-
-
-def _check_trust(path: str, facts: os.stat_result) -> None:
-    """Raise where others than this user could have put things into a folder.
-
-    ``facts`` are those of ``path``. Raises PermissionError, or NotADirectoryError
-    where it is no folder.
-    """
-    if not stat.S_ISDIR(facts.st_mode):
-        raise NotADirectoryError(
-            errno.ENOTDIR, f"{path} is no folder. Name a folder for the store"
-        )
-    me = os.geteuid()
-    if facts.st_uid != me:
-        raise PermissionError(
-            errno.EPERM,
-            f"{path} belongs to user {facts.st_uid}, and this is user {me}. What is "
-            "stored leads to code being run: use a folder of your own",
-        )
-    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(
-            errno.EPERM,
-            f"{path} may be written by others. What is stored leads to code being "
-            "run: empty it and take their right (chmod go-w), or use another",
-        )
-
-
 def _check_own_file(name: str, facts: os.stat_result) -> None:
     """Raise `StoreError` for what is no file, or was put there by another user.
 
     So what was planted while others could write the folder is never read.
     """
-    if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
+    if not is_file(facts) or facts.st_uid != os.geteuid():
         raise StoreError(
             f"what lies where {name} is stored is no file of this user's. It counts as "
             "absent. Nothing needs doing where it can be moved aside: then the next "
@@ -368,19 +356,7 @@ class DiskStore:
 
     def get(self, name: str) -> bytes | None:
         check_name(name)
-        try:
-            self._folder.trust()
-            fd = self._files.open(self._folder.file(name))
-        except FileNotFoundError:
-            return None
-        try:
-            value = self._read(fd, name)
-            if not self.read_only:
-                with suppress(OSError):  # a reader may lack the right: still a reader
-                    self._files.stamp(fd, time.time_ns())
-        finally:
-            self._files.close(fd)
-        return value
+        return self._load(name, used=True) if self._folder.trust() else None
 
     def put(self, name: str, value: bytes) -> None:
         check_name(name)
@@ -390,9 +366,7 @@ class DiskStore:
         whole = size + sum(sealed_size(blob, of) for blob, of in blobs.items())
         if whole > self.limit:
             raise too_large(name, whole, self.limit)
-        try:
-            self._folder.trust()
-        except FileNotFoundError:
+        if not self._folder.trust():
             self._folder.make()
         self._make_room(name, size, blobs)
         try:
@@ -405,24 +379,20 @@ class DiskStore:
     def delete(self, name: str) -> bool:
         check_name(name)
         self._check_writable()
-        try:
-            self._folder.trust()
-            self._files.remove(self._folder.file(name))
-        except FileNotFoundError:
-            return False
-        return True
+        with suppress(FileNotFoundError):
+            if self._folder.trust():
+                self._files.remove(self._folder.file(name))
+                return True
+        return False
 
     def trouble(self) -> str | None:
         """Return why nothing could be put here now, as far as a look at it tells."""
         try:
             self._folder.trust()
-        except FileNotFoundError:
-            above = (each for each in Path(self.path).parents if each.exists())
-            place = next(above)
         except OSError as error:
             return str(error)
-        else:
-            place = Path(self.path)
+        path = Path(self.path)
+        place = next(each for each in (path, *path.parents) if each.exists())
         if not place.is_dir():
             return f"{place} is no folder"
         if not self.read_only and not os.access(place, os.W_OK | os.X_OK):
@@ -430,18 +400,13 @@ class DiskStore:
         return None
 
     def scan(self) -> Iterator[Item]:
-        try:
-            self._folder.trust()
-        except FileNotFoundError:
-            return
-        yield from self._folder.items()
+        if self._folder.trust():
+            yield from self._folder.items()
 
     def trim(self) -> Trimmed:
         """Remove what dead writers left, and what is over the limit."""
         self._check_writable()
-        try:
-            self._folder.trust()
-        except FileNotFoundError:
+        if not self._folder.trust():
             return Trimmed((), 0, Size(0))
         swept = self._folder.sweep()
         with self._lock:
@@ -460,6 +425,21 @@ class DiskStore:
                 errno.EROFS,
                 f"{self.path} was opened to be read only. Open it to be written",
             )
+
+    def _load(self, name: str, *, used: bool) -> bytes | None:
+        """Return what is stored, if anything; ``used`` says that this is a use."""
+        try:
+            fd = self._files.open(self._folder.file(name))
+        except FileNotFoundError:
+            return None
+        try:
+            value = self._read(fd, name)
+            if used and not self.read_only:
+                with suppress(OSError):  # a reader may lack the right: still a reader
+                    self._files.stamp(fd, time.time_ns())
+        finally:
+            self._files.close(fd)
+        return value
 
     def _read(self, fd: int, name: str) -> bytes:
         facts = os.fstat(fd)
@@ -544,15 +524,9 @@ class DiskStore:
     def _needs(self, name: str) -> dict[str, Size]:
         """Return what a stored manifest names, without using it."""
         try:
-            fd = self._files.open(self._folder.file(name))
-        except FileNotFoundError:
-            return {}
-        try:
-            return needs(name, self._read(fd, name))
+            return needs(name, self._load(name, used=False) or b"")
         except StoreError:
             return {}
-        finally:
-            self._files.close(fd)
 
     def _removed(self, item: Item) -> bool:
         """Remove a file, unless it was used since it was seen; return whether gone."""

@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 from sapwood.errors import StoreError
 from sapwood.persist.api import Item, Store
+from sapwood.persist.format import refused
 from sapwood.persist.key import (
     BLOB,
     ENTRY,
@@ -153,10 +154,7 @@ class Entries:
                 self.store.get(name)  # used after its blobs: see `evict`
                 return parts
         self._forget(name)
-        raise StoreError(
-            f"{name} names contents that are not there. Nothing needs doing: it "
-            "counts as absent, and the next put writes it anew"
-        )
+        raise refused(name, "names contents that are not there")
 
     def _manifest(self, name: str) -> Manifest | None:
         said = self.store.get(name)
@@ -164,7 +162,8 @@ class Entries:
             return None
         try:
             manifest = decode_manifest(said)
-            _check_own(name, manifest)
+            if entry_name(manifest.key.digest) != name:
+                raise refused(name, "is the manifest of another key")
         except StoreError:
             self._forget(name)
             raise
@@ -184,10 +183,7 @@ class Entries:
             if blob_name(value) != part.blob or len(value) != part.size:
                 self._forget(name)
                 self._forget(part.blob)
-                raise StoreError(
-                    f"{part.blob} is not what its name says. Nothing needs doing: it "
-                    "counts as absent, and the next put writes it anew"
-                )
+                raise refused(part.blob, "is not what its name says")
             parts[part.name] = value
         return parts
 
@@ -203,14 +199,6 @@ class Entries:
                 self._told.append(reason)
         if not told and self._emit is not None:
             self._emit(reason)
-
-
-def _check_own(name: str, manifest: Manifest) -> None:
-    if entry_name(manifest.key.digest) != name:
-        raise StoreError(
-            f"{name} is the manifest of another key. Nothing needs doing: it counts "
-            "as absent, and the next put writes it anew"
-        )
 
 
 def _lasts(error: StoreError | OSError) -> bool:

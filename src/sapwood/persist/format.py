@@ -110,12 +110,12 @@ def _head(name: str, body: bytes) -> bytes:
 def _count(data: bytes, what: str) -> int:
     """Return how many sections there are; raises where these bytes are not ours."""
     if not data.startswith(MAGIC[: len(data)]):
-        raise _refused(what, "was not written by sapwood, or is another version's")
+        raise refused(what, "was not written by sapwood, or is another version's")
     if len(data) < _HEADER.size:
         raise _damaged(what, "it ends early")
     _, version, count = _HEADER.unpack_from(data)
     if version != VERSION:
-        raise _refused(what, f"is of version {version}, and {VERSION} is read here")
+        raise refused(what, f"is of version {version}, and {VERSION} is read here")
     return int(count)
 
 
@@ -142,10 +142,11 @@ def _digest(name: bytes, body: bytes) -> bytes:
 
 
 def _damaged(what: str, how: str) -> StoreError:
-    return _refused(what, f"is damaged: {how}")
+    return refused(what, f"is damaged: {how}")
 
 
-def _refused(what: str, how: str) -> StoreError:
+def refused(what: str, how: str) -> StoreError:
+    """Return the error of bytes not taken: ``what`` of a store, or else a file's."""
     if what:
         return StoreError(
             f"{what} {how}. Nothing needs doing: it counts as absent, and the next put "
