@@ -21,6 +21,15 @@ function line(context, name, ...points) {
   context.stroke();
 }
 
+function paintMark(context, name, x, y, wide) {
+  context.save();
+  context.translate(x, y);
+  context.scale(wide / 12, wide / 12);
+  context.fillStyle = colour(name);
+  context.fill(PATHS[name], "evenodd");
+  context.restore();
+}
+
 // What a canvas tells of the place under the pointer: lines, or null.
 function tells(canvas, lines) {
   canvas.addEventListener("pointermove", (event) => tip(event, lines(...position(event))));

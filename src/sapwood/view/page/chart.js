@@ -1,6 +1,6 @@
 // The timeline's picture.
 
-const MARK_SCALE = 0.7;
+const MARK = 8.4;
 
 function paintTimeline(context, width, height) {
   const to = scales(width, height);
@@ -63,13 +63,12 @@ function paintCalls(context, to) {
   const least = timeline.from;
   const most = timeline.to;
   for (const { key } of KINDS) {
-    context.fillStyle = colour(key);
-    context.strokeStyle = colour(key);
     context.globalAlpha = key === "replay" && snapshot.calls.length > 400 ? 0.5 : 0.9;
     snapshot.calls.forEach((call, index) => {
       if (call.kind !== key || !isShown(call)) return;
       const value = at(index);
-      if (value >= least && value <= most) paintMark(context, key, to.x(value), to.y(call.host_us));
+      if (value < least || value > most) return;
+      paintMark(context, key, to.x(value) - MARK / 2, to.y(call.host_us) - MARK / 2, MARK);
     });
   }
   context.globalAlpha = 1;
@@ -85,16 +84,6 @@ function paintRings(context, to, indices, radius, line) {
     context.arc(to.x(at(index)), to.y(snapshot.calls[index].host_us), radius, 0, 7);
     context.stroke();
   }
-}
-
-function paintMark(context, kind, x, y) {
-  context.save();
-  context.translate(x - 6 * MARK_SCALE, y - 6 * MARK_SCALE);
-  context.scale(MARK_SCALE, MARK_SCALE);
-  context.lineWidth = 2.2;
-  if (kind === "pass-through") context.stroke(MARKS[kind].path);
-  else context.fill(MARKS[kind].path);
-  context.restore();
 }
 
 function paintStretch(context, to) {

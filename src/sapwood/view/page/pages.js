@@ -11,7 +11,7 @@ function beginPages() {
     ? `${counted(ordered.length, "page")} of ${size(bytes)}, by number. A page may be in many ranges at once.`
     : "No page is in use.");
   fill("uses", USES.filter(({ key }) => held[key]).map(({ key, name, says }) => make("span", { class: "use" },
-    useSwatch(key), make("b", {}, name), ` ${count(held[key])} `, make("span", { class: "soft" }, says))));
+    swatch(key), make("b", {}, name), ` ${count(held[key])} `, make("span", { class: "soft" }, says))));
   if (!ordered.length) map.canvas.remove();
   else {
     map.redraw = surface(map.canvas, mapHeight, paintMap);
@@ -21,20 +21,6 @@ function beginPages() {
   }
   watch(["page", "recording"], map.redraw);
   watch(["page"], tellPage);
-}
-
-function useSwatch(use) {
-  const canvas = make("canvas", { class: "use-swatch", width: 28, height: 28, "aria-hidden": "true" });
-  const paint = () => {
-    const context = canvas.getContext("2d");
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    context.clearRect(0, 0, 28, 28);
-    context.scale(2, 2);
-    paintPage(context, use, 1, 1, 12);
-  };
-  surfaces.push(paint);
-  paint();
-  return canvas;
 }
 
 // Cells as large as the number of pages allows.
@@ -53,7 +39,7 @@ function paintMap(context, width, height) {
   ordered.forEach((page, index) => {
     const x = (index % map.across) * map.cell + 1;
     const y = Math.floor(index / map.across) * map.cell + 1;
-    paintPage(context, page.use, x, y, inside);
+    paintMark(context, page.use, x, y, inside);
     if (own.has(page.number)) frame(context, "focus", x, y, inside);
     if (page.number === state.page) frame(context, "ink", x, y, inside);
   });
@@ -63,26 +49,6 @@ function frame(context, name, x, y, inside) {
   context.strokeStyle = colour(name);
   context.lineWidth = 2;
   context.strokeRect(x - 0.5, y - 0.5, inside + 1, inside + 1);
-}
-
-// Lightness tells the uses apart; marks do too.
-function paintPage(context, use, x, y, inside) {
-  if (use === "free") {
-    context.strokeStyle = colour("strong-rule");
-    context.lineWidth = 1;
-    context.strokeRect(x + 0.5, y + 0.5, inside - 1, inside - 1);
-    return;
-  }
-  context.fillStyle = colour(use);
-  context.fillRect(x, y, inside, inside);
-  if (use === "live") {
-    context.fillStyle = colour("card");
-    const dot = Math.max(2, inside / 4);
-    context.fillRect(x + (inside - dot) / 2, y + (inside - dot) / 2, dot, dot);
-  } else if (use === "heap") {
-    context.lineWidth = 1;
-    line(context, "card", [x, y + inside], [x + inside, y]);
-  }
 }
 
 function pageAt(x, y) {
@@ -107,7 +73,7 @@ function tellPage() {
   }
   const { says } = USES.find(({ key }) => key === page.use);
   fill("page",
-    make("h3", {}, `Page ${page.number} `, useSwatch(page.use)),
+    make("h3", {}, `Page ${page.number} `, swatch(page.use)),
     make("p", { class: "soft" }, `${page.use}: ${says}`),
     page.holds.length ? [make("h4", {}, "Holds"), few(page.holds, 12, (text) => make("p", { class: "text" }, text))] : null,
     page.recordings.length ? [make("h4", {}, `In ${counted(page.recordings.length, "range")}`),

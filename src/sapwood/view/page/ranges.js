@@ -79,16 +79,9 @@ function paintFunctions(context, width) {
     line(context, "rule", [LEFT - 6, Math.round(y) - 0.5], [right, Math.round(y) - 0.5]);
     if (y < free) return;
     context.fillStyle = colour("soft");
-    context.fillText(clipped(context, recording.function, LEFT - 14), LEFT - 10, y + 1);
+    context.fillText(recording.function, LEFT - 10, y + 1, LEFT - 14);
     free = y + 13;
   });
-}
-
-function clipped(context, text, most) {
-  if (context.measureText(text).width <= most) return text;
-  let kept = text.slice(0, 40);
-  while (kept && context.measureText(`${kept}…`).width > most) kept = kept.slice(0, -1);
-  return `${kept}…`;
 }
 
 function paintChosen(context, width, height) {

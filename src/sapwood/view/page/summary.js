@@ -54,18 +54,25 @@ function key() {
   ));
 }
 
-// The mark of a kind of call, in a square of 12: a shape of its own, not a colour alone.
-const MARKS = Object.fromEntries(Object.entries({
+// The mark of a kind of call or use of a page, in a square of 12, filled by the even-odd
+// rule in the colour of that name: a shape of its own, not a colour alone.
+const MARKS = {
   replay: "M10.5 6A4.5 4.5 0 1 1 1.5 6 4.5 4.5 0 0 1 10.5 6z",
   record: "M1.8 1.8H10.2V10.2H1.8z",
   restore: "M6 .6 11.4 6 6 11.4.6 6z",
   "warm-up": "M6 1.2 11.3 10.6H.7z",
-  "pass-through": "M2 2 10 10M10 2 2 10",
-}).map(([kind, d]) => [kind, { d, path: new Path2D(d) }]));
+  "pass-through": "M1.2 2.8 2.8 1.2 6 4.4 9.2 1.2 10.8 2.8 7.6 6 10.8 9.2 9.2 10.8 6 7.6 2.8 10.8 1.2 9.2 4.4 6z",
+  live: "M0 0H12V12H0zM4.5 4.5H7.5V7.5H4.5z",
+  output: "M0 0H12V12H0z",
+  scratch: "M0 0H12V12H0z",
+  heap: "M0 0H11.2L0 11.2zM12 .8V12H.8z",
+  free: "M0 0H12V12H0zM1.2 1.2H10.8V10.8H1.2z",
+};
+const PATHS = Object.fromEntries(Object.entries(MARKS).map(([name, d]) => [name, new Path2D(d)]));
 
-function swatch(kind) {
+function swatch(name) {
   return draw("svg", { class: "swatch", viewBox: "0 0 12 12", "aria-hidden": "true" },
-    draw("path", { [kind === "pass-through" ? "stroke" : "fill"]: `var(--${kind})`, d: MARKS[kind].d }));
+    draw("path", { fill: `var(--${name})`, "fill-rule": "evenodd", d: MARKS[name] }));
 }
 
 function figure(name, value, note) {
