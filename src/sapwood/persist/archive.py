@@ -271,10 +271,8 @@ def encode_recording(recording: Recording) -> dict[str, bytes]:
     ]
     table = {
         "ops": ops,
-        "edges": [list(edge) for edge in recording.edges],
-        "relocations": [
-            [r.op, r.offset, r.symbol, r.addend] for r in recording.relocations
-        ],
+        "edges": recording.edges,
+        "relocations": [*map(_RELOCATION, recording.relocations)],
     }
     return {
         "ops": to_text(table),
@@ -305,6 +303,7 @@ def decode_recording(sections: Mapping[str, bytes], symbols: int) -> Recording:
     return Recording(tuple(ops), tuple(edges), tuple(relocations), ())
 
 
+_RELOCATION: Final = attrgetter("op", "offset", "symbol", "addend")
 _TABLES: Final = {
     "ops": [(str, int, object, str, [int])],
     "edges": [(int, int)],

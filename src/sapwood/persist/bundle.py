@@ -11,8 +11,7 @@ contents, under the path by which the function reached it.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -115,6 +114,7 @@ class Packer:
     _arguments: dict[str, Json] = field(default_factory=dict)
     _ambient: dict[str, Json] = field(default_factory=dict)
     _order: list[str] = field(default_factory=list)
+    _labels: dict[Hashable, str] = field(default_factory=dict)
     _numbers: dict[int, int] = field(default_factory=dict)
     _storages: list[Storage] = field(default_factory=list)
 
@@ -172,11 +172,18 @@ class Packer:
 
     def _named(self, name: str, kept: Json) -> str:
         """Return what an argument is called in the file, where others have its name."""
-        free = (name if i == 1 else f"{name} ({i})" for i in itertools.count(1))
         known = self._arguments
-        found = next(each for each in free if known.get(each, kept) == kept)
+        found = next(each for each in _names(name) if known.get(each, kept) == kept)
         known[found] = kept
         return found
+
+    def label(self, slot: Slot) -> str:
+        """Return the name of a slot: its path, told apart where two look alike."""
+        root = slot.root if isinstance(slot.root, str) else id(slot.root())
+        key, taken = (root, slot.steps), self._labels.values()
+        if key not in self._labels:
+            self._labels[key] = next(n for n in _names(slot.path) if n not in taken)
+        return self._labels[key]
 
     def _kept(self, storage: Storage, template: Template, address: Addr) -> Json:
         number = self._numbers.setdefault(id(storage), len(self._storages))
@@ -216,7 +223,7 @@ def pack(
 
     Raises `StoreError` where there are none, or one cannot be kept.
     """
-    packer, labels = Packer(recordings.device, recordings.integration), _Labels()
+    packer = Packer(recordings.device, recordings.integration)
     for groups in cache.groups.values():
         for specialization in groups:
             # The others differ in roles and pages only.
@@ -224,7 +231,7 @@ def pack(
                 (node for node in specialization.nodes if not node.escapes), None
             )
             if node is not None:
-                _pack(node, cache, packer, labels)
+                _pack(node, cache, packer)
     if not packer.sections:
         raise StoreError(
             f"{function} has no recording that could be saved. Call it at least twice, "
@@ -233,24 +240,12 @@ def pack(
     return packer.seal(function)
 
 
-class _Labels:
-    """Names of slots in one file: their paths, told apart where two look alike."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, str] = {}
-        self._count: Counter[str] = Counter()
-
-    def __call__(self, slot: Slot) -> str:
-        root = slot.root if isinstance(slot.root, str) else id(slot.root())
-        key = (root, slot.steps)
-        if key not in self._known:
-            self._count[slot.path] += 1
-            number = self._count[slot.path]
-            self._known[key] = slot.path if number == 1 else f"{slot.path} ({number})"
-        return self._known[key]
+def _names(name: str) -> Iterator[str]:
+    """Yield names that tell apart what has one name."""
+    return (name if i == 1 else f"{name} ({i})" for i in itertools.count(1))
 
 
-def _pack(node: Node, cache: FunctionCache, packer: Packer, labels: _Labels) -> None:
+def _pack(node: Node, cache: FunctionCache, packer: Packer) -> None:
     ambient = node.ambient.match()
     if ambient is None:
         return  # it was recorded for values that are no more
@@ -261,7 +256,7 @@ def _pack(node: Node, cache: FunctionCache, packer: Packer, labels: _Labels) -> 
                 f"{node.label} cannot be saved: it binds {slot.path}, which is in an "
                 "argument. Return the array instead"
             )
-    archive = encode(node, bound, origins.sharing, packer.integration, labels)
+    archive = encode(node, bound, origins.sharing, packer.integration, packer.label)
     if isinstance(archive, str):
         raise StoreError(f"{node.label} cannot be saved: {archive}")
     if origins.signature is None:
@@ -269,13 +264,13 @@ def _pack(node: Node, cache: FunctionCache, packer: Packer, labels: _Labels) -> 
             f"{node.label} cannot be saved: an argument is no array and no plain "
             "value. Pass what the function needs of it"
         )
-    arrays = dict(zip(map(labels, node.ambient.arrays), ambient, strict=True))
+    arrays = dict(zip(map(packer.label, node.ambient.arrays), ambient, strict=True))
     for slot in bound:
         # What is bound and not read is there as well, so that nothing is new then.
         with suppress(MisuseError):
             held = slot.read()
             if packer.integration.look(held) is not None:
-                arrays.setdefault(labels(slot), held)
+                arrays.setdefault(packer.label(slot), held)
     packer.add(origins.signature, archive, origins, arrays)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from sapwood.driver.api import Abilities
 from sapwood.errors import StoreError
@@ -59,13 +59,11 @@ class StoreSource:
         return put
 
 
-@cache
-def _machine() -> tuple[tuple[str, bytes], ...]:
-    return (
-        ("format", str(FORMAT).encode()),
-        ("python", str(sys.implementation.cache_tag).encode()),
-        ("sapwood", __version__.encode()),
-    )
+_MACHINE: Final = (
+    ("format", str(FORMAT).encode()),
+    ("python", str(sys.implementation.cache_tag).encode()),
+    ("sapwood", __version__.encode()),
+)
 
 
 def key_of(
@@ -86,7 +84,7 @@ def key_of(
     _, *one = survey.key_with(call.given.arrays, call.nests)
     return Key(
         (
-            *_machine(),
+            *_MACHINE,
             ("device", device.encode()),
             ("function", function.encode()),
             ("signature", signature),
