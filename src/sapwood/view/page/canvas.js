@@ -48,9 +48,8 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 // Calls `paint(context, width, height)` when needed; returns what asks for it.
 // `height(width)` is in CSS pixels.
 function surface(canvas, height, paint) {
-  let asked = false;
+  let asked = 0;
   const now = () => {
-    asked = false;
     const width = canvas.parentElement.clientWidth;
     if (!width) return;
     const tall = height(width);
@@ -63,15 +62,10 @@ function surface(canvas, height, paint) {
     paint(context, width, tall);
   };
   const redraw = () => {
-    if (!asked) requestAnimationFrame(now);
-    asked = true;
+    cancelAnimationFrame(asked);
+    asked = requestAnimationFrame(now);
   };
-  let seen = 0;
-  new ResizeObserver(() => {
-    const width = canvas.parentElement.clientWidth;
-    if (width !== seen) redraw();
-    seen = width;
-  }).observe(canvas.parentElement);
+  new ResizeObserver(redraw).observe(canvas.parentElement);
   surfaces.push(redraw);
   now();
   return redraw;
