@@ -96,15 +96,15 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "keys in any order",
-        checks.KeysTest.holds,
-        "tuple(map(constant_key, space)) == self.frozen",
-        "{*map(constant_key, space)} == {*self.frozen}",
+        checks.Extent.holds,
+        "[*map(constant_key, space)] == [*map(constant_key, was)]",
+        "{*map(constant_key, space)} == {*map(constant_key, was)}",
     ),
     mutant(
         "class of a second object not asked",
-        ambient._check,
-        "type(walk.nodes[inside.node].value), {}",
-        "None, {}",
+        ambient.guard,
+        'tests = [Extent("class", "", row.value)]',
+        "tests = []",
     ),
     mutant(
         "written beside a reader",
@@ -139,7 +139,7 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "gone is none",
-        checks._are,
+        checks._are_objects,
         "and all(\n        map(is_not, values, _NONE)\n    )",
         "",
     ),

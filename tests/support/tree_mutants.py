@@ -86,8 +86,8 @@ TREE_MUTANTS: Final = (
     mutant(
         "ambient guard dropped",
         Ambient._tested,
-        "if not test.holds(space, things, found):",
-        "if not (test.holds(space, things, found) or True):",
+        "if not test.holds(space, things, arrays):",
+        "if not (test.holds(space, things, arrays) or True):",
     ),
     mutant(
         "eviction of a live node",

@@ -62,10 +62,7 @@ class Aliasing(NamedTuple):
         known = twins(row.value for row in tested)
         first = {id(tested[k].value): k for k in known}
         numbers = [
-            order.get(id(row), first[id(row.value)])
-            for inside in walk.guarded()
-            for row in inside.rows
-            if row.role == "array"
+            order.get(id(row), first[id(row.value)]) for _, row in walk.arrays_found()
         ]
         keys = [*map(weakly, walk.array_keys())]
         numbers += range(len(tested), len(tested) + len(keys))

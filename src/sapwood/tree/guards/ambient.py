@@ -6,48 +6,35 @@ from them. An unchanged slot costs an identity test, most of them in C.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from types import BuiltinFunctionType, CodeType, ModuleType
 from typing import Any
 
 from sapwood.tree.guards.aliasing import Aliasing, Apart, kept_apart, twins
 from sapwood.tree.guards.checks import (
-    ArrayTest,
-    ConstantTest,
-    Guard,
-    KeysTest,
-    LacksTest,
-    LengthTest,
-    NodeTest,
-    OpaqueTest,
-    SeenTest,
+    CONSTANT,
+    GONE,
+    IDLE,
+    KINDS,
+    NODE,
+    OPAQUE,
+    SEEN,
+    TWIN,
+    USED,
+    Check,
+    Extent,
+    Kind,
+    Slots,
     Test,
-    TwinTest,
+    guard_of,
 )
 from sapwood.tree.guards.reach import Inside, Row, Walk
 from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.steps import GuardProgram
-from sapwood.tree.guards.views import GLOBALS, TYPE, Space, Way
+from sapwood.tree.guards.views import GLOBALS, TYPE
 from sapwood.tree.nests.containers import Identity
-
-_GONE = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What looking for a slot raises that is not there any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The tests inside one thing; ``thing`` is its place among those come by.
-
-    ``cls``: what its class has to be, where that was looked into for another thing.
-    ``open`` and ``way`` are the view's.
-    """
-
-    thing: int
-    cls: type | None
-    open: Callable[[Any], Space]
-    way: Way | None
-    tests: tuple[Test, ...]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -56,13 +43,14 @@ class Ambient:
 
     ``arrays`` are the slots of the arrays that it uses; guarded is what these look
     like, not where they are. One that stays the same object passes: whether these have
-    their ``layouts`` still, whoever uses them asks. Two are equal where they guard the
-    same values.
+    their ``layouts`` still, whoever uses them asks. ``used`` says which they are of
+    all arrays that tests come by. Two are equal where they guard the same values.
     """
 
     key: Hashable
     arrays: tuple[Slot, ...] = field(compare=False)
     layouts: tuple[Hashable, ...] = field(compare=False, repr=False)
+    used: tuple[bool, ...] = field(compare=False, repr=False)
     roots: tuple[Callable[[], object], ...] = field(compare=False, repr=False)
     checks: tuple[Check, ...] = field(compare=False, repr=False)
     program: GuardProgram = field(compare=False, repr=False)
@@ -77,32 +65,29 @@ class Ambient:
         """Return what the slots in ``arrays`` hold now; None where a guard fails."""
         found = self.program.read()
         if found is None:
-            found = self._tested()
-            if found is not None:
+            tested = self._tested()
+            if tested is not None:
+                found = [*compress(tested[1], self.used)]
                 self.program.matched(found)
         return found
 
-    def _tested(self) -> list[Any] | None:
-        things: list[Any] = []
-        found: list[Any] = []
-        for root in self.roots:
-            thing = root()
-            if thing is None:
-                return None
-            things.append(thing)
+    def _tested(self) -> tuple[list[Any], list[Any]] | None:
+        """Return all things and arrays that tests come by; None where one fails."""
+        things: list[Any] = [root() for root in self.roots]
+        arrays: list[Any] = []
+        if any(thing is None for thing in things):
+            return None
         try:
             for check in self.checks:
-                thing = things[check.thing]
-                if check.cls is not None and type(thing) is not check.cls:
-                    return None
-                space = check.open(thing)
+                space = check.open(things[check.thing])
                 for test in check.tests:
-                    if not test.holds(space, things, found):
+                    if not test.holds(space, things, arrays):
                         return None
-        except _GONE:
+        except GONE:
             # A slot is not there any more, or is being written by another thread.
             return None
-        return found if all(each.holds(things) for each in self.apart) else None
+        apart = all(each.holds(things) for each in self.apart)
+        return (things, arrays) if apart else None
 
     def are_those(
         self,
@@ -117,94 +102,78 @@ class Ambient:
         """
         if not (which or nests):
             return True
-        reached = self._reached()
-        if reached is None:
+        tested = self._tested()
+        if tested is None:
             return False
-        arrays, things = reached
+        things, arrays = tested
         return (
             self.aliasing.among(given, arrays) == which
             and self.aliasing.of_nests(containers[: len(nests)], things) == nests
         )
-
-    def _reached(self) -> tuple[list[Any], list[Any]] | None:
-        things: list[Any] = [root() for root in self.roots]
-        found: list[Any] = []
-        try:
-            for check in self.checks:
-                space = check.open(things[check.thing])
-                for test in check.tests:
-                    if isinstance(test, ArrayTest):
-                        found += test.pick(space)
-                    if isinstance(test, NodeTest | TwinTest):
-                        test.holds(space, things, [])
-        except _GONE:
-            return None
-        return found, things
 
     def miss(self) -> str | None:
         """Name the first difference: ``LR was 0.1, is 0.05``; None where all holds."""
         things: list[Any] = [root() for root in self.roots]
         if any(thing is None for thing in things):
             return "an object that the function reached is gone"
-        for check in self.checks:
-            thing = things[check.thing]
-            if check.cls is not None and type(thing) is not check.cls:
-                return f"a {check.cls.__qualname__} is a {type(thing).__qualname__} now"
-            try:
-                difference = _difference(check, thing, things)
-            except _GONE:
-                return f"a {type(thing).__qualname__} cannot be looked into as before"
-            if difference is not None:
-                return difference
-        joined = (each.difference(things) for each in self.apart)
-        return next((text for text in joined if text is not None), None)
-
-
-def _difference(check: Check, thing: Any, things: list[Any]) -> str | None:
-    space = check.open(thing)
-    found = (test.difference(space, things) for test in check.tests)
-    return next((each for each in found if each is not None), None)
+        every: tuple[Check | Apart, ...] = (*self.checks, *self.apart)
+        found = (each.difference(things) for each in every)
+        return next((text for text in found if text is not None), None)
 
 
 def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
     """Return the guards of everything in ``walk``; ``used`` arrays are to be pinned."""
-    idle = [
-        row.value
-        for inside in walk.guarded()
-        for row in inside.rows
-        if row.role == "array" and not used(row.value)
-    ]
+    idle = [row.value for _, row in walk.arrays_found() if not used(row.value)]
     alike = twins(idle)
     several = {id(idle[first]) for k, first in enumerate(alike) if first != k}
-    unused = dict.fromkeys(map(id, idle), "idle") | dict.fromkeys(several, "twin")
-    places: dict[Hashable, int] = {}
-    roots: list[Callable[[], object]] = []
-    for number in walk.held():
-        places[number] = len(roots)
-        roots.append(walk.hold(number))
+    unused = dict.fromkeys(map(id, idle), IDLE) | dict.fromkeys(several, TWIN)
+    held = walk.held()
+    roots = tuple(map(walk.hold, held))
+    places: dict[Hashable, int] = {number: place for place, number in enumerate(held)}
     checks: list[Check] = []
     slots: list[Slot] = []
-    layouts: list[Hashable] = []
-    tested: list[Row] = []
+    tested: list[tuple[Row, Kind]] = []
     for inside in walk.guarded():
-        kinds: dict[str, list[Row]] = {}
+        kinds: dict[Kind, list[Row]] = {}
         # Tests come by nodes first, then by arrays.
         for row in sorted(inside.rows, key=_is_array):
             kinds.setdefault(_kind(row, unused, places), []).append(row)
-        pinned = kinds.get("pinned", ())
-        slots += [walk.slot(inside, row.key) for row in pinned]
-        layouts += [row.frozen for row in pinned]
-        tested += [row for kind in _TESTED for row in kinds.get(kind, ())]
-        checks += _check(walk, inside, kinds, places)
-    key = key, tuple(slot.path for slot in slots), alike
-    asked = Aliasing.of(walk, tested, places), kept_apart(walk, places)
-    guards = tuple(roots), tuple(checks)
-    program = GuardProgram(*guards, asked[1])
-    return Ambient(key, tuple(slots), tuple(layouts), *guards, program, *asked)
-
-
-_TESTED = ("twin", "idle", "pinned")
-"""Kinds of arrays, in the order in which tests come by them."""
+        tests: list[Test] = [*_extents(walk, inside)]
+        thing, way = places[inside.node], inside.view.way
+        opened: Callable[[Any], Any] = inside.view.open
+        if inside.view is TYPE and SEEN in kinds:
+            # The class was looked into for another thing.
+            (row,), kinds, opened = inside.rows, {}, type
+            tests = [Extent("class", "", row.value)]
+        for kind in filter(kinds.__contains__, KINDS):
+            rows = kinds[kind]
+            if kind.array:
+                tested += [(row, kind) for row in rows]
+            guards = [
+                guard_of(
+                    walk.path(inside, row.key),
+                    row,
+                    kind,
+                    places[_thing(row)] if kind is SEEN else -1,
+                )
+                for row in rows
+            ]
+            tests.append(Slots(kind, guards, walk.arrays))
+        slots += [walk.slot(inside, row.key) for row in kinds.get(USED, ())]
+        if tests:
+            checks.append(Check(thing, opened, way, tuple(tests)))
+    apart = kept_apart(walk, places)
+    return Ambient(
+        (key, tuple(slot.path for slot in slots), alike),
+        tuple(slots),
+        tuple(row.frozen for row, kind in tested if kind.used),
+        tuple(kind.used for _, kind in tested),
+        roots,
+        tuple(checks),
+        GuardProgram(roots, checks, apart),
+        Aliasing.of(walk, [row for row, _ in tested], places),
+        apart,
+    )
 
 
 def _is_array(row: Row) -> bool:
@@ -215,70 +184,30 @@ def _thing(row: Row) -> Hashable:
     return (id(row.value),) if _is_array(row) else row.node
 
 
-def _kind(row: Row, unused: Mapping[int, str], places: dict[Hashable, int]) -> str:
-    kind = unused.get(id(row.value), "pinned") if _is_array(row) else row.role
-    if kind in {"node", "twin"}:
-        if _thing(row) in places:
-            return "seen"
-        places[_thing(row)] = len(places)
-    if kind != "constant":
+def _kind(row: Row, unused: Mapping[int, Kind], places: dict[Hashable, int]) -> Kind:
+    if row.role == "constant":
+        lasts = type(row.value) in _LASTING or isinstance(row.value, type)
+        return OPAQUE if isinstance(row.frozen, Identity) and not lasts else CONSTANT
+    kind = unused.get(id(row.value), USED) if _is_array(row) else NODE
+    if not kind.thing:
         return kind
-    lasts = type(row.value) in _LASTING or isinstance(row.value, type)
-    if isinstance(row.frozen, Identity) and not lasts:
-        return "opaque"
-    return "constant"
+    if _thing(row) in places:
+        return SEEN
+    places[_thing(row)] = len(places)
+    return kind
 
 
 _LASTING = {BuiltinFunctionType, CodeType, ModuleType}
 """Classes of what may be kept alive, as may classes that are not looked into."""
 
 
-def _check(
-    walk: Walk,
-    inside: Inside,
-    kinds: dict[str, list[Row]],
-    places: Mapping[Hashable, int],
-) -> Iterator[Check]:
-    thing, view, cls = places[inside.node], inside.view, None
-    if view is TYPE and "seen" in kinds:
-        cls, kinds = type(walk.nodes[inside.node].value), {}
-    tests = (*_extents(walk, inside), *_tests(walk, inside, kinds, places))
-    if tests or cls is not None:
-        yield Check(thing, cls, view.open, view.way, tests)
-
-
-def _extents(walk: Walk, inside: Inside) -> Iterator[Test]:
-    node, view = walk.nodes[inside.node], inside.view
+def _extents(walk: Walk, inside: Inside) -> list[Extent]:
+    path, view, rows = walk.nodes[inside.node].path, inside.view, inside.rows
     if inside.lacks:
-        yield LacksTest(inside.lacks, "" if view is GLOBALS else f"{node.path}.")
-    elif view.extent == "length":
-        yield LengthTest(node.path, len(inside.rows))
-    elif view.extent == "keys" or (view.extent == "names" and inside.lacks is None):
-        yield KeysTest(node.path, [row.key for row in inside.rows])
-
-
-def _tests(
-    walk: Walk,
-    inside: Inside,
-    kinds: dict[str, list[Row]],
-    places: Mapping[Hashable, int],
-) -> Iterator[Test]:
-    arrays = walk.arrays
-    guards = {
-        kind: [Guard(walk.path(inside, row.key), row) for row in rows]
-        for kind, rows in kinds.items()
-    }
-    if "constant" in kinds:
-        yield ConstantTest(guards["constant"], kinds["constant"])
-    if "opaque" in kinds:
-        yield OpaqueTest(guards["opaque"], kinds["opaque"])
-    if "node" in kinds:
-        yield NodeTest(guards["node"], kinds["node"])
-    if "twin" in kinds:
-        yield TwinTest(guards["twin"], kinds["twin"], arrays)
-    if "seen" in kinds:
-        yield SeenTest(guards["seen"], [places[_thing(row)] for row in kinds["seen"]])
-    if "idle" in kinds:
-        yield ArrayTest(guards["idle"], kinds["idle"], arrays, used=False)
-    if "pinned" in kinds:
-        yield ArrayTest(guards["pinned"], kinds["pinned"], arrays, used=True)
+        prefix = "" if view is GLOBALS else f"{path}."
+        return [Extent("lacks", prefix, inside.lacks)]
+    if view.extent == "length":
+        return [Extent("length", path, len(rows))]
+    if view.extent == "keys" or (view.extent == "names" and inside.lacks is None):
+        return [Extent("keys", path, tuple(row.key for row in rows))]
+    return []

@@ -1,317 +1,259 @@
-"""What is guarded inside one thing: tests, one per kind of slot, and their guards.
+"""What is guarded inside one thing: its extent, and slots by kind.
 
-Every test says in `holds`, as fast as Python can, whether all its slots are as they
-were read, and in `difference`, slowly, which one is not.
+Tests say in `holds`, as fast as Python can, whether all is as it was read, and in
+`difference`, slowly, what is not.
 """
 
 from __future__ import annotations
 
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import call, is_, is_not, itemgetter
-from typing import Any, Protocol
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from sapwood.tree.guards.arrays import Arrays, layout_of
 from sapwood.tree.guards.constants import Contents, constant_of
 from sapwood.tree.guards.reach import Row
-from sapwood.tree.guards.views import EMPTY, value_text
+from sapwood.tree.guards.views import EMPTY, Way, value_text
 from sapwood.tree.nests.containers import Identity, constant_key
 
 _NONE = repeat(None)
 CHANGING: Any = object()
 """Stands for a value that may change while it stays the same object."""
 
-
-class Test(Protocol):
-    """One thing to be tested in the space that a view opened."""
-
-    def holds(self, space: Any, things: list[Any], found: list[Any], /) -> bool:
-        """Return whether all is as it was read.
-
-        Appends new nodes to ``things`` and used arrays to ``found``. Raises
-        `LookupError` or `AttributeError` where a slot is gone.
-        """
-        ...
-
-    def difference(self, space: Any, things: list[Any], /) -> str | None:
-        """Name the first thing that is not; appends nodes as `holds` does."""
-        ...
+GONE: Final = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What looking for a slot raises that is not there any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class LengthTest:
-    """The length of a list or set."""
+class Extent:
+    """What a space ``was``: its length, its keys in their order, names that it lacks.
+
+    Or the class of a thing that was looked into for another one. ``path`` is the
+    thing's, or what comes before a name.
+    """
+
+    what: Literal["class", "keys", "lacks", "length"]
+    path: str
+    was: Any
+
+    def holds(self, space: Any, _: object = None, __: object = None) -> bool:
+        """Return whether that is as it was read."""
+        was = self.was
+        match self.what:
+            case "lacks":
+                return bool(space.keys().isdisjoint(was))
+            case "length":
+                return bool(len(space) == was)
+            case "keys":
+                return len(space) == len(was) and (
+                    all(map(is_, space, was))
+                    or [*map(constant_key, space)] == [*map(constant_key, was)]
+                )
+            case "class":
+                return space is was
+
+    def difference(self, space: Any, _: object) -> str | None:
+        """Say what was and is, if that is not the same."""
+        path, was = self.path, self.was
+        if self.holds(space):
+            return None
+        match self.what:
+            case "lacks":
+                name = min(was & space.keys())
+                return f"{path}{name} was not there, is {value_text(space[name])}"
+            case "length":
+                return f"len({path}) was {was}, is {len(space)}"
+            case "keys":
+                old, new = (", ".join(map(value_text, keys)) for keys in (was, space))
+                return f"the keys of {path} were [{old}], are [{new}]"
+            case "class":
+                return f"a {was.__qualname__} is a {space.__qualname__} now"
+
+
+class Guard(NamedTuple):
+    """One slot: what its value is tried by ``first``, and then compared by.
+
+    ``was`` is what it held, as text.
+    """
 
     path: str
-    length: int
-
-    def holds(self, space: Any, _: list[Any], __: list[Any], /) -> bool:
-        return len(space) == self.length
-
-    def difference(self, space: Any, _: list[Any], /) -> str | None:
-        if len(space) == self.length:
-            return None
-        return f"len({self.path}) was {self.length}, is {len(space)}"
+    key: Any
+    first: Any
+    frozen: Hashable
+    was: str
 
 
-class KeysTest:
-    """All keys of a dict, in their order."""
-
-    __slots__ = ("frozen", "keys", "path")
-
-    def __init__(self, path: str, keys: Sequence[Any]) -> None:
-        self.path, self.keys = path, tuple(keys)
-        self.frozen = tuple(map(constant_key, keys))
-
-    def holds(self, space: Any, _: list[Any], __: list[Any], /) -> bool:
-        if len(space) != len(self.keys):
-            return False
-        return all(map(is_, space, self.keys)) or (
-            tuple(map(constant_key, space)) == self.frozen
-        )
-
-    def difference(self, space: Any, _: list[Any], /) -> str | None:
-        if self.holds(space, [], []):
-            return None
-        was, now = (", ".join(map(value_text, keys)) for keys in (self.keys, space))
-        return f"the keys of {self.path} were [{was}], are [{now}]"
-
-
-@dataclass(frozen=True, slots=True)
-class LacksTest:
-    """Names that were not there; ``prefix`` makes a path of one."""
-
-    names: frozenset[str]
-    prefix: str
-
-    def holds(self, space: Mapping[Any, Any], _: list[Any], __: list[Any], /) -> bool:
-        return space.keys().isdisjoint(self.names)
-
-    def difference(self, space: Mapping[Any, Any], _: list[Any], /) -> str | None:
-        for name in sorted(self.names & space.keys()):
-            return f"{self.prefix}{name} was not there, is {value_text(space[name])}"
-        return None
-
-
-class Guard:
-    """One slot: path, key, what it is compared by, and what it held, as text."""
-
-    __slots__ = ("frozen", "key", "path", "was")
-
-    def __init__(self, path: str, row: Row) -> None:
-        self.path, self.key, self.frozen = path, row.key, row.frozen
-        self.was = value_text(row.value)
-
-
-class _Slots(ABC):
-    """Slots of one kind in one space; ``first`` is what their values are tried by."""
-
-    __slots__ = ("first", "frozen", "guards", "pick")
-
-    def __init__(self, guards: Sequence[Guard], first: Iterable[Any]) -> None:
-        keys = [guard.key for guard in guards]
-        self.pick: Callable[[Any], Sequence[Any]] = itemgetter(*keys)
-        if len(keys) == 1:
-            (key,) = keys
-            self.pick = lambda space: (space[key],)
-        self.guards, self.first = tuple(guards), tuple(first)
-        self.frozen = tuple(guard.frozen for guard in guards)
-
-    @abstractmethod
-    def same(self, number: int, value: Any, things: list[Any]) -> bool:
-        """Return whether a slot's value, nothing included, is as it was read."""
-
-    def difference(self, space: Any, things: list[Any], /) -> str | None:
-        """Name the first slot that holds something else."""
-        for number, guard in enumerate(self.guards):
-            try:
-                value = space[guard.key]
-            except LookupError:
-                value = EMPTY
-            if not self.same(number, value, things):
-                return f"{guard.path} {self.told(number, value)}"
-        return None
-
-    def told(self, number: int, value: Any) -> str:
-        """Say what a slot held, and what it holds."""
-        was, now = self.guards[number].was, value_text(value)
-        return f"was {was}, is {'another ' if now == was else ''}{now}"
-
-
-class ConstantTest(_Slots):
-    """Plain values, compared by type and bits."""
-
-    __slots__ = ()
-
-    def __init__(self, guards: Sequence[Guard], rows: Sequence[Row]) -> None:
-        super().__init__(guards, map(_unchanging, rows))
-
-    def holds(self, space: Any, _: list[Any], __: list[Any], /) -> bool:
-        """Return whether all are the same, at best by identity alone."""
-        values = self.pick(space)
-        return all(map(is_, values, self.first)) or all(
-            constant_of(value) == frozen
-            for value, frozen in zip(values, self.frozen, strict=True)
-        )
-
-    def same(self, number: int, value: Any, _: list[Any]) -> bool:
-        """Return whether type and bits are the same."""
-        return constant_of(value) == self.frozen[number]
-
-
-def _unchanging(row: Row) -> Any:
-    return CHANGING if isinstance(row.frozen, Contents) else row.value
-
-
-def _are(references: Sequence[Callable[[], object]], values: Sequence[Any]) -> bool:
+def _are_objects(
+    values: Sequence[Any], references: Sequence[Callable[[], object]], _: object
+) -> bool:
     # A reference to what is gone gives None, which may be just what is there now.
     return all(map(is_, map(call, references), values)) and all(
         map(is_not, values, _NONE)
     )
 
 
-class OpaqueTest(_Slots):
-    """Objects that are not looked into, by identity."""
-
-    __slots__ = ()
-
-    def __init__(self, guards: Sequence[Guard], rows: Sequence[Row]) -> None:
-        super().__init__(guards, (_target(row.frozen) for row in rows))
-
-    def holds(self, space: Any, _: list[Any], __: list[Any], /) -> bool:
-        """Return whether all are the same objects."""
-        return _are(self.first, self.pick(space))
-
-    def same(self, number: int, value: Any, _: list[Any]) -> bool:
-        """Return whether it is the same object."""
-        return value is not None and self.first[number]() is value
+def _are_nodes(values: Sequence[Any], firsts: Sequence[Any], _: object) -> bool:
+    for value, first in zip(values, firsts, strict=True):
+        if type(value) is not first and (
+            isinstance(first, type) or first() is not value or value is None
+        ):
+            return False
+    return True
 
 
-class NodeTest(_Slots):
-    """Values that are looked into further: by identity, or by class alone."""
-
-    __slots__ = ()
-
-    def __init__(self, guards: Sequence[Guard], rows: Sequence[Row]) -> None:
-        super().__init__(guards, (_target(row.frozen) for row in rows))
-
-    def holds(self, space: Any, things: list[Any], _: list[Any], /) -> bool:
-        """Return whether all may be looked into, and note them."""
-        for value, target in zip(self.pick(space), self.first, strict=True):
-            if type(value) is not target and (
-                isinstance(target, type) or target() is not value or value is None
-            ):
-                return False
-            things.append(value)
-        return True
-
-    def same(self, number: int, value: Any, things: list[Any]) -> bool:
-        """Return whether it may be looked into, and note it."""
-        things.append(value)
-        target = self.first[number]
-        if isinstance(target, type):
-            return type(value) is target
-        return value is not None and target() is value
+def _are_equal(value: Any, frozen: Hashable, _: Arrays) -> bool:
+    return constant_of(value) == frozen
 
 
-def _target(frozen: Any) -> Any:
-    return frozen.target if isinstance(frozen, Identity) else frozen
+def _look_alike(value: Any, frozen: Hashable, arrays: Arrays) -> bool:
+    return arrays.is_array(value) and layout_of(arrays, value) == frozen
 
 
-class SeenTest(_Slots):
-    """Values that were come by before: by which of the things they are."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """How the slots of one kind are tested.
 
-    __slots__ = ()
+    ``are(values, firsts, things)`` tells whether these are the objects that were; for
+    one that is not, ``alike(value, frozen, arrays)`` whether it is as good.
 
-    def holds(self, space: Any, things: list[Any], _: list[Any], /) -> bool:
-        """Return whether all are the same things as before."""
-        for value, number in zip(self.pick(space), self.first, strict=True):
-            if things[number] is not value:
-                return False
-        return True
-
-    def same(self, number: int, value: Any, things: list[Any]) -> bool:
-        """Return whether it is the same thing as before."""
-        return things[self.first[number]] is value
-
-
-class ArrayTest(_Slots):
-    """Arrays, by what they look like; used ones are found for the caller.
-
-    An array object is taken to look the same for as long as it lives. Of used ones the
-    caller asks whether it does, and `difference` says where it does not.
+    An ``array`` is taken to look the same for as long as it lives. Of ``used`` ones the
+    caller asks whether it does, and `Slots.difference` says where it does not.
+    ``thing``: what is there is noted, as checks or tests come by it again.
     """
 
-    __slots__ = ("arrays", "used")
-
-    def __init__(
-        self,
-        guards: Sequence[Guard],
-        rows: Sequence[Row],
-        arrays: Arrays,
-        *,
-        used: bool = False,
-    ) -> None:
-        super().__init__(guards, (_reference(row.value) for row in rows))
-        self.arrays, self.used = arrays, used
-
-    def holds(self, space: Any, _: list[Any], found: list[Any], /) -> bool:
-        """Return whether all look the same."""
-        values = self.pick(space)
-        if self.used:
-            found.extend(values)
-        return self._are_alike(values)
-
-    def same(self, number: int, value: Any, _: list[Any]) -> bool:
-        """Return whether it looks the same."""
-        same = value is not None and self.first[number]() is value
-        return (same and not self.used) or self._alike(number, value)
-
-    def told(self, number: int, value: Any) -> str:
-        """Say what a slot held, or how the array was changed that it holds still."""
-        if value is None or self.first[number]() is not value:
-            return super().told(number, value)
-        now = layout_of(self.arrays, value)
-        return f"had layout {self.frozen[number]}, has {now}"
-
-    def _are_alike(self, values: Sequence[Any]) -> bool:
-        return _are(self.first, values) or all(
-            map(self._alike, range(len(values)), values)
-        )
-
-    def _alike(self, number: int, value: Any) -> bool:
-        return (
-            self.arrays.is_array(value)
-            and layout_of(self.arrays, value) == self.frozen[number]
-        )
+    are: Callable[[Sequence[Any], Sequence[Any], list[Any]], bool]
+    alike: Callable[[Any, Hashable, Arrays], bool] = lambda *_: False
+    array: bool = False
+    used: bool = False
+    thing: bool = False
 
 
-class TwinTest(ArrayTest):
-    """Arrays that are in later slots, too: each is noted, as what is looked into is."""
+CONSTANT: Final = Kind(
+    lambda values, firsts, _: all(map(is_, values, firsts)), _are_equal
+)
+"""Plain values, compared by type and bits."""
+OPAQUE: Final = Kind(_are_objects)
+"""Objects that are not looked into, by identity."""
+NODE: Final = Kind(_are_nodes, thing=True)
+"""Values that are looked into further: by identity, or by class alone."""
+TWIN: Final = Kind(_are_objects, _look_alike, array=True, thing=True)
+"""Arrays that are in later slots, too."""
+SEEN: Final = Kind(
+    lambda values, places, things: all(
+        map(is_, values, map(things.__getitem__, places))
+    )
+)
+"""Values that were come by before: by which of the things they are."""
+IDLE: Final = Kind(_are_objects, _look_alike, array=True)
+USED: Final = Kind(_are_objects, _look_alike, array=True, used=True)
 
-    __slots__ = ()
+KINDS: Final = CONSTANT, OPAQUE, NODE, TWIN, SEEN, IDLE, USED
+"""In the order in which slots are tested."""
 
-    def holds(self, space: Any, things: list[Any], _: list[Any], /) -> bool:
-        """Return whether all look the same, and note them."""
-        values = self.pick(space)
-        things.extend(values)
-        return self._are_alike(values)
 
-    def same(self, number: int, value: Any, things: list[Any]) -> bool:
-        """Return whether it looks the same, and note it."""
-        things.append(value)
-        return super().same(number, value, things)
+def guard_of(path: str, row: Row, kind: Kind, seen: int) -> Guard:
+    """Return the guard of a slot; ``seen`` is which of the things it holds, if any."""
+    first: Any = row.value
+    if kind is SEEN:
+        first = seen
+    elif kind.array:
+        first = _reference(row.value)
+    elif kind is not CONSTANT:
+        first = row.frozen.target if isinstance(row.frozen, Identity) else row.frozen
+    elif isinstance(row.frozen, Contents):
+        first = CHANGING
+    return Guard(path, row.key, first, row.frozen, value_text(row.value))
 
 
 def _reference(array: Any) -> Callable[[], object]:
     try:
         return weakref.ref(array)
     except TypeError:
-        return _nothing
+        return lambda: CHANGING
 
 
-def _nothing() -> object:
-    return CHANGING
+class Slots:
+    """Slots of one kind in one space."""
+
+    __slots__ = ("_arrays", "_firsts", "_pick", "guards", "kind")
+
+    def __init__(self, kind: Kind, guards: Sequence[Guard], arrays: Arrays) -> None:
+        keys = [guard.key for guard in guards]
+        self._pick: Callable[[Any], Sequence[Any]] = itemgetter(*keys)
+        if len(keys) == 1:
+            (key,) = keys
+            self._pick = lambda space: (space[key],)
+        self.kind, self.guards, self._arrays = kind, tuple(guards), arrays
+        self._firsts = tuple(guard.first for guard in guards)
+
+    def holds(self, space: Any, things: list[Any], found: list[Any]) -> bool:
+        """Return whether all are as they were read, at best by identity alone.
+
+        Appends to ``things`` what is noted, and arrays to ``found``. Raises one of
+        `GONE` where a slot is gone.
+        """
+        kind, values = self.kind, self._pick(space)
+        if kind.array:
+            found += values
+        if kind.thing:
+            things += values
+        return kind.are(values, self._firsts, things) or all(
+            kind.alike(value, guard.frozen, self._arrays)
+            for value, guard in zip(values, self.guards, strict=True)
+        )
+
+    def difference(self, space: Any, things: list[Any]) -> str | None:
+        """Name the first slot that holds something else; notes as `holds` does."""
+        for guard in self.guards:
+            try:
+                value = space[guard.key]
+            except LookupError:
+                value = EMPTY
+            if self.kind.thing:
+                things.append(value)
+            if not self.same(guard, value, things):
+                return f"{guard.path} {self._told(guard, value)}"
+        return None
+
+    def same(self, guard: Guard, value: Any, things: list[Any]) -> bool:
+        """Return whether a slot's value, nothing included, is as it was read."""
+        same = self.kind.are((value,), (guard.first,), things)
+        return (same and not self.kind.used) or self.kind.alike(
+            value, guard.frozen, self._arrays
+        )
+
+    def _told(self, guard: Guard, value: Any) -> str:
+        """Say what a slot held and holds, or how the array was changed in it."""
+        if self.kind.array and _are_objects((value,), (guard.first,), None):
+            return f"had layout {guard.frozen}, has {layout_of(self._arrays, value)}"
+        now = value_text(value)
+        return f"was {guard.was}, is {'another ' if now == guard.was else ''}{now}"
+
+
+Test: TypeAlias = Extent | Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The tests inside one thing, by its place among those that are come by.
+
+    ``open`` and ``way`` are the view's.
+    """
+
+    thing: int
+    open: Callable[[Any], Any]
+    way: Way | None
+    tests: tuple[Test, ...]
+
+    def difference(self, things: list[Any]) -> str | None:
+        """Name the first difference, if there is one; notes as tests do."""
+        thing = things[self.thing]
+        try:
+            space = self.open(thing)
+            found = (test.difference(space, things) for test in self.tests)
+            return next((each for each in found if each is not None), None)
+        except GONE:
+            return f"a {type(thing).__qualname__} cannot be looked into as before"

@@ -207,6 +207,15 @@ class Walk:
             if inside.view.guarded and not self.nodes[inside.node].covered
         ]
 
+    def arrays_found(self) -> list[tuple[Inside, Row]]:
+        """Return the guarded slots in which there are arrays."""
+        return [
+            (inside, row)
+            for inside in self.guarded()
+            for row in inside.rows
+            if row.role == "array"
+        ]
+
     def ids(self) -> list[int]:
         """Return kept numbers that could be those of objects, if code asks for any."""
         if _NUMBERING.isdisjoint(self.reach.builtins | self.reach.names):

@@ -10,10 +10,8 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import partial
-from operator import is_
 from types import ModuleType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from weakref import ref
 
 from sapwood import _fast
@@ -21,20 +19,19 @@ from sapwood._fast.state import GuardState
 from sapwood.tree.guards.aliasing import Apart
 from sapwood.tree.guards.checks import (
     CHANGING,
-    ArrayTest,
-    ConstantTest,
-    KeysTest,
-    LacksTest,
-    LengthTest,
-    NodeTest,
-    OpaqueTest,
-    SeenTest,
+    CONSTANT,
+    SEEN,
+    Check,
+    Extent,
+    Guard,
+    Slots,
     Test,
-    TwinTest,
 )
 from sapwood.tree.guards.views import Way
 
 _PLAIN: Final = Way()
+_SPACE, _VALUE = 0, 1
+"""Registers that are used again and again."""
 
 
 class Op(IntEnum):
@@ -80,36 +77,143 @@ class Step(NamedTuple):
     ask: Callable[[Any], object] | None = None
 
 
-class Check(Protocol):
-    """The tests inside one thing: see `sapwood.tree.guards.ambient`."""
-
-    @property
-    def thing(self) -> int: ...
-    @property
-    def cls(self) -> type | None: ...
-    @property
-    def open(self) -> Callable[[Any], Any]: ...
-    @property
-    def way(self) -> Way | None: ...
-    @property
-    def tests(self) -> tuple[Test, ...]: ...
-
-
 @dataclass(slots=True)
 class Steps:
     """Steps over so many ``registers``; those in ``found`` hold the used arrays.
 
     ``latest`` are references to the arrays, which others may replace meanwhile;
-    ``places`` says of which test, and of which of its guards, each of them is.
+    ``places`` says of which slots, and of which guard of these, each of them is.
     ``things`` are the registers of what is looked into, as they come by.
     """
 
     steps: list[Step] = field(default_factory=list)
-    registers: int = 0
+    registers: int = _VALUE + 1
     found: list[int] = field(default_factory=list)
     latest: list[Callable[[], object]] = field(default_factory=list)
-    places: list[tuple[ArrayTest, int]] = field(default_factory=list)
+    places: list[tuple[Slots, Guard]] = field(default_factory=list)
     things: list[int] = field(default_factory=list)
+    _attributes: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    def root(self, root: Callable[[], object]) -> None:
+        """Have the thing come by that a reference gives."""
+        self.things.append(self._fresh())
+        self._add(Op.ROOT, self.things[-1], 0, root)
+
+    def check(self, check: Check) -> bool:
+        """Add the steps of one check; False where it takes more than steps."""
+        thing, way, tests = self.things[check.thing], check.way or _PLAIN, check.tests
+        if isinstance(tests[0], Extent) and tests[0].what == "class":
+            self._add(Op.CLASS, thing, 0, tests[0].was)
+            return True
+        plain = [each for each in tests if isinstance(each, Slots)]
+        if way.getters and [test.kind for test in plain] == [CONSTANT] * len(tests):
+            return all(self._got(test, way) for test in plain)
+        space = self._opened(check, thing)
+        return all(self._test(test, space, way) for test in tests)
+
+    def stay_apart(self, places: Iterable[int]) -> None:
+        """Add the step that these things are that many objects."""
+        things = tuple(self.things[place] for place in places)
+        self._add(Op.APART, things[0], 0, things)
+
+    def _fresh(self) -> int:
+        self.registers += 1
+        return self.registers - 1
+
+    def _add(
+        self,
+        op: Op,
+        at: int,
+        of: int = 0,
+        value: Any = None,
+        ask: Callable[[Any], object] | None = None,
+    ) -> None:
+        self.steps.append(Step(op, at, of, value, ask))
+
+    def _opened(self, check: Check, thing: int) -> int:
+        way = check.way
+        if way is None or way.getters is not None:
+            self._add(Op.OPEN, _SPACE, thing, check.open)
+        elif way.attributes:
+            return thing
+        elif way.rests is not None:
+            self._add(Op.OPEN, _SPACE, thing, way.into or check.open, way.rests)
+        elif not way.attribute:
+            self._add(Op.WHOLE, _SPACE, thing, check.open)
+        else:
+            held = self._attribute(thing, way.attribute)
+            if not way.item:
+                return held
+            self._add(Op.ITEM, _SPACE, held, way.item)
+        return _SPACE
+
+    def _attribute(self, thing: int, name: str) -> int:
+        register = self._attributes.get((thing, name))
+        if register is None:
+            register = self._attributes[thing, name] = self._fresh()
+            self._add(Op.ATTRIBUTE, register, thing, name)
+        return register
+
+    def _test(self, test: Test, space: int, way: Way) -> bool:
+        if isinstance(test, Slots):
+            return all(self._slot(test, guard, space, way) for guard in test.guards)
+        match test.what:
+            case "keys":
+                self._add(Op.KEYS, space, 0, test.was, test.holds)
+            case "lacks":
+                self._add(Op.LACKS, space, 0, tuple(test.was), test.holds)
+            case "length" if not way.attributes:  # of which there are as many as ever
+                self._add(Op.LENGTH, space, test.was)
+        return True
+
+    def _slot(self, test: Slots, guard: Guard, space: int, way: Way) -> bool:
+        kind, first = test.kind, guard.first
+        if first is CHANGING:
+            return False
+        at = self._fresh() if kind.used or kind.thing else _VALUE
+        if way.attributes:
+            self._add(Op.ATTRIBUTE, at, space, way.attributes[guard.key])
+        else:
+            self._add(Op.ITEM, at, space, guard.key)
+        if way.each:
+            self._add(Op.ATTRIBUTE, at, at, way.each)
+        if kind.used:
+            self.found.append(at)
+        if kind.thing:
+            self.things.append(at)
+        if kind is CONSTANT:
+            self._add(Op.IS, at, 0, first)
+        elif kind is SEEN:
+            self._add(Op.SAME, at, self.things[first])
+        elif kind.array:
+            self._add(Op.LATEST, at, len(self.latest))
+            self.latest.append(first)
+            self.places.append((test, guard))
+        else:
+            self._add(Op.CLASS if isinstance(first, type) else Op.REFERS, at, 0, first)
+        return True
+
+    def _got(self, test: Slots, way: Way) -> bool:
+        """Add steps for values that getters give; False where one may change."""
+        witness = way.witness() if way.witness else None
+        known = way.implied() | (witness.keys if witness else frozenset())
+        for guard in test.guards:
+            getter = (way.getters or {})[guard.key]
+            try:
+                value = getter()
+            except RuntimeError:
+                return False
+            if guard.first is CHANGING or (way.shown or _itself)(value) != guard.first:
+                return False
+            if guard.key not in known:
+                self._given(getter, value)
+        if witness is not None:
+            self._given(witness.holds, True)
+        return witness is None or witness.holds()
+
+    def _given(self, getter: Callable[[], Any], value: Any) -> None:
+        self._add(Op.ROOT, _VALUE, 0, getter)
+        self._add(Op.IS, _VALUE, 0, value)
 
 
 def assembled(
@@ -121,186 +225,18 @@ def assembled(
 
     What has to stay ``apart`` is told by places among things.
     """
-    assembler = _Assembler()
+    steps = Steps()
     for root in roots:
-        assembler.thing(Op.ROOT, value=root)
-    if not all(map(assembler.check, checks)):
+        steps.root(root)
+    if not all(map(steps.check, checks)):
         return None
     for each in apart:
-        assembler.stay_apart(each.places)
-    return assembler.program
-
-
-class _Assembler:
-    """Puts a program together; ``_space`` and ``_value`` are registers used again."""
-
-    def __init__(self) -> None:
-        self.program = Steps(registers=2)
-        self._space, self._value = 0, 1
-        self._attributes: dict[tuple[int, str], int] = {}
-
-    def thing(self, op: Op, of: int = 0, value: Any = None) -> int:
-        """Have a thing come by, and return its register."""
-        register = self._fresh()
-        self._add(op, register, of, value)
-        self.program.things.append(register)
-        return register
-
-    def check(self, check: Check) -> bool:
-        """Add the steps of one check; False where it takes more than steps."""
-        thing = self.program.things[check.thing]
-        if check.cls is not None:
-            self._add(Op.CLASS, thing, value=check.cls)
-        if not check.tests:
-            return True
-        constants = [test for test in check.tests if isinstance(test, ConstantTest)]
-        if check.way and check.way.getters and len(constants) == len(check.tests):
-            return all(self._got(test, check.way) for test in constants)
-        space = self._opened(check, thing)
-        way = check.way or _PLAIN
-        return all(self._test(test, space, way) for test in check.tests)
-
-    def stay_apart(self, places: Iterable[int]) -> None:
-        """Add the step that these things are that many objects."""
-        things = tuple(self.program.things[place] for place in places)
-        self._add(Op.APART, things[0], 0, things)
-
-    def _fresh(self) -> int:
-        self.program.registers += 1
-        return self.program.registers - 1
-
-    def _add(
-        self,
-        op: Op,
-        at: int,
-        of: int = 0,
-        value: Any = None,
-        ask: Callable[[Any], object] | None = None,
-    ) -> None:
-        self.program.steps.append(Step(op, at, of, value, ask))
-
-    def _opened(self, check: Check, thing: int) -> int:
-        way = check.way
-        if way is None or way.getters is not None:
-            self._add(Op.OPEN, self._space, thing, check.open)
-        elif way.attributes:
-            return thing
-        elif way.rests is not None:
-            self._add(Op.OPEN, self._space, thing, way.into or check.open, way.rests)
-        elif not way.attribute:
-            self._add(Op.WHOLE, self._space, thing, check.open)
-        else:
-            held = self._attribute(thing, way.attribute)
-            if not way.item:
-                return held
-            self._add(Op.ITEM, self._space, held, way.item)
-        return self._space
-
-    def _attribute(self, thing: int, name: str) -> int:
-        register = self._attributes.get((thing, name))
-        if register is None:
-            register = self._attributes[thing, name] = self._fresh()
-            self._add(Op.ATTRIBUTE, register, thing, name)
-        return register
-
-    def _test(self, test: Test, space: int, way: Way) -> bool:
-        match test:
-            case LengthTest() if way.attributes:
-                pass  # there are as many as ever
-            case LengthTest(_, length):
-                self._add(Op.LENGTH, space, length)
-            case LacksTest(names, _):
-                self._add(Op.LACKS, space, 0, tuple(names), partial(_lacks, names))
-            case KeysTest():
-                self._add(Op.KEYS, space, 0, test.keys, partial(_has, test.keys))
-            case ConstantTest():
-                return self._constants(test, space, way)
-            case SeenTest() | NodeTest() | OpaqueTest() | ArrayTest():
-                self._objects(test, space, way)
-            case _:
-                return False
-        return True
-
-    def _slot(self, at: int, space: int, key: Any, way: Way) -> int:
-        if way.attributes:
-            self._add(Op.ATTRIBUTE, at, space, way.attributes[key])
-            return at
-        self._add(Op.ITEM, at, space, key)
-        if way.each:
-            self._add(Op.ATTRIBUTE, at, at, way.each)
-        return at
-
-    def _constants(self, test: ConstantTest, space: int, way: Way) -> bool:
-        for guard, first in zip(test.guards, test.first, strict=True):
-            if first is CHANGING:
-                return False
-            self._add(Op.IS, self._slot(self._value, space, guard.key, way), 0, first)
-        return True
-
-    def _got(self, test: ConstantTest, way: Way) -> bool:
-        """Add steps for values that getters give; False where one may change."""
-        witness = way.witness() if way.witness else None
-        known = way.implied() | (witness.keys if witness else frozenset())
-        for guard, first in zip(test.guards, test.first, strict=True):
-            getter = (way.getters or {})[guard.key]
-            try:
-                value = getter()
-            except RuntimeError:
-                return False
-            if first is CHANGING or (way.shown or _itself)(value) != first:
-                return False
-            if guard.key not in known:
-                self._given(getter, value)
-        if witness is not None:
-            self._given(witness.holds, True)
-        return witness is None or witness.holds()
-
-    def _given(self, getter: Callable[[], Any], value: Any) -> None:
-        self._add(Op.ROOT, self._value, 0, getter)
-        self._add(Op.IS, self._value, 0, value)
-
-    def _objects(
-        self,
-        test: SeenTest | NodeTest | OpaqueTest | ArrayTest,
-        space: int,
-        way: Way,
-    ) -> None:
-        pairs = zip(test.guards, test.first, strict=True)
-        for number, (guard, first) in enumerate(pairs):
-            used = isinstance(test, ArrayTest) and test.used
-            node = isinstance(test, NodeTest | TwinTest)
-            at = self._fresh() if used or node else self._value
-            self._slot(at, space, guard.key, way)
-            if used:
-                self.program.found.append(at)
-            if node:
-                self.program.things.append(at)
-            self._expect(test, number, at, first)
-
-    def _expect(self, test: Test, number: int, at: int, first: Any) -> None:
-        program = self.program
-        if isinstance(test, SeenTest):
-            self._add(Op.SAME, at, self.program.things[first])
-        elif isinstance(test, NodeTest) and isinstance(first, type):
-            self._add(Op.CLASS, at, value=first)
-        elif isinstance(test, ArrayTest):
-            self._add(Op.LATEST, at, len(program.latest))
-            program.latest.append(first)
-            program.places.append((test, number))
-        else:
-            self._add(Op.REFERS, at, value=first)
+        steps.stay_apart(each.places)
+    return steps
 
 
 def _itself(value: Any) -> Any:
     return value
-
-
-def _lacks(names: frozenset[str], space: Any) -> bool:
-    return bool(space.keys().isdisjoint(names))
-
-
-def _has(keys: Sequence[Any], space: Any) -> bool:
-    return len(space) == len(keys) and all(map(is_, space, keys))
 
 
 PATIENCE: Final = 8
@@ -339,7 +275,7 @@ class GuardProgram(GuardState):
         self._roots, self._checks, self._apart = roots, checks, apart
         self._left = self._patience = PATIENCE
         self.latest: list[Callable[[], object]] = []
-        self._places: list[tuple[ArrayTest, int]] = []
+        self._places: list[tuple[Slots, Guard]] = []
         self.epoch = 0
         self.read: Callable[[], list[Any] | None] = self._wait
 
@@ -378,7 +314,7 @@ class GuardProgram(GuardState):
         """Expect these arrays, which look as the used ones did."""
         self.epoch += 1
         if self.latest:
-            places = (n for n, (test, _) in enumerate(self._places) if test.used)
+            places = (n for n, (test, _) in enumerate(self._places) if test.kind.used)
             for place, array in zip(places, used, strict=True):
                 self.latest[place] = ref(array)
 
@@ -386,8 +322,8 @@ class GuardProgram(GuardState):
         """Return which of the `latest` are for this slot and arrays that look so."""
         return [
             place
-            for place, (test, number) in enumerate(self._places)
-            if test.guards[number].path == path and test.same(number, array, [])
+            for place, (test, guard) in enumerate(self._places)
+            if guard.path == path and test.same(guard, array, [])
         ]
 
 

@@ -111,12 +111,7 @@ class Survey:
 
     def arrays(self) -> tuple[Any, ...]:
         """Return the arrays that the function reaches besides its arguments."""
-        return tuple(
-            row.value
-            for inside in self._walk.guarded()
-            for row in inside.rows
-            if row.role == "array"
-        )
+        return tuple(row.value for _, row in self._walk.arrays_found())
 
     def which(self, given: Sequence[Any]) -> tuple[int, ...]:
         """Return which of these arrays and those reached are one: see `AmbientKey`."""
@@ -177,12 +172,8 @@ class Survey:
 
     def array_slots(self) -> dict[str, Any]:
         """Return the arrays that the function reaches, by the paths of their slots."""
-        return {
-            self._walk.path(inside, row.key): row.value
-            for inside in self._walk.guarded()
-            for row in inside.rows
-            if row.role == "array"
-        }
+        found = self._walk.arrays_found()
+        return {self._walk.path(inside, row.key): row.value for inside, row in found}
 
     def slots_of_arrays(self) -> list[tuple[Slot, Any]]:
         """Return the slots in which there are arrays, and what they hold.
