@@ -19,7 +19,15 @@ from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 from sapwood.errors import MisuseError
-from sapwood.tree.nests.kinds import UNPACKED, Container, Unpacked, frozen, kind_of
+from sapwood.tree.nests.kinds import (
+    HEAP,
+    UNPACKED,
+    Container,
+    Unpacked,
+    frozen,
+    indices,
+    kind_of,
+)
 
 
 def weakly(value: Any) -> Callable[[], Any]:
@@ -186,11 +194,7 @@ def _name(structure: Any, path: str) -> Iterator[str]:
         return
     cls, rest, folded = structure
     container = container_of(cls)
-    labels = (
-        [f"[{index}]" for index in range(len(folded))]
-        if container is None
-        else (container.labels(rest, len(folded)))
-    )
+    labels = (indices if container is None else container.labels)(rest, len(folded))
     for label, child in zip(labels, folded, strict=True):
         yield from _name(child, path + label)
 
@@ -227,7 +231,7 @@ def register_container(
             ) from None
         return tuple(children), rest
 
-    _registered[cls] = _firm[cls] = Container(parts, unflatten, _indices)
+    _registered[cls] = _firm[cls] = Container(parts, unflatten, indices)
 
 
 def registered(cls: type) -> Container | None:
@@ -262,7 +266,7 @@ def _learnt(cls: type) -> Container | None:
 
 def _is_firm(cls: type) -> bool:
     """Return whether a class lives as long as the process, or as its package."""
-    if not cls.__flags__ & _MADE_BY_PYTHON:
+    if not cls.__flags__ & HEAP:
         return True
     name = str(cls.__module__)
     if name.partition(".")[0] not in {"cupy", "sapwood", "torch"}:
@@ -297,10 +301,6 @@ def plain_keys(keys: Any) -> tuple[Any, ...]:
     return keys.keys if type(keys) is _Keys else keys
 
 
-def _indices(_: Any, count: int) -> Iterable[str]:
-    return [f"[{index}]" for index in range(count)]
-
-
 def _subscripts(keys: Any, _: int) -> Iterable[str]:
     # The text of any other key could run anybody's code.
     return [
@@ -314,15 +314,15 @@ def _subscripts(keys: Any, _: int) -> Iterable[str]:
 _UNSEEN: Any = object()
 _BUILT_IN: dict[type, Container] = {
     tuple: Container(
-        lambda value: (value, None), lambda _, children: tuple(children), _indices
+        lambda value: (value, None), lambda _, children: tuple(children), indices
     ),
     list: Container(
-        lambda value: (value, None), lambda _, children: list(children), _indices
+        lambda value: (value, None), lambda _, children: list(children), indices
     ),
     deque: Container(
         lambda value: (value, value.maxlen),
         lambda n, children: deque(children, n),
-        _indices,
+        indices,
     ),
     dict: Container(
         lambda value: (tuple(value.values()), keys_of(value)),
@@ -351,7 +351,6 @@ _firm: dict[type, Container | None] = dict(_BUILT_IN)
 _known: dict[int, Container | None] = {}
 """The same of classes of users, by identity: these are not kept, and leave it."""
 _watched: dict[int, weakref.ref[type]] = {}
-_MADE_BY_PYTHON = 1 << 9
 
 
 class Identity:
@@ -484,36 +483,32 @@ def refilled(
 
     ``containers`` are its own, by number; without any, all are made anew.
     """
-    return _Refilling(zip(leaves, before, strict=True), containers).nest(structure)[0]
+    return _refilled(structure, zip(leaves, before, strict=True), containers, [])[0]
 
 
-class _Refilling:
-    """One nest on its way; what it has ``made`` stands by number."""
+def _refilled(
+    structure: Any,
+    leaves: Iterator[tuple[Any, Any]],
+    containers: Sequence[Any],
+    made: list[tuple[Any, bool]],
+) -> tuple[Any, bool]:
+    """Return what a structure stands for, and whether nothing in it is another.
 
-    def __init__(
-        self, leaves: Iterator[tuple[Any, Any]], containers: Sequence[Any]
-    ) -> None:
-        self._leaves, self._containers = leaves, containers
-        self._made: list[tuple[Any, bool]] = []
-
-    def nest(self, structure: Any) -> tuple[Any, bool]:
-        """Return what a structure stands for, and whether nothing in it is another."""
-        if structure is None:
-            leaf, before = next(self._leaves)
-            return leaf, leaf is before
-        if type(structure) is int:
-            return self._made[structure]
-        cls, rest, folded = structure
-        children = [self.nest(child) for child in folded]
-        same = all(is_same for _, is_same in children)
-        if is_shared(cls):
-            number = len(self._made)
-            kept = same and number < len(self._containers)
-            value = (
-                self._containers[number]
-                if kept
-                else put_together(cls, rest, [child for child, _ in children])
-            )
-            self._made.append((value, kept))
-            return value, kept
-        return put_together(cls, rest, [child for child, _ in children]), same
+    What was ``made`` of shared containers stands there by number.
+    """
+    if structure is None:
+        leaf, before = next(leaves)
+        return leaf, leaf is before
+    if type(structure) is int:
+        return made[structure]
+    cls, rest, folded = structure
+    children = [_refilled(child, leaves, containers, made) for child in folded]
+    same, shared = all(is_same for _, is_same in children), is_shared(cls)
+    if shared and same and len(made) < len(containers):
+        value = containers[len(made)]
+    else:
+        value = put_together(cls, rest, [child for child, _ in children])
+        same = same and not shared
+    if shared:
+        made.append((value, same))
+    return value, same

@@ -12,12 +12,13 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from types import MemberDescriptorType, SimpleNamespace
 from typing import Any, Final
 
 from sapwood.errors import InternalError, MisuseError
 
-_HEAP: Final = 1 << 9
+HEAP: Final = 1 << 9
 """Of the flags of a class: it was made by a class statement, or could have been."""
 
 
@@ -50,13 +51,18 @@ class Of:
     def made(self, children: list[Any]) -> Any:
         """Return a new object with these attributes, past its own ``__init__``."""
         value: Any = object.__new__(self.cls)
-        slots = slots_of(self.cls.__mro__)
-        for name, child in zip(self.names, children, strict=True):
-            if name in slots:
-                object.__setattr__(value, name, child)
-            else:
-                value.__dict__[name] = child
+        _give(value, slots_of(self.cls.__mro__), self.names, children)
         return value
+
+
+def _give(
+    value: Any, slots: Sequence[str], names: Sequence[str], children: list[Any]
+) -> None:
+    for name, child in zip(names, children, strict=True):
+        if name in slots:
+            object.__setattr__(value, name, child)
+        else:
+            value.__dict__[name] = child
 
 
 class Unpacked:
@@ -87,7 +93,8 @@ class Context:
     context: Any = field(compare=False)
 
 
-def _indices(_: Any, count: int) -> Iterable[str]:
+def indices(_: Any, count: int) -> Iterable[str]:
+    """Return what a path adds for each of so many items."""
     return [f"[{index}]" for index in range(count)]
 
 
@@ -110,7 +117,7 @@ def _pytree_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container | N
     return Container(
         parts,
         lambda rest, children: put_together(children, rest.context),
-        _indices,
+        indices,
         portable=False,
     )
 
@@ -121,76 +128,60 @@ def _struct_parts(cls: Any) -> Container:
     return Container(
         lambda value: (tuple(value), None),
         lambda _, children: _alive(kept)(children),
-        _indices,
+        indices,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Base:
-    """How instances of what derives from a built-in container are filled, past init.
-
-    ``parts(value)`` gives the items and a hashable rest of its own, ``filled(cls,
-    rest, items)`` a new instance.
-    """
-
-    parts: Callable[[Any], tuple[Sequence[Any], Any]]
-    filled: Callable[[Any, Any, list[Any]], Any]
-
-
-def _dict_parts(value: Any) -> tuple[Sequence[Any], Any]:
+def _pairs_of(base: Any, value: Any) -> tuple[Sequence[Any], Any]:
     # The keys in their own order, which a subclass's methods are not asked for.
-    found = dict(OrderedDict.items(value)) if isinstance(value, OrderedDict) else value
-    return tuple(dict.values(found)), tuple(dict.keys(found))
+    found = dict(base.items(value))
+    return tuple(found.values()), tuple(found)
+
+
+def _fill(base: Any, made: Any, keys: Any, items: list[Any]) -> None:
+    for key, item in zip(keys, items, strict=True):
+        base.__setitem__(made, key, item)
 
 
 def _default_parts(value: Any) -> tuple[Sequence[Any], Any]:
-    items, keys = _dict_parts(value)
+    items, keys = _pairs_of(dict, value)
     return items, (_factory(value), keys)
 
 
-def _deque_parts(value: Any) -> tuple[Sequence[Any], Any]:
-    return [*deque.__iter__(value)], _maxlen(value)
+def _fill_default(made: Any, rest: Any, items: list[Any]) -> None:
+    defaultdict.__init__(made, rest[0])
+    _fill(dict, made, rest[1], items)
 
 
-def _filled_dict(cls: Any, keys: Any, items: list[Any]) -> Any:
-    base: Any = OrderedDict if issubclass(cls, OrderedDict) else dict
-    made = base.__new__(cls)
-    for key, item in zip(keys, items, strict=True):
-        base.__setitem__(made, key, item)
-    return made
-
-
-def _filled_default(cls: Any, rest: Any, items: list[Any]) -> Any:
-    factory, keys = rest
-    made = defaultdict.__new__(cls)
-    defaultdict.__init__(made, factory)
-    for key, item in zip(keys, items, strict=True):
-        dict.__setitem__(made, key, item)
-    return made
-
-
-def _filled_list(cls: Any, _: Any, items: list[Any]) -> Any:
-    made: Any = list.__new__(cls)
-    list.extend(made, items)
-    return made
-
-
-def _filled_deque(cls: Any, maxlen: Any, items: list[Any]) -> Any:
-    made: Any = deque.__new__(cls)
-    deque.__init__(made, items, maxlen)
-    return made
-
-
-_BASES: Final[dict[type, _Base]] = {
-    defaultdict: _Base(_default_parts, _filled_default),
-    dict: _Base(_dict_parts, _filled_dict),
-    list: _Base(lambda value: (list.copy(value), None), _filled_list),
-    deque: _Base(_deque_parts, _filled_deque),
-    tuple: _Base(
+_BASES: Final[
+    dict[
+        type,
+        tuple[
+            Callable[[Any], tuple[Sequence[Any], Any]],
+            Callable[[Any, Any, list[Any]], None],
+        ],
+    ]
+] = {
+    defaultdict: (_default_parts, _fill_default),
+    OrderedDict: (partial(_pairs_of, OrderedDict), partial(_fill, OrderedDict)),
+    dict: (partial(_pairs_of, dict), partial(_fill, dict)),
+    list: (
+        lambda value: (list.copy(value), None),
+        lambda made, _, items: list.extend(made, items),
+    ),
+    deque: (
+        lambda value: ([*deque.__iter__(value)], _maxlen(value)),
+        lambda made, maxlen, items: deque.__init__(made, items, maxlen),
+    ),
+    tuple: (
         lambda value: (tuple.__getitem__(value, slice(None)), None),
-        lambda cls, _, items: tuple.__new__(cls, items),
+        lambda *_: None,  # the items are passed to what makes it
     ),
 }
+"""How what derives from a built-in container is taken apart and filled, past init.
+
+The first gives the items and a hashable rest of its own, the second fills with these.
+"""
 
 
 def slots_of(classes: Iterable[type]) -> tuple[str, ...]:
@@ -211,12 +202,13 @@ def _subclass_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container |
     """
     built_in = next(base for base in _BASES if issubclass(cls, base))
     between = cls.__mro__[: cls.__mro__.index(built_in)]
-    if not all(k.__flags__ & _HEAP or k is OrderedDict for k in between):
+    if not all(each.__flags__ & HEAP for each in between):
         return None
-    base, kept, slots = _BASES[built_in], weakref.ref(cls), slots_of(between)
+    kept, slots = weakref.ref(cls), slots_of(between)
+    parts_of, fill = _BASES[built_in]
 
     def parts(value: Any) -> tuple[Sequence[Any], Hashable]:
-        items, rest = base.parts(value)
+        items, rest = parts_of(value)
         more = getattr(value, "__dict__", {})
         names = [*more, *(name for name in slots if hasattr(value, name))]
         held = [getattr(value, n) if n in slots else more[n] for n in names]
@@ -225,17 +217,15 @@ def _subclass_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container |
 
     def put_together(rest: Any, children: list[Any]) -> Any:
         own, count, names = rest.context
-        made = base.filled(_alive(kept), own, children[:count])
-        for name, child in zip(names, children[count:], strict=True):
-            if name in slots:
-                object.__setattr__(made, name, child)
-            else:
-                made.__dict__[name] = child
+        items = (children[:count],) if built_in is tuple else ()
+        made: Any = built_in.__new__(_alive(kept), *items)
+        fill(made, own, children[:count])
+        _give(made, slots, names, children[count:])
         return made
 
     def labels(rest: Any, count: int) -> Iterable[str]:
         _, items, names = rest.context
-        return [*_indices(None, items), *(f".{name}" for name in names)][:count]
+        return [*indices(None, items), *(f".{name}" for name in names)][:count]
 
     return Container(parts, put_together, labels, portable=False)
 
@@ -245,7 +235,7 @@ def _is_struct(cls: type) -> bool:
 
     Torch's registry makes plain tuples of its sizes.
     """
-    return hasattr(cls, "n_sequence_fields") or not cls.__flags__ & _HEAP
+    return hasattr(cls, "n_sequence_fields") or not cls.__flags__ & HEAP
 
 
 def kind_of(cls: type, frozen: Callable[[Any], Hashable]) -> Container | None:

@@ -23,6 +23,48 @@ _WORD: Final = (1 << 63) - 1
 _double: Final = struct.Struct(">d")
 
 
+def _hex(value: float) -> str:
+    return _double.pack(value).hex()
+
+
+def _real(text: str) -> float:
+    return float(_double.unpack(bytes.fromhex(text))[0])
+
+
+def _range(*numbers: Any) -> range:
+    if not all(type(number) is int for number in numbers):
+        raise ValueError("a range is of whole numbers")
+    return range(*numbers)
+
+
+def _bounds(value: Any) -> tuple[Any, ...]:
+    return value.start, value.stop, value.step
+
+
+_TEXTS: Final[
+    dict[str, tuple[type, Callable[[Any], list[str]], Callable[..., Any]]]
+] = {
+    "int": (int, lambda value: [f"{value:x}"], lambda digits: int(digits, 16)),
+    "float": (float, lambda value: [_hex(value)], _real),
+    "complex": (
+        complex,
+        lambda value: [_hex(value.real), _hex(value.imag)],
+        lambda real, imag: complex(_real(real), _real(imag)),
+    ),
+    "bytes": (bytes, lambda value: [value.hex()], bytes.fromhex),
+    "...": (type(...), lambda _: [], lambda: ...),
+}
+"""Classes by their tags; how values are written in texts, and made of these."""
+_NESTS: Final[dict[str, tuple[type, Callable[[Any], Any], Callable[..., Any]]]] = {
+    "range": (range, _bounds, _range),
+    "slice": (slice, _bounds, slice),
+    "tuple": (tuple, iter, lambda *items: items),
+    "list": (list, iter, lambda *items: [*items]),
+}
+"""The same of what is written in other values."""
+_TAGS: Final = {cls: tag for tag, (cls, *_) in {**_TEXTS, **_NESTS}.items()}
+
+
 def to_json(value: Any) -> Json:
     """Return a plain value as JSON; a tag in a list says what JSON does not know.
 
@@ -39,48 +81,9 @@ def _fold(value: Any, depth: int) -> Json:
     tag = _TAGS.get(cls)
     if tag is None or depth == _DEPTH:
         raise ValueError(f"a {cls.__qualname__} is no plain value")
-    return [tag, *(_fold_part(part, depth) for part in _PARTS[tag](value))]
-
-
-def _fold_part(part: Any, depth: int) -> Json:
-    return part.text if type(part) is _Raw else _fold(part, depth + 1)
-
-
-class _Raw:
-    """Text that stands for itself behind a tag."""
-
-    __slots__ = ("text",)
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-
-def _float_text(value: float) -> _Raw:
-    return _Raw(_double.pack(value).hex())
-
-
-_TAGS: Final[dict[type, str]] = {
-    int: "int",
-    float: "float",
-    complex: "complex",
-    bytes: "bytes",
-    range: "range",
-    slice: "slice",
-    tuple: "tuple",
-    list: "list",
-    type(...): "...",
-}
-_PARTS: Final[dict[str, Callable[[Any], Any]]] = {
-    "int": lambda value: [_Raw(f"{value:x}")],
-    "float": lambda value: [_float_text(value)],
-    "complex": lambda value: [_float_text(value.real), _float_text(value.imag)],
-    "bytes": lambda value: [_Raw(value.hex())],
-    "range": lambda value: [value.start, value.stop, value.step],
-    "slice": lambda value: [value.start, value.stop, value.step],
-    "tuple": lambda value: value,
-    "list": lambda value: value,
-    "...": lambda _: [],
-}
+    if tag in _TEXTS:
+        return [tag, *_TEXTS[tag][1](value)]
+    return [tag, *(_fold(part, depth + 1) for part in _NESTS[tag][1](value))]
 
 
 def is_plain(value: Any) -> bool:
@@ -110,44 +113,13 @@ def _unfold(found: Json, depth: int) -> Any:
     if type(found) is not list or not found or depth == _DEPTH:
         raise ValueError("a tag is missing")
     tag, *parts = found
-    if type(tag) is not str or tag not in _PARTS:
+    if type(tag) is str and tag in _NESTS:
+        return _NESTS[tag][2](*(_unfold(part, depth + 1) for part in parts))
+    if type(tag) is not str or tag not in _TEXTS:
         raise ValueError(f"there is no tag {str(tag)[:20]!r}")
-    if tag in {"tuple", "list"}:
-        items = [_unfold(part, depth + 1) for part in parts]
-        return tuple(items) if tag == "tuple" else items
-    return _MAKERS[tag](*_checked(tag, parts, depth))
-
-
-def _checked(tag: str, parts: list[Any], depth: int) -> list[Any]:
-    if tag in {"range", "slice"}:
-        if len(parts) != 3:
-            raise ValueError("three numbers are missing")
-        values = [_unfold(part, depth + 1) for part in parts]
-        if tag == "range" and not all(type(value) is int for value in values):
-            raise ValueError("a range is of whole numbers")
-        return values
     if not all(type(part) is str for part in parts):
         raise ValueError("digits are missing")
-    return parts
-
-
-def _real(text: str) -> float:
-    return float(_double.unpack(bytes.fromhex(text))[0])
-
-
-def _ellipsis() -> Any:
-    return ...
-
-
-_MAKERS: Final[dict[str, Callable[..., Any]]] = {
-    "int": lambda digits: int(digits, 16),
-    "float": _real,
-    "complex": lambda real, imag: complex(_real(real), _real(imag)),
-    "bytes": bytes.fromhex,
-    "range": range,
-    "slice": slice,
-    "...": _ellipsis,
-}
+    return _TEXTS[tag][2](*parts)
 
 
 def to_text(found: Json) -> bytes:
