@@ -307,7 +307,7 @@ def _insides(found):
     walk = found._walk
     return (
         [(id(n.value), n.path, n.frozen, n.accessors, n.covered) for n in walk.nodes],
-        [(n.parent, n.step, n.root) for n in walk.nodes],
+        [(n.parent, n.step, n.given) for n in walk.nodes],
         [(inside.node, id(inside.view), inside.lacks) for inside in walk.insides],
         [
             [(r.key, r.role, r.frozen, r.node) for r in inside.rows]

@@ -29,34 +29,6 @@ from sapwood.tree.guards.views import View
 from sapwood.tree.nests.containers import Identity, constant_key, container_of, weakly
 
 
-class Start(NamedTuple):
-    """Where a walk starts; ``parameter``: it is an argument, and of which."""
-
-    path: str
-    value: Any
-    parameter: str | None = None
-
-
-def starts(
-    fn: Callable[..., Any],
-    arguments: Mapping[str, object],
-    arrays: Arrays,
-    known: Reach,
-) -> tuple[list[Start], Mapping[str, Any] | None]:
-    """Return where a walk starts, containers last, and the function's globals."""
-    found = [Start(path, value) for path, value in _roots(fn, known)]
-    home = getattr(found[-1].value, "__globals__", None)
-    given: tuple[list[Start], list[Start]] = [], []
-    for name, value in arguments.items():
-        if type(value) not in ATOMS and not arrays.is_array(value):
-            is_container = container_of(type(value)) is not None
-            given[is_container].append(Start(name, value, name))
-    others, containers = given
-    found += [*others, Start("builtins", builtins)]
-    found += (Start(path, value) for path, value in arrays.surroundings())
-    return [*found, *containers], home
-
-
 def _roots(fn: Any, known: Reach) -> Iterator[tuple[str, Any]]:
     """Yield where the walk starts: the object that ``fn`` is bound to, and its code."""
     fn = behind(fn)
@@ -114,7 +86,7 @@ class Node:
 
     ``covered``: it is an argument's container, whose leaves the signature compares;
     ``keyed``: or a tuple that is a key of one, or within such a key.
-    ``root`` is the parameter that it is, or None.
+    ``given``: it is an argument itself, whose name is its path.
     """
 
     value: Any
@@ -124,7 +96,7 @@ class Node:
     covered: bool = False
     parent: int = -1
     step: tuple[View, Any] | None = None
-    root: str | None = None
+    given: bool = False
     keyed: bool = False
 
 
@@ -154,21 +126,23 @@ class Walk:
     _known: dict[tuple[int, bool], int] = field(default_factory=dict)
     _slots: int = 0
 
-    def start(self, path: str, value: Any, parameter: str | None = None) -> None:
-        """Walk on from a root, unless it was reached before."""
+    def start(self, path: str, value: Any, *, given: bool = False) -> None:
+        """Walk on from a root, an argument if it is given, unless it was reached."""
         if self.arrays.is_array(value):
             return
         if issubclass(type(value), type):
             self.reach.note(built=(value,))
-        covered = parameter is not None and container_of(type(value)) is not None
+        covered = given and container_of(type(value)) is not None
         opened = tuple(accessors(value, self.reach))
-        if opened and (id(value), covered) not in self._known:
-            node = Node(value, path, self._frozen(value), opened, covered)
-            node.root = parameter
-            first = self._enter(node)
-            for number, each in _growing(self.nodes, first):
-                for view, wanted in each.accessors:
-                    self._look(number, each, view, wanted)
+        if not opened or (id(value), covered) in self._known:
+            return
+        node = Node(value, path, self._frozen(value), opened, covered, given=given)
+        number = self._enter(node)
+        while number < len(self.nodes):
+            node = self.nodes[number]
+            for view, wanted in node.accessors:
+                self._look(number, node, view, wanted)
+            number += 1
 
     def path(self, inside: Inside, key: Any) -> str:
         """Return what a user would write for a slot."""
@@ -183,10 +157,9 @@ class Walk:
                 break
             steps.append(node.step)
             number = node.parent
-        named = node.root if by_argument else None
-        root = self.hold(number) if named is None else named
-        start = self.nodes[number].path
-        return Slot(self.path(inside, key), root, tuple(reversed(steps)), start)
+        named = by_argument and node.given
+        root = node.path if named else self.hold(number)
+        return Slot(self.path(inside, key), root, tuple(reversed(steps)), node.path)
 
     def held(self) -> list[int]:
         """Return the nodes that guards start from: roots, and objects in arguments."""
@@ -276,7 +249,7 @@ class Walk:
             raise self._too_much(node, len(space))
         rows = [
             self._row(number, node, view, key, value)
-            for key, value in _items(space)
+            for key, value in items_of(space)
             if view not in KEYED or not self.arrays.is_array(value)
         ]
         self.insides.append(Inside(number, view, rows, lacks))
@@ -303,8 +276,7 @@ class Walk:
             if not opened:
                 return Row(key, value, "constant", constant_of(value))
             path, frozen = self._label(node, view, key), self._frozen(value)
-            step = (view, key)
-            entered = Node(value, path, frozen, opened, covered, number, step)
+            entered = Node(value, path, frozen, opened, covered, number, (view, key))
             entered.keyed = covered and keyed
             known = self._enter(entered)
         return Row(key, value, "node", self.nodes[known].frozen, known)
@@ -315,19 +287,15 @@ class Walk:
         return Identity(value)
 
     def _come_by(self, cls: type, node: Node, view: View, key: Any) -> None:
-        if self._may_be_called(node, view, key):
-            # By its own name, the code says what it is there for.
-            asks = cls in HASHING and node.value is not builtins
-            self.reach.note(built=(cls,), compares=asks)
-
-    @staticmethod
-    def _may_be_called(node: Node, view: View, key: Any) -> bool:
+        """Note that code may call a class, where a name of its own leads there."""
         if view in {views.TYPE, views.BASES}:
-            return False
+            return
         # super() needs no constructor, but closes over the class.
-        return view is not views.CELLS or (
-            node.value.__code__.co_freevars[key] != "__class__"
-        )
+        if view is views.CELLS and node.value.__code__.co_freevars[key] == "__class__":
+            return
+        # By its own name, the code says what it is there for.
+        asks = cls in HASHING and node.value is not builtins
+        self.reach.note(built=(cls,), compares=asks)
 
     def _too_much(self, node: Node, more: int) -> CaptureError:
         size, number = max(
@@ -374,10 +342,21 @@ def _walk(
     arrays: Arrays,
     known: Reach,
 ) -> Walk:
-    begins, home = starts(fn, arguments, arrays, known)
-    walk = Walk(arrays, known, home)
-    for path, value, parameter in begins:
-        walk.start(path, value, parameter)
+    roots = [*_roots(fn, known)]
+    walk = Walk(arrays, known, getattr(roots[-1][1], "__globals__", None))
+    given: tuple[dict[str, Any], dict[str, Any]] = {}, {}
+    for name, value in arguments.items():
+        if type(value) not in ATOMS and not arrays.is_array(value):
+            given[container_of(type(value)) is not None][name] = value
+    others, containers = given
+    for path, value in roots:
+        walk.start(path, value)
+    for name, value in others.items():
+        walk.start(name, value, given=True)
+    for path, value in (("builtins", builtins), *arrays.surroundings()):
+        walk.start(path, value)
+    for name, value in containers.items():
+        walk.start(name, value, given=True)
     return walk
 
 
@@ -387,15 +366,8 @@ def _is_compared(value: Any, *, keyed: bool) -> bool:
     return cls is tuple if keyed else container_of(cls) is not None
 
 
-def _growing(nodes: list[Node], first: int) -> Iterator[tuple[int, Node]]:
-    number = first
-    while number < len(nodes):
-        yield number, nodes[number]
-        number += 1
-
-
-def _items(space: views.Space) -> list[tuple[Any, Any]]:
-    # A copy: other threads may write while this one reads.
+def items_of(space: views.Space) -> list[tuple[Any, Any]]:
+    """Return a copy of a space's slots: other threads may write while one reads."""
     return list(space.items() if isinstance(space, Mapping) else enumerate(space))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import copy_context
 from operator import is_not
@@ -12,7 +12,7 @@ from typing import Any
 
 from sapwood.errors import MisuseError
 from sapwood.tree.guards.constants import Contents, kept_contents
-from sapwood.tree.guards.reach import Inside, is_book
+from sapwood.tree.guards.reach import Inside, is_book, items_of
 from sapwood.tree.guards.sources import STATE, kept_state
 from sapwood.tree.guards.standard import BUFFER, DECIMAL
 from sapwood.tree.guards.survey import Survey
@@ -83,12 +83,10 @@ def put_back(survey: Survey) -> None:
 
 def _others(thing: Any, inside: Inside) -> Iterator[tuple[Any, Any]]:
     """Yield the slots that hold something else by now, and what they held."""
-    space = inside.view.open(thing)
-    named = isinstance(space, Mapping)
-    now = dict(space.items() if isinstance(space, Mapping) else enumerate(space))
+    now = dict(items_of(inside.view.open(thing)))
     for row in inside.rows:
-        known = not (named and is_book(inside.view, row.key))
-        if known and now.get(row.key, EMPTY) is not row.value:
+        known = is_book(inside.view, row.key) or now.get(row.key, EMPTY) is row.value
+        if not known:
             yield row.key, row.value
     for name in inside.lacks or ():
         # A package that is loaded meanwhile shows in the package above it.
