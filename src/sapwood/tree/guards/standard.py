@@ -20,7 +20,15 @@ from typing import Any, Final
 from weakref import ReferenceType
 
 from sapwood.tree.guards.owners import owner_of_class, owner_of_code
-from sapwood.tree.guards.views import EMPTY, KEYS, View, keys_inside, value_text
+from sapwood.tree.guards.views import (
+    EMPTY,
+    KEYS,
+    View,
+    dotted,
+    keys_inside,
+    same_path,
+    value_text,
+)
 
 BYTES: Final = 1 << 16
 """How much of a host array, or of anything like it, is compared on every call."""
@@ -32,7 +40,8 @@ ENVIRONMENT: Final = type(os.environ)
 
 def bytes_of(value: Any) -> bytes | None:
     """Return the bytes of an object that has some, and not too many; else None."""
-    if any(hasattr(vars(base).get("__buffer__"), "__code__") for base in _mro(value)):
+    cls: type = type(value)
+    if any(hasattr(vars(base).get("__buffer__"), "__code__") for base in cls.__mro__):
         # Its bytes are what code of somebody's says.
         return None
     try:
@@ -40,14 +49,6 @@ def bytes_of(value: Any) -> bytes | None:
             return seen.tobytes() if seen.nbytes <= BYTES else None
     except (BufferError, TypeError, ValueError):
         return None
-
-
-def _mro(value: object) -> tuple[type, ...]:
-    return type(value).__mro__
-
-
-def _same(path: str, _: Any, __: Any) -> str:
-    return path
 
 
 def _called(path: str, _: Any, __: Any) -> str:
@@ -119,13 +120,10 @@ def _handlers(logger: Any) -> Sequence[Any]:
     """Return the handlers of the user's that a logger calls."""
     found: list[Any] = []
     while logger is not None:
-        found += [each for each in logger.handlers if _is_users(each)]
+        users = (x for x in logger.handlers if owner_of_class(type(x)) == "user")
+        found += users
         logger = logger.parent if logger.propagate else None
     return found
-
-
-def _is_users(thing: object) -> bool:
-    return owner_of_class(type(thing)) == "user"
 
 
 def _level(logger: Any) -> Sequence[Any]:
@@ -154,13 +152,13 @@ def is_veiled(cls: type) -> bool:
     return cls.__dictoffset__ != 0 and not own
 
 
-def _own(thing: Any) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = _own_dict(thing, None)
+def _own(thing: Any) -> dict[str, Any]:
+    found: dict[str, Any] = _own_dict(thing, None)
     return found
 
 
 def _store_own(thing: Any, key: str, value: Any) -> None:
-    space = _own_dict(thing, None)
+    space = _own(thing)
     if value is EMPTY:
         space.pop(key, None)
     else:
@@ -185,24 +183,18 @@ ENVIRON = View(
 )
 CONTEXT = View("variable", _variable, lambda path, _, __: f"{path}.get()")
 REFERENT = View("referent", _referent, _called)
-OWN = View(
-    "own attributes",
-    _own,
-    lambda path, _, key: f"{path}.{key}",
-    _store_own,
-    "names",
-)
-PROXIED = View("proxied", _proxied, _same)
+OWN = View("own attributes", _own, dotted, _store_own, "names")
+PROXIED = View("proxied", _proxied, same_path)
 WEAK = View("weak", attrgetter("data"), _weak_label, None, "keys")
 WEAK_KEYS = View("inside weak keys", _weakly_held, KEYS.label)
 MEMBERS = View("members", _members, _weak_label, None, "keys")
-WHOLE = View("whole", gc.get_referents, _same, None, "length")
-TEXT = View("text", _text, _same)
+WHOLE = View("whole", gc.get_referents, same_path, None, "length")
+TEXT = View("text", _text, same_path)
 SIZE = View("size", lambda thing: (thing.qsize(),), lambda path, _, __: f"len({path})")
 MAXLEN = View("maxlen", lambda thing: (deque.maxlen.__get__(thing),), _dotted)
 FACTORY = View("factory", _factory, _dotted)
-BUFFER = View("bytes", lambda thing: (bytes_of(thing),), _same)
-DECIMAL = View("decimal", _decimal, lambda path, _, key: f"{path}.{key}")
+BUFFER = View("bytes", lambda thing: (bytes_of(thing),), same_path)
+DECIMAL = View("decimal", _decimal, dotted)
 HANDLERS = View(
     "handlers",
     _handlers,

@@ -120,7 +120,8 @@ _OWN_ITEMS = {list, deque, dict, Counter, OrderedDict, defaultdict}
 _PLAIN = {bool, int, float, complex, str, bytes, type(None), type(...), range}
 
 
-def _dotted(path: str, _: Any, key: Any) -> str:
+def dotted(path: str, _: Any, key: Any) -> str:
+    """Label an attribute."""
     return f"{path}.{key}"
 
 
@@ -128,7 +129,8 @@ def _subscript(path: str, _: Any, key: Any) -> str:
     return f"{path}[{value_text(key)}]"
 
 
-def _same(path: str, _: Any, __: Any) -> str:
+def same_path(path: str, _: Any, __: Any) -> str:
+    """Label what a user would not write anything more for."""
     return path
 
 
@@ -143,19 +145,8 @@ def _bind(space: Any, key: Any, value: Any) -> None:
         space[key] = value
 
 
-def _store_attribute(thing: Any, key: Any, value: Any) -> None:
-    _bind(vars(thing), key, value)
-
-
-def _store_global(thing: Any, key: Any, value: Any) -> None:
-    _bind(thing.__globals__, key, value)
-
-
 def _store_cell(thing: Any, key: Any, value: Any) -> None:
-    if value is EMPTY:
-        del thing.__closure__[key].cell_contents
-    else:
-        thing.__closure__[key].cell_contents = value
+    _store_variable(thing.__closure__[key], "cell_contents", value)
 
 
 def _store_field(thing: Any, key: Any, value: Any) -> None:
@@ -188,18 +179,26 @@ def _key_label(path: str, _: Any, key: Any) -> str:
     return f"[*{path}][{key}]"
 
 
-def _cells(function: Any) -> Sequence[Any]:
-    try:
-        return [cell.cell_contents for cell in function.__closure__ or ()]
-    except ValueError:
-        return [_contents(cell) for cell in function.__closure__]
-
-
 def _contents(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
         return EMPTY
+
+
+def _dict_of(
+    name: str,
+    label: Callable[[str, Any, Any], str] = dotted,
+    store: Callable[[Any, Any, Any], None] | None = None,
+    attribute: str = "__dict__",
+) -> View:
+    """Return the view of the dict in an attribute, where its slots are bound, too."""
+    opened = attrgetter(attribute)
+
+    def bind(thing: Any, key: Any, value: Any) -> None:
+        _bind(opened(thing), key, value)
+
+    return View(name, opened, label, store or bind, "names", way=Way(attribute))
 
 
 _members: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
@@ -296,47 +295,19 @@ TOLD: Final[Mapping[str, View]] = {
 }
 """What functions and classes tell of themselves, and keep in no dict."""
 ANNOTATIONS = View("annotations", _annotations, _named("__annotations__"))
-GLOBALS = View(
-    "globals",
-    attrgetter("__globals__"),
-    lambda _, __, key: str(key),
-    _store_global,
-    "names",
-    way=Way("__globals__"),
-)
+GLOBALS = _dict_of("globals", lambda _, __, key: str(key), attribute="__globals__")
 CELLS = View(
     "cells",
-    _cells,
+    lambda function: [_contents(cell) for cell in function.__closure__ or ()],
     lambda _, function, key: str(function.__code__.co_freevars[key]),
     _store_cell,
     way=Way("__closure__", each="cell_contents"),
 )
 IMPORTS = View("imports", _imports, lambda _, __, key: str(key))
-ATTRIBUTES = View(
-    "attributes",
-    attrgetter("__dict__"),
-    _dotted,
-    _store_attribute,
-    "names",
-    way=Way("__dict__"),
-)
-FIELDS = View("fields", _fields, _dotted, _store_field, "names")
-VARIABLES = View(
-    "variables",
-    attrgetter("__dict__"),
-    _dotted,
-    _store_variable,
-    "names",
-    way=Way("__dict__"),
-)
-MODULE = View(
-    "module",
-    attrgetter("__dict__"),
-    _dotted,
-    _store_attribute,
-    "names",
-    way=Way("__dict__"),
-)
+ATTRIBUTES = _dict_of("attributes")
+FIELDS = View("fields", _fields, dotted, _store_field, "names")
+VARIABLES = _dict_of("variables", store=_store_variable)
+MODULE = _dict_of("module")
 BASES = View(
     "bases",
     attrgetter("__bases__"),
@@ -352,15 +323,15 @@ SELF = View("self", lambda thing: (thing.__self__,), _named("__self__"))
 BOUND = View(
     "bound", attrgetter("__self__", "__name__"), _named("__self__", "__name__")
 )
-CACHED = View("cached", lambda thing: (thing.func,), _same)
-INNER = View("inner", lambda thing: (thing.__func__,), _same)
-WRAPPED = View("wrapped", lambda thing: (thing.__wrapped__,), _same)
+CACHED = View("cached", lambda thing: (thing.func,), same_path)
+INNER = View("inner", lambda thing: (thing.__func__,), same_path)
+WRAPPED = View("wrapped", lambda thing: (thing.__wrapped__,), same_path)
 PARTIAL = View(
     "partial",
     attrgetter("func", "args", "keywords"),
     _named("func", "args", "keywords"),
 )
-PROPERTY = View("property", attrgetter("fget", "fset", "fdel"), _same)
+PROPERTY = View("property", attrgetter("fget", "fset", "fdel"), same_path)
 TUPLE = View(
     "tuple",
     lambda thing: tuple.__getitem__(thing, slice(None)),
@@ -369,14 +340,7 @@ TUPLE = View(
     "length",
     way=Way(),
 )
-LIST = View(
-    "list",
-    _items,
-    _subscript,
-    _bind,
-    "length",
-    way=Way(),
-)
+LIST = View("list", _items, _subscript, _bind, "length", way=Way())
 SET = View("set", tuple, _subscript, None, "length")
 DICT = View(
     "dict",
