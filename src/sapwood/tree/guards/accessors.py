@@ -77,28 +77,22 @@ def accessors(value: Any, reach: Reach) -> Openings:
     return _instance(value, reach)
 
 
-NEVER_NAMED = frozenset(
-    {"__init__", "__new__", "__post_init__", "__repr__", "__del__", "__dir__"}
-    | {"__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__sizeof__"}
-    | {"__init_subclass__", "__class_getitem__", "__copy__", "__deepcopy__"}
-)
-_BUILDING = frozenset(
-    {"__class_getitem__", "__init__", "__init_subclass__", "__new__", "__post_init__"}
-)
-_NUMBERS = frozenset(
-    {"add", "and", "divmod", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow"}
-    | {"rshift", "sub", "truediv", "xor"}
-)
+def dunders(names: str) -> frozenset[str]:
+    """Return special names by what they have between the underscores."""
+    return frozenset(f"__{name}__" for name in names.split())
+
+
+_BUILDING = dunders("class_getitem init init_subclass new post_init")
+_COPIED = dunders("copy deepcopy getstate reduce reduce_ex setstate")
+NEVER_NAMED = _BUILDING | _COPIED | dunders("del dir repr sizeof")
+_NUMBERS = "add and divmod floordiv lshift matmul mod mul or pow rshift sub truediv xor"
 OPERATORS = frozenset(
-    {f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in _NUMBERS}
-    | {"__abs__", "__array__", "__array_ufunc__", "__bool__", "__bytes__", "__call__"}
-    | {"__ceil__", "__complex__", "__contains__", "__delattr__", "__delete__"}
-    | {"__delitem__", "__enter__", "__eq__", "__exit__", "__float__", "__floor__"}
-    | {"__format__", "__ge__", "__get__", "__getattr__", "__getattribute__"}
-    | {"__getitem__", "__gt__", "__hash__", "__index__", "__instancecheck__", "__int__"}
-    | {"__invert__", "__iter__", "__le__", "__len__", "__length_hint__", "__lt__"}
-    | {"__missing__", "__ne__", "__neg__", "__next__", "__pos__", "__reversed__"}
-    | {"__round__", "__set__", "__setattr__", "__setitem__", "__str__", "__trunc__"}
+    f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in _NUMBERS.split()
+) | dunders(
+    "abs array array_ufunc bool bytes call ceil complex contains delattr delete "
+    "delitem enter eq exit float floor format ge get getattr getattribute getitem gt "
+    "hash index instancecheck int invert iter le len length_hint lt missing ne neg "
+    "next pos reversed round set setattr setitem str trunc"
 )
 """What is found in a class though no code names it, and so may not be added either."""
 _OF_ENUMS = frozenset({"_member_map_", "_missing_", "_boundary_"})
@@ -146,11 +140,6 @@ def _foreign(value: FunctionType) -> Openings:
         yield Accessor(views.WRAPPED)
     if "registry" in value.__dict__:
         yield Accessor(views.ATTRIBUTES, frozenset({"registry"}))
-
-
-def _method(_: MethodType, __: Reach) -> Openings:
-    yield Accessor(views.SELF)
-    yield Accessor(views.INNER)
 
 
 def _module(value: ModuleType, reach: Reach) -> Openings:
@@ -234,8 +223,7 @@ def _is_users(member: object) -> bool:
 
 
 def _instance(value: Any, reach: Reach) -> Openings:
-    cls = type(value)
-    owner = owner_of_class(cls)
+    cls, owner = type(value), owner_of_class(type(value))
     ours = owner == "sapwood" or cls.__module__ == "functools"
     if ours and hasattr(value, "__wrapped__"):
         yield Accessor(views.WRAPPED)
@@ -310,10 +298,7 @@ _LOGGING: Final = frozenset(
 _ASKING: Final = frozenset({"isEnabledFor", "getEffectiveLevel", "level", "disabled"})
 
 
-_COPYING: Final = frozenset(
-    {"__copy__", "__deepcopy__", "__getnewargs__", "__getnewargs_ex__", "__getstate__"}
-    | {"__new__", "__reduce__", "__reduce_ex__", "__replace__", "__setstate__"}
-)
+_COPYING: Final = _COPIED | dunders("getnewargs getnewargs_ex new replace")
 _CALLING: Final = {
     "_pickle": _COPYING,
     "copy": _COPYING,
@@ -495,7 +480,7 @@ _parts: tuple[object, ...] = (
 
 _by_type: dict[type, Opened] = {
     FunctionType: _function,
-    MethodType: _method,
+    MethodType: _always(views.SELF, views.INNER),
     ModuleType: _module,
     partial: _partial,
     partialmethod: _partial,

@@ -68,9 +68,8 @@ def names_of(code: CodeType) -> Names:
     globals_: set[str] = set()
     attributes: set[str] = set()
     modules: set[str] = set()
-    hooks: set[str] = set()
-    dynamic = compares = False
-    for each in _nested(code):
+    dynamic = compares = formats = False
+    for each in nested(code):
         instructions = list(dis.get_instructions(each))
         compares |= any(
             comparing.compares(instructions, i) for i in range(len(instructions))
@@ -91,11 +90,11 @@ def names_of(code: CodeType) -> Names:
                 modules.add("." * _level(instructions, index) + op.argval)
             elif op.opname == "MATCH_CLASS":
                 dynamic = True
-        hooks |= _hooks(each, instructions)
+        formats |= _formats(each, instructions)
     used = globals_ | attributes
     return Names(
         frozenset(globals_),
-        frozenset(attributes | hooks),
+        frozenset(attributes | {"__repr__"} if formats else attributes),
         frozenset(modules),
         dynamic or bool(used & _ANY_ATTRIBUTE) or bool(attributes & _BY_TEXT),
         bool(used & _ANY_GLOBAL),
@@ -140,19 +139,11 @@ def _is_only_compared(instructions: Sequence[dis.Instruction], at: int) -> bool:
     )
 
 
-def _hooks(code: CodeType, instructions: Sequence[dis.Instruction]) -> set[str]:
-    """Return the special methods by which code asks for all that an object holds."""
-    found = {
-        "__repr__"
-        for op in instructions
-        if op.opname in _FORMATTING_OPS or op.argval in _FORMATTING
-    }
-    found |= {"__repr__" for each in code.co_consts if "%" in _text(each)}
-    return found
-
-
-def _text(constant: object) -> str:
-    return constant if isinstance(constant, str) else ""
+def _formats(code: CodeType, instructions: Sequence[dis.Instruction]) -> bool:
+    """Return whether code may ask an object for all that it holds, as text."""
+    return any(
+        op.opname in _FORMATTING_OPS or op.argval in _FORMATTING for op in instructions
+    ) or any(isinstance(each, str) and "%" in each for each in code.co_consts)
 
 
 def _level(instructions: Sequence[dis.Instruction], at: int) -> int:
@@ -164,11 +155,12 @@ def _level(instructions: Sequence[dis.Instruction], at: int) -> int:
     return level if isinstance(level, int) else 0
 
 
-def _nested(code: CodeType) -> Iterator[CodeType]:
+def nested(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object and those of all functions made in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _nested(constant)
+            yield from nested(constant)
 
 
 def _constant_name(instructions: Sequence[dis.Instruction], at: int) -> str | None:

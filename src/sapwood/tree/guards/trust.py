@@ -15,7 +15,8 @@ from types import BuiltinMethodType, CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 from sapwood.tree.guards import views
-from sapwood.tree.guards.accessors import NEVER_NAMED, OPERATORS
+from sapwood.tree.guards.accessors import NEVER_NAMED, OPERATORS, dunders
+from sapwood.tree.guards.code import nested
 from sapwood.tree.guards.owners import owner_of_class, owner_of_code, owner_of_module
 from sapwood.tree.guards.reach import Node, Walk
 from sapwood.tree.guards.scope import ATOMS
@@ -75,17 +76,9 @@ _HERE: Final = frozenset(
     {"astimezone", "fromtimestamp", "now", "strftime", "timestamp", "today", "utcnow"}
 )
 """What dates ask the process for."""
-_SPECIAL: Final = frozenset(
-    {
-        "__annotations__",
-        "__class__",
-        "__dict__",
-        "__doc__",
-        "__func__",
-        "__getnewargs__",
-    }
-    | {"__getnewargs_ex__", "__globals__", "__module__", "__name__", "__qualname__"}
-    | {"__replace__", "__self__", "__wrapped__"}
+_SPECIAL: Final = dunders(
+    "annotations class dict doc func getnewargs getnewargs_ex globals module name "
+    "qualname replace self wrapped"
 )
 """Special names of what the walk looks at, where they are in code."""
 _FORMATTING: Final = frozenset({"format", "format_map"})
@@ -194,7 +187,7 @@ def _is_special(name: str) -> bool:
 def _codes(walk: Walk) -> Iterator[CodeType]:
     for node in walk.nodes:
         if type(node.value) is FunctionType and walk.reach.reads(node.value):
-            yield node.value.__code__
+            yield from nested(node.value.__code__)
 
 
 def _is_format(node: Node) -> bool:
@@ -210,17 +203,13 @@ def _formats(code: CodeType) -> Iterator[str | None]:
             before = ops[at - 1]
             text = before.argval if before.opname == "LOAD_CONST" else None
             yield text if isinstance(text, str) else None
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _formats(each)
 
 
 def _prints_elsewhere(code: CodeType) -> bool:
     """Return whether code may pass ``file=`` on."""
     named = any(type(each) is tuple and "file" in each for each in code.co_consts)
     spread = any(op.opname == "CALL_FUNCTION_EX" for op in dis.get_instructions(code))
-    inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return named or spread or any(map(_prints_elsewhere, inner))
+    return named or spread
 
 
 def _reads(text: str) -> bool:
