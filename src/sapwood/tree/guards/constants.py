@@ -68,7 +68,7 @@ def constant_of(value: Any) -> Hashable:
         return constant_key(value)
     if cls is FunctionType:
         return Identity(value)
-    if hasattr(cls, "tobytes") and hasattr(cls, "shape") and hasattr(cls, "nbytes"):
+    if _is_host_array(cls):
         kind = str(getattr(value, "dtype", ""))
         looks: tuple[Hashable, ...] = (cls, *_looks_of(value), kind)
         if value.nbytes <= BYTES and "O" not in kind and kind != "object":
@@ -89,9 +89,12 @@ def constant_of(value: Any) -> Hashable:
 def is_left_out(value: Any, frozen: Hashable) -> bool:
     """Return whether a value has contents that what it is ``frozen`` to leaves out."""
     cls = type(value)
-    array = hasattr(cls, "tobytes") and hasattr(cls, "shape") and hasattr(cls, "nbytes")
-    host = array or cls is bytearray or is_tensor(value)
+    host = _is_host_array(cls) or cls is bytearray or is_tensor(value)
     return host and not isinstance(frozen, Contents)
+
+
+def _is_host_array(cls: type) -> bool:
+    return all(hasattr(cls, name) for name in ("tobytes", "shape", "nbytes"))
 
 
 def kept_contents(value: Any) -> Callable[[], object]:

@@ -222,13 +222,10 @@ def _member(value: Enum) -> bytes | None:
 
 def _said(value: Any) -> bytes | None:
     """Prove a value by the text that it is compared by; its class comes first."""
-    key = constant_key(value)
-    if type(key) is not tuple or len(key) < 2 or key[0] is not type(value):
-        return None
-    if is_users(getattr(value, "tzinfo", None)):
-        # Its text is what a class of the user's says.
-        return None
-    return _joined(b"value", [key[0], *map(_textual, key[1:])])
+    key: Any = constant_key(value)
+    # The text of a time zone is what a class of the user's may say.
+    users = is_users(getattr(value, "tzinfo", None))
+    return None if users else _joined(b"value", key)
 
 
 def _ufunc(value: Any) -> bytes | None:
@@ -238,10 +235,6 @@ def _ufunc(value: Any) -> bytes | None:
 
 def _is_ufunc(value: Any) -> bool:
     return (type(value).__module__, type(value).__name__) == ("numpy", "ufunc")
-
-
-def _textual(part: Any) -> Any:
-    return part if is_plain(part) else str(part)
 
 
 def _by_text(value: Any) -> bool:

@@ -73,21 +73,13 @@ class Reach:
         compares: bool = False,
     ) -> None:
         """Note what reached code names, can call, or may do."""
-        self.names.update(names)
-        self.builtins.update(builtins)
-        self.built.update(built)
-        self.dynamic |= dynamic
-        self.advances |= advances
-        self.compares |= compares
-        if self.found is not None:
-            self.found.note(
-                names,
-                builtins,
-                built,
-                dynamic=dynamic,
-                advances=advances,
-                compares=compares,
-            )
+        for each in (self,) if self.found is None else (self, self.found):
+            each.names.update(names)
+            each.builtins.update(builtins)
+            each.built.update(built)
+            each.dynamic |= dynamic
+            each.advances |= advances
+            each.compares |= compares
 
     def add(self, names: Names) -> None:
         """Note what one code object names."""

@@ -39,24 +39,23 @@ def load_sources(module: ModuleType, names: Collection[str]) -> None:
 
 def kept_state(source: Any) -> Callable[[], object]:
     """Return what puts a random source back to where it is now."""
+    get, put = _access(source)
+    return partial(put, get())
+
+
+def _access(source: Any) -> tuple[Callable[[], Any], Callable[[Any], object]]:
     if hasattr(source, "getstate"):
-        return partial(source.setstate, source.getstate())
+        return source.getstate, source.setstate
     if hasattr(source, "get_state"):
-        return partial(source.set_state, source.get_state())
+        return source.get_state, source.set_state
     bits = getattr(source, "bit_generator", source)
-    return partial(setattr, bits, "state", bits.state)
+    return lambda: bits.state, partial(setattr, bits, "state")
 
 
 def _state(source: Any) -> Sequence[Hashable]:
-    bits = getattr(source, "bit_generator", source)
-    if hasattr(source, "getstate"):
-        state = source.getstate()
-    elif hasattr(source, "get_state"):
-        state = source.get_state()
-    else:
-        state = bits.state
+    get, _ = _access(source)
     # Bytes are compared by value, a tuple would be a thing of its own.
-    return (repr(_frozen(state)).encode(),)
+    return (repr(_frozen(get())).encode(),)
 
 
 def _frozen(state: Any) -> Hashable:

@@ -121,12 +121,7 @@ class Steps:
         return self.registers - 1
 
     def _add(
-        self,
-        op: Op,
-        at: int,
-        of: int = 0,
-        value: Any = None,
-        ask: Callable[[Any], object] | None = None,
+        self, op: Op, at: int, of: int = 0, value: Any = None, ask: Any = None
     ) -> None:
         self.steps.append(Step(op, at, of, value, ask))
 
