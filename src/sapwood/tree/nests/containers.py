@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from sapwood.errors import MisuseError
 from sapwood.tree.nests.kinds import (
     HEAP,
+    SEQUENCE,
     UNPACKED,
     Container,
     Unpacked,
@@ -179,7 +180,7 @@ def put_together(cls: type, rest: Any, children: list[Any]) -> Any:
             f"{cls.__name__} is not a container any more. Register it again with "
             "register_container"
         )
-    return container.unflatten(rest, children)
+    return container.unflatten(cls, rest, children)
 
 
 def paths(structure: Structure, root: str = "args") -> tuple[str, ...]:
@@ -194,9 +195,9 @@ def _name(structure: Any, path: str) -> Iterator[str]:
         return
     cls, rest, folded = structure
     container = container_of(cls)
-    labels = (indices if container is None else container.labels)(rest, len(folded))
-    for label, child in zip(labels, folded, strict=True):
-        yield from _name(child, path + label)
+    label = indices if container is None else container.labels
+    for more, child in zip(label(cls, rest, len(folded)), folded, strict=True):
+        yield from _name(child, path + more)
 
 
 def register_container(
@@ -231,7 +232,9 @@ def register_container(
             ) from None
         return tuple(children), rest
 
-    _registered[cls] = _firm[cls] = Container(parts, unflatten, indices)
+    _registered[cls] = _firm[cls] = Container(
+        parts, lambda _, rest, children: unflatten(rest, children), indices
+    )
 
 
 def registered(cls: type) -> Container | None:
@@ -301,7 +304,7 @@ def plain_keys(keys: Any) -> tuple[Any, ...]:
     return keys.keys if type(keys) is _Keys else keys
 
 
-def _subscripts(keys: Any, _: int) -> Iterable[str]:
+def _subscripts(_: Any, keys: Any, __: int) -> Iterable[str]:
     # The text of any other key could run anybody's code.
     return [
         f"[{key!r}]"
@@ -312,36 +315,27 @@ def _subscripts(keys: Any, _: int) -> Iterable[str]:
 
 
 _UNSEEN: Any = object()
+_DICT = Container(
+    lambda value: (tuple(value.values()), keys_of(value)),
+    lambda cls, keys, children: cls(zip(plain_keys(keys), children, strict=True)),
+    _subscripts,
+)
 _BUILT_IN: dict[type, Container] = {
-    tuple: Container(
-        lambda value: (value, None), lambda _, children: tuple(children), indices
-    ),
-    list: Container(
-        lambda value: (value, None), lambda _, children: list(children), indices
-    ),
+    tuple: SEQUENCE,
+    list: SEQUENCE,
     deque: Container(
         lambda value: (value, value.maxlen),
-        lambda n, children: deque(children, n),
+        lambda _, n, children: deque(children, n),
         indices,
     ),
-    dict: Container(
-        lambda value: (tuple(value.values()), keys_of(value)),
-        lambda keys, children: dict(zip(plain_keys(keys), children, strict=True)),
-        _subscripts,
-    ),
-    OrderedDict: Container(
-        lambda value: (tuple(value.values()), keys_of(value)),
-        lambda keys, children: OrderedDict(
-            zip(plain_keys(keys), children, strict=True)
-        ),
-        _subscripts,
-    ),
+    dict: _DICT,
+    OrderedDict: _DICT,
     defaultdict: Container(
         lambda value: (tuple(value.values()), (value.default_factory, keys_of(value))),
-        lambda rest, children: defaultdict(
+        lambda _, rest, children: defaultdict(
             rest[0], zip(plain_keys(rest[1]), children, strict=True)
         ),
-        lambda rest, count: _subscripts(rest[1], count),
+        lambda cls, rest, count: _subscripts(cls, rest[1], count),
     ),
     Unpacked: UNPACKED,
 }

@@ -7,33 +7,35 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from types import MemberDescriptorType, SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from sapwood.errors import InternalError, MisuseError
+from sapwood.errors import MisuseError
 
 HEAP: Final = 1 << 9
 """Of the flags of a class: it was made by a class statement, or could have been."""
+
+
+_Parts: TypeAlias = Callable[[Any], tuple[Sequence[Any], Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
     """How the instances of one class are taken apart and put together.
 
-    ``flatten(value)`` gives the children and a hashable rest, ``unflatten(rest,
-    children)`` a fresh value, ``labels(rest, count)`` what a path adds per child. It is
-    ``portable`` if the rest means the same in another process.
+    ``flatten(value)`` gives the children and a hashable rest, ``unflatten(cls, rest,
+    children)`` a fresh value, ``labels(cls, rest, count)`` what a path adds per child.
+    It is ``portable`` if the rest means the same in another process.
     """
 
-    flatten: Callable[[Any], tuple[Sequence[Any], Any]]
-    unflatten: Callable[[Any, list[Any]], Any]
-    labels: Callable[[Any, int], Iterable[str]]
+    flatten: _Parts
+    unflatten: Callable[[Any, Any, list[Any]], Any]
+    labels: Callable[[Any, Any, int], Iterable[str]]
     portable: bool = True
 
 
@@ -76,8 +78,8 @@ class Unpacked:
 
 UNPACKED: Final = Container(
     lambda value: (value.children, value.of),
-    lambda of, children: of.made(children),
-    lambda of, _: [f".{name}" for name in of.names],
+    lambda _, of, children: of.made(children),
+    lambda _, of, __: [f".{name}" for name in of.names],
     portable=False,
 )
 
@@ -93,7 +95,7 @@ class Context:
     context: Any = field(compare=False)
 
 
-def indices(_: Any, count: int) -> Iterable[str]:
+def indices(_: Any, __: Any, count: int) -> Iterable[str]:
     """Return what a path adds for each of so many items."""
     return [f"[{index}]" for index in range(count)]
 
@@ -116,20 +118,22 @@ def _pytree_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container | N
 
     return Container(
         parts,
-        lambda rest, children: put_together(children, rest.context),
+        lambda _, rest, children: put_together(children, rest.context),
         indices,
         portable=False,
     )
 
 
-def _struct_parts(cls: Any) -> Container:
-    """Return how tuples are taken apart whose class is made in C."""
-    kept = weakref.ref(cls)
-    return Container(
-        lambda value: (tuple(value), None),
-        lambda _, children: _alive(kept)(children),
-        indices,
-    )
+SEQUENCE: Final = Container(
+    lambda value: (value, None), lambda cls, _, children: cls(children), indices
+)
+"""How lists are taken apart, and tuples whose class is made in C."""
+
+_NAMED_TUPLE: Final = Container(
+    lambda value: (value, None),
+    lambda cls, _, children: cls._make(children),
+    lambda cls, _, __: [f".{name}" for name in cls._fields],
+)
 
 
 def _pairs_of(base: Any, value: Any) -> tuple[Sequence[Any], Any]:
@@ -153,15 +157,7 @@ def _fill_default(made: Any, rest: Any, items: list[Any]) -> None:
     _fill(dict, made, rest[1], items)
 
 
-_BASES: Final[
-    dict[
-        type,
-        tuple[
-            Callable[[Any], tuple[Sequence[Any], Any]],
-            Callable[[Any, Any, list[Any]], None],
-        ],
-    ]
-] = {
+_BASES: Final[dict[type, tuple[_Parts, Callable[[Any, Any, list[Any]], None]]]] = {
     defaultdict: (_default_parts, _fill_default),
     OrderedDict: (partial(_pairs_of, OrderedDict), partial(_fill, OrderedDict)),
     dict: (partial(_pairs_of, dict), partial(_fill, dict)),
@@ -204,8 +200,7 @@ def _subclass_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container |
     between = cls.__mro__[: cls.__mro__.index(built_in)]
     if not all(each.__flags__ & HEAP for each in between):
         return None
-    kept, slots = weakref.ref(cls), slots_of(between)
-    parts_of, fill = _BASES[built_in]
+    slots, (parts_of, fill) = slots_of(between), _BASES[built_in]
 
     def parts(value: Any) -> tuple[Sequence[Any], Hashable]:
         items, rest = parts_of(value)
@@ -215,17 +210,17 @@ def _subclass_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container |
         told = rest, len(items), tuple(names)
         return (*items, *held), Context(frozen(told), told)
 
-    def put_together(rest: Any, children: list[Any]) -> Any:
+    def put_together(cls: Any, rest: Any, children: list[Any]) -> Any:
         own, count, names = rest.context
         items = (children[:count],) if built_in is tuple else ()
-        made: Any = built_in.__new__(_alive(kept), *items)
+        made: Any = built_in.__new__(cls, *items)
         fill(made, own, children[:count])
         _give(made, slots, names, children[count:])
         return made
 
-    def labels(rest: Any, count: int) -> Iterable[str]:
-        _, items, names = rest.context
-        return [*indices(None, items), *(f".{name}" for name in names)][:count]
+    def labels(cls: Any, rest: Any, count: int) -> Iterable[str]:
+        items, names = rest.context[1:]
+        return [*indices(cls, None, items), *(f".{name}" for name in names)][:count]
 
     return Container(parts, put_together, labels, portable=False)
 
@@ -247,7 +242,7 @@ def kind_of(cls: type, frozen: Callable[[Any], Hashable]) -> Container | None:
         return None
     built_in = issubclass(cls, (tuple, list, dict, deque))
     if issubclass(cls, tuple) and _is_struct(cls):
-        return _struct_parts(cls)
+        return SEQUENCE
     known = _pytree_parts(cls, frozen)
     if known is not None:
         return known
@@ -256,7 +251,7 @@ def kind_of(cls: type, frozen: Callable[[Any], Hashable]) -> Container | None:
     if not built_in:
         return None
     if issubclass(cls, tuple) and hasattr(cls, "_make") and hasattr(cls, "_fields"):
-        return _named_tuple_parts(cls)
+        return _NAMED_TUPLE
     known = _subclass_parts(cls, frozen)
     if known is None:
         raise MisuseError(
@@ -277,19 +272,8 @@ def frozen(value: Any, key: Callable[[Any], Hashable]) -> Hashable:
     return key(value)
 
 
-def _named_tuple_parts(cls: Any) -> Container:
-    """Return how named tuples of a class are taken apart."""
-    kept = weakref.ref(cls)
-    return Container(
-        lambda value: (value, None),
-        lambda _, children: _alive(kept)._make(children),
-        lambda _, __: [f".{name}" for name in _alive(kept)._fields],
-    )
-
-
 def _dataclass_parts(cls: type) -> Container:
     """Return how dataclasses and namespaces are taken apart, by their attributes."""
-    kept = weakref.ref(cls)
     fields: tuple[str, ...] = ()
     if dataclasses.is_dataclass(cls):
         fields = tuple(each.name for each in dataclasses.fields(cls))
@@ -300,19 +284,12 @@ def _dataclass_parts(cls: type) -> Container:
         names += [name for name in more if name not in fields]
         return [getattr(value, name) for name in names], tuple(names)
 
-    def filled(names: tuple[str, ...], children: list[Any]) -> Any:
-        own = _alive(kept)
-        value: Any = own.__new__(own) if own is SimpleNamespace else object.__new__(own)
+    def filled(cls: Any, names: tuple[str, ...], children: list[Any]) -> Any:
+        base: Any = SimpleNamespace if cls is SimpleNamespace else object
+        value = base.__new__(cls)
         for name, child in zip(names, children, strict=True):
             # Frozen dataclasses forbid their own setattr.
             object.__setattr__(value, name, child)
         return value
 
-    return Container(parts, filled, lambda names, _: [f".{name}" for name in names])
-
-
-def _alive(kept: weakref.ref[Any]) -> Any:
-    cls = kept()
-    if cls is None:
-        raise InternalError("what is put together has a class")
-    return cls
+    return Container(parts, filled, lambda _, names, __: [f".{name}" for name in names])

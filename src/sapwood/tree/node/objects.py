@@ -235,7 +235,7 @@ class _Taking:
             inner = [self.taken(each, depth + 1) for each in children]
             same = all(starmap(is_, zip(inner, children, strict=True)))
             kept = same and not self._fresh
-            made = value if kept else container.unflatten(rest, inner)
+            made = value if kept else container.unflatten(cls, rest, inner)
         self._known[id(value)] = value, made
         return made
 
