@@ -179,7 +179,7 @@ MUTANTS = {
     "tests without it": (Ambient._tested, "each.holds(things)", "True"),
 }
 if _fast.native() is not None:
-    MUTANTS["guards in C without it"] = steps.GuardProgram.write, "self._apart", "()"
+    MUTANTS["guards in C without it"] = steps.assembled, "each in apart", "each in ()"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

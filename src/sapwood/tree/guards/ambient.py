@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import compress
 from types import BuiltinFunctionType, CodeType, ModuleType
 from typing import Any
@@ -32,7 +33,7 @@ from sapwood.tree.guards.checks import (
 )
 from sapwood.tree.guards.reach import Inside, Row, Walk
 from sapwood.tree.guards.slots import Slot
-from sapwood.tree.guards.steps import GuardProgram
+from sapwood.tree.guards.steps import GuardProgram, assembled
 from sapwood.tree.guards.views import GLOBALS, TYPE
 from sapwood.tree.nests.containers import Identity
 
@@ -170,7 +171,7 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
         tuple(kind.used for _, kind in tested),
         roots,
         tuple(checks),
-        GuardProgram(roots, checks, apart),
+        GuardProgram(partial(assembled, roots, checks, apart)),
         Aliasing.of(walk, [row for row, _ in tested], places),
         apart,
     )

@@ -250,24 +250,10 @@ class GuardProgram(GuardState):
     anew: it sees more than the tests, and what has changed may stay as it is now.
     """
 
-    __slots__ = (
-        "_apart",
-        "_checks",
-        "_left",
-        "_patience",
-        "_places",
-        "_roots",
-        "latest",
-        "read",
-    )
+    __slots__ = ("_assemble", "_left", "_patience", "_places", "latest", "read")
 
-    def __init__(
-        self,
-        roots: Sequence[Callable[[], object]],
-        checks: Sequence[Check],
-        apart: Sequence[Apart] = (),
-    ) -> None:
-        self._roots, self._checks, self._apart = roots, checks, apart
+    def __init__(self, assemble: Callable[[], Steps | None]) -> None:
+        self._assemble = assemble
         self._left = self._patience = PATIENCE
         self.latest: list[Callable[[], object]] = []
         self._places: list[tuple[Slots, Guard]] = []
@@ -284,7 +270,7 @@ class GuardProgram(GuardState):
         """Make the function now, unless it is."""
         if self.read != self._wait:
             return
-        steps = assembled(self._roots, self._checks, self._apart)
+        steps = self._assemble()
         read = None if steps is None else compiled(steps)
         if steps is None or read is None:
             self.read = _nothing
