@@ -71,11 +71,12 @@ class Row(NamedTuple):
 
     ``frozen`` is what its value is compared by: the layout of an array, the key of a
     constant, the class or identity of a node; ``node`` is that node's number.
+    Where one is only compared with, it may be ``absent``.
     """
 
     key: Any
     value: Any
-    role: Literal["array", "constant", "node"]
+    role: Literal["absent", "array", "constant", "node"]
     frozen: Hashable
     node: int = -1
 

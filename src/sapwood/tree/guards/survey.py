@@ -266,7 +266,7 @@ class Survey:
             old.value
             for inside, now in self._both(before)
             for old, new in _pairs(inside, now)
-            if old is not None and self._renews(before, old, new)
+            if self._renews(before, old, new)
         ]
 
     def _both(self, before: Survey) -> Iterator[tuple[Inside, Inside]]:
@@ -311,7 +311,7 @@ class Survey:
     ) -> Iterator[Change]:
         for was, now in _pairs(old, new):
             inner = self._rebuilt(before, was, now)
-            if inner is not None and now is not None:
+            if inner is not None:
                 slot = slot_of(now.key)
                 yield from self._rows_written(before, *inner, slot.inside)
                 continue
@@ -320,16 +320,16 @@ class Survey:
                 yield change
 
     def _rebuilt(
-        self, before: Survey, old: Row | None, new: Row | None
+        self, before: Survey, old: Row, new: Row
     ) -> tuple[Inside, Inside] | None:
         """Return what is in a tuple and in that which stands where it was, if one does.
 
         Nobody can tell them apart but by what is in them. One that stands in two places
         is left alone: replays would bind two, which are not one.
         """
-        if old is None or new is None or old.value is new.value:
+        if old.value is new.value or old.frozen != new.frozen:
             return None
-        if type(old.value) is not type(new.value) or old.frozen != new.frozen:
+        if type(old.value) is not type(new.value):
             return None
         was, now = before._tuples.get(old.node), self._tuples.get(new.node)
         if was is None or now is None or len(was.rows) != len(now.rows):
@@ -343,57 +343,46 @@ class Survey:
         return self._walk.slot(inside, key, by_argument=True)
 
     def _compared(
-        self,
-        inside: Inside,
-        old: Row | None,
-        new: Row | None,
-        slot_of: Callable[[Any], Slot],
+        self, inside: Inside, old: Row, new: Row, slot_of: Callable[[Any], Slot]
     ) -> Change | None:
-        row = new or old
-        if row is None or self._is_same(inside, old, new):
+        if self._is_same(inside, old, new):
             return None
-        key = row.key
-        path = self._walk.path(inside, key)
-        was = EMPTY if old is None else old.value
-        now = EMPTY if new is None else new.value
-        array_goes = old is not None and old.role == "array" and now is None
-        array_comes = new is not None and new.role == "array"
+        path, was, now = self._walk.path(inside, new.key), old.value, new.value
         text = _text(inside, path, was, now)
         if inside.view is STATE:
             return Draw(path, text)
-        slot = slot_of(key)
-        if not (slot.can_be_bound and (array_comes or array_goes)):
+        slot, goes = slot_of(new.key), old.role == "array" and now is None
+        if not (slot.can_be_bound and (new.role == "array" or goes)):
             return Change(path, text)
         return BoundArray(path, text, slot, was, now, self._arguments)
 
-    def _renews(self, before: Survey, old: Row | None, new: Row | None) -> bool:
+    def _renews(self, before: Survey, old: Row, new: Row) -> bool:
         """Return whether an empty container stands where another one did.
 
         Nobody who is reached had that one before: it is as good as the other.
         """
-        return (
-            old is not None
-            and new is not None
-            and old.role == new.role == "node"
-            and old.frozen == new.frozen
-            and _made(old.value) == _made(new.value)
-            and before._is_empty(old)
-            and self._is_empty(new)
-            and not before.reaches(new.value)
+        if not old.role == new.role == "node" or old.frozen != new.frozen:
+            return False
+        made = before._made(old)
+        return made is not None and (
+            made == self._made(new) and not before.reaches(new.value)
         )
 
-    def _is_empty(self, row: Row) -> bool:
+    def _made(self, row: Row) -> list[Any] | None:
+        """Return what an empty container was made with; None where it is none."""
         insides = [each for each in self._walk.insides if each.node == row.node]
-        return bool(insides) and all(
+        made = [row.value for x in insides if x.view in _MADE for row in x.rows]
+        empty = all(
             each.view in _MADE or (each.view in _CONTAINERS and not each.rows)
             for each in insides
         )
+        return made if insides and empty else None
 
-    def _is_same(self, inside: Inside, old: Row | None, new: Row | None) -> bool:
-        if new is None and old is not None and _is_dead(old):
-            return True
-        if old is None or new is None:
-            return new is not None and self._comes_by_itself(inside, new)
+    def _is_same(self, inside: Inside, old: Row, new: Row) -> bool:
+        if new.role == "absent":
+            return _is_dead(old)
+        if old.role == "absent":
+            return self._comes_by_itself(inside, new)
         if old.value is new.value and old.role == new.role != "constant":
             return True
         if old.role != new.role or old.role == "node":
@@ -445,21 +434,20 @@ class Surveyor:
         return Survey(walk, arguments, self._ambients)
 
 
-def _pairs(old: Inside, new: Inside) -> Iterator[tuple[Row | None, Row | None]]:
-    """Yield the rows of the same keys; None where there is none."""
+def _pairs(old: Inside, new: Inside) -> Iterator[tuple[Row, Row]]:
+    """Yield the rows of the same keys."""
     was, now = ({row.key: row for row in inside.rows} for inside in (old, new))
-    for key in [*was, *(key for key in now if key not in was)]:
-        yield was.get(key), now.get(key)
+    for key in was | now:
+        yield was.get(key) or _absent(key), now.get(key) or _absent(key)
+
+
+def _absent(key: Any) -> Row:
+    return Row(key, EMPTY, "absent", None)
 
 
 def _are_in_order(old: Inside, new: Inside) -> bool:
     was, now = ({row.key: row for row in inside.rows} for inside in (old, new))
     return [key for key in was if key in now] == [key for key in now if key in was]
-
-
-def _made(container: Any) -> tuple[Any, ...]:
-    names = "default_factory", "maxlen"
-    return tuple(getattr(container, name, None) for name in names)
 
 
 def _is_dead(row: Row) -> bool:
