@@ -25,7 +25,7 @@ from sapwood.tree.choose.admit import sharing
 from sapwood.tree.guards import Ambient, Change, Survey
 from sapwood.tree.guards.aliasing import twins
 from sapwood.tree.nests.containers import Identity, constant_key, flatten, weakly_bound
-from sapwood.tree.node.node import Live, Shared
+from sapwood.tree.node.node import Shared
 from sapwood.tree.node.outputs import Alias, Constant, Held, Output, Outputs, Same, View
 from sapwood.tree.watch.session import (
     Broken,
@@ -479,34 +479,6 @@ class Rehearsed:
         after = self._look()
         self.changes += after.changes_since(self._before)
         self._before = after
-
-
-class Break(NamedTuple):
-    """An eager region that the function has come to.
-
-    ``told`` says what it is passed, ``manner`` makes contexts in the modes that the
-    function is in there, ``caught`` is where it would catch exceptions, if anywhere.
-    Behind one that ``returns`` the function decides nothing any more.
-    """
-
-    part: EagerRegion
-    told: str
-    manner: Manner
-    caught: str | None
-    returns: bool
-
-    def live(self, got: Returned, *, flat: bool) -> Live:
-        """Return what replays are to know of it; ``flat``: what it was passed is."""
-        return Live(
-            name=self.part.name,
-            held=self.part.held(),
-            key=got.key,
-            shared=got.shared,
-            text=got.text,
-            caught=self.caught,
-            manner=self.manner,
-            flat=flat,
-        )
 
 
 def refuse_manner(name: str, manner: Manner, outer: Manner, session: Session) -> None:

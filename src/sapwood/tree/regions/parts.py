@@ -2,20 +2,28 @@
 
 Where the function calls an eager region, what was captured so far becomes a node of its
 own, which is launched there and then. So all that the function holds is real when the
-eager region runs, and its Python runs once. Arguments are moved by relocation.
+eager region runs, and its Python runs once.
+
+Where a device knows every address, arguments are moved by relocation, and a part runs
+on what it was captured with. Elsewhere the function works on stand-ins; each part is
+replayed where it was captured, like any recording, and eager regions, and whoever has
+the result, get what these replays give them.
 """
 
 from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
-from sapwood.errors import CaptureError, InternalError
+from sapwood.errors import CaptureError, DriverError, InternalError, MisuseError
+from sapwood.graphs.adopt import Owner, adopt
 from sapwood.graphs.recording import Recording
 from sapwood.memory.pages import Extent
 from sapwood.memory.range import Range
@@ -25,13 +33,15 @@ from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import Arrays, Place, look
 from sapwood.tree.choose.admit import sharing
 from sapwood.tree.choose.recordings import Recordings
+from sapwood.tree.choose.skips import skip_of
 from sapwood.tree.guards import Ambient, BoundArray, Slot, Survey, kept_states
 from sapwood.tree.nests.containers import flatten
-from sapwood.tree.node.node import Link, Node, PlaceUse
+from sapwood.tree.node.node import Link, Live, Node, PlaceUse
 from sapwood.tree.node.outputs import Bytes, Outputs, analyse, each_anew
 from sapwood.tree.record.accounts import outliving, read, stray
+from sapwood.tree.record.adopted import MORE, ROOM, TRIES, is_spoilt
 from sapwood.tree.record.build import LinkSpec, Plan, build
-from sapwood.tree.record.memos import Memos, memos_of
+from sapwood.tree.record.memos import memos_of
 from sapwood.tree.record.recorder import (
     Recorded,
     RecordedParts,
@@ -39,13 +49,13 @@ from sapwood.tree.record.recorder import (
     argument_roles,
 )
 from sapwood.tree.record.repeated import outcome_of
-from sapwood.tree.record.staging import late_stages, reserved
-from sapwood.tree.record.taking import RecordRequest, plain_changes, undo
+from sapwood.tree.record.staging import late_stages, reserved, spoil
+from sapwood.tree.record.taking import RecordRequest, plain_changes, undo, with_leaves
 from sapwood.tree.regions.chain import answer_for_all
 from sapwood.tree.regions.crossing import (
+    RAN,
     REMEDY,
     RESULT,
-    Break,
     Passed,
     Ran,
     Returned,
@@ -63,12 +73,56 @@ from sapwood.tree.regions.crossing import (
     unlocked,
     which_are_one,
 )
+from sapwood.tree.regions.frame import Frame
 from sapwood.tree.regions.rerun import Begun
-from sapwood.tree.replay.replay import replay_in_place
-from sapwood.tree.watch.session import EagerRegion, Session
+from sapwood.tree.replay.replay import replay, replay_in_place
+from sapwood.tree.watch.capturer import Adopting, forgotten, lasting, told_of
+from sapwood.tree.watch.session import EagerRegion, Midway, Session, Unready
 from sapwood.tree.watch.watch import Capture, Caught
 from sapwood.uncollected import collected, uncollected
-from sapwood.units import Addr, Size
+from sapwood.units import Addr, Mask, Size, size_text
+
+
+def record_parts(
+    order: RecordRequest, recordings: Recordings, begun: Begun
+) -> RecordedParts:
+    """Run a call, part by part, and return a node that is a chain of them.
+
+    Called with the device's lock held, which eager regions run without. ``begun`` is
+    told of what runs. If others spoil the capture of the first part, that is captured
+    again. Raises `Unready`, or another `CaptureError`, where nothing has run; where
+    parts have, `Midway`, `DriverError` or `OutOfMemory`.
+    """
+    left = TRIES
+    while True:
+        left -= 1
+        parts = _Parts(order, recordings, begun)
+        try:
+            return _recorded(parts)
+        except DriverError as error:
+            recordings.renew_capture_stream()
+            if left and is_spoilt(error) and not (parts.links or parts.written):
+                continue
+            if parts.links or not order.tolerant:
+                raise
+            skip = skip_of(error)
+        raise Unready(skip.what, where=skip.where)
+
+
+def _recorded(parts: _Parts) -> RecordedParts:
+    try:
+        return parts.record()
+    except CaptureError as error:
+        parts.close()
+        if not parts.links:
+            raise
+        what = f"{error.what}; {RAN}" if isinstance(error, Unready) else error.what
+        raise Midway(what, where=error.where, remedy=error.remedy) from None
+    except BaseException:
+        parts.close()
+        raise
+    finally:
+        parts.let_go()
 
 
 class CarriedRoles:
@@ -166,33 +220,42 @@ class CarriedRoles:
         return Role.PATCHED if large and self._exact else Role.COPIED
 
 
-class Parts:
+class _Parts:
     """The recording of one call; ``carried`` is what the part in progress may use.
 
-    ``made`` are the storages that parts made so far; ``shown`` the identities of those
-    that something is known to hold; ``stirred`` says that what is guarded has changed
-    meanwhile. ``gives`` is what the last part that ran shows to others, ``bound`` what
-    it has put into slots; ``still_shown`` are places that may not be ended, for a slot
-    or the result shows them. Behind the last region the function only ``returns``.
-    If the call failed, ``written`` says that not all that the part in progress wrote
-    could be put back.
-    """
+    ``frame`` has the function's own arrays, where ``carried`` has those of others; if
+    the device is ``exact``, they are the same. A ``capturer`` makes the captures, if
+    there is one: ``owners`` are those of all parts, the last one that of the part in
+    progress, each with as much room as is ``lent`` to it. What is ``holding`` arrays
+    ends with the capture of a part. In ``swapped`` slots the function finds its own
+    while it is captured.
 
-    copies: ClassVar[bool] = False
-    """Whether an eager region is passed copies of the function's own containers."""
+    ``made`` are the storages that parts made so far for others, ``mine`` what was made
+    while they were captured, ``named`` the addresses that the function has shown;
+    ``stirred`` says that what is guarded has changed meanwhile. ``gives`` is what the
+    last part that ran shows to others, ``bound`` what it has put into slots; ``passed``
+    and ``owned`` are what the function has for these. ``still_shown`` are places that
+    may not be ended, for a slot or the result shows them. Behind the last region the
+    function only ``returns``. If the call failed, ``written`` says that not all that
+    the part in progress wrote could be put back.
+    """
 
     def __init__(
         self, order: RecordRequest, recordings: Recordings, began: Begun
     ) -> None:
         self.order, self.recordings, self.device = order, recordings, recordings.device
+        self.exact = self.device.driver.abilities.exact_addresses
+        self.capturer = None if self.exact else recordings.capturer
         self.began = began
         self.call = order.plan.call
         self.args, self.kwargs = self.call.args, self.call.kwargs
-        self.arguments = order.bind(self.args, self.kwargs)
-        self.carried = order.plan.call.given
+        self.arguments = self.theirs = order.bind(self.args, self.kwargs)
+        self.carried, self.last = self.call.given, recordings.last
+        self.frame = Frame(self.carried, recordings.integration)
         self.roles = CarriedRoles(order, recordings)
         self.made: list[Storage] = []
-        self.shown: set[int] = set()
+        self.mine: list[weakref.ref[Storage]] = []
+        self.named: set[Addr] = set()
         self.links: list[Link] = []
         self.session = Session(
             tolerant=False,
@@ -205,19 +268,29 @@ class Parts:
         self.unfit, self.stirred = "", False
         self.gives: Any = None
         self.bound: list[Array] = []
+        self.passed: list[Array] = []
+        self.owned: list[Array] = []
         self.still_shown: frozenset[int] = frozenset()
         self.outside = self.device.framework.manner()
         self.begun = self.written = self.returns = False
-        self.lent: Size | None = None
         self.range: Range | None = None
+        self.lent: Size | None = None
+        self.owners: list[Owner] = []
+        self.holding = ExitStack()
+        self.holds: list[Mask] = []
+        self.swapped: list[tuple[Slot, Array, Array]] = []
 
     def record(self) -> RecordedParts:
         """Run the function, and return what was made of it."""
+        order, session = self.order, self.session
+        if self.capturer is not None:
+            # Nothing can be done twice, for want of room.
+            warm = order.specialization.warm
+            self.lent = Size(MORE * (ROOM + (warm.room if warm else 0)))
         self._open()
-        self.capture = self._capturing(self.inside())
+        self.capture = self._capturing()
         self._begin()
         self.first_arrays = self.arrays
-        order, session = self.order, self.session
         run = self.capture.run
         cached = order.before.cached()
         try:
@@ -234,14 +307,23 @@ class Parts:
             self.unfit, other = self.unfit or str(other), None
         error = captured.error or self.error or other or self._unheld()
         if error is not None:
-            self.spoil()
+            self._spoil()
         head = answer_for_all(self.links, self.roles.used_later)
         made = Recorded(head, self.first_arrays, (), error)
         return RecordedParts(result, made, self.unfit)
 
     def close(self) -> None:
         """Give back what was made, for a call that failed."""
+        if not self.exact:
+            # What the function made is garbage by now, or lives in its exception.
+            gc.collect()
         with Release() as release:
+            release(self._spoil)
+            release(self._put_back)
+            release(self.holding.close)
+            # The captures of parts that are nodes go with these.
+            for owner in self.owners[len(self.links) :]:
+                release(owner.close)
             release(self._undo)
             for link in self.links:
                 release(link.part.exec.close)
@@ -249,8 +331,16 @@ class Parts:
             if self.range is not None and not self.range.closed:
                 release(self.range.close)
 
-    def spoil(self) -> None:
+    def _spoil(self) -> None:
         """Refuse what only the function had, to whoever finds it in an exception."""
+        if self.exact:
+            return
+        own = [storage for ref in self.mine if (storage := ref()) is not None]
+        spoil(
+            [*self.frame.stages.values(), *own],
+            "it was the function's own while a call was recorded that then failed",
+            "Look at what was passed to the call",
+        )
 
     def _undo(self) -> None:
         """Have slots hold what they held before a part that did not run."""
@@ -262,10 +352,20 @@ class Parts:
         """Forget what the call made: from now on others say how long it lives."""
         self.recordings.leases.crossed(self.made)
         self.made.clear()
-        self.bound = []
-        self.carried = self.order.plan.call.given
+        self.bound, self.passed, self.owned, self.gives = [], [], [], None
+        self.carried = self.call.given
         # Else what was read would live until garbage is collected.
         self.session.between = None
+        self.frame.let_go()
+        self.args, self.kwargs, self.arguments = (), {}, self.theirs
+        for mask in self.holds:
+            self.device.pages.drop(mask)
+        self.holds.clear()
+        # Nobody looks for a part by itself.
+        if self.recordings.last in [link.part for link in self.links]:
+            self.recordings.last = (
+                self.last if self.last in self.recordings.nodes else None
+            )
 
     # One part.
 
@@ -276,22 +376,35 @@ class Parts:
         return self.range
 
     def _open(self) -> None:
-        """Make room for the coming part."""
-        self.range = reserved(
-            self.order.specialization, self.carried, self.recordings, self.lent
-        )
+        """Make room for the coming part, and for stand-ins of what is new."""
+        specialization = self.order.specialization
+        self.range = reserved(specialization, self.carried, self.recordings, self.lent)
+        if self.capturer is not None and self.lent is not None:
+            stream, warm = self.capturer.stream(), specialization.is_warm_here()
+            owner = self.capturer.owner(self.range, self.lent, stream, warm=warm)
+            self.owners.append(owner)
+            # Other parts may use a stand-in, so that its pages are nobody else's.
+            owner.follow(())
+        if self.exact:
+            return
+        self.frame.stand_in(self.carried, self.roles.now(), self.range, self.device)
+        if not self.links:
+            self.args, self.kwargs = with_leaves(self.call, self.frame.arrays)
+            self.arguments = self.order.bind(self.args, self.kwargs)
 
-    def _capturing(self, range_: Range) -> Capture:
+    def _capturing(self) -> Capture:
         """Return the capture of all parts."""
+        if self.capturer is not None:
+            return Adopting(self.device, self.capturer, self.inside(), self.owners[-1])
         warm, stream = self.order.specialization.warm, self.recordings.capture_stream()
+        stays = frozenset(warm.stays if warm else ())
         # What a device copies is replayed where it was captured.
-        escapes = self.order.plan.escapes and not self.copies
-        stays = warm.stays if warm else ()
-        return Capture(self.device, stream, range_, frozenset(stays), escapes=escapes)
+        escapes = self.order.plan.escapes and self.exact
+        return Capture(self.device, stream, self.inside(), stays, escapes=escapes)
 
     def _begin(self) -> None:
         """Look at all that the coming part may use."""
-        integration = self.recordings.integration
+        integration, session = self.recordings.integration, self.session
         self.before = self._survey()
         self.states = kept_states(self.before)
         if not self.links:
@@ -301,70 +414,161 @@ class Parts:
         self.ambient = self.before.guards(lambda _: True)
         self.arrays = look([slot.read() for slot in self.ambient.arrays], integration)
         self.begun = True
-        self.first_line = len(self.session.lines)
+        self.first_line, self.first_op = len(session.lines), len(session.ops)
+        self.first_code = len(session.code)
+        self.first_constant = len(session.constants)
         self.first = self.capture.allocations.count()
+        session.go_on()
+        if isinstance(self.capture, Adopting):
+            self.capture.owner = self.owners[-1]
+            arrays = [*self.frame.arrays, *self.before.arrays()]
+            self.holding.enter_context(self.capture.owner.holding(arrays))
+        self._swap_in()
+
+    def _swap_in(self) -> None:
+        """Have the function find its own arrays in slots, where others have copies."""
+        for slot, array in zip(self.ambient.arrays, self.arrays.arrays, strict=True):
+            own = self.frame.own(array, self.carried)
+            # More of an array than the function has is refused, if it is used.
+            if own is not None and own is not array:
+                # One that cannot be bound is refused, if it is used.
+                with suppress(MisuseError):
+                    slot.write(own, self.arguments)
+                    self.swapped.append((slot, own, array))
+
+    def _put_back(self) -> None:
+        """Have others find theirs again, but for what the function has bound anew."""
+        while self.swapped:
+            slot, own, array = self.swapped.pop()
+            with suppress(MisuseError):
+                if slot.read(self.arguments) is own:
+                    slot.write(array, self.arguments)
 
     def _end(self, graph: GraphHandle, shown: Any, *, last: bool) -> Node:
         """Make a node of what was captured, and run it."""
-        range_ = self.inside()
-        survivors = self.capture.survivors(self.first)
-        lines = self.session.lines[self.first_line :]
-        try:
-            bound = self._bound(last=last)
-            outputs = self._outputs(shown, bound, survivors)
-            new = _in_order(survivors, outputs)
-            made = self._escaping(new)
-            places = [
-                *self._places(),
-                *(Place(s, s.address, Addr(s.address + s.size), ()) for s in made),
-            ]
-            known = self._memos().arrays
-            recording = read(graph, lines, places, {}, range_, self.device, known)
-        finally:
-            self.device.driver.destroy_graph(graph)
-        drawing = self._drawing(recording, outputs, places, len(made), last=last)
-        node = build(drawing, range_, self.device)
-        idle = last and not (recording.ops or bound) and self._gives_given(node)
-        slots = tuple(change.slot for change in bound)
-        self._append(node, slots, idle=idle)
-        self._save(node, places)
-        replay_in_place(self.recordings, node, self.carried, self.arrays, new)
-        self.made += new
-        self.begun, self.gives = False, shown
-        self.bound = [change.new for change in bound if change.new is not None]
+        driver = self.device.driver
+        with forgotten(driver, graph) as nodes:
+            does = not self.exact and bool(driver.nodes(graph))
+            node, bound, new = self._made(graph, shown, last=last)
+            nodes.append(node)
+        does |= self.exact and bool(node.recording.ops)
+        only_gives = self.returns and node.outputs.only_given(len(self.carried.arrays))
+        self._append(node, bound, idle=last and only_gives and not (does or bound))
+        self._save(node)
+        self.passed = [] if last else self._arrays_in(shown)
+        if self.exact:
+            replay_in_place(self.recordings, node, self.carried, self.arrays, new)
+            self.made += new
+            self.gives = shown
+            self.bound = [value for _, value in bound if value is not None]
+        else:
+            self._replay(node, bound)
+        self.owned = [own for _, own in bound if own is not None]
+        self.begun = False
         return node
 
-    def _save(self, node: Node, places: Sequence[Place]) -> None:
+    def _made(
+        self, graph: GraphHandle, shown: Any, *, last: bool
+    ) -> tuple[Node, list[tuple[Slot, Array]], list[Storage]]:
+        """Return a node of what was captured, what it binds, and what outlives it."""
+        integration = self.recordings.integration
+        self._put_back()
+        with self.holding:
+            if self.capturer is not None:
+                self._refuse(shown, last=last)
+            bound = self._bound(last=last)
+            alive = self._survivors()
+            outputs = self._outputs(shown, [own for _, own in bound], alive, last=last)
+            kept = {each.address: each for each in alive if isinstance(each, Storage)}
+            new = [kept[made.address] for made in outputs.storages if self.exact]
+            drawing = self._drawing(graph, outputs, self._escaping(new), last=last)
+            node = build(drawing, self.inside(), self.device)
+        with self.outside():
+            marks = integration.marks(self.arrays.arrays)
+        node.whereabouts.others = () if marks is None else marks[1]
+        return node, bound, new
+
+    def _save(self, node: Node) -> None:
         """Save what a part is about to write of what others have."""
         made = {id(storage) for storage in self.made}
-        uses = zip(node.places[: len(node.places) - node.made], places, strict=False)
+        uses = zip(node.places, self._places(), strict=False)
         written = [place.storage for use, place in uses if use.written]
         self.began.save([each for each in written if id(each) not in made])
 
-    def _append(self, node: Node, slots: tuple[Slot, ...], *, idle: bool) -> None:
+    def _append(
+        self, node: Node, bound: Sequence[tuple[Slot, Array]], *, idle: bool
+    ) -> None:
         """Add a part to the chain."""
+        for mask in self.holds:
+            # It copies into stand-ins in the ranges of parts before.
+            node.clobbers = Mask(node.clobbers | mask)
         shared = sharing(self.arrays, self.carried)
         which = which_are_one(self.ambient, self.arrays, self.carried)
+        slots = tuple(slot for slot, _ in bound)
         self.links.append(Link(node, slots, shared, which, None, idle))
+        self.holds.append(node.held)
+        self.device.pages.hold(node.held)
 
-    def _gives_given(self, node: Node) -> bool:
-        """Return whether the last part can only give what it was given."""
-        return self.returns and node.outputs.only_given(len(self.carried.arrays))
+    def _replay(self, node: Node, bound: Sequence[tuple[Slot, Array]]) -> None:
+        """Replay a part, and bind what it made."""
+        recordings = self.recordings
+        with self.outside():
+            done = replay(recordings, node, self.carried, self.arrays, self.made)
+        recordings.leases.cross(done.storages)
+        self.made += done.storages
+        self.gives = done.result
+        # A slot may be bound to None, which is carried nowhere.
+        self.bound = [value for value in done.values if value is not None]
+        for (slot, own), value in zip(bound, done.values, strict=True):
+            if own is not None:
+                self.frame.pair(value, own)
+            # A container that was passed is the function's own one.
+            slot.write(value, self.arguments)
+            slot.write(value, self.theirs)
+
+    # What was captured.
+
+    def _refuse(self, shown: Any, *, last: bool) -> None:
+        """Raise where the function did what no replay of the part could do."""
+        owner = self.owners[-1]
+        if owner.short:
+            raise CaptureError(
+                f"the function allocates more than {size_text(self.lent or 0)} while a "
+                "part of it is captured",
+                remedy="Graph what is before and behind the region each for itself",
+            )
+        # What a region is passed leads nowhere: no gradient comes back from there.
+        refusal = owner.refusal(shown if last else None, self.frame.arrays)
+        if refusal is not None:
+            raise refusal
+
+    def _survivors(self) -> Sequence[Storage | Bytes]:
+        """Return what the part has allocated that somebody has."""
+        if self.capturer is not None:
+            return [Bytes(*each) for each in self.owners[-1].survivors()]
+        alive = self.capture.survivors(self.first)
+        for storage in alive if not self.exact else ():
+            # For the parts to come it is memory like any other.
+            storage.captured, storage.writer, storage.readers = False, None, ()
+        self.mine += map(weakref.ref, alive)
+        return alive
 
     def _drawing(
         self,
-        recording: Recording,
+        graph: GraphHandle,
         outputs: Outputs,
-        places: Sequence[Place],
-        made: int,
+        made: Sequence[Storage],
         *,
         last: bool,
     ) -> LinkSpec:
-        """Say what replays do with each place; the last ``made`` they allocate."""
-        if last:
-            outputs = each_anew(outputs, self.order.plan.call.leaves, self.before.holds)
-        symbols, old = recording.symbols(), places[: len(places) - made]
+        """Say what replays do with each place; what is ``made`` they allocate."""
         integration = self.recordings.integration
+        memos, old = memos_of(self.before, integration), self._places()
+        new = [Place(s, s.address, Addr(s.address + s.size), ()) for s in made]
+        recording = self._recorded(graph, [*old, *new], memos.arrays)
+        if last:
+            outputs = each_anew(outputs, self.call.leaves, self.before.holds)
+        symbols = recording.symbols()
         self.still_shown |= shown_places(outputs, self.carried, integration, last=last)
         if self.links:
             first = self.links[0].part.places
@@ -373,30 +577,59 @@ class Parts:
             )
         else:
             names, roles = self.roles.first(self.ambient, old)
-        roles += [Role.PATCHED] * made
+        self._check_found()
+        roles += [Role.PATCHED] * len(made)
         staged = [r if i in symbols else Role.PINNED for i, r in enumerate(roles, 1)]
-        return LinkSpec(
+        drawing = LinkSpec(
             plan=self._plan(last=last),
             recording=recording,
             outputs=outputs,
-            places=places,
-            names=[*names, *(f"new array {i}" for i in range(made))],
+            places=[*old, *new],
+            names=[*names, *(f"new array {i}" for i in range(len(made)))],
             roles=roles,
-            stages=self._stages(places, staged),
+            stages=self.frame.stages,
             ambient=self.ambient,
             ambient_arrays=self.arrays,
-            made=made,
-            memos=self._memos().everything(),
+            made=len(made),
+            memos=memos.everything(),
         )
+        if self.exact:
+            stages = late_stages([*old, *new], staged, {}, self.inside(), self.device)
+            return replace(drawing, stages=stages)
+        held = [Bytes(each.address, each.size) for each in self.frame.new]
+        if self.order.plan.escapes and not last:
+            held += outputs.storages
+        if self.capturer is None:
+            return replace(drawing, held=held)
+        owner, session = self.owners[-1], self.session
+        code = tuple(each for _, each in session.code[self.first_code :])
+        code += tuple(session.constants[self.first_constant :])
+        link = partial(adopt, self.device.driver, graph, owner=owner, code=code)
+        return replace(drawing, held=held, lives=owner.lives(()), link=link)
 
-    def _memos(self) -> Memos:
-        return memos_of(self.before, self.recordings.integration)
+    def _recorded(
+        self,
+        graph: GraphHandle,
+        places: Sequence[Place],
+        memos: Mapping[Storage, Array],
+    ) -> Recording:
+        frame, range_, session = self.frame, self.inside(), self.session
+        if self.capturer is None:
+            lines = session.lines[self.first_line :]
+            return read(graph, lines, places, frame.stages, range_, self.device, memos)
+        first, crossing = self.first_op, frame.crossing
+        return told_of(session, places, frame.stages, range_, memos, first, crossing)
 
-    def _stages(
-        self, places: Sequence[Place], roles: Sequence[Role]
-    ) -> Mapping[int, Storage]:
-        """Return the room for what is copied."""
-        return late_stages(places, roles, {}, self.inside(), self.device)
+    def _check_found(self) -> None:
+        """Note where the function finds an array by itself that a replay would not."""
+        where = self.roles.astray
+        if where is not None:
+            self.error = self.error or CaptureError(
+                f"behind an eager region the function finds {where} by itself, where a "
+                "replay would find another array than it was recorded with",
+                remedy="Use the array itself there, or write into the one that was "
+                "bound when the call began, with x[...] = value",
+            )
 
     def _escaping(self, new: Sequence[Storage]) -> Sequence[Storage]:
         """Return the new storages that replays allocate: all, or none are."""
@@ -410,14 +643,14 @@ class Parts:
         with self.outside():
             return self.order.survey(self.arguments)
 
-    def _bound(self, *, last: bool) -> list[BoundArray]:
+    def _bound(self, *, last: bool) -> list[tuple[Slot, Array]]:
         """Return the arrays that the part bound; plain values are an error, later."""
         after = self.order.survey(self.arguments) if last else self._survey()
         changes = after.changes_since(self.before)
         self.error = self.error or plain_changes(changes)
         bound = [change for change in changes if isinstance(change, BoundArray)]
         self.began.binds((change.slot, change.old) for change in bound)
-        return bound
+        return [(change.slot, change.new) for change in bound]
 
     def _plan(self, *, last: bool) -> Plan:
         """Return the plan of a part; only the last one may lose what was donated."""
@@ -433,50 +666,42 @@ class Parts:
 
     def _candidates(self) -> list[Extent]:
         """Return what may still be shared: by no other part, and by nothing live."""
-        pages, mine = self.device.pages, 0
+        plan, pages, mine = self.order.plan, self.device.pages, 0
+        if plan.escapes and not self.exact:
+            return []  # stand-ins are written while others may hold outputs
         for link in self.links:
             mine |= link.part.clobbers
         taken, known = pages.live | mine, pages.extents
         return [
-            each
-            for each in self.order.plan.candidates
-            if each in known and not each.mask & taken
+            each for each in plan.candidates if each in known and not each.mask & taken
         ]
 
     def _outputs(
-        self, shown: Any, bound: Sequence[BoundArray], survivors: Sequence[Storage]
-    ) -> Outputs:
-        """Describe what the part shows; all that outlives it lies on output pages."""
-        values = [change.new for change in bound]
-        made = [Bytes(storage.address, storage.size) for storage in survivors]
-        outputs = self._shows(shown, values, self.carried.arrays, self.made, made)
-        storage = self.recordings.integration.storage
-        self.shown.update(id(storage(x)) for x in self._arrays_in((shown, values)))
-        return outputs
-
-    def _shows(
         self,
         shown: Any,
         values: Sequence[Array],
-        given: Sequence[Array],
-        before: Sequence[Storage | Bytes],
-        made: Sequence[Bytes],
+        alive: Sequence[Storage | Bytes],
         *,
-        rest: bool = True,
+        last: bool,
     ) -> Outputs:
-        """Describe what the part shows; the ``rest`` of what it made crosses on.
+        """Describe what the part shows; what else outlives it crosses to the next one.
 
-        It was ``given`` arrays, over what parts ``before`` have made, too.
+        Where the device is exact all of that lies on output pages, behind the last part
+        too.
         """
-        known = [*given, *self.arrays.arrays]
-        outputs = analyse(shown, values, known, self.recordings.integration, before)
-        left = {each.address: each for each in made}
+        integration = self.recordings.integration
+        known = [*self.frame.arrays, *self.arrays.arrays]
+        before = [each for link in self.links for each in link.part.outputs.storages]
+        outputs = analyse(shown, values, known, integration, before)
+        left = {each.address: Bytes(each.address, each.size) for each in alive}
         for storage in outputs.storages:
             is_made = left.pop(storage.address, None) is not None
             # A framework's empty ones are nowhere.
-            if not is_made and (storage.size or not self.copies):
+            if not is_made and (storage.size or self.exact):
                 raise stray(storage)
-        if not rest:
+        leaves = self._arrays_in((shown, values))
+        self.named.update(integration.storage(each).address for each in leaves)
+        if last and not self.exact:
             return outputs
         return replace(outputs, storages=(*outputs.storages, *left.values()))
 
@@ -497,18 +722,21 @@ class Parts:
     ) -> Any:
         """Run what was captured so far, then an eager region; then capture on."""
         framework, capture = self.device.framework, self.capture
-        run = Capture.run.__code__
+        run, manner = Capture.run.__code__, framework.manner()
+        caught, self.returns = caught_at(run), only_returns(run)
         told = Passed(args, kwargs, self.recordings.integration).text()
-        met = Break(part, told, framework.manner(), caught_at(run), only_returns(run))
-        refuse_manner(part.name, met.manner, self.outside, self.session)
+        refuse_manner(part.name, manner, self.outside, self.session)
+        live = partial(Live, part.name, part.held(), caught=caught, manner=manner)
         try:
             with framework.resting():
                 graph = capture.pause()
                 with collected(self), capture.live(graph):
                     self._end(graph, (args, kwargs), last=False)
-                    result, raised = self._cross(met)
+                    result, raised = self._cross(part, told, live)
                     self._open()
-                    result = self._taken_in(result, (args, kwargs))
+                    if not self.exact:
+                        own = args, kwargs
+                        result = self.frame.taken_in(result, self.gives, own)
                     self._begin()
                 capture.resume(self.inside())
         except BaseException as failed:
@@ -518,83 +746,89 @@ class Parts:
             raised.reraise()
         return result
 
-    def _cross(self, met: Break) -> tuple[Any, Caught | None]:
-        """Run a region; return its result, or its exception, for the function."""
+    def _cross(
+        self, part: EagerRegion, told: str, live: Callable[..., Live]
+    ) -> tuple[Any, Caught | None]:
+        """Run a region, and note what the next part may use of what there is now.
+
+        Returns its result, or its exception, for the function.
+        """
         args, kwargs = self.gives
-        integration, self.returns = self.recordings.integration, met.returns
+        integration, link = self.recordings.integration, self.links[-1]
         passed = Passed(args, kwargs, integration)
         asked = Passed(self.call.args, self.call.kwargs, integration)
-        result, raised = unlocked(self.device, met.part, args, kwargs)
-        changed = None if met.returns else changed_by(asked, met.part.name)
+        result, raised = unlocked(self.device, part, args, kwargs)
+        changed = None if self.returns else changed_by(asked, part.name)
         if changed is not None:
             raise changed
         # Not by a name of this frame: the error's traceback leads to it.
         self.began.ran.append(
-            Ran(met.part.name, passed, result, raised.error if raised else None)
+            Ran(part.name, passed, result, raised.error if raised else None)
         )
-        self._carry(met, passed, result, raised)
-        return result, raised
-
-    def _taken_in(self, result: Any, own: Any) -> Any:
-        """Return what the function, which has passed its ``own``, gets for a result."""
-        del own
-        return result
-
-    def _carry(
-        self, met: Break, passed: Passed, result: Any, raised: Caught | None
-    ) -> Returned | None:
-        """Note what the next part may use of what there is now; return its result."""
-        link, integration, part = self.links[-1], self.recordings.integration, met.part
-        crossing = self.made[len(self.made) - len(link.part.outputs.storages) :]
+        first, count = len(self.carried.storages), len(link.part.outputs.storages)
         remembered = [*passed.arrays(), *self.bound]
-        self.carried = carry(self.carried, crossing, remembered)
+        self.carried = carry(
+            self.carried, self.made[len(self.made) - count :], remembered
+        )
+        self.frame.passes([*self.passed, *self.owned], remembered)
+        if not self.exact:
+            self.frame.crosses(link.part, first, self.device.returns)
         self.roles.made(link.part)
-        if raised is not None:
+        if raised is None:
+            self._receive(part, told, live, passed, result)
+        else:
             self.unfit = f"the eager region {part.name} raised {raised.text}"
             self.stirred = True
-            return None
-        got = returned(part.name, result, passed, self.carried, integration)
-        self.session.broken(part, met.told, got.kind)
-        self._check(part.name, got, passed)
-        link.part.outputs = hold_weakly(link.part.outputs)
-        leaves, outputs = self.order.plan.call.leaves, link.part.outputs
-        inside = made_inside(part.name, outputs, leaves, self.before)
+        return result, raised
+
+    def _receive(
+        self,
+        part: EagerRegion,
+        told: str,
+        live: Callable[..., Live],
+        passed: Passed,
+        result: Any,
+    ) -> None:
+        """Note a region's result, and what replays are to know of the region."""
+        name, integration, link = part.name, self.recordings.integration, self.links[-1]
+        got = returned(name, result, passed, self.carried, integration)
+        self.session.broken(part, told, got.kind)
+        self._check(name, got, passed)
+        link.part.outputs = outputs = hold_weakly(link.part.outputs)
+        inside = made_inside(name, outputs, self.call.leaves, self.before)
         self.error = self.error or inside
-        self.links[-1] = replace(link, live=met.live(got, flat=passed.flat))
-        known = len(self.carried.storages)
+        flat, known = passed.flat, len(self.carried.storages)
+        behind = live(key=got.key, shared=got.shared, text=got.text, flat=flat)
+        self.links[-1] = replace(link, live=behind)
         self.carried = receive(self.carried, got)
-        self.roles.returned(part.name, self.carried.places(integration)[known:])
-        return got
+        self.roles.returned(name, self.carried.places(integration)[known:])
+        self.frame.returned(name, got, self.carried)
 
     def _check(self, name: str, got: Returned, passed: Passed) -> None:
         """Refuse a result that no replay could take, or that differs from the last."""
         warm = self.order.specialization.warm
         then = () if warm is None else warm.breaks
         refused = got.refused or unlike(name, got, self.session.breaks, then)
-        if refused and self.order.tolerant and not (self.copies and passed.changed()):
+        if refused and self.order.tolerant and (self.exact or not passed.changed()):
             self.error = self.error or CaptureError(refused, remedy=REMEDY)
         elif refused:
             self.session.refuse(refused, REMEDY)
 
     # The end.
 
-    def _lines(self) -> dict[Addr, str | None]:
-        ranges = [link.part.range for link in self.links]
-        return {at: line for each in ranges for at, _, line in each.taken()}
-
     def _unheld(self) -> CaptureError | None:
         """Let go of what was made; return an error about what nothing accounts for."""
-        lines = self._lines()
-        others = [weakref.ref(s) for s in self.made if id(s) not in self.shown]
+        ranges = [link.part.range for link in self.links]
+        lines = {at: line for each in ranges for at, _, line in each.taken()}
         self.let_go()
-        if any(other() is not None for other in others):
-            # Cycles keep arrays alive that nobody can reach.
-            gc.collect()
-        lost = [storage for other in others if (storage := other()) is not None]
-        told = [(s.address, s.size, lines.get(s.address)) for s in lost]
-        return outliving(told) if told else None
+        lost = lasting(self._lost)
+        return (
+            outliving([(*each, lines.get(each[0])) for each in lost]) if lost else None
+        )
 
-
-def _in_order(survivors: Sequence[Storage], outputs: Outputs) -> list[Storage]:
-    by_address = {storage.address: storage for storage in survivors}
-    return [by_address[made.address] for made in outputs.storages]
+    def _lost(self) -> list[tuple[Addr, Size]]:
+        """Return what parts have allocated that somebody has, and was not shown."""
+        alive = [each for owner in self.owners for each in owner.survivors()]
+        held = (ref() for ref in self.mine)
+        alive += [(each.address, each.size) for each in held if each is not None]
+        return [each for each in alive if each[0] not in self.named]

@@ -22,7 +22,7 @@ from sapwood.tree.record.recorder import ReadsArguments, Recorded, record
 from sapwood.tree.record.repeated import check_told
 from sapwood.tree.record.taking import RecordRequest, is_doubtful
 from sapwood.tree.regions.crossing import told_later
-from sapwood.tree.regions.record import record_parts
+from sapwood.tree.regions.parts import record_parts
 from sapwood.tree.regions.rerun import Begun, Strayed
 from sapwood.tree.replay.binding import bind
 from sapwood.tree.replay.fast_replays import FastReplays
