@@ -114,48 +114,33 @@ class Outputs:
         arrays, ``carried`` what earlier parts of it made.
         """
         made: list[Any] = []
-        sources = storages, given, ambient, carried
-        for output in self.leaves:
-            made.append(self._make(output, made, integration, *sources))
-        for output in self.bound:
-            made.append(self._make(output, made, integration, *sources))
+        for output in (*self.leaves, *self.bound):
+            match output:
+                case Fresh(k, template, at):
+                    # Escaped storages lie elsewhere than where they were recorded.
+                    storage, first = storages[k], self.storages[k].address
+                    at = Addr(storage.address + at - first)
+                    value = integration.make(template, storage, at)
+                case Same(k):
+                    value = made[k]
+                case Alias(k):
+                    value = _nth(k, given, ambient)
+                case View(k, template, offset):
+                    base = _nth(k, given, ambient)
+                    at = Addr(integration.address(base) + offset)
+                    value = integration.make(template, integration.storage(base), at)
+                case Constant(value):
+                    value = copy(value) if isinstance(output, Copied) else value
+                case Held(target):
+                    value = target()
+                case Carried(k, template, offset):
+                    at = Addr(carried[k].address + offset)
+                    value = integration.make(template, carried[k], at)
+            made.append(value)
         count = len(self.leaves)
         if self.structure is None:
             return made[0], made[1:]
         return unflatten(self.structure, made[:count]), made[count:]
-
-    def _make(
-        self,
-        output: Output,
-        made: list[Any],
-        integration: Integration,
-        storages: Sequence[Storage],
-        given: Sequence[Array],
-        ambient: Sequence[Array],
-        carried: Sequence[Storage],
-    ) -> Any:
-        match output:
-            case Fresh(k, template, address):
-                # Escaped storages lie elsewhere than where they were recorded.
-                moved = storages[k].address - self.storages[k].address
-                return integration.make(template, storages[k], Addr(address + moved))
-            case Same(k):
-                return made[k]
-            case Alias(k):
-                return _nth(k, given, ambient)
-            case View(k, template, offset):
-                base = _nth(k, given, ambient)
-                address = Addr(integration.address(base) + offset)
-                return integration.make(template, integration.storage(base), address)
-            case Copied(value):
-                return copy(value)
-            case Constant(value):
-                return value
-            case Held(target):
-                return target()
-            case Carried(k, template, offset):
-                address = Addr(carried[k].address + offset)
-                return integration.make(template, carried[k], address)
 
     def shown(self, call: Call) -> frozenset[int]:
         """Return the places of a call that the result or a slot still shows."""

@@ -9,7 +9,6 @@ has run, and nothing is left of it: another one may follow.
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -20,12 +19,10 @@ from sapwood.driver.results import Result
 from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.graphs.adopt import Owner, adopt
 from sapwood.memory.device import Device
-from sapwood.memory.range import LENT, Range
+from sapwood.memory.range import LENT
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Integration
-from sapwood.tree.call.signature import Arrays
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.guards import Ambient, Survey
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.outputs import Outputs, keeping
 from sapwood.tree.record.accounts import outliving, stray
@@ -120,7 +117,8 @@ def attempt(
         range_.close()
         raise
     try:
-        scene = _Lent(order, recordings, range_, owner, room)
+        scene = _Lent(order, recordings, range_)
+        scene.owner, scene.room = owner, room
         return _record_into(scene, capturer)
     except BaseException:
         # What the function made is garbage by now, or lives in its exception.
@@ -139,51 +137,31 @@ def is_spoilt(error: DriverError) -> bool:
 class _Lent(Scene):
     """A call that an ``owner`` captures, allocating from so much ``room``."""
 
-    def __init__(
-        self,
-        order: RecordRequest,
-        recordings: Recordings,
-        range_: Range,
-        owner: Owner,
-        room: Size,
-    ) -> None:
-        super().__init__(order, recordings, range_)
-        self.owner, self.room = owner, room
+    owner: Owner
+    room: Size
 
 
 def _record_into(scene: _Lent, capturer: GraphCapturer) -> Recorded:
-    rooms = scene.rooms()
-    capture = Adopting(scene.device, capturer, scene.range, scene.owner)
-    scene.owner.follow(_followed(rooms, scene.device))
+    owner, driver, rooms = scene.owner, scene.device.driver, scene.rooms()
+    capture = Adopting(scene.device, capturer, scene.range, owner)
+    owner.follow(_followed(rooms, scene.device))
+    made = None
     try:
-        made = _captured(scene, capture)
-    except BaseException:
-        _spoil(rooms)
-        raise
-    if made.error is not None:
-        _spoil(rooms)
+        with owner.holding([*scene.own_arrays(), *scene.order.before.arrays()]):
+            taken = _taken(scene, capture)
+            # It stays the owner's, and is known as long as what was made of it.
+            graph = taken.captured.graph
+            with forgotten(driver, graph) as nodes, taken.or_nothing():
+                made = _built(scene, taken)
+                nodes.append(made.node)
+    finally:
+        if made is None or made.error is not None:
+            spoil(
+                rooms,
+                "it stood in for an argument while the function was captured",
+                "Look at the argument that was passed",
+            )
     return made
-
-
-def _spoil(rooms: Sequence[Storage]) -> None:
-    spoil(
-        rooms,
-        "it stood in for an argument while the function was captured",
-        "Look at the argument that was passed",
-    )
-
-
-def _captured(scene: _Lent, capture: Adopting) -> Recorded:
-    order, recordings, owner = scene.order, scene.recordings, scene.owner
-    device = recordings.device
-    with owner.holding([*scene.own_arrays(), *order.before.arrays()]):
-        taken = _taken(scene, capture)
-        # It stays the owner's, and is known as long as what was made of it.
-        graph = taken.captured.graph
-        with forgotten(device.driver, graph) as nodes, taken.or_nothing():
-            made = _built(scene, taken)
-            nodes.append(made.node)
-        return made
 
 
 def _taken(scene: _Lent, capture: Capture) -> Taken:
@@ -210,18 +188,18 @@ def _built(scene: _Lent, taken: Taken) -> Recorded:
         _check_code(order.specialization.warm, session)
     values = [change.new for change in bound]
     spans = _spans(captured, scene.device.driver)
-    ambient, read_by = scene.reads(taken, values, spans)
-    outputs = scene.outputs(taken, values, read_by)
-    drawing = _drawn(scene, captured, outputs, ambient, read_by, taken.before)
+    scene.reads(taken, values, spans)
+    outputs = scene.outputs(taken, values)
+    drawing = _drawn(scene, taken, outputs)
     if error is None:
         refusal = owner.refusal(captured.result, scene.own_arrays())
         _check(refusal, outputs, scene, taken)
-    marks = integration.marks(read_by.arrays)
+    marks = integration.marks(scene.read.arrays)
     outcome = concluded(error, order.specialization.warm, session, outputs)
     with unrepeated(outcome):
         node = build(drawing, scene.range, scene.device)
     node.whereabouts.others = () if marks is None else marks[1]
-    return Recorded(node, read_by, tuple(change.slot for change in bound), outcome)
+    return Recorded(node, scene.read, tuple(change.slot for change in bound), outcome)
 
 
 def _check_room(scene: _Lent, taken: Taken) -> None:
@@ -272,41 +250,18 @@ def _check_code(warm: Warm | None, session: Session) -> None:
         raise Unready("torch runs code that it has compiled for other calls")
 
 
-def _drawn(
-    scene: _Lent,
-    captured: Captured,
-    outputs: Outputs,
-    ambient: Ambient,
-    read_by: Arrays,
-    before: Survey,
-) -> LinkSpec:
-    order, recordings, session = scene.order, scene.recordings, captured.session
+def _drawn(scene: _Lent, taken: Taken, outputs: Outputs) -> LinkSpec:
+    captured, device, owner = taken.captured, scene.device, scene.owner
+    session = captured.session
     # Whatever is no op's may use an input to the end.
-    untold = session.untold
-    followed = [] if untold else _followed(scene.rooms(), recordings.device)
-    ambient_places = read_by.places(recordings.integration)
-    places = [*scene.places, *ambient_places]
-    names, roles = scene.ambient_roles(ambient, ambient_places)
-    memos = memos_of(before, recordings.integration).arrays
-    linked = partial(
-        adopt,
-        recordings.device.driver,
-        captured.graph,
-        owner=scene.owner,
-        code=(*(each for _, each in session.code), *session.constants),
-    )
-    return LinkSpec(
-        plan=order.plan,
-        recording=told_of(session, places, scene.stages, scene.range, memos),
-        outputs=outputs,
-        places=places,
-        names=[*order.names, *names],
-        roles=(*scene.roles, *roles),
-        stages=scene.stages,
-        ambient=ambient,
-        ambient_arrays=read_by,
-        lives=scene.owner.lives(followed),
-        link=linked,
+    followed = [] if session.untold else _followed(scene.rooms(), device)
+    memos = memos_of(taken.before, scene.integration).arrays
+    code = (*(each for _, each in session.code), *session.constants)
+    return scene.spec(
+        told_of(session, scene.places, scene.stages, scene.range, memos),
+        outputs,
+        lives=owner.lives(followed),
+        link=partial(adopt, device.driver, captured.graph, owner=owner, code=code),
         memos=[memos[each] for each in session.used if each in memos],
     )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, DriverError
@@ -82,25 +82,16 @@ class Recorded:
 
     ``error`` is an exception that the function raised, a `CaptureError` for what no
     replay could repeat, or what the next capture is held against; then the node is good
-    for one launch, which does what the function did.
+    for one launch, which does what the function did. A chain of parts has run already:
+    this is its ``result``, and why it is ``unfit`` for more, if its error does not say.
     """
 
     node: Node
     ambient: Arrays
     bound: tuple[Slot, ...]
     error: CaptureError | Caught | Warm | None
-
-
-class RecordedParts(NamedTuple):
-    """A call that was recorded in parts, and has run.
-
-    ``made`` is the chain of them; ``unfit`` says why that is of no further use, if its
-    error does not.
-    """
-
-    result: Any
-    made: Recorded
-    unfit: str
+    result: Any = None
+    unfit: str = ""
 
 
 class ReadsArguments(Exception):
@@ -111,15 +102,21 @@ class Scene:
     """A call, its places and their roles, and what stands in for it in its capture.
 
     ``arrays`` are passed instead of the call's own; ``stages`` is the room, in the
-    range of the recording, of those that others stand in for.
+    range of the recording, of those that others stand in for. Once it is known what
+    the function ``reads`` by itself, as far as it is guarded, that has places, too:
+    it is ``ambient``, and ``read`` are the arrays in there.
     """
+
+    ambient: Ambient
+    read: Arrays
 
     def __init__(
         self, order: RecordRequest, recordings: Recordings, range_: Range
     ) -> None:
         self.order, self.recordings, self.range = order, recordings, range_
         self.device, self.integration = recordings.device, recordings.integration
-        self.places: Sequence[Place] = order.plan.call.given.places(self.integration)
+        self.places = order.plan.call.given.places(self.integration)
+        self.names = [*order.names]
         # Code that asks which arrays are one would not find a copy to be its own.
         asks = order.before.which(order.plan.call.given.arrays)
         apart = not (asks or order.specialization.reads_arguments)
@@ -161,8 +158,8 @@ class Scene:
         taken: Taken,
         bound: Sequence[Array],
         spans: Sequence[tuple[Addr, Addr]] | None,
-    ) -> tuple[Ambient, Arrays]:
-        """Return what a captured function is guarded by, and the arrays in there.
+    ) -> None:
+        """Note what a captured function is guarded by, and the arrays in there.
 
         ``bound`` is what it has put into slots, ``spans`` what ops use: None where
         that may be anything.
@@ -172,14 +169,16 @@ class Scene:
             left = taken.captured.result, bound
             used = used_by(spans, left, self.integration)
         used = self._used(used, taken.before)
-        ambient = taken.before.guards(used)
-        read = look([slot.read() for slot in ambient.arrays], self.integration)
-        count = len(self.places)
-        for i, place in enumerate(read.places(self.integration), count):
+        self.ambient = ambient = taken.before.guards(used)
+        self.read = look([slot.read() for slot in ambient.arrays], self.integration)
+        places = self.read.places(self.integration)
+        names, roles = ambient_roles(self.order, ambient, places, self.recordings)
+        for i, place in enumerate(places):
             stage = self.slots.stages.get(place.storage)
             if stage is not None:
-                self.stages[i] = stage
-        return ambient, read
+                self.stages[len(self.places) + i], roles[i] = stage, Role.COPIED
+        self.places, self.names = [*self.places, *places], [*self.names, *names]
+        self.roles = (*self.roles, *roles)
 
     def _used(
         self, used: Callable[[Array], bool], before: Survey
@@ -215,22 +214,26 @@ class Scene:
         counts = Counter(map(self.integration.storage, arrays))
         return frozenset(storage for storage, count in counts.items() if count > 1)
 
-    def ambient_roles(
-        self, ambient: Ambient, places: Sequence[Place]
-    ) -> tuple[list[str], list[Role]]:
-        """Name the places of ambient arrays, and return their roles."""
-        names, roles = ambient_roles(self.order, ambient, places, self.recordings)
-        stood_for = self.slots.stages
-        return names, [
-            Role.COPIED if place.storage in stood_for else role
-            for place, role in zip(places, roles, strict=True)
-        ]
-
-    def outputs(self, taken: Taken, bound: Sequence[Array], read_by: Arrays) -> Outputs:
+    def outputs(self, taken: Taken, bound: Sequence[Array]) -> Outputs:
         """Describe what a captured call returned, and what it bound to slots."""
-        known = [*self.arrays, *map(self.slots.own, read_by.arrays)]
+        known = [*self.arrays, *map(self.slots.own, self.read.arrays)]
         outputs = analyse(taken.captured.result, bound, known, self.integration)
         return each_anew(outputs, self.order.plan.call.leaves, taken.before.holds)
+
+    def spec(self, recording: Recording, outputs: Outputs, **more: Any) -> LinkSpec:
+        """Return what is known of the call, and ``more``, for its node."""
+        return LinkSpec(
+            plan=self.order.plan,
+            recording=recording,
+            outputs=outputs,
+            places=self.places,
+            names=self.names,
+            roles=self.roles,
+            stages=self.stages,
+            ambient=self.ambient,
+            ambient_arrays=self.read,
+            **more,
+        )
 
 
 def record(order: RecordRequest, recordings: Recordings) -> Recorded:
@@ -255,59 +258,43 @@ def _built(scene: Scene, taken: Taken) -> Recorded:
     """Build a node of what was captured."""
     order, recordings, range_ = scene.order, scene.recordings, scene.range
     device, captured = scene.device, taken.captured
-    places, stages = scene.places, scene.stages
     try:
         bound, error = settled(taken, recordings)
         values = [change.new for change in bound]
         spans = [*touched(device.driver, captured.graph), *captured.session.spans]
-        ambient, read_by = scene.reads(taken, values, spans)
-        everything = [*places, *read_by.places(scene.integration)]
-        lines = captured.session.lines
+        scene.reads(taken, values, spans)
         memos = memos_of(taken.before, scene.integration)
-        known = memos.arrays
-        recording = read(
-            captured.graph, lines, everything, stages, range_, device, known
-        )
+        places, stages, known = scene.places, scene.stages, memos.arrays
+        lines = captured.session.lines
+        recording = read(captured.graph, lines, places, stages, range_, device, known)
     finally:
         device.driver.destroy_graph(captured.graph)
-    outputs = scene.outputs(taken, values, read_by)
-    names, more = scene.ambient_roles(ambient, everything[len(places) :])
-    starts = range_.base, *_starts(everything, stages)
-    trace = AddressTrace(recording, (*order.names, *names), starts)
-    roles = _of_what_is_known((*scene.roles, *more), trace, order, recordings)
+    outputs = scene.outputs(taken, values)
+    starts = (
+        range_.base,
+        *(
+            landing(stages[i], place) if i in stages else place.lo
+            for i, place in enumerate(places)
+        ),
+    )
+    trace = AddressTrace(recording, tuple(scene.names), starts)
+    scene.roles = _of_what_is_known(scene.roles, trace, order, recordings)
     with unrepeated(error):
-        stages |= late_stages(everything, roles, stages, range_, device)
+        stages |= late_stages(places, scene.roles, stages, range_, device)
         if captured.error is None:
             check_allocations(outputs, scene.rooms(), range_, recordings)
             recording = _repacked(recording, captured, starts, range_, device)
         outcome = concluded(error, order.specialization.warm, captured.session, outputs)
-        drawing = LinkSpec(
-            plan=order.plan,
-            recording=recording,
-            outputs=outputs,
-            places=everything,
-            names=trace.names,
-            roles=roles,
-            stages=stages,
-            ambient=ambient,
-            ambient_arrays=read_by,
-            memos=memos.everything(),
-        )
+        drawing = scene.spec(recording, outputs, memos=memos.everything())
         node = build(drawing, range_, device)
         if not _is_exact(recordings):
             # Only another capture shows what is an address.
             order.specialization.sketched(trace, node)
-    return Recorded(node, read_by, tuple(change.slot for change in bound), outcome)
+    return Recorded(node, scene.read, tuple(change.slot for change in bound), outcome)
 
 
 def _any_array(_: Array) -> bool:
     return True
-
-
-def _starts(places: Sequence[Place], stages: Mapping[int, Storage]) -> Iterator[Addr]:
-    """Yield where the ops find each place."""
-    for i, place in enumerate(places):
-        yield landing(stages[i], place) if i in stages else place.lo
 
 
 def _is_exact(recordings: Recordings) -> bool:

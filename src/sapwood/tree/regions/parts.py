@@ -44,7 +44,6 @@ from sapwood.tree.record.build import LinkSpec, Plan, build
 from sapwood.tree.record.memos import memos_of
 from sapwood.tree.record.recorder import (
     Recorded,
-    RecordedParts,
     ambient_roles,
     argument_roles,
 )
@@ -85,7 +84,7 @@ from sapwood.units import Addr, Mask, Size, size_text
 
 def record_parts(
     order: RecordRequest, recordings: Recordings, begun: Begun
-) -> RecordedParts:
+) -> Recorded:
     """Run a call, part by part, and return a node that is a chain of them.
 
     Called with the device's lock held, which eager regions run without. ``begun`` is
@@ -109,7 +108,7 @@ def record_parts(
         raise Unready(skip.what, where=skip.where)
 
 
-def _recorded(parts: _Parts) -> RecordedParts:
+def _recorded(parts: _Parts) -> Recorded:
     try:
         return parts.record()
     except CaptureError as error:
@@ -280,7 +279,7 @@ class _Parts:
         self.holds: list[Mask] = []
         self.swapped: list[tuple[Slot, Array, Array]] = []
 
-    def record(self) -> RecordedParts:
+    def record(self) -> Recorded:
         """Run the function, and return what was made of it."""
         order, session = self.order, self.session
         if self.capturer is not None:
@@ -309,8 +308,7 @@ class _Parts:
         if error is not None:
             self._spoil()
         head = answer_for_all(self.links, self.roles.used_later)
-        made = Recorded(head, self.first_arrays, (), error)
-        return RecordedParts(result, made, self.unfit)
+        return Recorded(head, self.first_arrays, (), error, result, self.unfit)
 
     def close(self) -> None:
         """Give back what was made, for a call that failed."""

@@ -187,7 +187,7 @@ class Making:
             order = self._order(call, specialization, step, before)
             if not self.recordings.tells:
                 begun.holds = before.guards(lambda _: False).holds
-            recorded = record_parts(order, self.recordings, begun)
+            made = record_parts(order, self.recordings, begun)
         except CaptureError as error:
             if self._may_fail(error):
                 return self._failed(error, specialization, call)
@@ -199,8 +199,8 @@ class Making:
             # What a region raised names this frame, which is not to name arrays.
             begun.ran.clear()
             raise
-        result, made, unfit = recorded
-        unfit = unfit or (
+        result = made.result
+        unfit = made.unfit or (
             "" if made.error else self._no_room(specialization, made.node)
         )
         if made.error is None and not unfit:
