@@ -295,15 +295,11 @@ def _check(
 
 
 def _addresses(values: Any, integration: Integration) -> set[Addr]:
-    try:
-        leaves, _ = flatten(values, integration.is_array)
-    except MisuseError:
-        return set()  # it is no nest: then what is in there is lost, and refused
-    return {
-        integration.storage(leaf).address
-        for leaf in leaves
-        if integration.is_array(leaf)
-    }
+    is_array = integration.is_array
+    with suppress(MisuseError):
+        arrays = filter(is_array, flatten(values, is_array)[0])
+        return {integration.storage(each).address for each in arrays}
+    return set()  # it is no nest: then what is in there is lost, and refused
 
 
 def _lost(owner: Owner, named: set[Any]) -> list[tuple[Any, Size]]:

@@ -100,7 +100,7 @@ def build(drawing: LinkSpec, range_: Range, device: Device) -> Node:
         outputs=outputs,
         escapes=plan.escapes,
         clobbers=range_.mask,
-        output_masks=_masks(outputs, range_),
+        output_masks=tuple(range_.mask_of(*_span(each)) for each in outputs.storages),
         ferries=ferries(outputs.storages, copied, apart=drawing.made > 0),
         ambient_lows=drawing.ambient_arrays.lows,
         ambient_sharing=drawing.ambient_arrays.sharing,
@@ -167,7 +167,3 @@ def _span(storage: Bytes) -> tuple[Addr, Addr]:
 
 def _mask(spans: Sequence[tuple[Addr, Addr]], range_: Range) -> Mask:
     return Mask(reduce(or_, (range_.mask_of(*span) for span in spans), 0))
-
-
-def _masks(outputs: Outputs, range_: Range) -> tuple[Mask, ...]:
-    return tuple(range_.mask_of(*_span(storage)) for storage in outputs.storages)

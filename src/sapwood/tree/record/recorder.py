@@ -386,8 +386,8 @@ def used_by(
     spans: Sequence[tuple[Addr, Addr]], left: Any, integration: Integration
 ) -> Callable[[Array], bool]:
     """Return a test for arrays that ops use, or that are in what the call leaves."""
-    leaves, _ = flatten(left, integration.is_array)
-    shown = {integration.storage(leaf) for leaf in leaves if integration.is_array(leaf)}
+    is_array = integration.is_array
+    shown = {*map(integration.storage, filter(is_array, flatten(left, is_array)[0]))}
     ordered = sorted(spans)
     starts = [start for start, _ in ordered]
     # How far any of those reaches that start no later.

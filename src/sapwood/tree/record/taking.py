@@ -151,16 +151,6 @@ def raised_within(error: Caught) -> Raised:
     )
 
 
-def _check_raised(captured: Captured, recordings: Recordings) -> None:
-    """Raise `Raised` for an error that may have been raised because of a capture."""
-    error, session = captured.error, captured.session
-    if error is None or not is_doubtful(error, recordings, asks=session.asks):
-        return
-    if session.unrecordable is None:
-        error.taken()
-        raise raised_within(error)
-
-
 def settled(
     taken: Taken, recordings: Recordings
 ) -> tuple[Sequence[BoundArray], CaptureError | Caught | None]:
@@ -169,14 +159,24 @@ def settled(
     The replay binds again; until then all is as before the call. Raises `Raised`, or
     another `CaptureError`.
     """
-    _check_raised(taken.captured, recordings)
-    error = lasting(taken.captured.session)
-    if error is not None:
-        raise error
+    error, session = taken.captured.error, taken.captured.session
+    refused = session.unrecordable
+    if error is not None and (
+        refused is not None or is_doubtful(error, recordings, asks=session.asks)
+    ):
+        error.taken()
+        if refused is None:
+            raise raised_within(error)
+    stays = lasting(session)
+    if stays is not None:
+        raise stays
     changes = taken.after.changes_since(taken.before)
     undo_bound(changes)
     bound = [change for change in changes if isinstance(change, BoundArray)]
-    return bound, _error(taken.captured, changes)
+    if refused is not None:
+        # The function did not get any further, whatever it made of the exception.
+        raise refused.anew()
+    return bound, error or plain_changes(changes)
 
 
 def with_leaves(
@@ -188,17 +188,6 @@ def with_leaves(
         leaves[position] = array
     args, kwargs = refilled(call.structure, leaves, call.leaves, call.containers)
     return args, kwargs
-
-
-def _error(
-    captured: Captured, changes: Sequence[Change]
-) -> CaptureError | Caught | None:
-    if captured.session.unrecordable is not None:
-        if captured.error is not None:
-            captured.error.taken()
-        # The function did not get any further, whatever it made of the exception.
-        raise captured.session.unrecordable.anew()
-    return captured.error or plain_changes(changes)
 
 
 def plain_changes(changes: Sequence[Change]) -> CaptureError | None:

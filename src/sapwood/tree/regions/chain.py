@@ -246,18 +246,16 @@ class Passage:
         if link.idle:
             return NONE
         ambient = ambient_arrays(node, integration)
-        miss = None
-        if ambient is None:
-            miss = explain(node, Why.AMBIENT, Mask(0), self.carried, None)
-        else:
+        why: Why | None = Why.AMBIENT
+        if ambient is not None:
             why = rejects(node, Mask(0), self.carried, ambient, integration)
+            which = which_are_one(node.ambient, ambient, self.carried)
             if why is None and sharing(ambient, self.carried) != link.shared:
                 why = Why.OVERLAP
-            elif why is None and self._which(node, ambient) != link.which:
+            elif why is None and which != link.which:
                 why = Why.WHICH
-            if why is not None:
-                miss = explain(node, why, Mask(0), self.carried, ambient)
-        if miss is not None or ambient is None:
+        if why is not None or ambient is None:
+            miss = explain(node, why or Why.AMBIENT, Mask(0), self.carried, ambient)
             raise Midway(
                 f"after the region {live.name}, {miss}: what follows was recorded "
                 f"under something else; {RAN}",
@@ -267,9 +265,6 @@ class Passage:
         for i, _ in node.used:
             storages[i].check()
         return ambient
-
-    def _which(self, node: Node, ambient: Arrays) -> tuple[int, ...]:
-        return which_are_one(node.ambient, ambient, self.carried)
 
     def _leave(self) -> None:
         recordings = self.recordings

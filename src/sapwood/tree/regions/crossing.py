@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
@@ -168,13 +168,18 @@ def only_returns(stop: CodeType) -> bool:
     Frames are looked at up to the one that runs ``stop``. What a framework's own do
     behind a call hangs on nothing that an eager region changes.
     """
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - made for this
+    return all(
+        _returns_after(frame.f_code, frame.f_lasti)
+        for frame in _frames(sys._getframe(1), stop)  # noqa: SLF001 - made for this
+        if _may_decide(frame.f_code.co_filename)
+    )
+
+
+def _frames(frame: FrameType | None, stop: CodeType) -> Iterator[FrameType]:
+    """Yield a frame and those that called it, up to the one that runs ``stop``."""
     while frame is not None and frame.f_code is not stop:
-        code = frame.f_code
-        if _may_decide(code.co_filename) and not _returns_after(code, frame.f_lasti):
-            return False
+        yield frame
         frame = frame.f_back
-    return True
 
 
 def _may_decide(file: str) -> bool:
@@ -200,13 +205,12 @@ def caught_at(stop: CodeType) -> str | None:
 
     Frames are looked at up to the one that runs ``stop``. ``with`` does not count.
     """
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - made for this
-    own = frame.f_code.co_filename if frame is not None else ""
-    while frame is not None and frame.f_code is not stop:
+    caller = sys._getframe(1)  # noqa: SLF001 - made for this
+    for frame in _frames(caller, stop):
         code = frame.f_code
-        if code.co_filename != own and _is_caught(code, frame.f_lasti):
+        own = code.co_filename == caller.f_code.co_filename
+        if not own and _is_caught(code, frame.f_lasti):
             return f"{code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
     return None
 
 

@@ -124,8 +124,8 @@ def _recorded(parts: _Parts) -> Recorded:
         parts.let_go()
 
 
-class CarriedRoles:
-    """Names and roles of the places carried so far, in the recording of one call.
+class _CarriedRoles:
+    """Names and ``roles`` of the places carried so far, in the recording of one call.
 
     ``used_later`` are the ambient places of the first part that only later ones use.
     ``astray`` names one that a later part uses, and that no replay would find.
@@ -137,7 +137,7 @@ class CarriedRoles:
         given = order.plan.call.given
         self._names = list(order.names)
         roles = argument_roles(order, given.places(recordings.integration), recordings)
-        self._roles = [self._possible(role, Role.COPIED) for role in roles]
+        self.roles = [self._possible(role, Role.COPIED) for role in roles]
         self.astray: str | None = None
         self._first: dict[str, tuple[int, Place]] = {}
         self.used_later: set[int] = set()
@@ -145,35 +145,31 @@ class CarriedRoles:
     def _possible(self, role: Role, otherwise: Role) -> Role:
         return role if self._exact or role.fixed else otherwise
 
-    def now(self) -> Sequence[Role]:
-        """Return the roles of the places that are carried so far."""
-        return tuple(self._roles)
-
     def made(self, part: Node) -> None:
         """Add the storages that a part has made."""
         moved = self._possible(Role.PATCHED, Role.COPIED)
         count = len(part.outputs.storages)
         self._names += [f"what {part.label} made"] * count
-        self._roles += [moved if part.escapes else Role.INHERITED] * count
+        self.roles += [moved if part.escapes else Role.INHERITED] * count
 
     def returned(self, name: str, places: Iterable[Place]) -> None:
         """Add places that the eager region called ``name`` has returned."""
         for place in places:
             self._names.append(RESULT.format(name))
-            self._roles.append(self._anywhere(place))
+            self.roles.append(self._anywhere(place))
 
     def first(
         self, ambient: Ambient, places: Sequence[Place]
     ) -> tuple[list[str], list[Role]]:
         """Return the names and roles of the first part's places."""
-        count = len(self._roles)
+        count = len(self.roles)
         names, roles = ambient_roles(
             self._order, ambient, places[count:], self._recordings
         )
         roles = [self._possible(role, Role.PINNED) for role in roles]
         found = enumerate(places[count:], count)
         self._first = dict(zip(names, found, strict=True))
-        return [*self._names, *names], [*self._roles, *roles]
+        return [*self._names, *names], [*self.roles, *roles]
 
     def later(
         self,
@@ -188,28 +184,24 @@ class CarriedRoles:
         ``first`` are the places of the first part. Here the parts before were already
         run, so that no address may be asked for that was not asked for then.
         """
-        names, roles = list(self._names), list(self._roles)
+        names, roles = list(self._names), list(self.roles)
         owners = {storage: i for i, storage in enumerate(carried.storages)}
         for i, place in enumerate(places[len(roles) :], len(roles)):
             name = ambient.arrays[place.arrays[0]].path
             owner, then = owners.get(place.storage), self._first.get(name)
             stays = then is not None and then[1][:3] == place[:3]
             used = i + 1 in symbols
-            role = self._anywhere(place)
-            if used and not self._exact:
-                role = Role.PINNED
-            if owner is not None and self._exact:
+            guessed = used and not self._exact
+            role = Role.PINNED if guessed else self._anywhere(place)
+            if owner is None and then is not None and stays and used:
+                self.used_later.add(then[0])
+                role = first[then[0]].role
+            elif guessed and (owner is None or not roles[owner].fixed):
+                self.astray = name
+            elif owner is not None and self._exact:
                 whole = places[owner]
                 if not whole.lo <= place.lo <= place.hi <= whole.hi:
                     roles[owner] = role = Role.PINNED
-            elif owner is not None:
-                if used and not roles[owner].fixed:
-                    self.astray = name
-            elif then is not None and stays and used:
-                self.used_later.add(then[0])
-                role = first[then[0]].role
-            elif used and not self._exact:
-                self.astray = name
             names.append(name)
             roles.append(role)
         return names, roles
@@ -251,7 +243,7 @@ class _Parts:
         self.arguments = self.theirs = order.bind(self.args, self.kwargs)
         self.carried, self.last = self.call.given, recordings.last
         self.frame = Frame(self.carried, recordings.integration)
-        self.roles = CarriedRoles(order, recordings)
+        self.roles = _CarriedRoles(order, recordings)
         self.made: list[Storage] = []
         self.mine: list[weakref.ref[Storage]] = []
         self.named: set[Addr] = set()
@@ -385,7 +377,9 @@ class _Parts:
             owner.follow(())
         if self.exact:
             return
-        self.frame.stand_in(self.carried, self.roles.now(), self.range, self.device)
+        self.frame.stand_in(
+            self.carried, tuple(self.roles.roles), self.range, self.device
+        )
         if not self.links:
             self.args, self.kwargs = with_leaves(self.call, self.frame.arrays)
             self.arguments = self.order.bind(self.args, self.kwargs)
@@ -711,7 +705,7 @@ class _Parts:
 
     def _arrays_in(self, nest: Any) -> list[Array]:
         is_array = self.recordings.integration.is_array
-        return [leaf for leaf in flatten(nest, is_array)[0] if is_array(leaf)]
+        return [*filter(is_array, flatten(nest, is_array)[0])]
 
     # Eager regions.
 

@@ -72,9 +72,9 @@ class Begun:
 
     def save_result(self, result: Any, integration: Integration) -> None:
         """Save what an eager region has returned, and a part is about to write."""
-        leaves, _ = flatten(result, integration.is_array)
-        arrays = filter(integration.is_array, leaves)
-        self._save([integration.storage(each) for each in arrays])
+        is_array = integration.is_array
+        arrays = filter(is_array, flatten(result, is_array)[0])
+        self._save([*map(integration.storage, arrays)])
 
     def binds(self, slots: Iterable[tuple[Slot, Any]]) -> None:
         """Note what was in slots that a part binds anew."""

@@ -53,12 +53,8 @@ class CallLog:
         recordings: Recordings,
         skips: Skips,
     ) -> None:
-        self.function, self.parameters, self.recordings = (
-            function,
-            parameters,
-            recordings,
-        )
-        self.skips = skips
+        self.function, self.parameters = function, parameters
+        self.recordings, self.skips = recordings, skips
         self.number = recordings.number("function")
         self.tally = Tally()
         self.misses: deque[Missing] = deque(maxlen=32)
