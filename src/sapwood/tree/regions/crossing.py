@@ -11,17 +11,18 @@ import dis
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
 from sapwood.errors import CaptureError, MisuseError, StaleOutput
 from sapwood.memory.device import Device, routed
-from sapwood.memory.framework import Framework, Manner
+from sapwood.memory.framework import Manner
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import NONE, Arrays, Call, describe, look
 from sapwood.tree.choose.admit import sharing
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Ambient, Change, Survey
 from sapwood.tree.guards.aliasing import twins
 from sapwood.tree.nests.containers import Identity, constant_key, flatten, weakly_bound
@@ -395,19 +396,17 @@ class Rehearsed:
     def __init__(
         self,
         session: Session,
-        integration: Integration,
+        recordings: Recordings,
         look: Callable[[], Survey],
         before: Survey,
     ) -> None:
-        self._session, self._integration = session, integration
+        self._session, self._integration = session, recordings.integration
         self._look, self._before = look, before
-        self._framework = Framework()
-        self._outside = self._framework.manner()
-        self._asked = Passed((), {}, integration)
+        self._device = recordings.device
+        self._outside = self._device.framework.manner()
         self.allocations = Allocations()
         self.changes: list[Change] = []
         self.crossing: set[int] = set()
-        self._ran: list[Ran] | None = None
 
     def failed(self) -> tuple[Warm, Sequence[Change]]:
         """Return what a run has shown that has failed, and what it has written."""
@@ -417,38 +416,35 @@ class Rehearsed:
         return Warm(session.digests(), frozenset(), (), breaks), self.changes
 
     def run(
-        self,
-        fn: Callable[..., Any],
-        call: Call,
-        device: Device,
-        ran: list[Ran] | None = None,
+        self, fn: Callable[..., Any], call: Call, ran: list[Ran] | None = None
     ) -> Watched:
         """Run a function as a warm-up; its exceptions pass.
 
         Eager regions that ``ran`` are noted there.
         """
-        self._ran = ran
-        session = self._session
-        session.between = self._between
-        self._framework = device.framework
-        self._outside = device.framework.manner()
-        self._asked = Passed(call.args, call.kwargs, self._integration)
+        session, args, kwargs = self._session, call.args, call.kwargs
+        asked = Passed(args, kwargs, self._integration)
+        session.between = partial(self._between, asked, ran)
+        del asked
         try:
-            watched = warm_up(
-                fn, call.args, call.kwargs, device, session, self.allocations
-            )
+            made = self.allocations
+            watched = warm_up(fn, args, kwargs, self._device, session, made)
         finally:
             # Else all that was read would live until garbage is collected.
             session.between = None
-            self._asked = Passed((), {}, self._integration)
         self._settle()
         return watched
 
     def _between(
-        self, part: EagerRegion, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        asked: Passed,
+        ran: list[Ran] | None,
+        part: EagerRegion,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
-        """Run an eager region."""
-        session, framework = self._session, self._framework
+        """Run an eager region of a call that was ``asked`` so; note what ``ran``."""
+        session, framework = self._session, self._device.framework
         refuse_manner(part.name, framework.manner(), self._outside, session)
         returns = only_returns(warm_up.__code__)
         with framework.resting():
@@ -462,12 +458,12 @@ class Rehearsed:
             finally:
                 with self._outside():
                     self._before = self._look()
-            if self._ran is not None:
-                self._ran.append(Ran(part.name, passed, result))
+            if ran is not None:
+                ran.append(Ran(part.name, passed, result))
             got = returned(part.name, result, passed, NONE, self._integration)
         if got.refused:
             self._refuse(CaptureError(got.refused, remedy=REMEDY))
-        changed = None if returns else changed_by(self._asked, part.name)
+        changed = None if returns else changed_by(asked, part.name)
         if changed is not None:
             self._refuse(changed)
         session.broken(part, passed.text(), got.kind)

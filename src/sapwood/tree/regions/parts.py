@@ -377,9 +377,8 @@ class _Parts:
             owner.follow(())
         if self.exact:
             return
-        self.frame.stand_in(
-            self.carried, tuple(self.roles.roles), self.range, self.device
-        )
+        roles = self.roles.roles
+        self.frame.stand_in(self.carried, roles, self.range, self.device)
         if not self.links:
             self.args, self.kwargs = with_leaves(self.call, self.frame.arrays)
             self.arguments = self.order.bind(self.args, self.kwargs)

@@ -69,15 +69,13 @@ class Eagerly:
             holds=before.holds,
             guarded=before.guards_hosts,
         )
-        live = Rehearsed(
-            watching, recordings.integration, lambda: self.look(call), before
-        )
+        live = Rehearsed(watching, recordings, lambda: self.look(call), before)
         if captured:
             watched = self._as_captured(live, call, before)
             if isinstance(watched, Strayed):
                 return self._strayed(watched, call, specialization)
         else:
-            watched = live.run(self.target(), call, recordings.device)
+            watched = live.run(self.target(), call)
         # Once: a function that forgets at every call computes in captures, too.
         if cached.fuller() and not specialization.remembers:
             watching.prepares = specialization.remembers = True
@@ -107,7 +105,7 @@ class Eagerly:
         begun = Begun(device, reachable(call, before, integration), None, most=_ANY)
         states = kept_states(before)
         try:
-            return live.run(self.target(), call, device, begun.ran)
+            return live.run(self.target(), call, begun.ran)
         except Exception as error:  # noqa: BLE001 - raised again if it still comes
             caught = Caught(error)
         begun.warm, changes = live.failed()
