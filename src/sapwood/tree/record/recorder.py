@@ -121,18 +121,14 @@ class Scene:
         asks = order.before.which(order.plan.call.given.arrays)
         apart = not (asks or order.specialization.reads_arguments)
         self.roles = argument_roles(order, self.places, recordings, apart=apart)
+        given, roles = order.plan.call.given, self.roles
         self.stages, self.arrays = stand_ins(
-            order.plan.call.given,
-            self.places,
-            self.roles,
-            range_,
-            self.device,
-            self.integration,
+            given, roles, range_, self.device, self.integration
         )
         self.slots = SlotStandIns(self.integration)
         if not _is_exact(recordings):
-            storages = order.plan.call.given.storages
-            found = moving(order.before, storages, self._is_fixed, self.integration)
+            fixed, before = self._is_fixed, order.before
+            found = moving(before, given.storages, fixed, self.integration)
             self.slots.make(found, range_, self.device)
 
     def _is_fixed(self, path: str, storage: Storage) -> bool:

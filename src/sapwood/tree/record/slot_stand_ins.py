@@ -33,13 +33,11 @@ class SlotStandIns:
         self, slots: Sequence[tuple[Slot, Array]], range_: Range, device: Device
     ) -> None:
         """Have stand-ins, in a range, for all arrays that are in some slots."""
-        arrays = [*{id(array): array for _, array in slots}.values()]
-        found = look(arrays, self._integration)
-        places = found.places(self._integration)
-        roles = [Role.COPIED] * len(places)
-        stages, own = stand_ins(found, places, roles, range_, device, self._integration)
-        self.stages = {place.storage: stages[i] for i, place in enumerate(places)}
-        pairs = zip(arrays, own, strict=True)
+        found = look([array for _, array in slots], self._integration)
+        roles = [Role.COPIED] * len(found.storages)
+        stages, own = stand_ins(found, roles, range_, device, self._integration)
+        self.stages = {storage: stages[i] for i, storage in enumerate(found.storages)}
+        pairs = zip(found.arrays, own, strict=True)
         self._own = {id(array): (array, mine) for array, mine in pairs}
         self._slots = [*slots]
 

@@ -62,7 +62,6 @@ def landing(storage: Storage, place: Place) -> Addr:
 
 def stand_ins(
     given: Arrays,
-    places: Sequence[Place],
     roles: Sequence[Role],
     range_: Range,
     device: Device,
@@ -75,22 +74,27 @@ def stand_ins(
     """
     stages: dict[int, Storage] = {}
     arrays = list(given.arrays)
+    places = given.places(integration)
     for i, (place, role) in enumerate(zip(places, roles, strict=True)):
         if role is not Role.COPIED:
             continue
         stages[i] = _stage(place, range_, device)
+        moved = landing(stages[i], place) - place.lo
         made: dict[int, Array] = {}
         for k in place.arrays:
-            known = made.get(id(given.arrays[k]))
-            if known is not None:
-                arrays[k] = known
-                continue
-            offset = integration.address(given.arrays[k]) - place.lo
-            address = Addr(landing(stages[i], place) + offset)
-            template = integration.template(given.arrays[k])
-            arrays[k] = integration.make(template, stages[i], address)
-            made[id(given.arrays[k])] = arrays[k]
+            theirs = given.arrays[k]
+            if id(theirs) not in made:
+                made[id(theirs)] = moved_by(moved, theirs, stages[i], integration)
+            arrays[k] = made[id(theirs)]
     return stages, arrays
+
+
+def moved_by(
+    moved: int, array: Array, storage: Storage, integration: Integration
+) -> Array:
+    """Return an array that lies in another storage, so many bytes further on."""
+    at = Addr(integration.address(array) + moved)
+    return integration.make(integration.template(array), storage, at)
 
 
 def spoil(storages: Iterable[Storage], what: str, remedy: str) -> None:

@@ -20,7 +20,7 @@ from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import Arrays
 from sapwood.tree.nests.containers import container_of, flatten, unflatten
 from sapwood.tree.node.node import Node
-from sapwood.tree.record.staging import landing, stand_ins
+from sapwood.tree.record.staging import landing, moved_by, stand_ins
 from sapwood.tree.regions.crossing import RAN, Returned
 from sapwood.units import Addr
 
@@ -63,19 +63,16 @@ class Frame:
         self, carried: Arrays, roles: Sequence[Role], range_: Range, device: Device
     ) -> None:
         """Have stand-ins, in a range, for what came since the last time."""
-        places = carried.places(self._integration)
         roles = [
             role if i >= self._stood and i not in self.stages else Role.PINNED
             for i, role in enumerate(roles)
         ]
-        stages, arrays = stand_ins(
-            carried, places, roles, range_, device, self._integration
-        )
+        stages, arrays = stand_ins(carried, roles, range_, device, self._integration)
         for k, (theirs, array) in enumerate(zip(carried.arrays, arrays, strict=True)):
             if array is not theirs:
                 self.arrays[k] = self.pair(theirs, array)
         self.stages |= stages
-        self.new, self._stood = list(stages.values()), len(places)
+        self.new, self._stood = list(stages.values()), len(roles)
 
     def crosses(self, node: Node, first: int, dropped: Queue) -> None:
         """Take note of what a part has made, whose places begin with the ``first``."""
@@ -124,10 +121,8 @@ class Frame:
         place, (low, end) = carried.places(integration)[i], integration.span(array)
         if not place.lo <= low <= end <= place.hi:
             return None
-        at = Addr(landing(stage, place) + integration.address(array) - place.lo)
-        return self.pair(
-            array, integration.make(integration.template(array), stage, at)
-        )
+        moved = landing(stage, place) - place.lo
+        return self.pair(array, moved_by(moved, array, stage, integration))
 
     def let_go(self) -> None:
         """Forget all arrays."""

@@ -22,7 +22,7 @@ from typing import Any
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
-from sapwood.errors import CaptureError, DriverError, InternalError, MisuseError
+from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.graphs.adopt import Owner, adopt
 from sapwood.graphs.recording import Recording
 from sapwood.memory.pages import Extent
@@ -216,10 +216,10 @@ class _Parts:
 
     ``frame`` has the function's own arrays, where ``carried`` has those of others; if
     the device is ``exact``, they are the same. A ``capturer`` makes the captures, if
-    there is one: ``owners`` are those of all parts, the last one that of the part in
-    progress, each with as much room as is ``lent`` to it. What is ``holding`` arrays
-    ends with the capture of a part. In ``swapped`` slots the function finds its own
-    while it is captured.
+    there is one. ``ranges`` and ``owners`` of captures are those of all parts, the last
+    one that of the part in progress, with as much room as is ``lent`` to each. What is
+    ``holding`` arrays ends with the capture of a part. In ``swapped`` slots the
+    function finds its own while it is captured.
 
     ``made`` are the storages that parts made so far for others, ``mine`` what was made
     while they were captured, ``named`` the addresses that the function has shown;
@@ -264,7 +264,7 @@ class _Parts:
         self.still_shown: frozenset[int] = frozenset()
         self.outside = self.device.framework.manner()
         self.begun = self.written = self.returns = False
-        self.range: Range | None = None
+        self.ranges: list[Range] = []
         self.lent: Size | None = None
         self.owners: list[Owner] = []
         self.holding = ExitStack()
@@ -317,9 +317,8 @@ class _Parts:
             release(self._undo)
             for link in self.links:
                 release(link.part.exec.close)
-                release(link.part.range.close)
-            if self.range is not None and not self.range.closed:
-                release(self.range.close)
+            for each in self.ranges:
+                release(each.close)
 
     def _spoil(self) -> None:
         """Refuse what only the function had, to whoever finds it in an exception."""
@@ -359,39 +358,34 @@ class _Parts:
 
     # One part.
 
-    def inside(self) -> Range:
-        """Return the range of the part in progress."""
-        if self.range is None:
-            raise InternalError("a part is recorded into a range")
-        return self.range
-
     def _open(self) -> None:
         """Make room for the coming part, and for stand-ins of what is new."""
         specialization = self.order.specialization
-        self.range = reserved(specialization, self.carried, self.recordings, self.lent)
+        range_ = reserved(specialization, self.carried, self.recordings, self.lent)
+        self.ranges.append(range_)
         if self.capturer is not None and self.lent is not None:
             stream, warm = self.capturer.stream(), specialization.is_warm_here()
-            owner = self.capturer.owner(self.range, self.lent, stream, warm=warm)
+            owner = self.capturer.owner(range_, self.lent, stream, warm=warm)
             self.owners.append(owner)
             # Other parts may use a stand-in, so that its pages are nobody else's.
             owner.follow(())
         if self.exact:
             return
-        roles = self.roles.roles
-        self.frame.stand_in(self.carried, roles, self.range, self.device)
+        self.frame.stand_in(self.carried, self.roles.roles, range_, self.device)
         if not self.links:
             self.args, self.kwargs = with_leaves(self.call, self.frame.arrays)
             self.arguments = self.order.bind(self.args, self.kwargs)
 
     def _capturing(self) -> Capture:
         """Return the capture of all parts."""
+        device, range_ = self.device, self.ranges[-1]
         if self.capturer is not None:
-            return Adopting(self.device, self.capturer, self.inside(), self.owners[-1])
+            return Adopting(device, self.capturer, range_, self.owners[-1])
         warm, stream = self.order.specialization.warm, self.recordings.capture_stream()
         stays = frozenset(warm.stays if warm else ())
         # What a device copies is replayed where it was captured.
         escapes = self.order.plan.escapes and self.exact
-        return Capture(self.device, stream, self.inside(), stays, escapes=escapes)
+        return Capture(device, stream, range_, stays, escapes=escapes)
 
     def _begin(self) -> None:
         """Look at all that the coming part may use."""
@@ -473,7 +467,7 @@ class _Parts:
             kept = {each.address: each for each in alive if isinstance(each, Storage)}
             new = [kept[made.address] for made in outputs.storages if self.exact]
             drawing = self._drawing(graph, outputs, self._escaping(new), last=last)
-            node = build(drawing, self.inside(), self.device)
+            node = build(drawing, self.ranges[-1], self.device)
         with self.outside():
             marks = integration.marks(self.arrays.arrays)
         node.whereabouts.others = () if marks is None else marks[1]
@@ -585,7 +579,7 @@ class _Parts:
             memos=memos.everything(),
         )
         if self.exact:
-            stages = late_stages([*old, *new], staged, {}, self.inside(), self.device)
+            stages = late_stages([*old, *new], staged, {}, self.ranges[-1], self.device)
             return replace(drawing, stages=stages)
         held = [Bytes(each.address, each.size) for each in self.frame.new]
         if self.order.plan.escapes and not last:
@@ -604,7 +598,7 @@ class _Parts:
         places: Sequence[Place],
         memos: Mapping[Storage, Array],
     ) -> Recording:
-        frame, range_, session = self.frame, self.inside(), self.session
+        frame, range_, session = self.frame, self.ranges[-1], self.session
         if self.capturer is None:
             lines = session.lines[self.first_line :]
             return read(graph, lines, places, frame.stages, range_, self.device, memos)
@@ -729,7 +723,7 @@ class _Parts:
                         own = args, kwargs
                         result = self.frame.taken_in(result, self.gives, own)
                     self._begin()
-                capture.resume(self.inside())
+                capture.resume(self.ranges[-1])
         except BaseException as failed:
             capture.failed = Caught(failed)
             raise
@@ -809,8 +803,7 @@ class _Parts:
 
     def _unheld(self) -> CaptureError | None:
         """Let go of what was made; return an error about what nothing accounts for."""
-        ranges = [link.part.range for link in self.links]
-        lines = {at: line for each in ranges for at, _, line in each.taken()}
+        lines = {at: line for each in self.ranges for at, _, line in each.taken()}
         self.let_go()
         lost = lasting(self._lost)
         return (

@@ -20,10 +20,11 @@ from sapwood.tree.call.signature import Call
 from sapwood.tree.guards import Slot
 from sapwood.tree.nests.containers import flatten, unflatten
 from sapwood.tree.record.preserve import Preserved, bits_of
+from sapwood.tree.record.staging import moved_by
 from sapwood.tree.regions.crossing import Passed, Ran
 from sapwood.tree.watch.session import EagerRegion, Midway, Session, Warm, entered
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
-from sapwood.units import Addr, Size
+from sapwood.units import Size
 
 MOST: Final = Size(64 << 20)
 """So many bytes are saved, at most, before a call whose parts write them."""
@@ -206,8 +207,6 @@ class Rerun:
             if other is array:
                 return own
             if integration.storage(other) is storage:
-                offset = integration.address(array) - integration.address(other)
-                address = Addr(integration.address(own) + offset)
-                template = integration.template(array)
-                return integration.make(template, integration.storage(own), address)
+                moved = integration.address(own) - integration.address(other)
+                return moved_by(moved, array, integration.storage(own), integration)
         return array
