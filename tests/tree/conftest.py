@@ -118,8 +118,6 @@ def make_node():
             "clobbers": 0,
             "output_masks": (),
             "ambient_sharing": None,
-            "watches_overlap": False,
-            "revokes": (),
         }
         last_used = fields.pop("last_used", 0)
         count = len(places) if arguments is None else arguments

@@ -106,9 +106,7 @@ def test_what_is_found_by_itself_overlaps_nothing(
     ]
     *given_arrays, last = arrays
     ambient = look([last], integration)
-    node = make_node(
-        *uses, arguments=len(given_arrays), lows=ambient.lows, watches_overlap=True
-    )
+    node = make_node(*uses, arguments=len(given_arrays), lows=ambient.lows)
     meet = any(
         i != j
         and uses[i].used

@@ -90,8 +90,6 @@ class Node:
     output_masks: tuple[Mask, ...]
     ambient_lows: Sequence[Addr]
     ambient_sharing: object
-    watches_overlap: bool
-    revokes: tuple[int, ...]
     signature: str = ""
     restored: bool = False
     took: int = 0
@@ -114,39 +112,40 @@ class Node:
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
     fixed: tuple[tuple[int, Addr], ...] = field(init=False)
     expected: Sequence[Addr] = field(init=False)
+    revokes: tuple[int, ...] = field(init=False)
+    watches_overlap: bool = field(init=False)
     aimed: tuple[int, ...] = field(init=False)
     used: tuple[tuple[int, bool], ...] = field(init=False)
     used_arguments: int = field(init=False)
     copied_bytes: Size = field(init=False)
 
     def __post_init__(self) -> None:
-        self.fixed = tuple(
-            (i, place.address)
-            for i, place in enumerate(self.places[: self.argument_places])
-            if place.role.fixed
-        )
+        places = [*enumerate(self.places)]
+        given, known = places[: self.argument_places], places[: len(places) - self.made]
+        self.fixed = tuple((i, use.address) for i, use in given if use.role.fixed)
         # Empty for no arguments: then nothing is fixed, and nothing is compared.
         self.expected = [address for _, address in self.fixed]
         if len(self.fixed) < self.argument_places:
             self.expected = ()
-        self.aimed = tuple(
-            i
-            for i, place in enumerate(self.places)
-            if not place.role.fixed and place.used
-        )
-        self.used = tuple(
-            (i, place.written)
-            for i, place in enumerate(self.places[: len(self.places) - self.made])
-            if place.used
-        )
+        self.aimed = tuple(i for i, use in places if use.used and not use.role.fixed)
+        self.used = tuple((i, use.written) for i, use in known if use.used)
         self.used_arguments = sum(i < self.argument_places for i, _ in self.used)
+        self.revokes = tuple(i for i, use in places if use.donated)
+        self.watches_overlap = self.may_overlap()
         self.copied_bytes = Size(
             sum(
-                place.size * (1 + (place.written and not place.donated))
-                for place in self.places
-                if place.role is Role.COPIED and place.used
+                use.size * (1 + (use.written and not use.donated))
+                for use in self.places
+                if use.role is Role.COPIED and use.used
             )
         )
+
+    def may_overlap(self) -> bool:
+        """Return whether places may meet that were apart: some may be anywhere."""
+        if len(self.places) == self.argument_places:
+            return False
+        known = self.places[: len(self.places) - self.made]
+        return any(use.used and not use.role.fixed for use in known)
 
     def parts(self) -> Iterator[Node]:
         """Yield the recorded parts of a chain, or this node alone."""

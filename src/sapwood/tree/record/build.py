@@ -86,7 +86,6 @@ def build(drawing: LinkSpec, range_: Range, device: Device) -> Node:
         range_.place(placed, plan.candidates)
     range_.fold(drawing.lives, placed, plan.candidates)
     uses = _uses(drawing)
-    first = len(plan.call.given.lows)
     return Node(
         label=plan.label,
         number=plan.number,
@@ -96,7 +95,7 @@ def build(drawing: LinkSpec, range_: Range, device: Device) -> Node:
         range=range_,
         ambient=drawing.ambient,
         places=uses,
-        argument_places=first,
+        argument_places=len(plan.call.given.lows),
         outputs=outputs,
         escapes=plan.escapes,
         clobbers=range_.mask,
@@ -104,11 +103,6 @@ def build(drawing: LinkSpec, range_: Range, device: Device) -> Node:
         ferries=ferries(outputs.storages, copied, apart=drawing.made > 0),
         ambient_lows=drawing.ambient_arrays.lows,
         ambient_sharing=drawing.ambient_arrays.sharing,
-        watches_overlap=len(uses) > first
-        and any(
-            use.used and not use.role.fixed for use in uses[: len(uses) - drawing.made]
-        ),
-        revokes=tuple(i for i, use in enumerate(uses) if use.donated),
         made=drawing.made,
         held=_mask(held, range_),
         memos=tuple(drawing.memos),

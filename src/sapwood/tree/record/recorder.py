@@ -337,17 +337,13 @@ def argument_roles(
     function is taken to use its arguments ``apart`` from what it reads by itself, one
     that it could also read may be copied.
     """
-    steady = [hint.fixed for hint in hints or ()]
-    roles = assign(
-        order.specialization.places,
-        [recordings.inherits(place.storage) for place in places],
-        [
-            i in order.pinned or (i < len(steady) and steady[i] and history.fresh)
-            for i, history in enumerate(order.specialization.places)
-        ],
-        _patchable(order, recordings, places),
-        anywhere=order.anywhere,
-    )
+    histories = order.specialization.places
+    fixed = [hint.fixed for hint in hints] if hints else [False] * len(places)
+    pinned = [
+        i in order.pinned or (fixed[i] and history.fresh)
+        for i, history in enumerate(histories)
+    ]
+    roles = _assigned(order, places, recordings, histories, pinned, order.anywhere)
     # A copy of what the function also reads by itself would go its own way.
     reached = {*map(recordings.integration.storage, order.before.arrays())}
     copied = [not hint.fixed for hint in hints] if hints else [apart] * len(places)
@@ -356,6 +352,19 @@ def argument_roles(
         role if place.storage not in reached else _beside(role, copied=may_be)
         for place, role, may_be in found
     )
+
+
+def _assigned(
+    order: RecordRequest,
+    places: Sequence[Place],
+    recordings: Recordings,
+    histories: Sequence[History],
+    pinned: Sequence[bool],
+    anywhere: bool,
+) -> tuple[Role, ...]:
+    inherited = [recordings.inherits(place.storage) for place in places]
+    patchable = _patchable(order, recordings, places)
+    return assign(histories, inherited, pinned, patchable, anywhere=anywhere)
 
 
 def _beside(role: Role, *, copied: bool) -> Role:
@@ -413,17 +422,13 @@ def ambient_roles(
     histories = [order.specialization.ambient.get(name, History()) for name in names]
     exact = _is_exact(recordings) or order.specialization.hopeful
     steady = [hint.fixed for hint in hints] if hints else [True] * len(places)
-    roles = assign(
-        histories,
-        [recordings.inherits(place.storage) for place in places],
-        # Only a device that knows every address can have one moved after capture.
-        [
-            not exact or (history.fresh and fixed)
-            for history, fixed in zip(histories, steady, strict=True)
-        ],
-        _patchable(order, recordings, places),
-        anywhere=order.anywhere and exact,
-    )
+    # Only a device that knows every address can have one moved after capture.
+    pinned = [
+        not exact or (history.fresh and fixed)
+        for history, fixed in zip(histories, steady, strict=True)
+    ]
+    anywhere = order.anywhere and exact
+    roles = _assigned(order, places, recordings, histories, pinned, anywhere)
     given = order.plan.call.given.storages
     return names, [
         Role.PINNED if place.storage in given else role

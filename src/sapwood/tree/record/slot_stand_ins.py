@@ -58,9 +58,16 @@ class SlotStandIns:
     def leave(self, arguments: Mapping[str, object]) -> None:
         """Have slots hold their arrays again, but for what the function has bound."""
         for slot, array in self._slots:
-            with suppress(MisuseError):  # the function has done away with the way there
-                if slot.held(arguments) is self.own(array):
-                    slot.write(array, arguments)
+            put_back(slot, self.own(array), array, arguments)
+
+
+def put_back(
+    slot: Slot, own: Array, array: Array, arguments: Mapping[str, object]
+) -> None:
+    """Have a slot hold an array again, unless the function has bound another one."""
+    with suppress(MisuseError):  # the function has done away with the way there
+        if slot.held(arguments) is own:
+            slot.write(array, arguments)
 
 
 def moving(

@@ -101,6 +101,7 @@ def take(
     before = order.survey(arguments)
     order.check_same(before)
     states = kept_states(before)
+    graph = None
     try:
         session = Session(
             tolerant=False, holds=before.holds, guarded=before.guards_hosts
@@ -114,21 +115,19 @@ def take(
         finally:
             slots.leave(arguments)
             cached.forget()
-    except BaseException:
-        undo(before, states)
-        capture.written = plain_changes(order.survey(arguments).changes_since(before))
-        raise
-    try:
+        graph = captured.graph
         after = order.survey(arguments)
-        warm = order.specialization.warm
+        warm, is_array = order.specialization.warm, recordings.integration.is_array
         # Nothing of it changes when what the function bound is unbound.
-        shown = fresh(
-            captured.result, recordings.integration.is_array, warm.told if warm else ()
-        )
+        shown = fresh(captured.result, is_array, warm.told if warm else ())
         return Taken(replace(captured, result=shown), before, after, states)
     except BaseException:
         undo(before, states)
-        recordings.device.driver.destroy_graph(captured.graph)
+        if graph is None:
+            changes = order.survey(arguments).changes_since(before)
+            capture.written = plain_changes(changes)
+        else:
+            recordings.device.driver.destroy_graph(graph)
         raise
 
 

@@ -74,9 +74,7 @@ def answer_for_all(links: Sequence[Link], used_later: AbstractSet[int]) -> Node:
     head.clobbers = Mask(reduce(or_, (part.clobbers for part in parts)))
     head.undone = _undone(links)
     head.copied_bytes = Size(sum(part.copied_bytes for part in parts))
-    head.watches_overlap = len(places) > first and any(
-        use.used and not use.role.fixed for use in places[: len(places) - head.made]
-    )
+    head.watches_overlap = head.may_overlap()
     return head
 
 

@@ -94,18 +94,15 @@ class Frame:
 
         Raises `CaptureError` for what the function has no room for.
         """
-        arrays = list(got.arrays.arrays)
-        for specialization, known in zip(got.arrays.groups(), got.shared, strict=True):
-            for k in specialization if known is not None else ():
-                own = self.own(arrays[k], carried)
-                if own is None:
-                    raise CaptureError(
-                        f"the eager region {name} returned more of an array than the "
-                        f"function had before; {RAN}",
-                        remedy="Return a copy of it, or pass the whole array",
-                    )
-                arrays[k] = own
-        self.arrays += arrays
+        for array in got.arrays.arrays:
+            own = self.own(array, carried)
+            if own is None:
+                raise CaptureError(
+                    f"the eager region {name} returned more of an array than the "
+                    f"function had before; {RAN}",
+                    remedy="Return a copy of it, or pass the whole array",
+                )
+            self.arrays.append(own)
 
     def own(self, array: Array, carried: Arrays) -> Array | None:
         """Return what the function has for an array of others; None if it has none."""

@@ -48,6 +48,7 @@ from sapwood.tree.record.recorder import (
     argument_roles,
 )
 from sapwood.tree.record.repeated import outcome_of
+from sapwood.tree.record.slot_stand_ins import put_back
 from sapwood.tree.record.staging import late_stages, reserved, spoil
 from sapwood.tree.record.taking import RecordRequest, plain_changes, undo, with_leaves
 from sapwood.tree.regions.chain import answer_for_all
@@ -424,10 +425,7 @@ class _Parts:
     def _put_back(self) -> None:
         """Have others find theirs again, but for what the function has bound anew."""
         while self.swapped:
-            slot, own, array = self.swapped.pop()
-            with suppress(MisuseError):
-                if slot.read(self.arguments) is own:
-                    slot.write(array, self.arguments)
+            put_back(*self.swapped.pop(), self.arguments)
 
     def _end(self, graph: GraphHandle, shown: Any, *, last: bool) -> Node:
         """Make a node of what was captured, and run it."""
