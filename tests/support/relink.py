@@ -59,7 +59,7 @@ def _sections(
 ) -> Mapping[str, bytes] | str:
     if made.error is not None:
         return "it ended with an error"
-    given, integration = order.plan.call.given, recordings.integration
+    given, integration = order.call.given, recordings.integration
     sharing = look([*given.arrays, *made.ambient.arrays], integration).sharing
     return encode(made.node, made.bound, sharing, integration)
 
@@ -71,7 +71,7 @@ def _again(
     recordings: Recordings,
 ) -> Recorded:
     archive = decode(split(join(sections)), recordings.integration)
-    call = order.plan.call
+    call = order.call
     args, kwargs = unflatten(call.structure, call.leaves)
     looked = survey(order.fn, order.bind(args, kwargs), recordings.integration)
     again = restore(archive, order, looked, recordings)

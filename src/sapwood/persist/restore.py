@@ -44,7 +44,7 @@ def restore(
     Raises `DriverError` or `OutOfMemory`, and then nothing is left of it.
     """
     integration = recordings.integration
-    args, kwargs = unflatten(order.plan.call.structure, order.plan.call.leaves)
+    args, kwargs = unflatten(order.call.structure, order.call.leaves)
     finder = Finder(survey, order.bind(args, kwargs), integration)
     ambient = finder.ambient(archive.ambient)
     if isinstance(ambient, str):
@@ -53,7 +53,7 @@ def restore(
     if isinstance(bound, str):
         return bound
     read_by = look([slot.read() for slot in ambient.arrays], integration)
-    given = order.plan.call.given
+    given = order.call.given
     everything = look([*given.arrays, *read_by.arrays], integration)
     if everything.sharing != archive.sharing:
         return "other arrays share memory than when it was recorded"
@@ -95,11 +95,11 @@ def _drawing(
     range_: Range,
     recordings: Recordings,
 ) -> LinkSpec:
-    device, integration, plan = recordings.device, recordings.integration, order.plan
+    device, integration, call = recordings.device, recordings.integration, order.call
     recording = archive.recording
-    arrays = [*plan.call.given.arrays, *read_by.arrays]
+    arrays = [*call.given.arrays, *read_by.arrays]
     outputs = _outputs(archive.outputs, range_, arrays, integration)
-    _check_result(outputs, plan.call.given.arrays, read_by.arrays, integration, device)
+    _check_result(outputs, call.given.arrays, read_by.arrays, integration, device)
     _check_ops(recording, integration)
     hints = archive.roles[: archive.arguments]
     roles = argument_roles(order, places[: archive.arguments], recordings, hints)
@@ -108,7 +108,7 @@ def _drawing(
     names, more = ambient_roles(order, ambient, ambient_places, recordings, hints)
     roles = (*roles, *more)
     return LinkSpec(
-        plan=plan,
+        order=order,
         recording=recording,
         outputs=outputs,
         places=places,

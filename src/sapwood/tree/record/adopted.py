@@ -109,7 +109,7 @@ def attempt(
     """
     # Of captures that failed, whose tensors lived on in an exception.
     recordings.device.pages.close_lingering()
-    range_ = reserved(order.specialization, order.plan.call.given, recordings, room)
+    range_ = reserved(order.specialization, order.call.given, recordings, room)
     try:
         warm = order.specialization.is_warm_here()
         owner = capturer.owner(range_, room, capturer.stream(), warm=warm)
@@ -215,7 +215,7 @@ def _check_room(scene: _Lent, taken: Taken) -> None:
         )
     if error is not None:
         error.taken()
-    arguments = order.bind(*with_leaves(order.plan.call, scene.arrays))
+    arguments = order.bind(*with_leaves(order.call, scene.arrays))
     left = order.survey(arguments).changes_since(taken.before)
     _check_unwritten(plain_changes(left))
     # That has arguments let go of gradients, which lie in this range.

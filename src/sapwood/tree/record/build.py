@@ -12,39 +12,20 @@ from sapwood.graphs.exec import Exec, Staged, link
 from sapwood.graphs.recording import Recording
 from sapwood.memory.device import Device
 from sapwood.memory.fold import Life
-from sapwood.memory.pages import Extent
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.roles import Role
-from sapwood.tree.call.signature import Arrays, Call, Place
+from sapwood.tree.call.signature import Arrays, Place
 from sapwood.tree.guards import Ambient
 from sapwood.tree.node.copy_out import ferries
 from sapwood.tree.node.node import Node, PlaceUse
 from sapwood.tree.node.outputs import Bytes, Outputs
 from sapwood.tree.record.staging import landing
+from sapwood.tree.record.taking import RecordRequest
 from sapwood.units import Addr, Mask, Size
 
 Linker = Callable[[Recording, Sequence[Addr], Sequence[Staged]], Exec]
 """Makes a recording launchable, its symbols at these addresses."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a recording is made for.
-
-    ``donated`` are the places that the user declared so; ``escapes`` and ``copies`` as
-    in `Step`;
-    ``candidates`` output extents that may be shared.
-    """
-
-    label: str
-    number: int
-    parent: str | None
-    call: Call
-    donated: frozenset[int]
-    escapes: bool
-    candidates: Sequence[Extent]
-    copies: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +39,7 @@ class LinkSpec:
     other parts of the call, behind this one; ``memos`` as in `Node`.
     """
 
-    plan: Plan
+    order: RecordRequest
     recording: Recording
     outputs: Outputs
     places: Sequence[Place]
@@ -76,28 +57,28 @@ class LinkSpec:
 
 def build(drawing: LinkSpec, range_: Range, device: Device) -> Node:
     """Return a node, placed and linked. Raises `DriverError` or `OutOfMemory`."""
-    plan, outputs = drawing.plan, drawing.outputs
+    order, outputs = drawing.order, drawing.outputs
     held = [_span(each) for each in drawing.held]
-    copied = _copied(plan, outputs)
+    copied = _copied(order, outputs)
     staying = (each for k, each in enumerate(outputs.storages) if k not in copied)
     lasting = [_span(each) for each in staying]
     placed = range_.page_indices([*lasting, *held])
-    if placed or not plan.escapes:
-        range_.place(placed, plan.candidates)
-    range_.fold(drawing.lives, placed, plan.candidates)
+    if placed or not order.escapes:
+        range_.place(placed, order.candidates)
+    range_.fold(drawing.lives, placed, order.candidates)
     uses = _uses(drawing)
     return Node(
-        label=plan.label,
-        number=plan.number,
-        parent=plan.parent,
+        label=order.label,
+        number=order.number,
+        parent=order.parent,
         recording=drawing.recording,
         exec=_link(drawing, uses, range_, device),
         range=range_,
         ambient=drawing.ambient,
         places=uses,
-        argument_places=len(plan.call.given.lows),
+        argument_places=len(order.call.given.lows),
         outputs=outputs,
-        escapes=plan.escapes,
+        escapes=order.escapes,
         clobbers=range_.mask,
         output_masks=tuple(range_.mask_of(*_span(each)) for each in outputs.storages),
         ferries=ferries(outputs.storages, copied, apart=drawing.made > 0),
@@ -109,10 +90,10 @@ def build(drawing: LinkSpec, range_: Range, device: Device) -> Node:
     )
 
 
-def _copied(plan: Plan, outputs: Outputs) -> AbstractSet[int]:
+def _copied(order: RecordRequest, outputs: Outputs) -> AbstractSet[int]:
     """Return which of the new storages are copied out."""
     all_of_them = frozenset(range(len(outputs.storages)))
-    return all_of_them if plan.escapes else plan.copies & all_of_them
+    return all_of_them if order.escapes else order.copies & all_of_them
 
 
 def _link(
@@ -138,7 +119,7 @@ def _link(
 def _uses(drawing: LinkSpec) -> tuple[PlaceUse, ...]:
     used, changed = drawing.recording.symbols(), drawing.recording.changed()
     # What the call returns is the caller's, donated or not: it is written in place.
-    donated = drawing.plan.donated - drawing.outputs.shown(drawing.plan.call)
+    donated = drawing.order.donated - drawing.outputs.shown(drawing.order.call)
     described = zip(drawing.places, drawing.names, drawing.roles, strict=True)
     return tuple(
         PlaceUse(

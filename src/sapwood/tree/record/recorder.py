@@ -115,13 +115,13 @@ class Scene:
     ) -> None:
         self.order, self.recordings, self.range = order, recordings, range_
         self.device, self.integration = recordings.device, recordings.integration
-        self.places = order.plan.call.given.places(self.integration)
+        self.places = order.call.given.places(self.integration)
         self.names = [*order.names]
         # Code that asks which arrays are one would not find a copy to be its own.
-        asks = order.before.which(order.plan.call.given.arrays)
+        asks = order.before.which(order.call.given.arrays)
         apart = not (asks or order.specialization.reads_arguments)
         self.roles = argument_roles(order, self.places, recordings, apart=apart)
-        given, roles = order.plan.call.given, self.roles
+        given, roles = order.call.given, self.roles
         self.stages, self.arrays = stand_ins(
             given, roles, range_, self.device, self.integration
         )
@@ -206,7 +206,7 @@ class Scene:
         A framework leaves out what would write an array to itself; if nobody says so,
         the recording is of calls alone in which they are one.
         """
-        arrays = [*self.order.plan.call.given.arrays, *before.arrays()]
+        arrays = [*self.order.call.given.arrays, *before.arrays()]
         counts = Counter(map(self.integration.storage, arrays))
         return frozenset(storage for storage, count in counts.items() if count > 1)
 
@@ -214,12 +214,12 @@ class Scene:
         """Describe what a captured call returned, and what it bound to slots."""
         known = [*self.arrays, *map(self.slots.own, self.read.arrays)]
         outputs = analyse(taken.captured.result, bound, known, self.integration)
-        return each_anew(outputs, self.order.plan.call.leaves, taken.before.holds)
+        return each_anew(outputs, self.order.call.leaves, taken.before.holds)
 
     def spec(self, recording: Recording, outputs: Outputs, **more: Any) -> LinkSpec:
         """Return what is known of the call, and ``more``, for its node."""
         return LinkSpec(
-            plan=self.order.plan,
+            order=self.order,
             recording=recording,
             outputs=outputs,
             places=self.places,
@@ -238,7 +238,7 @@ def record(order: RecordRequest, recordings: Recordings) -> Recorded:
     Raises `CaptureError`, `DriverError` or `OutOfMemory`, and then no trace is left
     of it in what the function is known to reach.
     """
-    range_ = reserved(order.specialization, order.plan.call.given, recordings)
+    range_ = reserved(order.specialization, order.call.given, recordings)
     try:
         scene = Scene(order, recordings, range_)
         taken = _take(scene)
@@ -429,7 +429,7 @@ def ambient_roles(
     ]
     anywhere = order.anywhere and exact
     roles = _assigned(order, places, recordings, histories, pinned, anywhere)
-    given = order.plan.call.given.storages
+    given = order.call.given.storages
     return names, [
         Role.PINNED if place.storage in given else role
         for place, role in zip(places, roles, strict=True)

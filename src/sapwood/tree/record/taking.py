@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sapwood.errors import CaptureError
+from sapwood.memory.pages import Extent
 from sapwood.tree.call.integration import Array
 from sapwood.tree.call.signature import Call
 from sapwood.tree.choose.recordings import Recordings
@@ -22,7 +23,6 @@ from sapwood.tree.guards import (
 )
 from sapwood.tree.nests.containers import refilled
 from sapwood.tree.node.objects import fresh
-from sapwood.tree.record.build import Plan
 from sapwood.tree.record.host_data import lasting
 from sapwood.tree.record.slot_stand_ins import SlotStandIns
 from sapwood.tree.watch.session import Raised, Session, Unready
@@ -34,17 +34,25 @@ from sapwood.uncollected import uncollected
 class RecordRequest:
     """What is to be recorded, and how.
 
-    ``names`` are those of the call's places; ``pinned`` the places that the user
-    declared so; ``anywhere`` as in `Step`. ``before`` is the survey of the call. Where
-    it is ``tolerant``, an eager region may return what no replay could take.
+    ``names`` are those of the call's places; ``donated`` and ``pinned`` the places that
+    the user declared so; ``anywhere``, ``escapes`` and ``copies`` as in `Step`;
+    ``candidates`` output extents that may be shared. ``before`` is the survey of the
+    call. If it is ``tolerant``, an eager region may return what no replay could take.
     """
 
     fn: Callable[..., Any]
-    plan: Plan
+    call: Call
+    label: str
+    number: int
+    parent: str | None
     names: Sequence[str]
+    donated: frozenset[int]
     pinned: frozenset[int]
     specialization: Specialization
     anywhere: bool
+    escapes: bool
+    copies: frozenset[int]
+    candidates: Sequence[Extent]
     before: Survey
     bind: Callable[[tuple[Any, ...], Mapping[str, Any]], Mapping[str, object]]
     survey: Callable[[Mapping[str, object]], Survey]
@@ -52,7 +60,7 @@ class RecordRequest:
 
     def check_same(self, now: Survey) -> None:
         """Raise `Unready` where other arrays are one than when the order was made."""
-        given, nests = self.plan.call.given.arrays, self.plan.call.nests
+        given, nests = self.call.given.arrays, self.call.nests
         key = self.before.key_with(given, nests)
         if now.key_with(given, nests)[1:] != key[1:]:
             raise Unready("another thread has bound a slot meanwhile", moved=True)
@@ -95,7 +103,7 @@ def take(
 
     What the function binds is not restored yet.
     """
-    args, kwargs = with_leaves(order.plan.call, arrays)
+    args, kwargs = with_leaves(order.call, arrays)
     arguments = order.bind(args, kwargs)
     # Not that of the order: others may have bound slots since it was made.
     before = order.survey(arguments)

@@ -40,7 +40,7 @@ from sapwood.tree.node.node import Link, Live, Node, PlaceUse
 from sapwood.tree.node.outputs import Bytes, Outputs, analyse, each_anew
 from sapwood.tree.record.accounts import outliving, read, stray
 from sapwood.tree.record.adopted import MORE, ROOM, TRIES, is_spoilt
-from sapwood.tree.record.build import LinkSpec, Plan, build
+from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.memos import memos_of
 from sapwood.tree.record.recorder import (
     Recorded,
@@ -135,7 +135,7 @@ class _CarriedRoles:
     def __init__(self, order: RecordRequest, recordings: Recordings) -> None:
         self._order, self._recordings = order, recordings
         self._exact = recordings.device.driver.abilities.exact_addresses
-        given = order.plan.call.given
+        given = order.call.given
         self._names = list(order.names)
         roles = argument_roles(order, given.places(recordings.integration), recordings)
         self.roles = [self._possible(role, Role.COPIED) for role in roles]
@@ -239,7 +239,7 @@ class _Parts:
         self.exact = self.device.driver.abilities.exact_addresses
         self.capturer = None if self.exact else recordings.capturer
         self.began = began
-        self.call = order.plan.call
+        self.call = order.call
         self.args, self.kwargs = self.call.args, self.call.kwargs
         self.arguments = self.theirs = order.bind(self.args, self.kwargs)
         self.carried, self.last = self.call.given, recordings.last
@@ -385,7 +385,7 @@ class _Parts:
         warm, stream = self.order.specialization.warm, self.recordings.capture_stream()
         stays = frozenset(warm.stays if warm else ())
         # What a device copies is replayed where it was captured.
-        escapes = self.order.plan.escapes and self.exact
+        escapes = self.order.escapes and self.exact
         return Capture(device, stream, range_, stays, escapes=escapes)
 
     def _begin(self) -> None:
@@ -564,7 +564,7 @@ class _Parts:
         roles += [Role.PATCHED] * len(made)
         staged = [r if i in symbols else Role.PINNED for i, r in enumerate(roles, 1)]
         drawing = LinkSpec(
-            plan=self._plan(last=last),
+            order=self._order(last=last),
             recording=recording,
             outputs=outputs,
             places=[*old, *new],
@@ -580,7 +580,7 @@ class _Parts:
             stages = late_stages([*old, *new], staged, {}, self.ranges[-1], self.device)
             return replace(drawing, stages=stages)
         held = [Bytes(each.address, each.size) for each in self.frame.new]
-        if self.order.plan.escapes and not last:
+        if self.order.escapes and not last:
             held += outputs.storages
         if self.capturer is None:
             return replace(drawing, held=held)
@@ -617,7 +617,7 @@ class _Parts:
     def _escaping(self, new: Sequence[Storage]) -> Sequence[Storage]:
         """Return the new storages that replays allocate: all, or none are."""
         made = [storage for storage in new if not storage.captured]
-        if self.order.plan.escapes and len(made) < len(new):
+        if self.order.escapes and len(made) < len(new):
             self.unfit = "an array outlives its part that did not in the warm-up"
         return made
 
@@ -635,28 +635,28 @@ class _Parts:
         self.began.binds((change.slot, change.old) for change in bound)
         return [(change.slot, change.new) for change in bound]
 
-    def _plan(self, *, last: bool) -> Plan:
-        """Return the plan of a part; only the last one may lose what was donated."""
-        plan, number = self.order.plan, len(self.links)
+    def _order(self, *, last: bool) -> RecordRequest:
+        """Return the order of a part; only the last one may lose what was donated."""
+        order, number = self.order, len(self.links)
         return replace(
-            plan,
-            label=f"{plan.label}/{number + 1}" if number else plan.label,
-            call=plan.call._replace(given=self.carried),
-            donated=plan.donated - self.still_shown if last else frozenset(),
-            escapes=plan.escapes and not self.unfit,
+            order,
+            label=f"{order.label}/{number + 1}" if number else order.label,
+            call=self.call._replace(given=self.carried),
+            donated=order.donated - self.still_shown if last else frozenset(),
+            escapes=order.escapes and not self.unfit,
             candidates=self._candidates(),
         )
 
     def _candidates(self) -> list[Extent]:
         """Return what may still be shared: by no other part, and by nothing live."""
-        plan, pages, mine = self.order.plan, self.device.pages, 0
-        if plan.escapes and not self.exact:
+        order, pages, mine = self.order, self.device.pages, 0
+        if order.escapes and not self.exact:
             return []  # stand-ins are written while others may hold outputs
         for link in self.links:
             mine |= link.part.clobbers
         taken, known = pages.live | mine, pages.extents
         return [
-            each for each in plan.candidates if each in known and not each.mask & taken
+            each for each in order.candidates if each in known and not each.mask & taken
         ]
 
     def _outputs(

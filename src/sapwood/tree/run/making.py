@@ -17,7 +17,6 @@ from sapwood.tree.choose.skips import skip_of
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import Survey
 from sapwood.tree.node.node import Node
-from sapwood.tree.record.build import Plan
 from sapwood.tree.record.recorder import ReadsArguments, Recorded, record
 from sapwood.tree.record.repeated import check_told
 from sapwood.tree.record.taking import RecordRequest, is_doubtful
@@ -315,22 +314,20 @@ class Making:
         names, number = parameters.names(call), recordings.number("recording")
         return RecordRequest(
             fn=self.target(),
-            plan=Plan(
-                label=f"{self.options.name}#{number}",
-                number=number,
-                parent=None if recordings.last is None else recordings.last.label,
-                call=call,
-                donated=parameters.declared(call, self.options.donate),
-                escapes=step.escapes,
-                candidates=self.cache.candidates(call),
-                copies=step.copies,
-            ),
+            call=call,
+            label=f"{self.options.name}#{number}",
+            number=number,
+            parent=None if recordings.last is None else recordings.last.label,
             names=[
                 " and ".join(names[k] for k in arrays) for arrays in call.given.groups()
             ],
+            donated=parameters.declared(call, self.options.donate),
             pinned=parameters.declared(call, self.options.pinned),
             specialization=specialization,
             anywhere=step.anywhere,
+            escapes=step.escapes,
+            copies=step.copies,
+            candidates=self.cache.candidates(call),
             before=before,
             bind=parameters.bind,
             survey=self.surveyor.survey,
