@@ -9,7 +9,7 @@ has run, and nothing is left of it: another one may follow.
 from __future__ import annotations
 
 import gc
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ from sapwood.tree.watch.capturer import (
     lasting,
     told_of,
 )
-from sapwood.tree.watch.session import Session, Unready, Warm
+from sapwood.tree.watch.session import Unready
 from sapwood.tree.watch.watch import Capture, Captured, unrepeated
 from sapwood.units import Addr, Size, size_text
 
@@ -145,8 +145,13 @@ def _record_into(scene: _Lent, capturer: GraphCapturer) -> Recorded:
     owner, driver, rooms = scene.owner, scene.device.driver, scene.rooms()
     capture = Adopting(scene.device, capturer, scene.range, owner)
     owner.follow(_followed(rooms, scene.device))
-    made = None
-    try:
+    with ExitStack() as failed:
+        failed.callback(
+            spoil,
+            rooms,
+            "it stood in for an argument while the function was captured",
+            "Look at the argument that was passed",
+        )
         with owner.holding([*scene.own_arrays(), *scene.order.before.arrays()]):
             taken = _taken(scene, capture)
             # It stays the owner's, and is known as long as what was made of it.
@@ -154,13 +159,8 @@ def _record_into(scene: _Lent, capturer: GraphCapturer) -> Recorded:
             with forgotten(driver, graph) as nodes, taken.or_nothing():
                 made = _built(scene, taken)
                 nodes.append(made.node)
-    finally:
-        if made is None or made.error is not None:
-            spoil(
-                rooms,
-                "it stood in for an argument while the function was captured",
-                "Look at the argument that was passed",
-            )
+        if made.error is None:
+            failed.pop_all()
     return made
 
 
@@ -184,18 +184,19 @@ def _built(scene: _Lent, taken: Taken) -> Recorded:
     if owner.short:
         _check_room(scene, taken)
     bound, error = settled(taken, scene.recordings)
-    if error is None:
-        _check_code(order.specialization.warm, session)
+    warm = order.specialization.warm
+    other = warm is not None and not warm.asks and warm.code != code_of(session)
+    if error is None and other:
+        raise Unready("torch runs code that it has compiled for other calls")
     values = [change.new for change in bound]
     spans = _spans(captured, scene.device.driver)
     scene.reads(taken, values, spans)
     outputs = scene.outputs(taken, values)
     drawing = _drawn(scene, taken, outputs)
     if error is None:
-        refusal = owner.refusal(captured.result, scene.own_arrays())
-        _check(refusal, outputs, scene, taken)
+        _check(outputs, scene, taken)
     marks = integration.marks(scene.read.arrays)
-    outcome = concluded(error, order.specialization.warm, session, outputs)
+    outcome = concluded(error, warm, session, outputs)
     with unrepeated(outcome):
         node = build(drawing, scene.range, scene.device)
     node.whereabouts.others = () if marks is None else marks[1]
@@ -244,12 +245,6 @@ def _spans(captured: Captured, driver: Driver) -> list[tuple[Addr, Addr]] | None
     return spans
 
 
-def _check_code(warm: Warm | None, session: Session) -> None:
-    """Raise where other compiled code ran than in the warm-up."""
-    if warm is not None and not warm.asks and warm.code != code_of(session):
-        raise Unready("torch runs code that it has compiled for other calls")
-
-
 def _drawn(scene: _Lent, taken: Taken, outputs: Outputs) -> LinkSpec:
     captured, device, owner = taken.captured, scene.device, scene.owner
     session = captured.session
@@ -271,11 +266,10 @@ def _followed(rooms: list[Storage], device: Device) -> list[Storage]:
     return rooms if any(each.size >= device.pages.page for each in rooms) else []
 
 
-def _check(
-    refusal: CaptureError | None, outputs: Outputs, scene: _Lent, taken: Taken
-) -> None:
+def _check(outputs: Outputs, scene: _Lent, taken: Taken) -> None:
     """Raise where something outlives the function that no replay could give."""
     range_, owner = scene.range, scene.owner
+    refusal = owner.refusal(taken.captured.result, scene.own_arrays())
     if refusal is not None:
         raise refusal
     for storage in outputs.storages:

@@ -125,11 +125,11 @@ class Scene:
         self.stages, self.arrays = stand_ins(
             given, roles, range_, self.device, self.integration
         )
-        self.slots = SlotStandIns(self.integration)
+        slots: Sequence[tuple[Slot, Array]] = ()
         if not _is_exact(recordings):
             fixed, before = self._is_fixed, order.before
-            found = moving(before, given.storages, fixed, self.integration)
-            self.slots.make(found, range_, self.device)
+            slots = moving(before, given.storages, fixed, self.integration)
+        self.slots = SlotStandIns(slots, range_, self.device, self.integration)
 
     def _is_fixed(self, path: str, storage: Storage) -> bool:
         """Return whether the array in a slot is to be where it is now."""

@@ -21,25 +21,22 @@ from sapwood.tree.record.staging import stand_ins
 
 
 class SlotStandIns:
-    """What stands in for the arrays of some slots; ``stages`` is their room."""
+    """What stands in, in a range, for the arrays in slots; ``stages`` is their room."""
 
-    def __init__(self, integration: Integration) -> None:
-        self._integration = integration
-        self.stages: dict[Storage, Storage] = {}
-        self._slots: list[tuple[Slot, Array]] = []
-        self._own: dict[int, tuple[Array, Array]] = {}
-
-    def make(
-        self, slots: Sequence[tuple[Slot, Array]], range_: Range, device: Device
+    def __init__(
+        self,
+        slots: Sequence[tuple[Slot, Array]],
+        range_: Range,
+        device: Device,
+        integration: Integration,
     ) -> None:
-        """Have stand-ins, in a range, for all arrays that are in some slots."""
-        found = look([array for _, array in slots], self._integration)
+        found = look([array for _, array in slots], integration)
         roles = [Role.COPIED] * len(found.storages)
-        stages, own = stand_ins(found, roles, range_, device, self._integration)
+        stages, own = stand_ins(found, roles, range_, device, integration)
         self.stages = {storage: stages[i] for i, storage in enumerate(found.storages)}
         pairs = zip(found.arrays, own, strict=True)
         self._own = {id(array): (array, mine) for array, mine in pairs}
-        self._slots = [*slots]
+        self._slots = slots
 
     def own(self, array: Array) -> Array:
         """Return what the function finds for an array: that itself, or a stand-in."""
