@@ -250,7 +250,7 @@ def _drawn(scene: _Lent, taken: Taken, outputs: Outputs) -> LinkSpec:
     session = captured.session
     # Whatever is no op's may use an input to the end.
     followed = [] if session.untold else _followed(scene.rooms(), device)
-    memos = memos_of(taken.before, scene.integration).arrays
+    memos, _ = memos_of(taken.before, scene.integration)
     code = (*(each for _, each in session.code), *session.constants)
     return scene.spec(
         told_of(session, scene.places, scene.stages, scene.range, memos),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -59,7 +58,8 @@ def build(drawing: LinkSpec, range_: Range, device: Device) -> Node:
     """Return a node, placed and linked. Raises `DriverError` or `OutOfMemory`."""
     order, outputs = drawing.order, drawing.outputs
     held = [_span(each) for each in drawing.held]
-    copied = _copied(order, outputs)
+    made = frozenset(range(len(outputs.storages)))
+    copied = made if order.escapes else order.copies & made
     staying = (each for k, each in enumerate(outputs.storages) if k not in copied)
     lasting = [_span(each) for each in staying]
     placed = range_.page_indices([*lasting, *held])
@@ -88,12 +88,6 @@ def build(drawing: LinkSpec, range_: Range, device: Device) -> Node:
         held=_mask(held, range_),
         memos=tuple(drawing.memos),
     )
-
-
-def _copied(order: RecordRequest, outputs: Outputs) -> AbstractSet[int]:
-    """Return which of the new storages are copied out."""
-    all_of_them = frozenset(range(len(outputs.storages)))
-    return all_of_them if order.escapes else order.copies & all_of_them
 
 
 def _link(

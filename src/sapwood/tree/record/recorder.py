@@ -160,12 +160,9 @@ class Scene:
         ``bound`` is what it has put into slots, ``spans`` what ops use: None where
         that may be anything.
         """
-        used: Callable[[Array], bool] = _any_array
-        if spans is not None:
-            left = taken.captured.result, bound
-            used = used_by(spans, left, self.integration)
-        used = self._used(used, taken.before)
-        self.ambient = ambient = taken.before.guards(used)
+        left, integration = (taken.captured.result, bound), self.integration
+        used = (lambda _: True) if spans is None else used_by(spans, left, integration)
+        self.ambient = ambient = taken.before.guards(self._used(used, taken.before))
         self.read = look([slot.read() for slot in ambient.arrays], self.integration)
         places = self.read.places(self.integration)
         names, roles = ambient_roles(self.order, ambient, places, self.recordings)
@@ -259,8 +256,8 @@ def _built(scene: Scene, taken: Taken) -> Recorded:
         values = [change.new for change in bound]
         spans = [*touched(device.driver, captured.graph), *captured.session.spans]
         scene.reads(taken, values, spans)
-        memos = memos_of(taken.before, scene.integration)
-        places, stages, known = scene.places, scene.stages, memos.arrays
+        known, memos = memos_of(taken.before, scene.integration)
+        places, stages = scene.places, scene.stages
         lines = captured.session.lines
         recording = read(captured.graph, lines, places, stages, range_, device, known)
     finally:
@@ -281,16 +278,12 @@ def _built(scene: Scene, taken: Taken) -> Recorded:
             check_allocations(outputs, scene.rooms(), range_, recordings)
             recording = _repacked(recording, captured, starts, range_, device)
         outcome = concluded(error, order.specialization.warm, captured.session, outputs)
-        drawing = scene.spec(recording, outputs, memos=memos.everything())
+        drawing = scene.spec(recording, outputs, memos=memos)
         node = build(drawing, range_, device)
         if not _is_exact(recordings):
             # Only another capture shows what is an address.
             order.specialization.sketched(trace, node)
     return Recorded(node, scene.read, tuple(change.slot for change in bound), outcome)
-
-
-def _any_array(_: Array) -> bool:
-    return True
 
 
 def _is_exact(recordings: Recordings) -> bool:
@@ -349,7 +342,9 @@ def argument_roles(
     copied = [not hint.fixed for hint in hints] if hints else [apart] * len(places)
     found = zip(places, roles, copied, strict=True)
     return tuple(
-        role if place.storage not in reached else _beside(role, copied=may_be)
+        role
+        if place.storage not in reached
+        else (Role.COPIED if may_be and not role.fixed else Role.PINNED)
         for place, role, may_be in found
     )
 
@@ -365,11 +360,6 @@ def _assigned(
     inherited = [recordings.inherits(place.storage) for place in places]
     patchable = _patchable(order, recordings, places)
     return assign(histories, inherited, pinned, patchable, anywhere=anywhere)
-
-
-def _beside(role: Role, *, copied: bool) -> Role:
-    """Return the role of what slots hold, too, and may be ``copied``."""
-    return Role.COPIED if copied and not role.fixed else Role.PINNED
 
 
 def _take(scene: Scene) -> Taken:

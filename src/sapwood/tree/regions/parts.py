@@ -17,7 +17,8 @@ import weakref
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import Any
 
 from sapwood.driver.api import GraphHandle
@@ -25,7 +26,6 @@ from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.graphs.adopt import Owner, adopt
 from sapwood.graphs.recording import Recording
-from sapwood.memory.pages import Extent
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array
@@ -112,15 +112,12 @@ def record_parts(
 def _recorded(parts: _Parts) -> Recorded:
     try:
         return parts.record()
-    except CaptureError as error:
+    except BaseException as error:
         parts.close()
-        if not parts.links:
+        if not (isinstance(error, CaptureError) and parts.links):
             raise
         what = f"{error.what}; {RAN}" if isinstance(error, Unready) else error.what
         raise Midway(what, where=error.where, remedy=error.remedy) from None
-    except BaseException:
-        parts.close()
-        raise
     finally:
         parts.let_go()
 
@@ -139,7 +136,7 @@ class _CarriedRoles:
         self._names = list(order.names)
         roles = argument_roles(order, given.places(recordings.integration), recordings)
         self.roles = [self._possible(role, Role.COPIED) for role in roles]
-        self.astray: str | None = None
+        self.error: CaptureError | None = None
         self._first: dict[str, tuple[int, Place]] = {}
         self.used_later: set[int] = set()
 
@@ -198,7 +195,12 @@ class _CarriedRoles:
                 self.used_later.add(then[0])
                 role = first[then[0]].role
             elif guessed and (owner is None or not roles[owner].fixed):
-                self.astray = name
+                self.error = CaptureError(
+                    f"behind an eager region the function finds {name} by itself, "
+                    "where a replay would find another array than it was recorded with",
+                    remedy="Use the array itself there, or write into the one that was "
+                    "bound when the call began, with x[...] = value",
+                )
             elif owner is not None and self._exact:
                 whole = places[owner]
                 if not whole.lo <= place.lo <= place.hi <= whole.hi:
@@ -464,7 +466,11 @@ class _Parts:
             outputs = self._outputs(shown, [own for _, own in bound], alive, last=last)
             kept = {each.address: each for each in alive if isinstance(each, Storage)}
             new = [kept[made.address] for made in outputs.storages if self.exact]
-            drawing = self._drawing(graph, outputs, self._escaping(new), last=last)
+            # Replays allocate all of them, or none.
+            made = [storage for storage in new if not storage.captured]
+            if self.order.escapes and len(made) < len(new):
+                self.unfit = "an array outlives its part that did not in the warm-up"
+            drawing = self._drawing(graph, outputs, made, last=last)
             node = build(drawing, self.ranges[-1], self.device)
         with self.outside():
             marks = integration.marks(self.arrays.arrays)
@@ -546,9 +552,10 @@ class _Parts:
     ) -> LinkSpec:
         """Say what replays do with each place; what is ``made`` they allocate."""
         integration = self.recordings.integration
-        memos, old = memos_of(self.before, integration), self._places()
+        known, memos = memos_of(self.before, integration)
+        old = self._places()
         new = [Place(s, s.address, Addr(s.address + s.size), ()) for s in made]
-        recording = self._recorded(graph, [*old, *new], memos.arrays)
+        recording = self._recorded(graph, [*old, *new], known)
         if last:
             outputs = each_anew(outputs, self.call.leaves, self.before.holds)
         symbols = recording.symbols()
@@ -560,7 +567,7 @@ class _Parts:
             )
         else:
             names, roles = self.roles.first(self.ambient, old)
-        self._check_found()
+        self.error = self.error or self.roles.error
         roles += [Role.PATCHED] * len(made)
         staged = [r if i in symbols else Role.PINNED for i, r in enumerate(roles, 1)]
         drawing = LinkSpec(
@@ -574,7 +581,7 @@ class _Parts:
             ambient=self.ambient,
             ambient_arrays=self.arrays,
             made=len(made),
-            memos=memos.everything(),
+            memos=memos,
         )
         if self.exact:
             stages = late_stages([*old, *new], staged, {}, self.ranges[-1], self.device)
@@ -603,24 +610,6 @@ class _Parts:
         first, crossing = self.first_op, frame.crossing
         return told_of(session, places, frame.stages, range_, memos, first, crossing)
 
-    def _check_found(self) -> None:
-        """Note where the function finds an array by itself that a replay would not."""
-        where = self.roles.astray
-        if where is not None:
-            self.error = self.error or CaptureError(
-                f"behind an eager region the function finds {where} by itself, where a "
-                "replay would find another array than it was recorded with",
-                remedy="Use the array itself there, or write into the one that was "
-                "bound when the call began, with x[...] = value",
-            )
-
-    def _escaping(self, new: Sequence[Storage]) -> Sequence[Storage]:
-        """Return the new storages that replays allocate: all, or none are."""
-        made = [storage for storage in new if not storage.captured]
-        if self.order.escapes and len(made) < len(new):
-            self.unfit = "an array outlives its part that did not in the warm-up"
-        return made
-
     def _survey(self) -> Survey:
         """Look at what the function reads, in the modes that it was called in."""
         with self.outside():
@@ -637,27 +626,20 @@ class _Parts:
 
     def _order(self, *, last: bool) -> RecordRequest:
         """Return the order of a part; only the last one may lose what was donated."""
-        order, number = self.order, len(self.links)
+        order, number, pages = self.order, len(self.links), self.device.pages
+        # Stand-ins are written while others may hold outputs: nothing is shared.
+        extents = order.candidates if self.exact or not order.escapes else ()
+        # Those are left that neither another part has, nor anything live.
+        clobbers = (link.part.clobbers for link in self.links)
+        taken, known = reduce(or_, clobbers, pages.live), pages.extents
         return replace(
             order,
             label=f"{order.label}/{number + 1}" if number else order.label,
             call=self.call._replace(given=self.carried),
             donated=order.donated - self.still_shown if last else frozenset(),
             escapes=order.escapes and not self.unfit,
-            candidates=self._candidates(),
+            candidates=[x for x in extents if x in known and not x.mask & taken],
         )
-
-    def _candidates(self) -> list[Extent]:
-        """Return what may still be shared: by no other part, and by nothing live."""
-        order, pages, mine = self.order, self.device.pages, 0
-        if order.escapes and not self.exact:
-            return []  # stand-ins are written while others may hold outputs
-        for link in self.links:
-            mine |= link.part.clobbers
-        taken, known = pages.live | mine, pages.extents
-        return [
-            each for each in order.candidates if each in known and not each.mask & taken
-        ]
 
     def _outputs(
         self,
