@@ -115,5 +115,5 @@ def test_places_that_the_result_shows_are_found(make_array, integration):
     call = describe((arrays,), {}, integration)
     view = make_array(0x1004, 4, storage=arrays[0].storage)
     outputs = analyse((view, 1, make_array(0x9000)), [arrays[2]], arrays, integration)
-    assert outputs.shown(call) == {0, 2}
-    assert Outputs(None, (), (), ()).shown(call) == frozenset()
+    assert outputs.shown(call.given, integration) == {0, 2}
+    assert Outputs(None, (), (), ()).shown(call.given, integration) == frozenset()

@@ -108,7 +108,7 @@ def _drawing(
     names, more = ambient_roles(order, ambient, ambient_places, recordings, hints)
     roles = (*roles, *more)
     return LinkSpec(
-        order=order,
+        order=order.showing(outputs, integration),
         recording=recording,
         outputs=outputs,
         places=places,

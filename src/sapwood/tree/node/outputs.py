@@ -12,7 +12,7 @@ from typing import Any, Final
 from sapwood.errors import CaptureError
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration, Template
-from sapwood.tree.call.signature import Call
+from sapwood.tree.call.signature import Arrays
 from sapwood.tree.nests.containers import constant_key, flatten, unflatten
 from sapwood.tree.node.objects import ARRAY, Told, tell
 from sapwood.units import Addr, Size
@@ -142,14 +142,22 @@ class Outputs:
             return made[0], made[1:]
         return unflatten(self.structure, made[:count]), made[count:]
 
-    def shown(self, call: Call) -> frozenset[int]:
-        """Return the places of a call that the result or a slot still shows."""
-        arrays = {
-            output.array
-            for output in (*self.leaves, *self.bound)
-            if isinstance(output, Alias | View)
+    def shown(
+        self, given: Arrays, integration: Integration, *, result: bool = True
+    ) -> frozenset[int]:
+        """Return the places of a call that a slot still shows, or the ``result``.
+
+        What eager regions returned may be an array of any place.
+        """
+        every, arrays = (*self.leaves, *self.bound), given.arrays
+        some = every if result else self.bound
+        first = [every[x.output] if isinstance(x, Same) else x for x in some]
+        shown = {
+            integration.storage(arrays[each.array])
+            for each in first
+            if isinstance(each, Alias | View) and each.array < len(arrays)
         }
-        return call.given.holding(arrays)
+        return frozenset(i for i, s in enumerate(given.storages) if s in shown)
 
     def only_given(self, count: int) -> bool:
         """Return whether there is nothing but the first ``count`` arrays and None.

@@ -112,8 +112,6 @@ def _link(
 
 def _uses(drawing: LinkSpec) -> tuple[PlaceUse, ...]:
     used, changed = drawing.recording.symbols(), drawing.recording.changed()
-    # What the call returns is the caller's, donated or not: it is written in place.
-    donated = drawing.order.donated - drawing.outputs.shown(drawing.order.call)
     described = zip(drawing.places, drawing.names, drawing.roles, strict=True)
     return tuple(
         PlaceUse(
@@ -123,7 +121,7 @@ def _uses(drawing: LinkSpec) -> tuple[PlaceUse, ...]:
             size=Size(place.hi - place.lo),
             used=i + 1 in used,
             written=i + 1 in changed,
-            donated=i in donated,
+            donated=i in drawing.order.donated,
         )
         for i, (place, name, role) in enumerate(described)
     )

@@ -216,7 +216,7 @@ class Scene:
     def spec(self, recording: Recording, outputs: Outputs, **more: Any) -> LinkSpec:
         """Return what is known of the call, and ``more``, for its node."""
         return LinkSpec(
-            order=self.order,
+            order=self.order.showing(outputs, self.integration),
             recording=recording,
             outputs=outputs,
             places=self.places,

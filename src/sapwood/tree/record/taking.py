@@ -9,7 +9,7 @@ from typing import Any
 
 from sapwood.errors import CaptureError
 from sapwood.memory.pages import Extent
-from sapwood.tree.call.integration import Array
+from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import Call
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
@@ -23,6 +23,7 @@ from sapwood.tree.guards import (
 )
 from sapwood.tree.nests.containers import refilled
 from sapwood.tree.node.objects import fresh
+from sapwood.tree.node.outputs import Outputs
 from sapwood.tree.record.host_data import lasting
 from sapwood.tree.record.slot_stand_ins import SlotStandIns
 from sapwood.tree.watch.session import Raised, Session, Unready
@@ -57,6 +58,14 @@ class RecordRequest:
     bind: Callable[[tuple[Any, ...], Mapping[str, Any]], Mapping[str, object]]
     survey: Callable[[Mapping[str, object]], Survey]
     tolerant: bool
+
+    def showing(self, outputs: Outputs, integration: Integration) -> RecordRequest:
+        """Return what is to be recorded of a call that gives these outputs.
+
+        What it returns is the caller's, donated or not: it is written in place.
+        """
+        shown = outputs.shown(self.call.given, integration)
+        return replace(self, donated=self.donated - shown)
 
     def check_same(self, now: Survey) -> None:
         """Raise `Unready` where other arrays are one than when the order was made."""

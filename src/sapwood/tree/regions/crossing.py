@@ -27,7 +27,7 @@ from sapwood.tree.guards import Ambient, Change, Survey
 from sapwood.tree.guards.aliasing import twins
 from sapwood.tree.nests.containers import Identity, constant_key, flatten, weakly_bound
 from sapwood.tree.node.node import Shared
-from sapwood.tree.node.outputs import Alias, Constant, Held, Output, Outputs, Same, View
+from sapwood.tree.node.outputs import Constant, Held, Output, Outputs
 from sapwood.tree.watch.session import (
     Broken,
     EagerRegion,
@@ -342,24 +342,6 @@ def which_are_one(ambient: Ambient, arrays: Arrays, carried: Arrays) -> tuple[in
     if not ambient.aliasing.asks:
         return ()
     return twins((*carried.arrays, *arrays.arrays))
-
-
-def shown_places(
-    outputs: Outputs, carried: Arrays, integration: Integration, *, last: bool
-) -> frozenset[int]:
-    """Return which places a slot still shows, or the result, behind the last part.
-
-    What eager regions returned may be an array of any place.
-    """
-    every, arrays = (*outputs.leaves, *outputs.bound), carried.arrays
-    some = every if last else outputs.bound
-    first = [every[each.output] if isinstance(each, Same) else each for each in some]
-    shown = {
-        integration.storage(arrays[each.array])
-        for each in first
-        if isinstance(each, Alias | View) and each.array < len(arrays)
-    }
-    return frozenset(i for i, s in enumerate(carried.storages) if s in shown)
 
 
 def receive(carried: Arrays, result: Returned) -> Arrays:

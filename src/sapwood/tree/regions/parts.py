@@ -68,7 +68,6 @@ from sapwood.tree.regions.crossing import (
     receive,
     refuse_manner,
     returned,
-    shown_places,
     unlike,
     unlocked,
     which_are_one,
@@ -559,7 +558,7 @@ class _Parts:
         if last:
             outputs = each_anew(outputs, self.call.leaves, self.before.holds)
         symbols = recording.symbols()
-        self.still_shown |= shown_places(outputs, self.carried, integration, last=last)
+        self.still_shown |= outputs.shown(self.carried, integration, result=last)
         if self.links:
             first = self.links[0].part.places
             names, roles = self.roles.later(

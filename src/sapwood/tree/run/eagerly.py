@@ -320,10 +320,10 @@ class Eagerly:
 
     def _donate(self, call: Call, result: Any) -> None:
         """End the leases of donated arguments, as a replay does."""
-        outputs = analyse(result, (), call.given.arrays, self.recordings.integration)
-        for i in self.parameters.declared(call, self.options.donate) - outputs.shown(
-            call
-        ):
+        given, integration = call.given, self.recordings.integration
+        outputs = analyse(result, (), given.arrays, integration)
+        declared = self.parameters.declared(call, self.options.donate)
+        for i in declared - outputs.shown(given, integration):
             self.recordings.leases.donate(call.given.storages[i], self.options.name)
 
     def look(self, call: Call) -> Survey:
