@@ -306,16 +306,6 @@ def _of_what_is_known(
     return tuple(Role.PINNED if r is Role.PATCHED else r for r in roles)
 
 
-def _patchable(
-    order: RecordRequest, recordings: Recordings, places: Sequence[Place]
-) -> list[bool]:
-    """Say which places may be patched, as far as can be said before capture."""
-    if _is_exact(recordings):
-        return [place.hi - place.lo >= recordings.patch_from for place in places]
-    # A copy is copied back there, too: for all that is known, it is written.
-    return [order.specialization.hopeful] * len(places)
-
-
 def argument_roles(
     order: RecordRequest,
     places: Sequence[Place],
@@ -358,7 +348,10 @@ def _assigned(
     anywhere: bool,
 ) -> tuple[Role, ...]:
     inherited = [recordings.inherits(place.storage) for place in places]
-    patchable = _patchable(order, recordings, places)
+    sizes, patched = [place.hi - place.lo for place in places], recordings.patch_from
+    # Elsewhere copies are copied back, too: for all that is known, they are written.
+    hopeful, exact = order.specialization.hopeful, _is_exact(recordings)
+    patchable = [size >= patched if exact else hopeful for size in sizes]
     return assign(histories, inherited, pinned, patchable, anywhere=anywhere)
 
 

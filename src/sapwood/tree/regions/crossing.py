@@ -386,7 +386,7 @@ class Rehearsed:
         self._look, self._before = look, before
         self._device = recordings.device
         self._outside = self._device.framework.manner()
-        self.allocations = Allocations()
+        self.allocations = Allocations(self._device)
         self.changes: list[Change] = []
         self.crossing: set[int] = set()
 

@@ -124,11 +124,19 @@ class Captured:
 
 
 class Allocations:
-    """The allocations of a watched function, in order, held weakly."""
+    """The allocations of a watched function, in order, held weakly.
 
-    def __init__(self) -> None:
+    As a route they are made on the heap.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
         self._made: list[weakref.ref[Storage]] = []
         self._all = self._alive = self._most = 0
+
+    def allocate(self, size: Size, stream: Stream) -> Storage:
+        """Allocate on the heap, and note that."""
+        return self.add(self.device.allocate_on_heap(size, stream))
 
     def add(self, storage: Storage) -> Storage:
         """Note an allocation, and return it."""
@@ -159,47 +167,6 @@ class Allocations:
         return {i: storage for i, storage in found.items() if storage is not None}
 
 
-class _HeapRoute:
-    def __init__(self, device: Device, allocations: Allocations) -> None:
-        self.device, self.allocations = device, allocations
-
-    def allocate(self, size: Size, stream: Stream) -> Storage:
-        return self.allocations.add(self.device.allocate_on_heap(size, stream))
-
-
-class _RangeRoute:
-    def __init__(
-        self,
-        device: Device,
-        range_: Range,
-        allocations: Allocations,
-        stays: frozenset[int],
-    ) -> None:
-        self.device, self.range = device, range_
-        self.allocations, self.stays = allocations, stays
-        self.outside: Callable[[], ExitStack] | None = None
-        self.held: list[Storage] = []
-        self.made: list[Made] = []
-
-    def allocate(self, size: Size, stream: Stream) -> Storage:
-        stays = self.allocations.count() in self.stays
-        if stays and self.outside is not None:
-            with self.outside():
-                storage = self.device.allocate_on_heap(size, self.device.stream())
-            # Whether it stays is a guess, and the ops that use it are there already.
-            self.held.append(storage)
-            return self.allocations.add(storage)
-        line = user_line()
-        self.device.returns.drain()
-        storage = self.range.allocate(
-            size, stream, self.device.returns, stays=stays, line=line
-        )
-        session = current()
-        if session is not None:
-            self.made.append(Made(len(session.lines), storage.address, size))
-        return self.allocations.add(storage)
-
-
 def warm_up(
     fn: Function,
     args: tuple[Any, ...],
@@ -213,9 +180,9 @@ def warm_up(
     Without a session it may do what no recording could repeat. ``allocations`` are
     filled meanwhile.
     """
-    allocations = Allocations() if allocations is None else allocations
+    allocations = allocations or Allocations(device)
     with (
-        routed(_HeapRoute(device, allocations)),
+        routed(allocations),
         entered(session),
         device.framework.watched(device.allocate),
     ):
@@ -244,9 +211,10 @@ class Capture:
         escapes: bool = False,
     ) -> None:
         self.device, self.stream = device, stream
-        self.allocations = Allocations()
-        self.route = _RangeRoute(device, range_, self.allocations, stays)
-        self.route.outside = self.live if escapes else None
+        self.range, self.stays, self.escapes = range_, stays, escapes
+        self.allocations = Allocations(device)
+        self._held: list[Storage] = []
+        self._made: list[Made] = []
         self.fork = Fork(stream)
         self._around = stream
         self.failed: Caught | None = None
@@ -269,7 +237,7 @@ class Capture:
         self._around = self.device.stream()
         try:
             self._begin()
-            with self.fork, self.stream, routed(self.route):
+            with self.fork, self.stream, routed(self):
                 try:
                     with (
                         entered(session),
@@ -287,7 +255,7 @@ class Capture:
             self.fork.leave()  # as what enters it may have been interrupted
             self._abandon(failed)
             raise
-        return Captured(result, error, session, graph, tuple(self.route.made))
+        return Captured(result, error, session, graph, tuple(self._made))
 
     def _check(self) -> None:
         if self.failed is not None:
@@ -303,6 +271,25 @@ class Capture:
                 raise session.unrecordable.anew() from None
             raise
 
+    def allocate(self, size: Size, stream: Stream) -> Storage:
+        """Allocate for the function, as a route."""
+        stays = self.allocations.count() in self.stays
+        if stays and self.escapes:
+            with self.live():
+                storage = self.device.allocate_on_heap(size, self.device.stream())
+            # Whether it stays is a guess, and the ops that use it are there already.
+            self._held.append(storage)
+            return self.allocations.add(storage)
+        line = user_line()
+        self.device.returns.drain()
+        storage = self.range.allocate(
+            size, stream, self.device.returns, stays=stays, line=line
+        )
+        session = current()
+        if session is not None:
+            self._made.append(Made(len(session.lines), storage.address, size))
+        return self.allocations.add(storage)
+
     def pause(self) -> GraphHandle:
         """End the capture so far, and return its graph."""
         self.fork.join()
@@ -314,7 +301,7 @@ class Capture:
     def survivors(self, first: int) -> list[Storage]:
         """Return those of the allocations from the ``first`` on that outlive it."""
         alive = [s for i, s in self.allocations.alive().items() if i >= first]
-        self.route.held.clear()
+        self._held.clear()
         return alive
 
     def live(self, graph: GraphHandle | None = None) -> ExitStack:
@@ -338,7 +325,7 @@ class Capture:
         """Capture on, into another range."""
         with outside(self.fork):
             self._begin()
-        self.route.range = range_
+        self.range = range_
         self.fork.again()
 
     def _begin(self) -> None:
