@@ -12,8 +12,10 @@ from sapwood.graphs.recording import FIXED, RANGE, Recording
 from sapwood.memory.device import Device
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
+from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import Place
 from sapwood.tree.choose.recordings import Recordings
+from sapwood.tree.guards import Survey
 from sapwood.tree.node.outputs import Bytes, Outputs, keeping
 from sapwood.tree.record.staging import landing
 from sapwood.units import Addr, Size, hex_address, size_text
@@ -22,6 +24,19 @@ _REMEDY = (
     "Pass that array as an argument, or keep it in a variable, attribute or "
     "container that the function itself names"
 )
+
+
+def memos_of(
+    before: Survey, integration: Integration
+) -> tuple[dict[Storage, Array], list[object]]:
+    """Return what is remembered just now, by functions that a survey has reached.
+
+    That is arrays by their storages, and all that a recording is to hold.
+    """
+    kept, is_array = [*integration.remembered()], integration.is_array
+    arrays = [*before.memoised().values(), *filter(is_array, kept)]
+    known = {integration.storage(each): each for each in arrays}
+    return known, [*known.values(), *(each for each in kept if not is_array(each))]
 
 
 def read(

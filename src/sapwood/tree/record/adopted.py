@@ -25,9 +25,8 @@ from sapwood.tree.call.integration import Integration
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.outputs import Outputs, keeping
-from sapwood.tree.record.accounts import outliving, stray
+from sapwood.tree.record.accounts import memos_of, outliving, stray
 from sapwood.tree.record.build import LinkSpec, build
-from sapwood.tree.record.memos import memos_of
 from sapwood.tree.record.recorder import Recorded, Scene
 from sapwood.tree.record.repeated import code_of, concluded
 from sapwood.tree.record.staging import reserved, spoil

@@ -27,12 +27,17 @@ from sapwood.tree.guards import Ambient, Slot, Survey
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Outputs, analyse, each_anew
-from sapwood.tree.record.accounts import check_allocations, read
+from sapwood.tree.record.accounts import check_allocations, memos_of, read
 from sapwood.tree.record.build import LinkSpec, build
-from sapwood.tree.record.memos import memos_of
 from sapwood.tree.record.repeated import concluded
-from sapwood.tree.record.slot_stand_ins import SlotStandIns, moving
-from sapwood.tree.record.staging import landing, late_stages, reserved, stand_ins
+from sapwood.tree.record.staging import (
+    SlotStandIns,
+    landing,
+    late_stages,
+    moving,
+    reserved,
+    stand_ins,
+)
 from sapwood.tree.record.taking import RecordRequest, Taken, settled, take
 from sapwood.tree.watch.placement import lay_out
 from sapwood.tree.watch.session import Warm

@@ -25,7 +25,7 @@ from sapwood.tree.nests.containers import refilled
 from sapwood.tree.node.objects import fresh
 from sapwood.tree.node.outputs import Outputs
 from sapwood.tree.record.host_data import lasting
-from sapwood.tree.record.slot_stand_ins import SlotStandIns
+from sapwood.tree.record.staging import SlotStandIns
 from sapwood.tree.watch.session import Raised, Session, Unready
 from sapwood.tree.watch.watch import Capture, Captured, Caught
 from sapwood.uncollected import uncollected

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from operator import is_, is_not
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -64,8 +65,7 @@ class Passed:
         else:
             self.leaves, self._structure = flatten(self._nest, integration.is_array)
             ones = [*args, *kwargs.values()]
-            pairs = zip(ones, self.leaves, strict=False)
-            same = all(one is leaf for one, leaf in pairs)
+            same = all(map(is_, ones, self.leaves))
             self.flat = same and len(ones) == len(self.leaves)
         self._looks = self._look()
 
@@ -102,7 +102,7 @@ class Passed:
         return (
             structure != self._structure
             or len(leaves) != len(self.leaves)
-            or any(new is not old for new, old in zip(leaves, self.leaves, strict=True))
+            or any(map(is_not, leaves, self.leaves))
         )
 
 

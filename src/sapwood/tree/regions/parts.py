@@ -38,18 +38,12 @@ from sapwood.tree.guards import Ambient, BoundArray, Slot, Survey, kept_states
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Link, Live, Node, PlaceUse
 from sapwood.tree.node.outputs import Bytes, Outputs, analyse, each_anew
-from sapwood.tree.record.accounts import outliving, read, stray
+from sapwood.tree.record.accounts import memos_of, outliving, read, stray
 from sapwood.tree.record.adopted import MORE, ROOM, TRIES, is_spoilt
 from sapwood.tree.record.build import LinkSpec, build
-from sapwood.tree.record.memos import memos_of
-from sapwood.tree.record.recorder import (
-    Recorded,
-    ambient_roles,
-    argument_roles,
-)
+from sapwood.tree.record.recorder import Recorded, ambient_roles, argument_roles
 from sapwood.tree.record.repeated import outcome_of
-from sapwood.tree.record.slot_stand_ins import put_back
-from sapwood.tree.record.staging import late_stages, reserved, spoil
+from sapwood.tree.record.staging import late_stages, put_back, reserved, spoil
 from sapwood.tree.record.taking import RecordRequest, plain_changes, undo, with_leaves
 from sapwood.tree.regions.chain import answer_for_all
 from sapwood.tree.regions.crossing import (
@@ -125,7 +119,7 @@ class _CarriedRoles:
     """Names and ``roles`` of the places carried so far, in the recording of one call.
 
     ``used_later`` are the ambient places of the first part that only later ones use.
-    ``astray`` names one that a later part uses, and that no replay would find.
+    ``error`` is about one that a later part uses, and that no replay would find.
     """
 
     def __init__(self, order: RecordRequest, recordings: Recordings) -> None:
