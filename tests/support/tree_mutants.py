@@ -120,7 +120,7 @@ FAST_REPLAY_MUTANTS: Final = (
     mutant(
         "fast replay beside another stream",
         FastReplay.play,
-        "stream is not self._stream()",
+        "stream is not self.stream()",
         "False",
     ),
     mutant(

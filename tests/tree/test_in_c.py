@@ -390,12 +390,12 @@ def test_what_changes_while_it_is_put_to_c_is_not_taken_for_as_it_was(monkeypatc
     o, changes = Slots(), [True] * 3
     o.shift = rig.runtime.array(host[0])
 
-    def meddled(parts):
+    def meddled(*parts):
         if changes:
             changes.pop()
             host[0] = host[0].T
             relook(o.shift, lambda face: face.T)
-        return inner(parts)
+        return inner(*parts)
 
     monkeypatch.setattr(fast_replay, "compiled", meddled)
     f, x = rig.runtime.graph(lambda x: x + o.shift), rig.runtime.array([3.0])

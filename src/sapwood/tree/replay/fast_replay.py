@@ -23,7 +23,7 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Alias, Constant, Copied, Fresh, Same
 from sapwood.tree.node.spans import Spans
 from sapwood.tree.replay.binding import Bindings
-from sapwood.tree.replay.compiled import Parts, Program, Replay, compiled
+from sapwood.tree.replay.compiled import compiled, program_of
 from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.replay.replay import (
     copy_out,
@@ -55,22 +55,22 @@ class FastReplay(ReplayState):
         "_ambient_lows",
         "_copiers",
         "_missed",
-        "_own",
         "_pause",
         "_played",
-        "_program",
-        "_recordings",
         "_rest",
         "_seen",
-        "_spans",
-        "_stream",
         "_whereabouts",
         "bindings",
         "compiled",
         "last_call",
         "node",
+        "own",
         "patience",
+        "program",
+        "recordings",
         "rivals",
+        "spans",
+        "stream",
     )
 
     def __init__(
@@ -81,9 +81,9 @@ class FastReplay(ReplayState):
         ambient: Arrays,
         last_call: LastCall,
     ) -> None:
-        self.last_call, self.node, self._recordings = last_call, node, recordings
+        self.last_call, self.node, self.recordings = last_call, node, recordings
         node.ambient.program.write()
-        self._stream = ref(recordings.device.stream())
+        self.stream = ref(recordings.device.stream())
         self.marks = recordings.integration.marks(ambient.arrays)
         self._ambient_lows = ambient.lows
         self._whereabouts = Whereabouts()
@@ -94,12 +94,12 @@ class FastReplay(ReplayState):
         self.stream_epoch = self._aims = -1
         self._missed, self.patience = 0, _PATIENCE
         self.kept: Kept | None = None
-        self._own = node.passing()
-        self._program = Program.of(node)
-        self._copiers = self._program.copiers(node, recordings)
-        self._spans = Spans.of(node, given, ambient, recordings.integration)
+        self.own = node.passing()
+        self.program = program_of(node)
+        self._copiers = self.program.copiers(node, recordings)
+        self.spans = Spans.of(node, given, ambient, recordings.integration)
         self.bindings = Bindings(node)
-        self.compiled: Replay | None = None
+        self.compiled: Any = None
         self.rivals: Sequence[Node] = ()
         self.epoch = 0
         self._rest, self._pause, self._played = 1, 1, 0
@@ -150,17 +150,17 @@ class FastReplay(ReplayState):
         of it counts as done; where the framework has no memory for a copy, though all
         recordings that can went, the replay has run.
         """
-        last_call, node, recordings = self.last_call, self.node, self._recordings
+        last_call, node, recordings = self.last_call, self.node, self.recordings
         arrays = last_call.arguments(args, kwargs)
         lows = None if arrays is None else last_call.whereabouts(arrays)
         same = lows is last_call.lows
         if arrays is None or lows is None or not (same or self._fits(lows)):
             return None
         stream = recordings.device.stream()
-        if stream is not self._stream() or not self._is_free() or self._is_costly():
+        if stream is not self.stream() or not self._is_free() or self._is_costly():
             return None
         # Any code may run while it is looked: a finaliser's, which may replay, too.
-        copies = self._copies()
+        copies = self.copies()
         epoch, escaped = self.epoch, {} if copies else escapes(recordings, node, stream)
         found = node.ambient.program.read()
         if found is None or not self._is_there(found) or not self._are_those(arrays):
@@ -176,12 +176,12 @@ class FastReplay(ReplayState):
         node.exec.launch(stream.handle)
         kept = self.kept or self._keep(stream)
         flown = copies or self._flown(escaped, stream)
-        made = self._program.run((*kept.makers, *flown), arrays, found)
+        made = self.program.run((*kept.makers, *flown), arrays, found)
         self._count()
         return *made, found, arrays
 
     def _count(self) -> None:
-        recordings, node = self._recordings, self.node
+        recordings, node = self.recordings, self.node
         self._missed, self.patience = 0, _PATIENCE
         node.hits += 1
         node.last_used = recordings.tick()
@@ -194,29 +194,13 @@ class FastReplay(ReplayState):
         done ever more seldom.
         """
         self._rest -= 1
-        if self._rest or (self.node.ferries and not self._copies()):
+        if self._rest or (self.node.ferries and not self.copies()):
             return False
         longer = min(2 * self._pause, _PAUSE_AT_MOST)
         self._pause = 1 if self._played >= _MANY else longer
         self._rest, self._played = self._pause, 0
         before = self.compiled
-        made = compiled(
-            Parts(
-                fast=self,
-                recordings=self._recordings,
-                node=self.node,
-                last_call=self.last_call,
-                spans=self._spans,
-                pattern=self._program.pattern,
-                stream=self._stream,
-                kept=self.kept,
-                copies=self._copies(),
-                marks=self.marks,
-                slots=self.bindings.plan(),
-                arrays=arrays,
-                found=found,
-            )
-        )
+        made = compiled(self, arrays, found)
         # What another thread changed meanwhile, C is not to take for as it was.
         alike = made is not None and self._look_alike(arrays, found)
         self.compiled = made if alike else None
@@ -231,7 +215,7 @@ class FastReplay(ReplayState):
         return ambient.aliasing.among(arrays, reached) == which
 
     def _look_alike(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
-        alike, integration = self._whereabouts.are_like, self._recordings.integration
+        alike, integration = self._whereabouts.are_like, self.recordings.integration
         return (
             self.last_call.whereabouts(arrays) is not None
             and self._are_those(arrays)
@@ -249,13 +233,13 @@ class FastReplay(ReplayState):
         node = self.node
         if any(lows[i] != address for i, address in node.fixed):
             return False
-        return not node.watches_overlap or self._spans.are_apart(lows)
+        return not node.watches_overlap or self.spans.are_apart(lows)
 
     def _is_there(self, found: list[Any]) -> bool:
         """Return whether the arrays that the function reads are as they were."""
         if not found:
             return True
-        node, integration = self.node, self._recordings.integration
+        node, integration = self.node, self.recordings.integration
         program, marks = node.ambient.program, integration.marks(found)
         if marks is not None and program.epoch == self.guard_epoch:
             alike = self._whereabouts.are_like
@@ -280,7 +264,7 @@ class FastReplay(ReplayState):
         if changes == self.stream_epoch:
             order(node.used[: node.used_arguments], given.storages, stream)
             return True
-        kept, recordings = self.kept, self._recordings
+        kept, recordings = self.kept, self.recordings
         if kept is not None and not kept.is_only(stream):
             # Their lease ends as any, and the pages are claimed.
             self.let_go()
@@ -295,20 +279,20 @@ class FastReplay(ReplayState):
         return True
 
     def _read(self, found: Sequence[Any]) -> Arrays | None:
-        integration, layouts = self._recordings.integration, self.node.ambient.layouts
+        integration, layouts = self.recordings.integration, self.node.ambient.layouts
         return self._whereabouts.look(found, integration, layouts)
 
     def _is_free(self) -> bool:
         """Return whether no page that the replay clobbers is live for others."""
-        kept, live = self.kept, self._recordings.device.pages.live & self.node.clobbers
-        if kept is None or not self._own:
+        kept, live = self.kept, self.recordings.device.pages.live & self.node.clobbers
+        if kept is None or not self.own:
             return not live
-        return not live & ~self._own and kept.is_idle()
+        return not live & ~self.own and kept.is_idle()
 
     def _is_costly(self) -> bool:
         """Return whether one that copies less out may fit."""
         if self.node.ferries:
-            live = self._recordings.device.pages.live
+            live = self.recordings.device.pages.live
             for rival in self.rivals:
                 if rival is self.node:
                     break
@@ -325,20 +309,20 @@ class FastReplay(ReplayState):
             exec_.aim(i + 1, places[i])
         self._aims = exec_.aims if same else -1
 
-    def _copies(self) -> Sequence[Callable[[], Any]]:
+    def copies(self) -> Sequence[Callable[[], Any]]:
         """Return what copies outputs out by the framework itself, if it can be so.
 
         A step could not end such copies.
         """
-        return () if self._recordings.stepped else self._copiers
+        return () if self.recordings.stepped else self._copiers
 
     def _keep(self, stream: Stream) -> Kept:
-        recordings, node = self._recordings, self.node
+        recordings, node = self.recordings, self.node
         storages = lease_outputs(recordings, node, node.copied())
         for storage in storages:
             storage.writer = stream
-        kept = recordings.integration.keep(storages, self._program.made)
-        if storages or self._copies():
+        kept = recordings.integration.keep(storages, self.program.made)
+        if storages or self.copies():
             self.kept = kept
             self.epoch += 1
         if storages:
@@ -349,7 +333,7 @@ class FastReplay(ReplayState):
         self, escaped: Mapping[int, Storage], stream: Stream
     ) -> list[Callable[[], Any]]:
         """Copy outputs out; return what makes the arrays over the copies."""
-        recordings, storages = self._recordings, self.node.outputs.storages
+        recordings, storages = self.recordings, self.node.outputs.storages
         copy_out(recordings, self.node, escaped, stream)
         for storage in escaped.values():
             storage.writer = stream
@@ -362,5 +346,5 @@ class FastReplay(ReplayState):
                 escaped[k],
                 Addr(address + escaped[k].address - storages[k].address),
             )
-            for k, template, address in self._program.flown
+            for k, template, address in self.program.flown
         ]
