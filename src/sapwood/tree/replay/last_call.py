@@ -7,19 +7,17 @@ Arrays are remembered weakly; whatever is not plainly the same is described anew
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import call, is_
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Arrays, Call, Likeness
-from sapwood.tree.nests.containers import Structure, container_of, is_shared
+from sapwood.tree.nests.containers import container_of, is_shared
 from sapwood.units import Addr
-
-Match: TypeAlias = Callable[[Any, list[Any]], bool]
-"""Appends the leaves of a nest; false where it has another structure."""
 
 _PLAIN: Final = {bool, bytes, complex, float, int, str, type(None)}
 
@@ -36,10 +34,8 @@ class LastCall:
         "likeness",
         "lows",
         "marks",
-        "match",
         "positions",
         "references",
-        "settled",
         "structure",
     )
 
@@ -50,27 +46,20 @@ class LastCall:
         constants: Sequence[tuple[int, Any]],
         integration: Integration,
     ) -> None:
-        self.integration, self.key, self.structure = (
-            integration,
+        self.integration, self.layouts, self.constants = integration, layouts, constants
+        self.key, self.structure, self.positions = (
             seen.key,
             seen.structure,
-        )
-        self.positions, self.layouts, self.constants = (
             seen.positions,
-            layouts,
-            constants,
         )
         self.lows = list(seen.given.lows)
         self.references: list[Callable[[], Any]] = [
             weakref.ref(array) for array in seen.given.arrays
         ]
-        self.match = _match(seen.structure)
         # All that is passed is arrays, by position.
-        self.flat = _is_flat(seen.structure) and not constants
+        self.flat = seen.is_flat and not seen.kwargs and not constants
         self.marks = integration.marks(seen.given.arrays)
         self.likeness = Likeness()
-        # No array of this framework can be given other looks.
-        self.settled = integration.settled
 
     @classmethod
     def of(cls, seen: Call, integration: Integration) -> LastCall | None:
@@ -113,7 +102,9 @@ class LastCall:
         if self.flat and not kwargs and len(args) == len(self.positions):
             return args
         leaves: list[Any] = []
-        if not self.match((args, kwargs), leaves):
+        nest: Any = self.structure
+        passed, named = nest[2]
+        if not (_append(leaves, args, passed) and _append(leaves, kwargs, named)):
             return None
         for i, value in self.constants:
             if leaves[i] is not value:
@@ -160,7 +151,7 @@ class LastCall:
             zip(self.references, arrays, strict=True)
         ):
             # One that can be given other looks is looked at, were it the same.
-            if reference() is not array or not self.settled:
+            if reference() is not array or not self.integration.settled:
                 seen = look(array)
                 if seen is None or seen[0] != layouts[k]:
                     return None
@@ -173,102 +164,53 @@ def _are_apart(structure: Any, arrays: AbstractSet[int]) -> bool:
 
     Those with arrays could not: these, at positions in ``arrays``, would be the same.
     """
-    walk = _Walk(arrays)
+    leaves, bare = itertools.count(), 0
+
+    def has_arrays(structure: Any) -> bool:
+        nonlocal bare
+        if structure is None:
+            return next(leaves) in arrays
+        if type(structure) is int:  # a container that is passed once more
+            bare += 2
+            return False
+        found = [*map(has_arrays, structure[2])]
+        bare += is_shared(structure[0]) and not any(found)
+        return any(found)
+
     args, kwargs = structure[2]
     # What names go into is made by every call.
     for each in (*args[2], *kwargs[2]):
-        walk.into(each)
-    return not walk.repeats and walk.bare <= 1
+        has_arrays(each)
+    return bare <= 1
 
 
-class _Walk:
-    """Counts containers without arrays, leaf by leaf."""
-
-    def __init__(self, arrays: AbstractSet[int]) -> None:
-        self._arrays, self._leaf = arrays, 0
-        self.bare, self.repeats = 0, False
-
-    def into(self, structure: Any) -> bool:
-        """Go through a nest; return whether there is an array in it."""
-        if structure is None:
-            self._leaf += 1
-            return self._leaf - 1 in self._arrays
-        if type(structure) is int:
-            self.repeats = True
-            return False
-        found = [self.into(child) for child in structure[2]]
-        self.bare += is_shared(structure[0]) and not any(found)
-        return any(found)
-
-
-def _is_flat(structure: Structure) -> bool:
-    parts: Any = structure
-    args, kwargs = parts[2]
-    return not any(args[2]) and not kwargs[2]
-
-
-def _match(structure: Structure) -> Match:
-    parts: Any = structure
-    cls, rest, folded = parts
-    inner = [None if part is None else _match(part) for part in folded]
-    plain = cls is tuple or cls is list
-    if any(inner) or not (plain or (cls is dict and type(rest) is tuple)):
-        return _nest(cls, None if plain else _children(cls, rest), inner)
-    return _sequence(cls, len(inner)) if plain else _dict(rest)
-
-
-def _sequence(cls: Any, count: int) -> Match:
-    def sequence(value: Any, leaves: list[Any]) -> bool:
-        if type(value) is not cls or len(value) != count:
-            return False
-        leaves += value
+def _append(leaves: list[Any], value: Any, structure: Any) -> bool:
+    """Append the leaves of a nest; return false where it has another structure."""
+    cls, rest, folded = structure
+    children = _children(value, cls, rest)
+    if children is None or len(children) != len(folded):
+        return False
+    if not any(folded):
+        leaves += children
         return True
-
-    return sequence
-
-
-def _dict(keys: tuple[str, ...]) -> Match:
-    def mapping(value: Any, leaves: list[Any]) -> bool:
-        if type(value) is not dict or (*value,) != keys:
+    for inner, child in zip(folded, children, strict=True):
+        if inner is None:
+            leaves.append(child)
+        elif not _append(leaves, child, inner):
             return False
-        leaves += value.values()
-        return True
-
-    return mapping
+    return True
 
 
-def _nest(
-    cls: Any,
-    children: Callable[[Any], Sequence[Any] | None] | None,
-    inner: Sequence[Match | None],
-) -> Match:
-    """Match a container with others in it; without ``children`` it is a sequence."""
-
-    def nest(value: Any, leaves: list[Any]) -> bool:
-        if type(value) is not cls:
-            return False
-        found: Sequence[Any] | None = value
-        if children is not None:
-            found = children(value)
-        if found is None or len(found) != len(inner):
-            return False
-        for match, child in zip(inner, found, strict=True):
-            if match is None:
-                leaves.append(child)
-            elif not match(child, leaves):
-                return False
-        return True
-
-    return nest
-
-
-def _children(cls: type, rest: Any) -> Callable[[Any], Sequence[Any] | None]:
+def _children(value: Any, cls: Any, rest: Any) -> Any:
+    """Return what is in a container; None where it is of another kind."""
+    if type(value) is not cls:
+        return None
+    if cls is tuple or cls is list:
+        return value
+    if cls is dict and type(rest) is tuple:
+        return value.values() if (*value,) == rest else None
     container = container_of(cls)
-
-    def taken_apart(value: Any) -> Sequence[Any] | None:
-        if container is None:
-            return None
-        found, other = container.flatten(value)
-        return found if other == rest else None
-
-    return taken_apart
+    if container is None:
+        return None
+    found, other = container.flatten(value)
+    return found if other == rest else None
