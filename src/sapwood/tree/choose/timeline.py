@@ -1,10 +1,11 @@
-"""The last calls of one runtime, with their host times; a ring that is made once."""
+"""The last calls of one runtime, with their host times."""
 
 from __future__ import annotations
 
 import enum
-from array import array
+from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from time import perf_counter_ns
 from typing import NamedTuple
 
@@ -40,60 +41,33 @@ class Entry(NamedTuple):
 
 
 class Timeline:
-    """A ring of the last ``size`` calls; none are kept where that is 0.
+    """The last ``size`` calls; none are kept where that is 0.
 
-    Adding one allocates nothing. Guarded by the device's lock, as what it tells of.
+    Guarded by the device's lock, as what it tells of.
     """
 
-    WIDTH = 6
-
     def __init__(self, size: int) -> None:
-        self.size = size
-        self._ring = array("q", bytes(8 * self.WIDTH * size))
-        self._count = 0
+        self._calls: deque[tuple[int, ...]] = deque(maxlen=size)
         self.origin = perf_counter_ns()
 
     def add(
         self, began: int, took: int, ran: int, function: int, recording: int, miss: int
     ) -> None:
         """Note a call that has ended; the fields are those of an `Entry`."""
-        if not self.size:
-            return
-        ring, at = self._ring, self._count % self.size * 6
-        self._count += 1
-        ring[at] = began
-        ring[at + 1] = took
-        ring[at + 2] = ran
-        ring[at + 3] = function
-        ring[at + 4] = recording
-        ring[at + 5] = miss
+        # A plain tuple of numbers, which the collector lets go of.
+        self._calls.append((began, took, ran, function, recording, miss))
 
     def extend(
         self, began: Sequence[int], took: Sequence[int], ran: int, of: tuple[int, int]
     ) -> None:
         """Note calls that have ended, in order; ``of`` are function and recording."""
-        # Only the last ones will be remembered.
-        skipped = max(0, len(began) - self.size)
-        count = len(began) - skipped
-        rows = array("q", bytes(8 * self.WIDTH * count))
-        rows[0 :: self.WIDTH] = array("q", began[skipped:])
-        rows[1 :: self.WIDTH] = array("q", took[skipped:])
-        for column, value in zip((2, 3, 4), (ran, *of), strict=True):
-            rows[column :: self.WIDTH] = array("q", [value]) * count
-        while rows:
-            at = self._count % self.size
-            some = min(self.size - at, len(rows) // self.WIDTH)
-            start, size = at * self.WIDTH, some * self.WIDTH
-            self._ring[start : start + size] = rows[:size]
-            self._count += some
-            del rows[:size]
+        same = map(repeat, (ran, *of, 0))
+        self._calls.extend(zip(began, took, *same, strict=False))
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate over the calls that are remembered, oldest first."""
-        for number in range(max(0, self._count - self.size), self._count):
-            at = number % self.size * self.WIDTH
-            began, took, ran, *rest = self._ring[at : at + self.WIDTH]
+        for began, took, ran, *rest in tuple(self._calls):
             yield Entry(began, took, Ran(ran), *rest)
 
     def __len__(self) -> int:
-        return min(self._count, self.size)
+        return len(self._calls)
