@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sapwood.memory.pages import Extent, Pages
@@ -43,12 +43,6 @@ def ambient_arrays(node: Node, integration: Integration) -> Arrays | None:
     return node.whereabouts.look(found, integration, node.ambient.layouts)
 
 
-def are_those(node: Node, call: Call) -> bool:
-    """Return whether those are one that were, of what is given and what is reached."""
-    key = node.which, node.nests
-    return node.ambient.are_those(call.given.arrays, call.nests, *key)
-
-
 class FunctionCache:
     """All groups and recordings of one function; used under the device's lock.
 
@@ -66,7 +60,25 @@ class FunctionCache:
 
     def find(self, call: Call) -> Found | None:
         """Return a recording that may be replayed on this call."""
-        live = self.pages.live
+        for node, ambient, why in self._asked(call):
+            if ambient is not None and why is None:
+                return Found(node, ambient)
+        return None
+
+    def misses(self, call: Call) -> dict[Node, Miss]:
+        """Return why each recording with the call's signature does not fit."""
+        return {
+            node: explain(node, why, self.pages.live, call.given, ambient)
+            for node, ambient, why in self._asked(call)
+            if why is not None
+        }
+
+    def _asked(self, call: Call) -> Iterator[tuple[Node, Arrays | None, Why | None]]:
+        """Yield each recording with the call's signature, and why it does not fit.
+
+        Between them, the ambient arrays that it uses; None where a guard fails.
+        """
+        live, given = self.pages.live, call.given
         asked, ambient = None, None
         for specialization in self.groups.get(call.key, ()):
             for node in specialization.nodes:
@@ -74,30 +86,13 @@ class FunctionCache:
                     # Recordings of one specialization share their guards: asked once.
                     asked = node.ambient
                     ambient = ambient_arrays(node, self.integration)
-                if (
-                    ambient is not None
-                    and not rejects(node, live, call.given, ambient, self.integration)
-                    and are_those(node, call)
-                ):
-                    return Found(node, ambient)
-        return None
-
-    def misses(self, call: Call) -> dict[Node, Miss]:
-        """Return why each recording with the call's signature does not fit."""
-        live = self.pages.live
-        found: dict[Node, Miss] = {}
-        for specialization in self.groups.get(call.key, ()):
-            for node in specialization.nodes:
-                ambient = ambient_arrays(node, self.integration)
-                if ambient is None:
-                    found[node] = explain(node, Why.AMBIENT, live, call.given, None)
-                    continue
-                why = rejects(node, live, call.given, ambient, self.integration)
-                if why is None and not are_those(node, call):
-                    why = Why.WHICH
-                if why is not None:
-                    found[node] = explain(node, why, live, call.given, ambient)
-        return found
+                why: Why | None = Why.AMBIENT
+                if ambient is not None:
+                    why = rejects(node, live, given, ambient, self.integration)
+                    which = given.arrays, call.nests, node.which, node.nests
+                    if why is None and not asked.are_those(*which):
+                        why = Why.WHICH
+                yield node, ambient, why
 
     def unfound(
         self,
