@@ -65,7 +65,7 @@ def main() -> None:
     rows |= {
         f"{name} of {len(tensors)} tensors": _microseconds(call)
         for name, call in {
-            "witness": lambda: integration.witness(tensors),
+            "witness": lambda: integration.steady(tensors),
             "layouts": lambda: [*map(integration.layout, tensors)],
             "spans": lambda: [*map(integration.span, tensors)],
             "storages": lambda: [*map(integration.storage, tensors)],

@@ -261,13 +261,13 @@ def test_what_is_changed_while_it_is_looked_at_is_another(integration):
 
     def hasty(arrays):
         weight.t_()
-        made = type(integration).witness(integration, arrays)
+        made = type(integration).steady(integration, arrays)
         weight.t_()
         return made
 
-    integration.witness = hasty
+    integration.steady = hasty
     assert ambient_arrays(node, integration) is not None
-    del integration.witness
+    del integration.steady
     weight.t_()
     assert ambient_arrays(node, integration) is None
 

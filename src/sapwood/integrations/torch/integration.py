@@ -121,7 +121,7 @@ class TorchIntegration(Integration):
             self._check_stale([array])
             raise
 
-    def witness(self, arrays: Sequence[Any]) -> Witness | None:
+    def steady(self, arrays: Sequence[Any]) -> Witness | None:
         """Return torch's guards of what tensors look like, where it has any."""
         return witness_of(arrays)
 

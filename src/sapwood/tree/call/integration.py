@@ -155,24 +155,16 @@ class Integration(Protocol):
         """
         ...
 
-    def witness(
-        self, arrays: Sequence[Array]
-    ) -> Callable[[Sequence[Array]], bool] | None:
-        """Return what says of as many values that they are arrays like these, if any.
-
-        Each like one of these. It may deny that of arrays that are.
-        """
-        del arrays
-        return None
-
     def steady(
         self, arrays: Sequence[Array]
     ) -> Callable[[Sequence[Array]], bool] | None:
-        """Return a witness for values that guards took for arrays like these.
+        """Return what says of as many values that they look like these, if any.
 
-        Asked by every call, it need only tell what may be assigned to an array.
+        Guards took them for arrays like these. Asked by every call, it need only tell
+        what may be assigned to an array; and it may deny it of arrays that are alike.
         """
-        return self.witness(arrays)
+        del arrays
+        return None
 
     def address(self, array: Array) -> Addr:
         """Return where the first element lies."""
