@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 from sapwood.runtime.core import Runtime
-from sapwood.tree.run import runner
+from sapwood.tree.run import eagerly
 from tests.support.tree import Calls
 
 Calls.TestCase.settings = settings(stateful_step_count=30)
@@ -42,7 +42,7 @@ def test_a_function_whose_making_was_interrupted_goes_quietly(monkeypatch):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(runner, "Parameters", interrupt)
+            patch.setattr(eagerly, "Parameters", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 f(x)
         gc.collect()

@@ -13,8 +13,7 @@ from sapwood.tree.node.node import Node
 _NONE: Final[Mapping[str, object]] = {}
 
 
-def bind(
-    node: Node,
+def write(
     slots: Sequence[Slot],
     values: Sequence[Any],
     parameters: Parameters,
@@ -22,17 +21,6 @@ def bind(
     kwargs: Mapping[str, Any],
 ) -> None:
     """Bind each slot to its value; raises `MisuseError` where the way is gone."""
-    _write(slots, values, parameters, args, kwargs)
-    expect(node, slots, values)
-
-
-def _write(
-    slots: Sequence[Slot],
-    values: Sequence[Any],
-    parameters: Parameters,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> None:
     arguments = _NONE
     if any(type(slot.root) is str for slot in slots):
         arguments = parameters.bind(args, kwargs)
@@ -104,7 +92,7 @@ class Bindings:
         if self._others:
             others = [slots[number] for number in self._others]
             rest = [values[number] for number in self._others]
-            _write(others, rest, parameters, args, kwargs)
+            write(others, rest, parameters, args, kwargs)
         expect(self._node, slots, values)
 
     def _plan(

@@ -16,6 +16,7 @@ from sapwood.tree.call.signature import Call
 from sapwood.tree.choose.decide import Action, Step
 from sapwood.tree.choose.function_cache import FunctionCache
 from sapwood.tree.choose.recordings import Recordings
+from sapwood.tree.choose.skips import Skips
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import BoundArray, Survey, Surveyor, kept_states
 from sapwood.tree.nests.containers import flatten
@@ -38,22 +39,25 @@ _REORDERS: Final = 4
 
 
 class Eagerly:
-    """Runs calls of one function eagerly; ``target`` as in `Runner`."""
+    """Runs calls of one function eagerly, and has what is known of the function.
+
+    ``target`` gives the function: one that is a method may be gone by now.
+    """
 
     def __init__(
         self,
         target: Callable[[], Callable[..., Any]],
         options: Options,
-        parameters: Parameters,
-        surveyor: Surveyor,
-        call_log: CallLog,
         recordings: Recordings,
-        cache: FunctionCache,
     ) -> None:
-        self.cache = cache
-        self.target, self.options, self.parameters = target, options, parameters
-        self.surveyor, self.call_log, self.recordings = surveyor, call_log, recordings
-        self.skips = call_log.skips
+        self.target, self.options, self.recordings = target, options, recordings
+        integration, pages = recordings.integration, recordings.device.pages
+        self.parameters = Parameters(target(), options.name)
+        self.skips = Skips(options, integration.is_array)
+        self.call_log = CallLog(options.name, self.parameters, recordings, self.skips)
+        limit = max(1024, 4 * options.max_recordings)
+        self.cache = FunctionCache(integration, pages, limit=limit)
+        self.surveyor = Surveyor(target, integration)
 
     def warm_up(
         self, call: Call, specialization: Specialization, before: Survey

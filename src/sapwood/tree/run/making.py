@@ -23,7 +23,7 @@ from sapwood.tree.record.taking import RecordRequest, is_doubtful
 from sapwood.tree.regions.crossing import told_later
 from sapwood.tree.regions.parts import record_parts
 from sapwood.tree.regions.rerun import Begun, Strayed
-from sapwood.tree.replay.binding import bind
+from sapwood.tree.replay.binding import expect, write
 from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.run.eagerly import Eagerly
@@ -38,14 +38,14 @@ _PATIENCE: Final = 4
 class Making:
     """Makes the recordings of one function, of what its `Runner` has."""
 
-    def __init__(
-        self, eagerly: Eagerly, fast_replays: FastReplays, source: Source | None
-    ) -> None:
-        self.eagerly, self.fast_replays, self.source = eagerly, fast_replays, source
+    def __init__(self, eagerly: Eagerly, source: Source | None) -> None:
+        self.eagerly, self.source = eagerly, source
         self.target, self.options = eagerly.target, eagerly.options
         self.recordings, self.cache = eagerly.recordings, eagerly.cache
-        self.parameters, self.surveyor = eagerly.parameters, eagerly.surveyor
-        self.call_log = eagerly.call_log
+        self.parameters, self.call_log = eagerly.parameters, eagerly.call_log
+        self.fast_replays = FastReplays(
+            self.recordings, self.cache, self.call_log, self.parameters
+        )
         self._unwritten: deque[Callable[[], None]] = deque()
 
     def replay(self, found: Found, call: Call) -> Any:
@@ -56,7 +56,8 @@ class Making:
         self.call_log.escaped(node)
         if values:
             slots = self.cache.bound[node]
-            bind(node, slots, values, self.parameters, call.args, call.kwargs)
+            write(slots, values, self.parameters, call.args, call.kwargs)
+            expect(node, slots, values)
         return result
 
     def replay_or_skip(self, found: Found, call: Call) -> tuple[Any] | CaptureError:
@@ -330,7 +331,7 @@ class Making:
             candidates=self.cache.candidates(call),
             before=before,
             bind=parameters.bind,
-            survey=self.surveyor.survey,
+            survey=self.eagerly.surveyor.survey,
             tolerant=not self.options.fullgraph,
         )
 

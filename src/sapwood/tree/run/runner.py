@@ -14,26 +14,23 @@ from sapwood.errors import CaptureError, InternalError, OutOfMemory, StaleOutput
 from sapwood.surroundings import Surroundings
 from sapwood.tree.call.miss import Miss, Why
 from sapwood.tree.call.options import Options
-from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.call.signature import Call
 from sapwood.tree.call.stats import Stats
 from sapwood.tree.choose.decide import Action, Step
-from sapwood.tree.choose.function_cache import Found, FunctionCache
+from sapwood.tree.choose.function_cache import Found
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.choose.skips import Skips, skip_of
+from sapwood.tree.choose.skips import skip_of
 from sapwood.tree.choose.specialization import Specialization
-from sapwood.tree.guards import AmbientKey, Survey, Surveyor, put_back
+from sapwood.tree.guards import AmbientKey, Survey, put_back
 from sapwood.tree.node.leases import rehearsal
 from sapwood.tree.node.node import Node
 from sapwood.tree.record.preserve import Preserved
 from sapwood.tree.regions.chain import Passage
 from sapwood.tree.regions.rerun import Strayed
-from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.run.eagerly import Eagerly
 from sapwood.tree.run.making import Making
 from sapwood.tree.run.source import Link, Source
 from sapwood.tree.run.verify import distrust, reachable, verified
-from sapwood.tree.tell.call_log import CallLog
 from sapwood.tree.tell.explain import explain_function
 from sapwood.tree.watch.session import Midway
 
@@ -52,29 +49,11 @@ class Runner:
         source: Source | None = None,
     ) -> None:
         self.target, self.options, self.recordings = target, options, recordings
-        self.parameters = Parameters(target(), options.name)
-        self.skips = Skips(options, recordings.integration.is_array)
-        self.call_log = CallLog(options.name, self.parameters, recordings, self.skips)
-        self.cache = FunctionCache(
-            recordings.integration,
-            recordings.device.pages,
-            limit=max(1024, 4 * options.max_recordings),
-        )
-        self.fast_replays = FastReplays(
-            recordings, self.cache, self.call_log, self.parameters
-        )
-        self.surveyor = Surveyor(target, recordings.integration)
-        self.source = source
-        self.eagerly = Eagerly(
-            target,
-            options,
-            self.parameters,
-            self.surveyor,
-            self.call_log,
-            recordings,
-            self.cache,
-        )
-        self.making = Making(self.eagerly, self.fast_replays, source)
+        self.eagerly = eagerly = Eagerly(target, options, recordings)
+        self.parameters, self.skips = eagerly.parameters, eagerly.skips
+        self.call_log, self.cache = eagerly.call_log, eagerly.cache
+        self.making = Making(eagerly, source)
+        self.fast_replays, self.source = self.making.fast_replays, source
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call, however it is best run."""
