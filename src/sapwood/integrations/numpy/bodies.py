@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -18,46 +18,49 @@ from sapwood.integrations.numpy.layout import Array
 
 Given: TypeAlias = tuple[Array | None, ...]
 Values: TypeAlias = tuple[Any, ...]
+Bind: TypeAlias = Callable[..., Callable[[], Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
     """One kernel.
 
-    ``results(given, *args)`` returns the arrays that come out where the caller gave
-    ``given`` (None: a new one), and raises what NumPy raises for such arguments.
-    ``bind(outs, *args)`` returns the call that fills ``outs``.
+    ``bind(outs, *args)`` returns the call that fills ``outs``. ``dry``, by default the
+    same, does so for a run over blank arrays, where None among ``outs`` are new ones:
+    that returns what comes out, and raises what NumPy raises for such arguments.
     """
 
-    results: Callable[..., Sequence[Any]]
-    bind: Callable[..., Callable[[], Any]]
+    bind: Bind
+    dry: Bind | None = None
+
+    def results(self, given: Given, *args: Any) -> Sequence[Any]:
+        """Return the arrays that come out where the caller gave ``given``."""
+        return _several((self.dry or self.bind)(given, *args)())
 
 
 def _several(result: Any) -> Sequence[Any]:
+    if result is None:
+        return ()
     return result if isinstance(result, (tuple, list)) else (result,)
 
 
 def filling(function: Callable[..., Any]) -> Body:
     """Return the body of a function that takes ``out=``."""
 
-    def results(given: Given, args: Values, options: Values) -> Sequence[Any]:
-        out = {} if given[0] is None else {"out": given[0]}
-        return (function(*args, **dict(options), **out),)
-
     def bind(outs: Values, args: Values, options: Values) -> Callable[[], Any]:
         return partial(function, *args, **dict(options), out=outs[0])
 
-    return Body(results, bind)
+    return Body(bind)
 
 
 def copying(function: Callable[..., Any]) -> Body:
     """Return the body of a function whose results are new arrays."""
 
-    def results(_: Given, args: Values, options: Values) -> Sequence[Any]:
-        return _several(function(*args, **dict(options)))
+    def dry(_: Given, args: Values, options: Values) -> Callable[[], Any]:
+        return partial(function, *args, **dict(options))
 
     def bind(outs: Values, args: Values, options: Values) -> Callable[[], Any]:
-        made = partial(function, *args, **dict(options))
+        made = dry(outs, args, options)
 
         def run() -> None:
             for out, result in zip(outs, _several(made()), strict=True):
@@ -65,38 +68,96 @@ def copying(function: Callable[..., Any]) -> Body:
 
         return run
 
-    return Body(results, bind)
+    return Body(bind, dry)
 
 
 def writing(function: Callable[..., Any]) -> Body:
     """Return the body of a function that writes into its first argument."""
 
-    def results(given: Given, args: Values, options: Values) -> Sequence[Any]:
-        function(given[0], *args, **dict(options))
-        return ()
-
     def bind(outs: Values, args: Values, options: Values) -> Callable[[], Any]:
         return partial(function, outs[0], *args, **dict(options))
 
-    return Body(results, bind)
+    return Body(bind)
 
 
 def writing_at(function: Callable[..., Any]) -> Body:
     """Return the body of a function ``(target, index, ...)`` that writes there."""
-    plain = writing(function)
+    bind = writing(function).bind
 
-    def results(given: Given, args: Values, options: Values) -> Sequence[Any]:
-        target, index = given[0], args[0]
-        if any(_is_mask(item) and item.flags.writeable for item in index):
+    def dry(given: Given, args: Values, options: Values) -> Callable[[], Any]:
+        if any(_is_mask(item) and item.flags.writeable for item in args[0]):
             # How many places a mask selects is known on the device only, except for
             # constants, which are read-only.
-            check: Any = operator.getitem
-            check(target, index)
-            return ()
-        return plain.results(given, args, options)
+            return partial(operator.getitem, given[0], args[0])
+        return bind(given, args, options)
 
-    return Body(results, plain.bind)
+    return Body(bind, dry)
 
 
 def _is_mask(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == np.bool_
+
+
+_COMPARISONS: Final = frozenset(
+    (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
+)
+_EXTREMA: Final = frozenset((np.maximum, np.minimum))
+"""For these, NumPy asks for outputs by keyword; for others that is slower."""
+
+
+def calling(ufunc: np.ufunc) -> Body:
+    """Return the body of a ufunc call: ``dtype, casting, where, *inputs``.
+
+    Python numbers among the inputs are weak, as in NumPy: they take the type that the
+    arrays choose.
+    """
+
+    def bind(
+        outs: Values, dtype: Any, casting: str | None, mask: Any, *ins: Any
+    ) -> Callable[[], Any]:
+        operands = _typed(ufunc, outs, dtype, casting, ins)
+        options = {"dtype": dtype, "casting": casting, "where": mask}
+        options = {name: v for name, v in options.items() if v is not None}
+        # By keyword it may be None under a mask, of which NumPy warns else.
+        if mask is not None or ufunc in _EXTREMA:
+            return partial(ufunc, *operands, out=outs, **options)
+        return partial(ufunc, *operands, *outs, **options)
+
+    return Body(bind)
+
+
+def _typed(
+    ufunc: np.ufunc, outs: Values, dtype: Any, casting: Any, ins: Values
+) -> list[Any]:
+    """Return the inputs with numbers as arrays of the types that NumPy gives them."""
+    options: dict[str, Any] = {"casting": casting or "same_kind"}
+    if dtype is not None:
+        options["signature"] = (None,) * ufunc.nin + (dtype,) * ufunc.nout
+    asked = [v.dtype if isinstance(v, np.ndarray) else _weak(v) for v in ins]
+    asked += [None if v is None else v.dtype for v in outs]
+    types = ufunc.resolve_dtypes(tuple(asked), **options)
+    typed = [
+        v if isinstance(v, np.ndarray) else _constant(ufunc, v, to)
+        for v, to in zip(ins, types, strict=False)
+    ]
+    if ufunc is np.power and types[0].kind in "iu" and _is_negative(ins[1]):
+        raise ValueError("Integers to negative integer powers are not allowed.")
+    return typed
+
+
+def _weak(value: complex) -> Any:
+    return np.dtype(np.bool_) if isinstance(value, bool) else type(value)
+
+
+def _is_negative(value: Any) -> bool:
+    return np.ndim(value) == 0 and bool(value < 0)
+
+
+def _constant(ufunc: np.ufunc, value: complex, dtype: np.dtype[Any]) -> Any:
+    try:
+        # An array of no dimensions is the cheapest operand for a ufunc.
+        return np.array(value, dtype)
+    except OverflowError:
+        if ufunc in _COMPARISONS:
+            return value
+        raise

@@ -6,7 +6,8 @@ kept half of a word (a flag, its value). It is read, moved on and written in pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -61,9 +62,9 @@ def _load(philox: np.random.Philox, words: Array) -> None:
 def draw(method: str) -> Body:
     """Return the body of a method of `numpy.random.Generator`."""
 
-    def results(_: Given, args: Values, options: Values) -> Sequence[Any]:
+    def dry(_: Given, args: Values, options: Values) -> Callable[[], Any]:
         drawn = np.random.Generator(np.random.Philox(0))
-        return (getattr(drawn, method)(*args, **dict(options)),)
+        return partial(getattr(drawn, method), *args, **dict(options))
 
     def bind(outs: Values, args: Values, options: Values) -> Callable[[], None]:
         out, words = outs
@@ -86,4 +87,4 @@ def draw(method: str) -> Body:
 
         return run
 
-    return Body(results, bind)
+    return Body(bind, dry)

@@ -18,18 +18,13 @@ from sapwood.driver.emulated.kernels import Kernel, register_module
 from sapwood.integrations.numpy import draws
 from sapwood.integrations.numpy.bodies import (
     Body,
+    calling,
     copying,
     filling,
     writing,
     writing_at,
 )
-from sapwood.integrations.numpy.calls import call
-from sapwood.integrations.numpy.layout import (
-    Layout,
-    array_at,
-    blank_at,
-    layout_of,
-)
+from sapwood.integrations.numpy.layout import Layout, array_at, blank_at, layout_of
 from sapwood.integrations.numpy.packing import constants, pointers, unpack
 
 IMAGE: Final = b"sapwood.integrations.numpy"
@@ -107,14 +102,14 @@ COPYING: Final = {
 def _matmul() -> Body:
     plain = filling(np.matmul)
 
-    def results(given: Any, args: Any, options: Any) -> Any:
+    def dry(given: Any, args: Any, options: Any) -> Any:
         a, b = args
         if min(a.ndim, b.ndim) > 0 and a.shape[-1] == b.shape[-min(b.ndim, 2)]:
             # A product over no terms has the same layout, for no work.
             a, b = a[..., :0], b[:0] if b.ndim == 1 else b[..., :0, :]
-        return plain.results(given, (a, b), options)
+        return plain.bind(given, (a, b), options)
 
-    return Body(results, plain.bind)
+    return Body(plain.bind, dry)
 
 
 def _bodies() -> dict[str, Body]:
@@ -131,13 +126,14 @@ def _bodies() -> dict[str, Body]:
     bodies |= {f"make:{name}": copying(f) for name, f in COPYING.items()}
     bodies |= {f"draw:{name}": draws.draw(name) for name in draws.METHODS}
     for name, ufunc in UFUNCS.items():
-        bodies[f"call:{name}"] = filling(ufunc) if ufunc.signature else call(ufunc)
-        if ufunc.signature is None and ufunc.nin == 2 and ufunc.nout == 1:
-            bodies[f"reduce:{name}"] = filling(ufunc.reduce)
-            bodies[f"accumulate:{name}"] = filling(ufunc.accumulate)
-            bodies[f"reduceat:{name}"] = filling(ufunc.reduceat)
-        if ufunc.signature is None:
-            bodies[f"at:{name}"] = writing_at(ufunc.at)
+        if ufunc.signature:
+            bodies[f"call:{name}"] = filling(ufunc)
+            continue
+        bodies[f"call:{name}"] = calling(ufunc)
+        bodies[f"at:{name}"] = writing_at(ufunc.at)
+        if ufunc.nin == 2 and ufunc.nout == 1:
+            for method in ("reduce", "accumulate", "reduceat"):
+                bodies[f"{method}:{name}"] = filling(getattr(ufunc, method))
     bodies["call:matmul"] = _matmul()
     return bodies
 
