@@ -10,7 +10,7 @@ from typing import Any
 
 from sapwood.driver.api import Driver
 from sapwood.integrations.numpy.array import Array
-from sapwood.integrations.numpy.creation import from_host
+from sapwood.integrations.numpy.copies import from_host
 from sapwood.integrations.numpy.integration import NumpyIntegration
 from sapwood.integrations.numpy.random import Generator, make_generator
 from sapwood.memory.device import Device

@@ -12,7 +12,6 @@ from typing import Any, Final, NoReturn, Self
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from sapwood.integrations.numpy.arithmetic import call_ufunc, power
 from sapwood.integrations.numpy.copies import (
     assign,
     converted,
@@ -21,7 +20,12 @@ from sapwood.integrations.numpy.copies import (
     reshaped,
 )
 from sapwood.integrations.numpy.faced import Faced
-from sapwood.integrations.numpy.functions import call_function, imaginary
+from sapwood.integrations.numpy.functions import (
+    call_function,
+    call_ufunc,
+    imaginary,
+    power,
+)
 from sapwood.integrations.numpy.indexing import element, write_element
 
 _UNLIKE: Final = (type(None), str, bytes)

@@ -1,9 +1,13 @@
-"""Copies on the device: assignment, conversion, and shapes that no view can have."""
+"""New arrays and copies: filled by kernels, brought over from the host, converted.
+
+Assignment is one of them, and so are shapes that no view can have.
+"""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,11 +18,6 @@ from sapwood.memory.device import Device
 from sapwood.tree.record.host_data import READ_OUTSIDE, host_data, is_constant
 from sapwood.tree.watch import session
 from sapwood.units import Size
-
-
-def is_host_array(value: object) -> bool:
-    """Return whether ``value`` is host data rather than a plain number."""
-    return isinstance(value, np.ndarray) and value.ndim > 0
 
 
 def constant(value: Any, name: str) -> Any:
@@ -155,3 +154,130 @@ def raveled(x: A, order: Any = "C", *, copy: bool = False) -> A:
         if face.flags.c_contiguous:
             return x.seen(face.reshape(-1, copy=False))
     return made(x, "flatten", ((x,), (("order", order),)))[0]
+
+
+_NOTHING: Final[Any] = object()
+"""The value of arrays that are left as their memory is."""
+
+
+def filled(like: A, template: layouts.Array, value: Any) -> A:
+    """Return an array with the layout of a host array, every element ``value``."""
+    new = empty(type(like), like.device, layouts.layout_of(template))
+    if value is not _NOTHING:
+        assign(new, value)
+    return new
+
+
+def from_host(kind: type[A], device: Device, host: Any, of: Any = None) -> A:
+    """Return a device array with the values, dtype and memory order of ``host``.
+
+    It was made ``of`` something else, if that is given. In a session this is a copy of
+    a constant, or refused: see `is_constant`.
+    """
+    if not is_constant(host if of is None else of):
+        host_data("rt.array or numpy.asarray(..., like=x)")
+        return upload(kind, device, host)
+    data = np.array(host, order="K")
+    new = empty(kind, device, layouts.layout_of(data))
+    mutate("copy", new, ((data,), (("casting", "unsafe"),)))
+    return new
+
+
+def _array(
+    like: A,
+    value: Any,
+    dtype: Any = None,
+    *,
+    copy: bool | None = True,
+    order: Any = "K",
+    ndmin: int = 0,
+    **_: Any,
+) -> A:
+    """Return ``numpy.array(value, ..., like=like)``: from host data, or a copy."""
+    if not isinstance(value, Faced):
+        host = np.array(value, dtype, order=order or "K", ndmin=ndmin)
+        return from_host(type(like), like.device, host, value)
+    found: A = like.over(value.storage, value.device, value.face, value.layout)
+    if copy or (dtype is not None and np.dtype(dtype) != value.dtype):
+        found = converted(found, dtype, order or "K")
+    elif ndmin <= value.ndim:
+        return value  # type: ignore[return-value]
+    lead = max(ndmin - found.ndim, 0)
+    return reshaped(found, (1,) * lead + found.shape) if lead else found
+
+
+def _created(value: Any) -> Callable[..., Any]:
+    def create(like: A, shape: Any, dtype: Any = None, order: Any = "C", **_: Any) -> A:
+        return filled(like, np.empty(shape, dtype, order), value)
+
+    return create
+
+
+def _full(
+    like: A, shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", **_: Any
+) -> A:
+    if dtype is None:
+        dtype = getattr(fill_value, "dtype", None) or np.asarray(fill_value).dtype
+    return filled(like, np.empty(shape, dtype, order), fill_value)
+
+
+def _computed(name: str) -> Callable[..., Any]:
+    def create(like: A, *args: Any, **options: Any) -> A:
+        named = tuple((key, v) for key, v in options.items() if v is not None)
+        return made(like, f"make:{name}", (args, named))[0]
+
+    return create
+
+
+def _same(
+    like: A, value: Any, dtype: Any = None, order: Any = "K", **options: Any
+) -> A:
+    options["copy"] = options.get("copy") or None
+    return _array(like, value, dtype, order=order, **options)
+
+
+CREATORS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
+    np.arange: _computed("arange"),
+    np.array: _array,
+    np.asanyarray: _same,
+    np.asarray: _same,
+    np.empty: _created(_NOTHING),
+    np.eye: _computed("eye"),
+    np.full: _full,
+    np.identity: _computed("identity"),
+    np.ones: _created(1),
+    np.tri: _computed("tri"),
+    np.zeros: _created(0),
+}
+"""Functions with ``like=``: they get the array that was given for it first."""
+
+
+def _filled_like(value: Any) -> Callable[..., Any]:
+    """Return ``numpy.zeros_like`` or one of its kind."""
+
+    def create(
+        prototype: A,
+        dtype: Any = None,
+        order: Any = "K",
+        subok: bool = True,
+        shape: Any = None,
+        **_: Any,
+    ) -> A:
+        template = np.empty_like(prototype.face, dtype, order, subok, shape)
+        return filled(prototype, template, value)
+
+    return create
+
+
+def _full_like(a: A, fill_value: Any, *args: Any, **options: Any) -> A:
+    new: A = _filled_like(fill_value)(a, *args, **options)
+    return new
+
+
+LIKES: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
+    np.empty_like: _filled_like(_NOTHING),
+    np.full_like: _full_like,
+    np.ones_like: _filled_like(1),
+    np.zeros_like: _filled_like(0),
+}
+"""Functions that make an array of another's shape and memory order."""

@@ -1,4 +1,6 @@
-"""NumPy's functions of device arrays: `call_function`, for `__array_function__`.
+"""What NumPy does with device arrays: `call_ufunc` and `call_function`.
+
+These are for `__array_ufunc__` and `__array_function__`.
 
 Every supported function is in one table; all others raise a `TypeError` that names
 them.
@@ -6,29 +8,154 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import signature
 from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
 
-from sapwood.integrations.numpy import creation
-from sapwood.integrations.numpy.arithmetic import elementwise, reduced, unsupported
 from sapwood.integrations.numpy.copies import (
-    assign,
+    CREATORS,
+    LIKES,
     constant,
     converted,
     download,
-    is_host_array,
+    filled,
+    from_host,
     raveled,
     reshaped,
     source,
 )
 from sapwood.integrations.numpy.faced import A, Faced
-from sapwood.integrations.numpy.kernels import COPYING, FILLING
-from sapwood.integrations.numpy.launch import arrays_in, empty, made, mutate
-from sapwood.integrations.numpy.layout import layout_of
+from sapwood.integrations.numpy.indexing import index_items
+from sapwood.integrations.numpy.kernels import COPYING, FILLING, UFUNCS
+from sapwood.integrations.numpy.launch import arrays_in, made, mutate
+
+_PRODUCTS: Final = frozenset(u for u in UFUNCS.values() if u.signature)
+
+
+def _reduced(x: A, ufunc: np.ufunc, axis: Any, **options: Any) -> A:
+    """Return ``ufunc.reduce(x, axis, ...)``; ``axis`` None means all.
+
+    NumPy's own ``ufunc.reduce`` keeps its arguments for ever where we refuse them.
+    """
+    options |= {"axis": axis, "out": (options.pop("out", None),)}
+    found: A = call_ufunc(ufunc, "reduce", (x,), options)
+    return found
+
+
+def _unsupported(what: str, hint: str) -> TypeError:
+    """Return the error for a NumPy function that device arrays do not have."""
+    return TypeError(f"sapwood arrays do not support numpy.{what}; {hint}")
+
+
+def call_ufunc(
+    ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: dict[str, Any]
+) -> Any:
+    """Run a method of ``ufunc`` on the device and return its outputs.
+
+    Results equal NumPy's in values, dtype, shape and strides. Raises `TypeError` for
+    ufuncs, options and operands that are not supported.
+    """
+    name = ufunc.__name__
+    if UFUNCS.get(name) is not ufunc:
+        raise _unsupported(name, "compute it on numpy.asarray(x), outside graphs")
+    outs = options.pop("out", None) or (None,) * ufunc.nout
+    if any(not isinstance(out, Faced | None) for out in outs):
+        raise TypeError(
+            f"numpy.{name} of a sapwood array cannot write into a host array; leave "
+            "out= away and read the result with numpy.asarray"
+        )
+    _drop_defaults(options)
+    if method == "at":
+        return _at(ufunc, inputs)
+    if method == "outer":
+        return _elementwise(ufunc, _crossed(ufunc, *inputs), outs, **options)
+    if method == "__call__" and ufunc not in _PRODUCTS:
+        return _elementwise(ufunc, inputs, outs, **options)
+    kernel = f"{'call' if method == '__call__' else method}:{name}"
+    if method == "reduceat":
+        operands = (constant(inputs[0], name), *index_items(inputs[1]))
+    else:
+        operands = tuple([constant(value, name) for value in inputs])
+    return _filled(kernel, operands, outs, options)
+
+
+def _crossed(ufunc: np.ufunc, *inputs: Any) -> tuple[Any, Any]:
+    first, second = (constant(value, f"{ufunc.__name__}.outer") for value in inputs)
+    if isinstance(first, Faced) and isinstance(second, Faced):
+        first = first.seen(first.face[(..., *(None,) * second.ndim)])
+    return first, second
+
+
+def _drop_defaults(options: dict[str, Any]) -> None:
+    defaults = {"order": "K", "subok": True, "where": True}
+    for option, default in defaults.items():
+        value = options.get(option)
+        if isinstance(value, (bool, str)) and value == default:
+            del options[option]
+
+
+def _elementwise(
+    ufunc: np.ufunc,
+    inputs: Sequence[Any],
+    outs: Sequence[Any] | None = None,
+    *,
+    where: Any = None,
+    dtype: Any = None,
+    casting: str | None = None,
+    **others: Any,
+) -> Any:
+    """Run ``ufunc`` element by element, into new arrays where ``outs`` has None."""
+    name = ufunc.__name__
+    if others:
+        raise _unsupported(f"{name}({next(iter(others))}=...)", "leave the option away")
+    outs = outs or (None,) * ufunc.nout
+    operands = tuple([constant(value, name) for value in inputs])
+    mask = where if where is None else constant(where, name)
+    dtype = dtype if dtype is None else np.dtype(dtype)
+    like = next(arrays_in((*operands, *outs, mask)))
+    found = made(like, f"call:{name}", (dtype, casting, mask, *operands), outs)
+    return found[0] if ufunc.nout == 1 else found
+
+
+def _filled(
+    kernel: str, operands: tuple[Any, ...], outs: Sequence[Any], options: dict[str, Any]
+) -> Faced:
+    dtype = options.pop("dtype", None)
+    if dtype is not None:
+        options["dtype"] = np.dtype(dtype)
+    like: Faced = next(arrays_in((*operands, *outs)))
+    found: Faced = made(like, kernel, (operands, tuple(options.items())), outs)[0]
+    return found
+
+
+def _at(ufunc: np.ufunc, inputs: Sequence[Any]) -> None:
+    target, index, *values = inputs
+    if not isinstance(target, Faced):
+        raise TypeError(
+            f"numpy.{ufunc.__name__}.at cannot write into a host array; bring it to "
+            "the device with rt.array(...) first"
+        )
+    operands = tuple(source(target, value, f"{ufunc.__name__}.at") for value in values)
+    mutate(f"at:{ufunc.__name__}", target, ((index_items(index), *operands), ()))
+
+
+def power(base: A, exponent: Any, out: A | None = None) -> A:
+    """Return ``base ** exponent`` with the short cuts that NumPy's operator takes."""
+    inexact = base.dtype.kind in "fc"
+    short: np.ufunc | None = None
+    if type(exponent) is int and exponent == 2:
+        short = np.square
+    elif type(exponent) is int and exponent == -1 and inexact:
+        short = np.reciprocal
+    elif type(exponent) is float and exponent == 0.5 and inexact:
+        short = np.sqrt
+    inputs = (base, exponent) if short is None else (base,)
+    found: A = _elementwise(short or np.power, inputs, (out,))
+    return found
+
 
 VIEWS: Final[tuple[Callable[..., Any], ...]] = (
     np.array_split,
@@ -86,9 +213,7 @@ def imaginary(x: A) -> A:
     """Return the imaginary part: a view of complex arrays, zeros of others."""
     if x.dtype.kind == "c":
         return x.seen(x.face.imag)
-    zeros = empty(type(x), x.device, layout_of(np.empty_like(x.face)))
-    assign(zeros, 0)
-    return zeros
+    return filled(x, np.empty_like(x.face), 0)
 
 
 _UNSET: Final = signature(np.sum).parameters["keepdims"].default
@@ -105,10 +230,10 @@ def reduction(ufunc: np.ufunc) -> Any:
     def reduce(
         a: Any, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any
     ) -> Any:
-        return reduced(a, ufunc, axis, dtype=dtype, out=out, **_options(options))
+        return _reduced(a, ufunc, axis, dtype=dtype, out=out, **_options(options))
 
     def reduce_plain(a: Any, axis: Any = None, out: Any = None, **options: Any) -> Any:
-        return reduced(a, ufunc, axis, out=out, **_options(options))
+        return _reduced(a, ufunc, axis, out=out, **_options(options))
 
     return reduce if ufunc in (np.add, np.multiply) else reduce_plain
 
@@ -143,7 +268,7 @@ def mean(
     _no_where("mean", options)
     half = dtype is None and a.dtype == np.float16
     wide = np.dtype(np.float32) if half else _wide(a, dtype)
-    total = reduced(a, np.add, axis, dtype=wide, out=out, **options)
+    total = _reduced(a, np.add, axis, dtype=wide, out=out, **options)
     if not half or out is not None:
         return _divided(total, _count(a, axis))
     if total.ndim:
@@ -175,10 +300,10 @@ def var(
     if "mean" in options:
         raise TypeError("sapwood arrays do not support numpy.var(mean=...); leave it")
     wide = _wide(a, dtype)
-    average = reduced(a, np.add, axis, dtype=wide, keepdims=True)
+    average = _reduced(a, np.add, axis, dtype=wide, keepdims=True)
     count = _count(a, axis)
     off: Any = np.subtract(a, _divided(average, count))
-    squares = reduced(_squared(off), np.add, axis, dtype=wide, out=out, **options)
+    squares = _reduced(_squared(off), np.add, axis, dtype=wide, out=out, **options)
     return _divided(squares, np.maximum(count - ddof, 0))
 
 
@@ -201,15 +326,15 @@ def std(a: Any, *args: Any, **options: Any) -> Any:
 def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = _UNSET) -> Any:
     """Return the largest minus the smallest element along ``axis``."""
     options = _options({"keepdims": keepdims})
-    high = reduced(a, np.maximum, axis, out=out, **options)
-    low = reduced(a, np.minimum, axis, **options)
+    high = _reduced(a, np.maximum, axis, out=out, **options)
+    low = _reduced(a, np.minimum, axis, **options)
     return np.subtract(high, low, out=high)
 
 
 def count_nonzero(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """Return how many elements are not zero, as a device array."""
     mask = np.not_equal(a, 0)
-    return reduced(mask, np.add, axis, dtype=np.dtype(np.intp), keepdims=keepdims)
+    return _reduced(mask, np.add, axis, dtype=np.dtype(np.intp), keepdims=keepdims)
 
 
 def call_function(
@@ -219,14 +344,14 @@ def call_function(
 
     Raises `TypeError` for functions and operands that are not supported.
     """
-    create = creation.CREATORS.get(function)
+    create = CREATORS.get(function)
     if create is not None:
         return create(like, *args, **options)
     run = FUNCTIONS.get(function)
     if run is None:
         module = function.__module__.removeprefix("numpy").lstrip(".")
         name = f"{module}.{function.__name__}" if module else function.__name__
-        raise unsupported(
+        raise _unsupported(
             name, "compose it of supported ones, or use numpy.asarray(x) on the host"
         )
     return run(*args, **options)
@@ -235,7 +360,8 @@ def call_function(
 def _frozen(value: Any, name: str) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_frozen(item, name) for item in value)
-    return constant(value, name) if is_host_array(value) else value
+    is_host = isinstance(value, np.ndarray) and value.ndim > 0
+    return constant(value, name) if is_host else value
 
 
 def _general(kernel: str, name: str) -> Callable[..., Any]:
@@ -254,7 +380,7 @@ def _general(kernel: str, name: str) -> Callable[..., Any]:
 
 def _repeat(a: A, repeats: Any, axis: int | None = None) -> A:
     if isinstance(repeats, Faced):
-        raise unsupported("repeat(x, array)", "give the repeats as a list of integers")
+        raise _unsupported("repeat(x, array)", "give the repeats as a list of integers")
     found: A = _general("make:repeat", "repeat")(a, repeats, axis)
     return found
 
@@ -274,8 +400,8 @@ def _read_through(function: Callable[..., Any]) -> Callable[..., Any]:
         host = download(a, f"numpy.{function.__name__}(x)")
         found = function(host, *args, **options)
         if isinstance(found, tuple):
-            return tuple(creation.from_host(type(a), a.device, part) for part in found)
-        return creation.from_host(type(a), a.device, found)
+            return tuple(from_host(type(a), a.device, part) for part in found)
+        return from_host(type(a), a.device, found)
 
     return run
 
@@ -288,13 +414,11 @@ def _allclose(a: Any, b: Any, *args: Any, **options: Any) -> bool:
 def _array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
     if np.shape(a1) != np.shape(a2):
         return False
-    same = elementwise(np.equal, (a1, a2))
-    if equal_nan:
-        nans = elementwise(np.not_equal, (a1, a1))
-        others = elementwise(np.not_equal, (a2, a2))
-        nans = elementwise(np.logical_and, (nans, others))
-        same = elementwise(np.logical_or, (same, nans))
-    return bool(download(reduction(np.logical_and)(same), "array_equal"))
+    one, other = (
+        download(a, "array_equal") if isinstance(a, Faced) else constant(a, "equal")
+        for a in (a1, a2)
+    )
+    return np.array_equal(one, other, equal_nan)
 
 
 def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
@@ -324,10 +448,6 @@ def _on_faces(function: Callable[..., Any]) -> Callable[..., Any]:
     return ask
 
 
-def _typed(*args: Any) -> np.dtype[Any]:
-    return np.result_type(*(a.dtype if isinstance(a, Faced) else a for a in args))
-
-
 def _astype(x: A, dtype: Any, *, copy: bool = True, **_: Any) -> A:
     return converted(x, dtype) if copy or np.dtype(dtype) != x.dtype else x
 
@@ -336,6 +456,10 @@ def _copy(a: A, order: Any = "K", **_: Any) -> A:
     return converted(a, None, order)
 
 
+_ASKING: Final = (
+    *(np.iscomplexobj, np.isrealobj, np.ndim, np.result_type, np.shape, np.size),
+)
+_READING: Final = np.argwhere, np.flatnonzero, np.nonzero, np.unique
 _REDUCTIONS: Final = (
     (np.add, (np.sum,)),
     (np.multiply, (np.prod,)),
@@ -350,9 +474,9 @@ FUNCTIONS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     **{f: _general(f"fill:{name}", name) for name, f in FILLING.items()},
     **{f: viewed(f) for f in VIEWS},
     **{f: reduction(ufunc) for ufunc, fs in _REDUCTIONS for f in fs},
-    **{f: _on_faces(f) for f in (np.iscomplexobj, np.isrealobj, np.ndim, np.shape)},
-    **{f: _read_through(f) for f in (np.argwhere, np.flatnonzero, np.nonzero)},
-    **creation.LIKES,
+    **{f: _on_faces(f) for f in _ASKING},
+    **{f: _read_through(f) for f in _READING},
+    **LIKES,
     np.allclose: _allclose,
     np.around: _general("fill:round", "round"),
     np.array_equal: _array_equal,
@@ -367,10 +491,7 @@ FUNCTIONS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     np.ravel: raveled,
     np.repeat: _repeat,
     np.reshape: reshaped,
-    np.result_type: _typed,
-    np.size: _on_faces(np.size),
     np.std: std,
-    np.unique: _read_through(np.unique),
     np.var: var,
     np.where: _where,
 }

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sapwood.integrations.numpy.array import Array
-from sapwood.integrations.numpy.creation import from_host
+from sapwood.integrations.numpy.copies import from_host
 from sapwood.integrations.numpy.draws import WORDS, state_words
 from sapwood.integrations.numpy.kernels import results
 from sapwood.integrations.numpy.launch import empty, launch
