@@ -7,7 +7,8 @@ where more than `free` has to be called, that is left to the next request.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, Protocol
+from importlib import import_module
+from typing import Any, Final, Protocol
 
 from sapwood.driver.api import Driver, StreamHandle
 from sapwood.driver.release import Release
@@ -16,6 +17,16 @@ from sapwood.units import Addr, hex_address
 
 DEFAULT: Final = 0
 PER_THREAD: Final = 2  # which stream that is depends on the thread that asks
+
+
+def imported(module: str, name: str, package: str) -> Any:
+    """Return a library's module. Raises `MisuseError` where it cannot be imported."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MisuseError(
+            f"{name} cannot be imported ({error}). Install it: pip install {package}"
+        ) from error
 
 
 class Blocks(Protocol):

@@ -5,24 +5,19 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from sapwood.allocator.lending import Lender
+from sapwood.allocator.lending import Lender, imported
 from sapwood.driver.foreign import raw_of
 from sapwood.errors import MisuseError
 
 
 def library() -> Any:
     """Return ``cuda.core``. Raises `MisuseError` where it cannot be imported."""
-    try:
-        import cuda.core
-    except ImportError as error:
-        raise MisuseError(
-            f"cuda.core cannot be imported ({error}). Install it: pip install cuda-core"
-        ) from error
-    if not hasattr(cuda.core, "MemoryResource"):
+    core = imported("cuda.core", "cuda.core", "cuda-core")
+    if not hasattr(core, "MemoryResource"):
         raise MisuseError(
             "this cuda.core has no MemoryResource: install cuda-core 0.5 or newer"
         )
-    return cuda.core
+    return core
 
 
 def resource(lender: Lender) -> Any:

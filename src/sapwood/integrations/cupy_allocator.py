@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sapwood.allocator.lending import Lender
-from sapwood.errors import MisuseError
+from sapwood.allocator.lending import Lender, imported
 
 
 def library() -> Any:
     """Return CuPy. Raises `MisuseError` where it cannot be imported."""
-    try:
-        import cupy
-    except ImportError as error:
-        raise MisuseError(
-            f"CuPy cannot be imported ({error}). Install it: pip install cupy-cuda13x"
-        ) from error
-    return cupy
+    return imported("cupy", "CuPy", "cupy-cuda13x")
 
 
 def allocator(lenders: Callable[[int], Lender]) -> Callable[[int], Any]:

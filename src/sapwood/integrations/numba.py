@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from sapwood.allocator.lending import DEFAULT, Lender
+from sapwood.allocator.lending import DEFAULT, Lender, imported
 from sapwood.errors import MisuseError, OutOfMemory
 from sapwood.units import Addr, Size
 
@@ -26,14 +26,7 @@ _MUCH: Final = Size(1 << 30)
 
 def library() -> Any:
     """Return ``numba.cuda``. Raises `MisuseError` where it cannot be imported."""
-    try:
-        import numba.cuda
-    except ImportError as error:
-        raise MisuseError(
-            f"numba.cuda cannot be imported ({error}). Install it: "
-            "pip install numba-cuda"
-        ) from error
-    return numba.cuda
+    return imported("numba.cuda", "numba.cuda", "numba-cuda")
 
 
 def plugin(lenders: Callable[[int], Lender]) -> Any:

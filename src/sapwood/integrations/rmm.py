@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sapwood.allocator.lending import Lender
+from sapwood.allocator.lending import Lender, imported
 from sapwood.driver.foreign import raw_of
-from sapwood.errors import MisuseError
 
 
 def library() -> Any:
-    """Return RMM. Raises `MisuseError` where it cannot be imported."""
-    try:
-        import rmm
-        import rmm.mr
-    except ImportError as error:
-        raise MisuseError(
-            f"RMM cannot be imported ({error}). Install it: pip install rmm-cu13"
-        ) from error
-    return rmm
+    """Return ``rmm.mr``. Raises `MisuseError` where it cannot be imported."""
+    return imported("rmm.mr", "RMM", "rmm-cu13")
 
 
 def resource(lender: Lender) -> Any:
@@ -34,4 +26,4 @@ def resource(lender: Lender) -> Any:
     def deallocate(address: int, _size: int, stream: object) -> None:
         lender.take_back(address, raw_of(stream))
 
-    return library().mr.CallbackMemoryResource(allocate, deallocate)
+    return library().CallbackMemoryResource(allocate, deallocate)

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sapwood.allocator.lending import DEFAULT, Lender
+from sapwood.allocator.lending import DEFAULT, Lender, imported
 from sapwood.errors import MisuseError
 from sapwood.memory.native import SegmentCounters, Segments, open_segments
 from sapwood.units import Addr, Size, align_up, size_text
@@ -20,12 +20,7 @@ PAGE: Final = Size(2 << 20)
 
 def library() -> Any:
     """Return PyTorch. Raises `MisuseError` where it is not there, or without CUDA."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MisuseError(
-            f"PyTorch cannot be imported ({error}). Install it: pip install torch"
-        ) from error
+    torch = imported("torch", "PyTorch", "torch")
     if torch.version.cuda is None:
         raise MisuseError(
             f"torch {torch.__version__} is built without CUDA: install one with it"
