@@ -7,7 +7,6 @@ wait for ever. So a pool's memory is taken beforehand, and served by C.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Final, Self
 
 from sapwood.allocator.lending import DEFAULT, Lender, imported
@@ -105,12 +104,7 @@ class Pool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

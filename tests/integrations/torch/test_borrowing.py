@@ -208,7 +208,7 @@ def test_streams_of_another_device(borrowing, stream):
     framework = TorchFramework(torch.device("cuda", 1))
     with pytest.raises(MisuseError, match="new runtime"):
         framework.stream_of(stream)
-    framework._adopt = str
+    framework._opened = None, None
     with pytest.raises(MisuseError, match=r"on cuda:1 .* stream of cuda:0"):
         framework.stream_of(stream)
     assert borrowing.borrow(torch.zeros(3), stream) is False

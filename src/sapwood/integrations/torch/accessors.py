@@ -45,10 +45,6 @@ _HOOKS: Final = (
 )
 
 
-def _named(path: str, _: Any, key: Any) -> str:
-    return f"{path}.{key}"
-
-
 def _book(name: str, *, stores: bool = False) -> View:
     """Return the view of a dict that a module keeps, by its attribute's name."""
 
@@ -58,7 +54,7 @@ def _book(name: str, *, stores: bool = False) -> View:
     return View(
         name.removeprefix("_"),
         lambda module: module.__dict__[name],
-        _named,
+        lambda path, _, key: f"{path}.{key}",
         store if stores else None,
         "length",
         way=Way("__dict__", name),
@@ -71,12 +67,19 @@ def _gradients(module: Any) -> Mapping[str, Any]:
     }
 
 
-def _gradient_path(path: str, _: Any, key: Any) -> str:
-    return f"{path}.{key}.grad"
+def _graded(
+    name: str,
+    gradients: Callable[[Any], Any],
+    label: Callable[[str, Any, Any], str],
+    bearer: Callable[[Any, Any], Any],
+    way: Way,
+) -> View:
+    """Return the view of the gradients of parameters, by what has those."""
 
+    def store(owner: Any, key: Any, value: Any) -> None:
+        bearer(owner, key).grad = None if value is EMPTY else value
 
-def _store_gradient(module: Any, key: Any, value: Any) -> None:
-    module._parameters[key].grad = None if value is EMPTY else value
+    return View(name, gradients, label, store, way=way, bearer=bearer, attribute="grad")
 
 
 def _hooks(module: Any) -> Sequence[Any]:
@@ -93,14 +96,12 @@ def _hooks(module: Any) -> Sequence[Any]:
 PARAMETERS: Final = _book("_parameters", stores=True)
 BUFFERS: Final = _book("_buffers", stores=True)
 MODULES: Final = _book("_modules")
-GRADIENTS: Final = View(
+GRADIENTS: Final = _graded(
     "gradients",
     _gradients,
-    _gradient_path,
-    _store_gradient,
-    way=Way("__dict__", "_parameters", each="grad"),
-    bearer=lambda module, key: module._parameters[key],
-    attribute="grad",
+    lambda path, _, key: f"{path}.{key}.grad",
+    lambda module, key: module._parameters[key],
+    Way("__dict__", "_parameters", each="grad"),
 )
 HOOKS: Final = View(
     "hooks", _hooks, lambda path, _, key: f"hook {key} of {path}", None, "length"
@@ -198,10 +199,6 @@ def _state(optimizer: Any) -> Mapping[Any, Any]:
     return found
 
 
-def _state_path(path: str, _: Any, key: Any) -> str:
-    return f"{path}.state[parameter {key[0]}][{key[1]!r}]"
-
-
 def _store_state(optimizer: Any, key: Any, value: Any) -> None:
     number, name = key
     state = optimizer.state[_parameters_of(optimizer)[number]]
@@ -209,14 +206,6 @@ def _store_state(optimizer: Any, key: Any, value: Any) -> None:
         del state[name]
     else:
         state[name] = value
-
-
-def _optimizer_gradients(optimizer: Any) -> Sequence[Any]:
-    return [each.grad for each in _parameters_of(optimizer)]
-
-
-def _store_optimizer_gradient(optimizer: Any, key: Any, value: Any) -> None:
-    _parameters_of(optimizer)[key].grad = None if value is EMPTY else value
 
 
 def _rests(optimizer: Any) -> Iterator[views.Rest]:
@@ -241,19 +230,17 @@ _GROUPS: Final = View(
 STATE: Final = View(
     "optimizer state",
     _state,
-    _state_path,
+    lambda path, _, key: f"{path}.state[parameter {key[0]}][{key[1]!r}]",
     _store_state,
     "keys",
     way=Way(rests=_rests),
 )
-_STEPPED: Final = View(
+_STEPPED: Final = _graded(
     "optimizer gradients",
-    _optimizer_gradients,
+    lambda optimizer: [each.grad for each in _parameters_of(optimizer)],
     lambda path, _, key: f"the gradient of parameter {key} of {path}",
-    _store_optimizer_gradient,
-    bearer=lambda optimizer, key: _parameters_of(optimizer)[key],
-    attribute="grad",
-    way=Way(into=_parameters_of, rests=_rests, each="grad"),
+    lambda optimizer, key: _parameters_of(optimizer)[key],
+    Way(into=_parameters_of, rests=_rests, each="grad"),
 )
 
 
@@ -279,10 +266,6 @@ def _nothing(_: Any, __: Reach) -> Openings:
     return iter(())
 
 
-def _generator(_: Any, __: Reach) -> Openings:
-    yield Accessor(_SET)
-
-
 def _drawn(generator: Any) -> tuple[object, ...]:
     """Return where a device's generator is; those of the host are not followed."""
     if generator.device.type == "cpu":
@@ -302,7 +285,7 @@ for _plain in (
     torch.memory_format,
 ):
     declare_opening(_plain, _nothing)
-declare_opening(torch.Generator, _generator)
+declare_opening(torch.Generator, lambda _, __: iter([Accessor(_SET)]))
 declare_calls(torch.nn.Module, frozenset({"forward"}))
 declare_calls(
     torch.autograd.Function,

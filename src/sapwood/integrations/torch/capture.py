@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from sapwood.driver.streams import Stream
 from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.integrations.torch.asking import generator_of
 from sapwood.integrations.torch.history import History, lives_of, unharmed
-from sapwood.integrations.torch.layout import text
+from sapwood.integrations.torch.layout import look_of, text
 from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.pool import Pool
 from sapwood.integrations.torch.streams import TorchFramework
@@ -218,10 +218,8 @@ class TorchOwner:
                 again.capture_begin(capture_error_mode="thread_local")
                 again.capture_end()
 
-    @contextmanager
-    def _on_stream(self) -> Iterator[None]:
-        with torch.cuda.stream(self._framework.theirs(self._stream)):
-            yield
+    def _on_stream(self) -> AbstractContextManager[Any]:
+        return self._framework.inside(self._stream)[1]
 
     def lives(self, stages: Sequence[Storage]) -> list[Life]:
         """Return when what was allocated, and stages, were in use.
@@ -245,16 +243,14 @@ class TorchOwner:
 
     def survivors(self) -> list[tuple[Addr, Size]]:
         """Return the allocations of the capture that are alive."""
-        found: list[tuple[Addr, Size]] = []
         with unharmed(self._pool.id) as pool:
             segments = torch.cuda.memory_snapshot(pool, include_traces=False)
-        for segment in segments:
-            found += [
-                (Addr(block["address"]), Size(block["size"]))
-                for block in segment["blocks"]
-                if block["state"] == "active_allocated"
-            ]
-        return found
+        return [
+            (Addr(block["address"]), Size(block["size"]))
+            for segment in segments
+            for block in segment["blocks"]
+            if block["state"] == "active_allocated"
+        ]
 
     def refusal(self, result: Any, arrays: Sequence[Any]) -> CaptureError | None:
         """Return what is wrong with what the function leaves to others."""
@@ -345,11 +341,5 @@ def close_orphans() -> None:
 
 def _where(tensor: Any) -> tuple[Any, ...]:
     """Return which bytes a tensor views, and how."""
-    storage = tensor.untyped_storage()._cdata
-    return (
-        storage,
-        tensor.storage_offset(),
-        tensor.shape,
-        tensor.stride(),
-        tensor.dtype,
-    )
+    look = look_of(tensor, tensor.storage_offset())
+    return tensor.untyped_storage()._cdata, look

@@ -14,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cache, lru_cache, wraps
+from functools import cache, lru_cache, partial, wraps
 from importlib import import_module
 from sys import modules
 from types import ModuleType
@@ -43,14 +43,6 @@ class Listener(Protocol):
         ...
 
 
-class _Replaced(NamedTuple):
-    """A method that stands back while somebody listens."""
-
-    owner: type
-    name: str
-    method: Function
-
-
 class _Ear(NamedTuple):
     """Who listens, on which thread, and whether there was no compiler at first."""
 
@@ -61,7 +53,8 @@ class _Ear(NamedTuple):
 
 _lock: Final = threading.Lock()
 _listening: Final[list[_Ear]] = []
-_replaced: Final[list[_Replaced]] = []
+_replaced: Final[list[Callable[[], None]]] = []
+"""What puts back each method that stands back while somebody listens."""
 
 
 @contextmanager
@@ -139,8 +132,7 @@ def _end(ear: _Ear) -> None:
         if _hears() in handler.start_callbacks:
             handler.remove_start_callback(_hears())
         while _replaced:
-            owner, name, method = _replaced.pop()
-            setattr(owner, name, method)
+            _replaced.pop()()
 
 
 def put_off(method: Function) -> None:
@@ -165,7 +157,7 @@ def put_off(method: Function) -> None:
 def _replace(owner: type, name: str, by: Callable[[Function], Function]) -> None:
     method = getattr(owner, name)
     setattr(owner, name, _wrapped(by, method))
-    _replaced.append(_Replaced(owner, name, method))
+    _replaced.append(partial(setattr, owner, name, method))
 
 
 @lru_cache(maxsize=8)

@@ -11,7 +11,6 @@ import operator
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
-from sys import getrefcount
 from typing import Any
 
 import torch
@@ -186,9 +185,8 @@ class TorchIntegration(Integration):
         look, flags, kind = template
         count = functools.reduce(operator.mul, look["size"], 1)
         whole = count * look["dtype"].itemsize == size > 0
-        if not (self._on_cuda and whole):
-            return None
-        if not _is_plain(flags, kind) or not _is_dense(look):
+        plain = self._on_cuda and whole and _is_plain(flags, kind)
+        if not plain or not _is_dense(look):
             return None
         theirs = torch._C._construct_storage_from_data_pointer(
             address, self.place, size
@@ -220,7 +218,7 @@ class TorchIntegration(Integration):
             else:
                 shared.add(k)
             makers.append(like)
-        had += [*shared] * _references_of_tensors()
+        had += shared  # since torch 2.10, a reference of all tensors together
         numbers = [each._cdata for each in theirs]
         return Kept(storages, theirs, makers, had, _users_of, numbers)
 
@@ -246,20 +244,6 @@ class TorchIntegration(Integration):
         """Return the bytes that the elements lie in, from the first element."""
         look = template.look
         return extent_of(look["size"], look["stride"], look["dtype"].itemsize)
-
-
-@functools.cache
-def _references_of_tensors() -> int:
-    """Return how many references to a storage's object tensors have together.
-
-    Since torch 2.10 that is one, for as long as there are any.
-    """
-    storage = torch.UntypedStorage(1)
-    alone = getrefcount(storage)
-    tensor = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (1,), (1,))
-    together = getrefcount(storage)
-    del tensor
-    return together - alone
 
 
 def _is_dense(look: dict[str, Any]) -> bool:

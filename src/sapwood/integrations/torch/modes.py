@@ -33,10 +33,8 @@ def _same(getter: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: _interned.setdefault(value := getter(), value)
 
 
-_function_modes, _dispatch_modes = (
-    _C._len_torch_function_stack,
-    _C._len_torch_dispatch_stack,
-)
+_function_modes: Final[Callable[[], int]] = _C._len_torch_function_stack
+_dispatch_modes: Final[Callable[[], int]] = _C._len_torch_dispatch_stack
 _traced: Final[Callable[[], bool]] = _C._is_tracing
 _strange: Final = itertools.count()
 _ENTERED: Final[dict[str, Callable[[], Any]]] = {
@@ -262,23 +260,24 @@ def _entered(
 
 
 _STATE: Final = {
-    "grad_mode": ("is_grad_enabled()",),
+    "is_grad_enabled()": "grad_mode",
     # Not the dtype: it does not count there while autocast is off.
-    "autocast_state": ('is_autocast_enabled("cuda")', "is_autocast_cache_enabled()"),
-    "default_dtype": ("get_default_dtype()",),
-    "allow_tf32": ("backends.cuda.matmul.allow_tf32",),
-    "allow_fp16_reduce": (
-        "backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
+    'is_autocast_enabled("cuda")': "autocast_state",
+    "is_autocast_cache_enabled()": "autocast_state",
+    "get_default_dtype()": "default_dtype",
+    "backends.cuda.matmul.allow_tf32": "allow_tf32",
+    "backends.cuda.matmul.allow_fp16_reduced_precision_reduction": (
+        "allow_fp16_reduce"
     ),
-    "allow_bf16_reduce": (
-        "backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "backends.cuda.matmul.allow_bf16_reduced_precision_reduction": (
+        "allow_bf16_reduce"
     ),
-    "deterministic_algorithms": ("are_deterministic_algorithms_enabled()",),
-    "deterministic_algorithms_warn_only": (
-        "is_deterministic_algorithms_warn_only_enabled()",
+    "are_deterministic_algorithms_enabled()": "deterministic_algorithms",
+    "is_deterministic_algorithms_warn_only_enabled()": (
+        "deterministic_algorithms_warn_only"
     ),
 }
-"""What torch's own guard of its state holds, and which modes those are."""
+"""The modes that torch's own guard of its state holds, and as what."""
 
 
 def _witness() -> Witness | None:
@@ -292,7 +291,7 @@ def _witness() -> Witness | None:
         state = json.loads(made.__getstate__())
     except (AttributeError, RuntimeError, TypeError, ValueError):
         return None
-    keys = {key for each, modes in _STATE.items() if each in state for key in modes}
+    keys = {mode for mode, held in _STATE.items() if held in state}
     return Witness(made.check, keys)
 
 

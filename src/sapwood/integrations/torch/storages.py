@@ -139,17 +139,19 @@ class Storages:
             del known[reference.number]
             freed()
 
-        reference = _Reference(theirs, forget)
-        reference.number, reference.storage = theirs._cdata, ours
-        known[reference.number] = reference
+        self._refer(theirs, ours, forget)
         theirs.sapwood = Lent(ours, self)
         return tensor_over(look_of(tensor, tensor.storage_offset()), theirs)
 
     def _remember(self, theirs: Any, ours: Storage) -> None:
-        reference = _Reference(theirs, self._forget)
-        reference.number, reference.storage = theirs._cdata, ours
-        self._known[reference.number] = self._made[id(ours)] = reference
+        self._made[id(ours)] = self._refer(theirs, ours, self._forget)
         ours.trap = self._trap if TRAPS else None
+
+    def _refer(self, theirs: Any, ours: Storage, forget: Callable[[Any], None]) -> Any:
+        reference = _Reference(theirs, forget)
+        reference.number, reference.storage = theirs._cdata, ours
+        self._known[reference.number] = reference
+        return reference
 
     def _trap(self, ours: Storage) -> None:
         """Have torch refuse whatever needs to know where these bytes are."""

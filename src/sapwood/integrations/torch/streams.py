@@ -66,15 +66,13 @@ class TorchFramework(GuestFramework):
         self.turn = threading.RLock()
         self._primed, self._met = threading.local(), threading.local()
         self._watched = _Watched()
-        self._adopt: Callable[[int], Stream] | None = None
+        self._opened: tuple[Driver, Queue] | None = None
         self._aside: Stream | None = None
-        self._make_aside: Callable[[], Stream] | None = None
 
     def default(self, driver: Driver, dropped: Queue) -> Stream:
         """Return torch's default stream."""
         theirs = torch.cuda.default_stream(self.place)
-        self._adopt = partial(self.adopt_current, driver=driver, dropped=dropped)
-        self._make_aside = partial(self._new_aside, driver, dropped)
+        self._opened = driver, dropped
         stream = self.adopt(theirs.cuda_stream, "default", driver, dropped)
         stream.theirs = theirs
         return stream
@@ -86,15 +84,17 @@ class TorchFramework(GuestFramework):
         may have to do with no other.
         """
         if self._aside is None:
-            if self._make_aside is None:
-                raise MisuseError("torch has no stream here: make a new runtime")
-            self._aside = self._make_aside()
+            opened = self._open()
+            # Torch has so many streams, and gives them out again: it may be a user's.
+            raw = _aside_of(self.place).cuda_stream
+            self._aside = self.adopt(raw, "capture", *opened)
         return self._aside
 
-    def _new_aside(self, driver: Driver, dropped: Queue) -> Stream:
-        # Torch has so many streams, and gives them out again: it may be a user's, too.
-        raw = _aside_of(self.place).cuda_stream
-        return self.adopt(raw, "capture", driver, dropped)
+    def _open(self) -> tuple[Driver, Queue]:
+        """Return what `default` was given."""
+        if self._opened is None:
+            raise MisuseError("torch has no stream here: make a new runtime")
+        return self._opened
 
     def lasting(self, driver: Driver, dropped: Queue) -> Stream:
         """Return a stream of torch's, which may have been given out before.
@@ -152,8 +152,7 @@ class TorchFramework(GuestFramework):
 
         Raises `MisuseError` for a stream of another device.
         """
-        if self._adopt is None:
-            raise MisuseError("torch has no stream here: make a new runtime")
+        opened = self._open()
         if theirs.device != self.place:
             raise MisuseError(
                 f"a tensor on {self.place} cannot be recorded on a stream of "
@@ -165,7 +164,7 @@ class TorchFramework(GuestFramework):
             device_index=theirs.device_index,
             device_type=theirs.device_type,
         ).cuda_stream
-        return self.known(raw) or self._adopt(raw)
+        return self.known(raw) or self.adopt_current(raw, *opened)
 
     def trim(self) -> Size:
         """Have torch give back what it keeps; not while this thread captures."""
@@ -187,7 +186,7 @@ class TorchFramework(GuestFramework):
     def close(self) -> None:
         """Let go of all streams."""
         super().close()
-        self._aside = self._make_aside = self._adopt = self.bring = None
+        self._aside = self._opened = self.bring = None
 
     @contextmanager
     def watched(self, allocate: Allocate) -> Iterator[None]:
@@ -208,13 +207,21 @@ class TorchFramework(GuestFramework):
         within = watcher, around, torch.is_autocast_cache_enabled()
         self._watched.within.append(within)
         try:
-            with self.turn, self._apart(), _uncached(), watcher:
+            # On the stream aside, or else where work is captured.
+            with (
+                self.turn,
+                self.gather() if counts else nullcontext(),
+                _uncached(),
+                watcher,
+            ):
                 yield
                 if drawn is not None and not watching.breaks:
                     self._check_drawn(watching, drawn)
         except RuntimeError as error:
             refused = not counts and _WITHIN in str(error)
-            if watching.unrecordable is None and (refused or self._is_spoilt()):
+            if watching.unrecordable is None and (
+                refused or self._status() is CaptureStatus.INVALIDATED
+            ):
                 _told(watching, error)
             raise
         finally:
@@ -276,12 +283,6 @@ class TorchFramework(GuestFramework):
         aside = self.aside()
         return aside.driver.counter(aside.handle)
 
-    def _apart(self) -> AbstractContextManager[object]:
-        """Return a context in which work is captured, or else on the stream aside."""
-        if capturing():
-            return nullcontext()
-        return self.gather()
-
     def gather(self) -> Stream:
         """Return the stream aside, which now comes after all others.
 
@@ -300,15 +301,13 @@ class TorchFramework(GuestFramework):
 
     def _others(self) -> list[Stream]:
         # References, at once: other threads come to be inside of streams meanwhile.
-        made = [
-            stream for ref in self.made.valuerefs() if (stream := ref()) is not None
-        ]
+        made = [ref() for ref in self.made.valuerefs()]
         streams = [*list(self.adopted.values()), *made]
-        return [each for each in streams if each is not self._aside and not each.ended]
-
-    def _is_spoilt(self) -> bool:
-        """Return whether a capture has gone wrong on the stream aside."""
-        return self._status() is CaptureStatus.INVALIDATED
+        return [
+            each
+            for each in streams
+            if each is not None and each is not self._aside and not each.ended
+        ]
 
     def _status(self) -> CaptureStatus:
         aside = self.aside()

@@ -37,6 +37,7 @@ from sapwood.integrations.torch.operations import (
     operation_of,
 )
 from sapwood.integrations.torch.storages import Storages
+from sapwood.memory.storage import Storage
 from sapwood.tree.guards.standard import BYTES
 from sapwood.tree.watch.session import Session, helped, user_line
 
@@ -179,7 +180,16 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         self._find_untold()
         uses: Uses = []
         if self._kind in graph.device_types:
-            uses = self._lend(inputs, self._note_region(graph, inputs))
+            self._note_region(graph, inputs)
+            here = {
+                i: self._storages.of(each)
+                for i, each in enumerate(inputs)
+                if isinstance(each, torch.Tensor) and each.device.type == self._kind
+            }
+            written = graph.mutated_input_idxs
+            uses = [(storage, i in written) for i, storage in here.items()]
+            self._note_uses(uses)
+            uses = self._lend(inputs, here, uses)
         outside, self._line = self._line, self._line or user_line()
         self._regions += 1
         try:
@@ -199,7 +209,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         if self._moments is not None:
             self._moments.passed(uses)
 
-    def _note_region(self, graph: Any, inputs: Sequence[Any]) -> Uses:
+    def _note_region(self, graph: Any, inputs: Sequence[Any]) -> None:
         for each in inputs:
             if isinstance(each, torch.Generator) and each.device.type == self._kind:
                 self._refused(*_GENERATOR)
@@ -208,29 +218,24 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         hosts = self._hosts((each, False) for each in flat(inputs))
         self.session.op("compiled graph", constants_of(inputs, {}, hosts=hosts))
         self.session.code.append((graph.cache_key, graph))
-        uses = [
-            (self._storages.of(each), i in graph.mutated_input_idxs)
-            for i, each in enumerate(inputs)
-            if isinstance(each, torch.Tensor) and each.device.type == self._kind
-        ]
-        self._note_uses(uses)
-        return uses
 
-    def _lend(self, inputs: Sequence[Any], uses: Uses) -> Uses:
+    def _lend(
+        self, inputs: Sequence[Any], here: Mapping[int, Storage], uses: Uses
+    ) -> Uses:
         """Give a compiled graph tensors of its own, which it lets go of in time.
 
-        Returns what it uses until it is over.
+        ``here`` are the storages of its inputs on the device. Returns what it uses
+        until it is over.
         """
         if self._moments is None or not isinstance(inputs, list):
             return uses
         lasting = {storage for storage, writes in uses if writes}
-        for i, each in enumerate(inputs):
-            if isinstance(each, torch.Tensor) and each.device.type == self._kind:
-                storage = self._storages.of(each)
-                if storage not in lasting:
-                    inputs[i] = self._moments.lend(self._storages, each)
-                if inputs[i] is each:
-                    lasting.add(storage)
+        for i, storage in here.items():
+            each = inputs[i]
+            if storage not in lasting:
+                inputs[i] = self._moments.lend(self._storages, each)
+            if inputs[i] is each:
+                lasting.add(storage)
         return [(storage, writes) for storage, writes in uses if storage in lasting]
 
     def _note_backward(self) -> None:
@@ -356,16 +361,13 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
     def _refuse_copy(
         self, packet: Any, args: tuple[Any, ...], given: Mapping[str, Any]
     ) -> None:
-        if packet is _aten.copy_:
-            given_tensor = args[1]
-            target, source = args[0].device.type, given_tensor.device.type
-        else:
-            given_tensor = args[0]
-            if not isinstance(given_tensor, torch.Tensor):
-                return
-            source = given_tensor.device.type
-            wanted = given.get("device")
-            target = source if wanted is None else torch.device(wanted).type
+        is_into = packet is _aten.copy_
+        given_tensor = args[1 if is_into else 0]
+        if not isinstance(given_tensor, torch.Tensor):
+            return
+        source = given_tensor.device.type
+        wanted = args[0].device if is_into else given.get("device")
+        target = source if wanted is None else torch.device(wanted).type
         # Shapes alone are copied to no memory at all.
         if source == target or {source, target} != {self._kind, "cpu"}:
             return
