@@ -26,19 +26,15 @@ def constant(value: Any, name: str) -> Any:
     Raises `TypeError`, naming the function ``name``, for host arrays and for dtypes
     that device arrays cannot have.
     """
-    if isinstance(value, (Faced, bool, int, float, complex)):
-        if isinstance(value, np.generic):
-            layouts.check_dtype(value.dtype)
+    is_host = isinstance(value, (np.ndarray, np.generic))
+    if is_host and value.ndim == 0:
+        layouts.check_dtype(value.dtype)
         return value
-    if isinstance(value, (np.ndarray, np.generic)):
-        if value.ndim == 0:
-            layouts.check_dtype(value.dtype)
-            return value
-        kind = f"a host array of shape {value.shape}"
-    else:
-        kind = f"a {type(value).__name__}"
+    if isinstance(value, (Faced, bool, int, float, complex)):
+        return value
+    named = f"host array of shape {value.shape}" if is_host else type(value).__name__
     raise TypeError(
-        f"numpy.{name} of a sapwood array does not take {kind}; bring host data to "
+        f"numpy.{name} of a sapwood array does not take a {named}; bring host data to "
         "the device with rt.array(...) first"
     )
 

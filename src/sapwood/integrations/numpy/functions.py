@@ -269,12 +269,12 @@ def mean(
     half = dtype is None and a.dtype == np.float16
     wide = np.dtype(np.float32) if half else _wide(a, dtype)
     total = _reduced(a, np.add, axis, dtype=wide, out=out, **options)
+    count = _count(a, axis)
     if not half or out is not None:
-        return _divided(total, _count(a, axis))
-    if total.ndim:
-        return converted(_divided(total, _count(a, axis)), np.float16)
+        return _divided(total, count)
     # NumPy divides a scalar in double precision before it rounds to half.
-    return converted(np.true_divide(total, _count(a, axis)), np.float16)
+    divide = _divided if total.ndim else np.true_divide
+    return converted(divide(total, count), np.float16)
 
 
 def _no_where(name: str, options: dict[str, Any]) -> None:

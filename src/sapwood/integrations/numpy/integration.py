@@ -126,18 +126,17 @@ class NumpyIntegration(Integration):
         """Return the template that `dump` gave."""
         if type(plain) is not tuple or [*map(type, plain)] != _DUMPED:
             raise ValueError("this describes no array")
-        shape, strides, kind, aligned, writeable = plain
+        shape, strides, kind, *_ = plain
         dtype = np.dtype(kind)
         check_dtype(dtype)
         whole = all(type(number) is int for number in (*shape, *strides))
-        if not whole or len(shape) != len(strides) or dtype.str != kind:
+        # Not below zero: of one length, NumPy takes -1.
+        if not whole or dtype.str != kind or any(length < 0 for length in shape):
             raise ValueError("this describes no array")
-        if any(length < 0 for length in shape):
-            raise ValueError("this describes no array")
-        layout = shape, strides, kind, aligned, writeable
-        # NumPy knows its limits: so many dimensions, so many bytes. Nothing is read.
-        array_at(_SOMEWHERE - extent(layout)[0], layout)
-        return Shape(None, layout, 0)
+        # NumPy knows its limits: lengths and strides go together, so many dimensions,
+        # so many bytes. Nothing is read.
+        array_at(_SOMEWHERE - extent(plain)[0], plain)
+        return Shape(None, plain, 0)
 
     def check_op(self, name: str, params: bytes) -> None:
         """Raise `ValueError` where a kernel would not take parameters like these."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -29,19 +29,10 @@ _complex = struct.Struct("<dd")
 _dtype = struct.Struct("<8s")
 
 
-class Located(Protocol):
-    """An array in device memory."""
-
-    @property
-    def address(self) -> int: ...
-    @property
-    def layout(self) -> Layout: ...
-
-
 def pack(values: Sequence[Any], outs: int = 0, *, bare: bool = False) -> bytes:
     """Return values as parameter bytes; the first ``outs`` values are written.
 
-    A value is a `Located` array, a host array (a constant), a dtype, slice, tuple,
+    A value is a device array, a host array (a constant), a dtype, slice, tuple,
     str, int, float, complex, bool, None or Ellipsis; others are a `TypeError`.
     ``bare`` leaves addresses out.
     """
@@ -118,12 +109,18 @@ def unpack(
 ) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
     """Return outputs and the other values; ``array_at`` makes the arrays."""
     outs, count = _header.unpack_from(params)
-    place = _header.size
+    values, _ = _unpack_values(params, count, _header.size, array_at)
+    return values[:outs], values[outs:]
+
+
+def _unpack_values(
+    params: bytes, count: int, place: int, array_at: Callable[[int, Layout], Array]
+) -> tuple[tuple[Any, ...], int]:
     values = []
     for _ in range(count):
         value, place = _unpack_value(params, place, array_at)
         values.append(value)
-    return tuple(values[:outs]), tuple(values[outs:])
+    return tuple(values), place
 
 
 def _unpack_value(
@@ -137,11 +134,9 @@ def _unpack_value(
         return array_at(address, _layout(*frame)), end
     if tag not in (TUPLE, _SLICE):
         return _READERS[tag](info, params[place + 8 : end]), end
-    items = []
-    for _ in range(info if tag == TUPLE else 3):
-        item, end = _unpack_value(params, end, array_at)
-        items.append(item)
-    return (tuple(items) if tag == TUPLE else slice(*items)), end
+    count = info if tag == TUPLE else 3
+    items, end = _unpack_values(params, count, end, array_at)
+    return (items if tag == TUPLE else slice(*items)), end
 
 
 @lru_cache(4096)
