@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import cache
 
 import pytest
 
@@ -27,7 +28,8 @@ def answers(monkeypatch):
     monkeypatch.setattr(torch.cuda, "default_generators", generators)
     states = torch.cuda.random
     monkeypatch.setattr(states, "_lazy_call", lambda *_, **__: answers.append("set"))
-    monkeypatch.setattr(asking, "_noticed", [])
+    notice = cache(asking.notice_askers.__wrapped__)
+    monkeypatch.setattr(asking, "notice_askers", notice)
     return answers
 
 

@@ -33,16 +33,16 @@ def borrowing():
     """Have torch's operator taken up, while a test runs."""
     from sapwood.integrations.torch import storages as borrowing
 
-    borrowing.notice_borrowers()
+    library = borrowing.notice_borrowers()
     yield borrowing
-    while borrowing._noticed:
-        borrowing._noticed.pop()._destroy()
+    library._destroy()
+    borrowing.notice_borrowers.cache_clear()
 
 
 @pytest.fixture
 def stream(borrowing):
     """Return a stream of torch's that no device has."""
-    assert borrowing._noticed
+    assert borrowing.notice_borrowers.cache_info().currsize
     return torch.Stream(stream_id=7, device_index=0, device_type=1)
 
 

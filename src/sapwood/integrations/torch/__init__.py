@@ -6,7 +6,8 @@ among them, and replayed as they were captured.
 
 from __future__ import annotations
 
-from typing import Any
+from threading import Lock
+from typing import Any, Final
 
 import torch
 
@@ -26,6 +27,10 @@ from sapwood.tree.record.host_data import host_data
 __all__ = ["array_from_host", "capturer", "framework", "integration", "make_generator"]
 
 
+_noticing: Final = Lock()
+"""Held by whoever replaces functions of torch's, which is done once."""
+
+
 def framework(driver: Driver) -> TorchFramework:
     """Return torch as a device sees it. Raises `NoDevice` where it is without CUDA."""
     if torch.version.cuda is None:
@@ -36,9 +41,10 @@ def framework(driver: Driver) -> TorchFramework:
             f"torch {torch.__version__} is built without CUDA: install one with it",
         )
     torch.cuda.init()
-    notice_borrowers()
-    notice_askers()
-    notice_settings()
+    with _noticing:
+        notice_borrowers()
+        notice_askers()
+        notice_settings()
     return TorchFramework(torch.device("cuda", driver.abilities.ordinal))
 
 

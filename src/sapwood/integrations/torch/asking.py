@@ -6,8 +6,8 @@ for the device, for example. And random generators are set, which no replay woul
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Final
 
 import torch
@@ -26,28 +26,22 @@ _NAME: Final = "_cuda_isCurrentStreamCapturing"
 capturing: Final[Callable[[], bool]] = getattr(torch._C, _NAME)
 """Returns whether this thread's current stream is capturing; nobody is told."""
 
-_noticed: list[object] = []
-_noticing: Final = threading.Lock()
 
-
+@cache
 def notice_askers() -> None:
     """Have sessions told of everybody who asks or sets a state, from now on.
 
     Names that code has bound to torch's functions still lead here: those look this one
     up when they are called.
     """
-    with _noticing:
-        if _noticed:
-            return
-        asked = _noticing_of(getattr(torch.cuda.graphs, _NAME))
-        for module in (torch._C, torch.cuda.graphs):
-            setattr(module, _NAME, asked)
-        stream: Any = torch.cuda.Stream
-        if hasattr(stream, "is_capturing"):
-            stream.is_capturing = _noticing_of(stream.is_capturing)
-        torch.cuda.random._lazy_call = _refusing(torch.cuda.random._lazy_call)
-        torch.cuda.default_generators = _Generators(torch.cuda.default_generators)
-        _noticed.append(asked)
+    asked = _noticing_of(getattr(torch.cuda.graphs, _NAME))
+    for module in (torch._C, torch.cuda.graphs):
+        setattr(module, _NAME, asked)
+    stream: Any = torch.cuda.Stream
+    if hasattr(stream, "is_capturing"):
+        stream.is_capturing = _noticing_of(stream.is_capturing)
+    torch.cuda.random._lazy_call = _refusing(torch.cuda.random._lazy_call)
+    torch.cuda.default_generators = _Generators(torch.cuda.default_generators)
 
 
 def generator_of(place: torch.device) -> torch.Generator:

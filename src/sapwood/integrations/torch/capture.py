@@ -328,11 +328,6 @@ that were somebody else's by then, it would end the process.
 """
 
 
-def orphans() -> int:
-    """Return how many captures wait for the end of tensors, though they are closed."""
-    return len(_orphans)
-
-
 def close_orphans() -> None:
     """Give back the addresses of captures whose last tensors have gone meanwhile."""
     for range_ in [*_orphans.values()]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sapwood.tree.call.integration import reach
+from sapwood.tree.call.integration import host_array, reach
 
 KINDS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """The classes of tensors that are arrays; others say what happens to them themselves.
@@ -101,10 +101,7 @@ def refusal_of(value: object, kind: str) -> str | None:
     if not isinstance(value, torch.Tensor):
         cls = type(value)
         if (cls.__module__, cls.__qualname__) == ("numpy", "ndarray"):
-            return (
-                "a NumPy array is an argument of a graphed function. Bring it to the "
-                "device with rt.array(...) first"
-            )
+            return host_array(f"{value.dtype}{list(value.shape)}")  # type: ignore[attr-defined]
         if hasattr(cls, "__cuda_array_interface__"):
             return (
                 f"an array of {cls.__module__} is an argument of a graphed function "

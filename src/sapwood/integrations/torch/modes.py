@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
@@ -83,7 +82,6 @@ _SETTINGS: Final = {
 """What takes so long to get that it is noted when it is set, by the name of that."""
 
 _noted: Final = SimpleNamespace()
-_noting: Final = threading.Lock()
 
 
 def notice_settings() -> None:
@@ -91,14 +89,13 @@ def notice_settings() -> None:
 
     Hooks that are removed are counted, too.
     """
-    with _noting:
-        for name in _SETTINGS.values():
-            setter = getattr(_C, f"_set_{name}", None)
-            if setter is not None and not hasattr(setter, "__wrapped__"):
-                setattr(_C, f"_set_{name}", _noticing(name, setter))
-                _note(name)
-        if not hasattr(RemovableHandle.remove, "__wrapped__"):
-            RemovableHandle.remove = _counting(RemovableHandle.remove)
+    for name in _SETTINGS.values():
+        setter = getattr(_C, f"_set_{name}", None)
+        if setter is not None and not hasattr(setter, "__wrapped__"):
+            setattr(_C, f"_set_{name}", _noticing(name, setter))
+            _note(name)
+    if not hasattr(RemovableHandle.remove, "__wrapped__"):
+        RemovableHandle.remove = _counting(RemovableHandle.remove)
 
 
 def _counting(remove: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -6,9 +6,9 @@ among them; a weak reference to it tells when.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -178,21 +178,20 @@ _KEY: Final = "BackendSelect"
 _BELOW: Final = _C._dispatch_keyset_full_after(getattr(_C.DispatchKey, _KEY))
 _NAME: Final = "record_stream"
 _operator: Final[Any] = torch.ops.aten.record_stream.default
-_noticed: list[Library] = []
-_noticing: Final = threading.Lock()
 
 
-def notice_borrowers() -> None:
-    """Have torch's `record_stream` take effect on tensors of replays, from now on."""
-    with _noticing:
-        if _noticed:
-            return
-        library = Library("aten", "IMPL")
-        library.impl(_NAME, _recorded, _KEY, with_keyset=True)
-        # Torch would materialise a view of these kinds, and record on the copy.
-        for kind in ("Conjugate", "Negative"):
-            library.impl(_NAME, fallthrough_kernel, kind)
-        _noticed.append(library)
+@cache
+def notice_borrowers() -> Library:
+    """Have torch's `record_stream` take effect on tensors of replays, from now on.
+
+    Returns what is to be kept: with it, that would end.
+    """
+    library = Library("aten", "IMPL")
+    library.impl(_NAME, _recorded, _KEY, with_keyset=True)
+    # Torch would materialise a view of these kinds, and record on the copy.
+    for kind in ("Conjugate", "Negative"):
+        library.impl(_NAME, fallthrough_kernel, kind)
+    return library
 
 
 def _recorded(keyset: Any, tensor: Any, stream: Any) -> None:

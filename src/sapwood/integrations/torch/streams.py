@@ -208,12 +208,8 @@ class TorchFramework(GuestFramework):
         self._watched.within.append(within)
         try:
             # On the stream aside, or else where work is captured.
-            with (
-                self.turn,
-                self.gather() if counts else nullcontext(),
-                _uncached(),
-                watcher,
-            ):
+            where = self.gather if counts else nullcontext
+            with self.turn, where(), _uncached(), watcher:
                 yield
                 if drawn is not None and not watching.breaks:
                     self._check_drawn(watching, drawn)
@@ -301,13 +297,9 @@ class TorchFramework(GuestFramework):
 
     def _others(self) -> list[Stream]:
         # References, at once: other threads come to be inside of streams meanwhile.
-        made = [ref() for ref in self.made.valuerefs()]
+        made = [each for ref in self.made.valuerefs() if (each := ref()) is not None]
         streams = [*list(self.adopted.values()), *made]
-        return [
-            each
-            for each in streams
-            if each is not None and each is not self._aside and not each.ended
-        ]
+        return [each for each in streams if each is not self._aside and not each.ended]
 
     def _status(self) -> CaptureStatus:
         aside = self.aside()

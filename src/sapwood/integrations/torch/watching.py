@@ -37,7 +37,6 @@ from sapwood.integrations.torch.operations import (
     operation_of,
 )
 from sapwood.integrations.torch.storages import Storages
-from sapwood.memory.storage import Storage
 from sapwood.tree.guards.standard import BYTES
 from sapwood.tree.watch.session import Session, helped, user_line
 
@@ -180,16 +179,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         self._find_untold()
         uses: Uses = []
         if self._kind in graph.device_types:
-            self._note_region(graph, inputs)
-            here = {
-                i: self._storages.of(each)
-                for i, each in enumerate(inputs)
-                if isinstance(each, torch.Tensor) and each.device.type == self._kind
-            }
-            written = graph.mutated_input_idxs
-            uses = [(storage, i in written) for i, storage in here.items()]
-            self._note_uses(uses)
-            uses = self._lend(inputs, here, uses)
+            uses = self._lend(inputs, self._note_region(graph, inputs))
         outside, self._line = self._line, self._line or user_line()
         self._regions += 1
         try:
@@ -209,7 +199,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         if self._moments is not None:
             self._moments.passed(uses)
 
-    def _note_region(self, graph: Any, inputs: Sequence[Any]) -> None:
+    def _note_region(self, graph: Any, inputs: Sequence[Any]) -> Uses:
         for each in inputs:
             if isinstance(each, torch.Generator) and each.device.type == self._kind:
                 self._refused(*_GENERATOR)
@@ -218,24 +208,29 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         hosts = self._hosts((each, False) for each in flat(inputs))
         self.session.op("compiled graph", constants_of(inputs, {}, hosts=hosts))
         self.session.code.append((graph.cache_key, graph))
+        uses = [
+            (self._storages.of(each), i in graph.mutated_input_idxs)
+            for i, each in enumerate(inputs)
+            if isinstance(each, torch.Tensor) and each.device.type == self._kind
+        ]
+        self._note_uses(uses)
+        return uses
 
-    def _lend(
-        self, inputs: Sequence[Any], here: Mapping[int, Storage], uses: Uses
-    ) -> Uses:
+    def _lend(self, inputs: Sequence[Any], uses: Uses) -> Uses:
         """Give a compiled graph tensors of its own, which it lets go of in time.
 
-        ``here`` are the storages of its inputs on the device. Returns what it uses
-        until it is over.
+        Returns what it uses until it is over.
         """
         if self._moments is None or not isinstance(inputs, list):
             return uses
         lasting = {storage for storage, writes in uses if writes}
-        for i, storage in here.items():
-            each = inputs[i]
-            if storage not in lasting:
-                inputs[i] = self._moments.lend(self._storages, each)
-            if inputs[i] is each:
-                lasting.add(storage)
+        for i, each in enumerate(inputs):
+            if isinstance(each, torch.Tensor) and each.device.type == self._kind:
+                storage = self._storages.of(each)
+                if storage not in lasting:
+                    inputs[i] = self._moments.lend(self._storages, each)
+                if inputs[i] is each:
+                    lasting.add(storage)
         return [(storage, writes) for storage, writes in uses if storage in lasting]
 
     def _note_backward(self) -> None:
