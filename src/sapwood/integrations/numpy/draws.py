@@ -17,14 +17,8 @@ from sapwood.integrations.numpy.layout import Array
 
 WORDS: Final = 13
 METHODS: Final = (
-    "exponential",
-    "integers",
-    "normal",
-    "permutation",
-    "random",
-    "standard_exponential",
-    "standard_normal",
-    "uniform",
+    *("exponential", "integers", "normal", "permutation", "random", "uniform"),
+    *("standard_exponential", "standard_normal"),
 )
 FILLING: Final = frozenset(("random", "standard_exponential", "standard_normal"))
 

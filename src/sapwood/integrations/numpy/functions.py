@@ -158,30 +158,11 @@ def power(base: A, exponent: Any, out: A | None = None) -> A:
 
 
 VIEWS: Final[tuple[Callable[..., Any], ...]] = (
-    np.array_split,
-    np.atleast_1d,
-    np.atleast_2d,
-    np.atleast_3d,
-    np.broadcast_arrays,
-    np.broadcast_to,
-    np.diagonal,
-    np.dsplit,
-    np.expand_dims,
-    np.flip,
-    np.fliplr,
-    np.flipud,
-    np.hsplit,
-    np.matrix_transpose,
-    np.moveaxis,
-    np.real,
-    np.rollaxis,
-    np.rot90,
-    np.split,
-    np.squeeze,
-    np.swapaxes,
-    np.transpose,
-    np.unstack,
-    np.vsplit,
+    *(np.atleast_1d, np.atleast_2d, np.atleast_3d, np.expand_dims, np.squeeze),
+    *(np.broadcast_arrays, np.broadcast_to, np.diagonal, np.real),
+    *(np.flip, np.fliplr, np.flipud, np.rot90, np.moveaxis, np.rollaxis),
+    *(np.matrix_transpose, np.swapaxes, np.transpose),
+    *(np.array_split, np.dsplit, np.hsplit, np.split, np.unstack, np.vsplit),
 )
 """Functions that make views of their first argument without reading elements."""
 

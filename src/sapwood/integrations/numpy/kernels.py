@@ -36,66 +36,26 @@ UFUNCS: Final = {
 }
 """Elementwise functions, and the products of stacked matrices and vectors."""
 
-FILLING: Final = {
-    f.__name__: f
-    for f in (
-        np.argmax,
-        np.argmin,
-        np.clip,
-        np.concatenate,
-        np.cumprod,
-        np.cumsum,
-        np.dot,
-        np.outer,
-        np.round,
-        np.take,
-        np.trace,
-    )
-}
+
+def _named(*functions: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    return {function.__name__: function for function in functions}
+
+
+FILLING: Final = _named(
+    *(np.argmax, np.argmin, np.cumprod, np.cumsum, np.trace),
+    *(np.clip, np.concatenate, np.dot, np.outer, np.round, np.take),
+)
 """Functions that take ``out=``, whose result has a shape known without values."""
 
-COPYING: Final = {
-    f.__name__: f
-    for f in (
-        np.arange,
-        np.argsort,
-        np.column_stack,
-        np.convolve,
-        np.cross,
-        np.diff,
-        np.dstack,
-        np.hstack,
-        np.einsum,
-        np.eye,
-        np.identity,
-        np.inner,
-        np.isclose,
-        np.kron,
-        np.linalg.norm,
-        np.linspace,
-        np.nan_to_num,
-        np.pad,
-        np.repeat,
-        np.roll,
-        np.searchsorted,
-        np.sort,
-        np.stack,
-        np.take_along_axis,
-        np.tensordot,
-        np.tile,
-        np.tri,
-        np.tril,
-        np.triu,
-        np.vdot,
-        np.vstack,
-        np.fft.fft,
-        np.fft.fft2,
-        np.fft.ifft,
-        np.fft.ifft2,
-        np.fft.irfft,
-        np.fft.rfft,
-    )
-}
+COPYING: Final = _named(
+    *(np.arange, np.eye, np.identity, np.linspace, np.tri, np.tril, np.triu),
+    *(np.column_stack, np.dstack, np.hstack, np.stack, np.vstack),
+    *(np.pad, np.repeat, np.roll, np.take_along_axis, np.tile),
+    *(np.argsort, np.searchsorted, np.sort, np.convolve, np.diff),
+    *(np.cross, np.einsum, np.inner, np.kron, np.tensordot, np.vdot),
+    *(np.isclose, np.linalg.norm, np.nan_to_num),
+    *(np.fft.fft, np.fft.fft2, np.fft.ifft, np.fft.ifft2, np.fft.irfft, np.fft.rfft),
+)
 """Functions that make new arrays, of a shape known without values."""
 
 
