@@ -211,22 +211,22 @@ def _are_arrays(*values: Any) -> bool:
     return all(isinstance(each, cupy.ndarray) for each in values)
 
 
+def _of_arrays(product: Replacement) -> Replacement:
+    """Return what does a product of arrays of CuPy's; CuPy does those of others."""
+
+    def call(original: Original, a: Any, b: Any, out: Any = None) -> Any:
+        if _are_arrays(a, b):
+            return product(original, a, b, out)
+        return original(a, b, out)
+
+    return call
+
+
+_matmul, _dot = _of_arrays(matmul), _of_arrays(dot)
+
+
 def _product(original: Original, a: Any, b: Any) -> Any:
-    if not _are_arrays(a, b):
-        return original(a, b)
-    return matmul(lambda *_: original(a, b), a, b)
-
-
-def _matmul(original: Original, a: Any, b: Any, out: Any = None) -> Any:
-    if not _are_arrays(a, b):
-        return original(a, b, out)
-    return matmul(original, a, b, out)
-
-
-def _dot(original: Original, a: Any, b: Any, out: Any = None) -> Any:
-    if not _are_arrays(a, b):
-        return original(a, b, out)
-    return dot(original, a, b, out)
+    return _matmul(lambda *_: original(a, b), a, b)
 
 
 _MATMUL: Final[Any] = cupy.matmul._ops_register  # noqa: SLF001 - what it calls
