@@ -107,36 +107,30 @@ HOOKS: Final = View(
     "hooks", _hooks, lambda path, _, key: f"hook {key} of {path}", None, "length"
 )
 
-_named_by: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
-_said: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[type, tuple[frozenset[str], frozenset[str]]] = (
+    WeakKeyDictionary()
+)
 
 
-def _names_of_class(cls: type) -> frozenset[str]:
-    """Return the names in the code of a module's class that is not the user's."""
-    if cls not in _named_by:
-        _named_by[cls] = frozenset().union(
-            *(
-                names_of(each.__code__).attributes
-                for base in cls.__mro__
-                if base not in _ROOTS
-                for name, member in vars(base).items()
-                if name not in _NOT_RUN
-                for each in functions_of(member)
-            )
+def _names_of(cls: type) -> tuple[frozenset[str], frozenset[str]]:
+    """Return what the code of a module's class names, where that is not the user's.
+
+    And what of it the class says itself, and an instance may say anew.
+    """
+    if cls not in _known:
+        members = [vars(base) for base in cls.__mro__ if base not in _ROOTS]
+        read = (
+            names_of(each.__code__).attributes
+            for said in members
+            for name, member in said.items()
+            if name not in _NOT_RUN
+            for each in functions_of(member)
         )
-    return _named_by[cls]
-
-
-def _said_by(cls: type) -> frozenset[str]:
-    """Return what a class that is not the user's says, and an instance may say anew."""
-    if cls not in _said:
-        _said[cls] = frozenset(
-            name
-            for name in _names_of_class(cls) | {"forward"}
-            if not name.startswith("__")
-            and any(name in vars(base) for base in cls.__mro__ if base not in _ROOTS)
-        ).union({"_compiled_call_impl"})
-    return _said[cls]
+        names = frozenset[str]().union(*read)
+        said = {name for each in members for name in each if name[:2] != "__"}
+        said &= names | {"forward"}
+        _known[cls] = names, frozenset(said | {"_compiled_call_impl"})
+    return _known[cls]
 
 
 def _module(value: Any, reach: Reach) -> Openings:
@@ -156,11 +150,12 @@ def _module(value: Any, reach: Reach) -> Openings:
             wanted = frozenset(inside)
         yield Accessor(views.ATTRIBUTES, wanted - _BOOKS)
     else:
-        names = _names_of_class(cls) | reach.names | {"forward"}
+        named, said = _names_of(cls)
+        names = named | reach.names | {"forward"}
         # Functions of its package read what is plain, and are not read themselves.
         names |= {name for name, each in inside.items() if type(each) in _PLAIN}
         present = frozenset(names & inside.keys() - _BOOKS)
-        yield Accessor(views.ATTRIBUTES, present | _said_by(cls))
+        yield Accessor(views.ATTRIBUTES, present | said)
     if users or inside["_parameters"]:
         yield Accessor(PARAMETERS)
         if torch.is_grad_enabled() or reach.dynamic or "grad" in reach.names:

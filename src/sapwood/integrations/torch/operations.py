@@ -9,9 +9,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -65,7 +64,6 @@ class _Argument(NamedTuple):
     writes: bool
 
 
-@dataclass(frozen=True, slots=True)
 class Operation:
     """One operation of torch's dispatcher; ``packet`` is it with its other overloads.
 
@@ -77,17 +75,23 @@ class Operation:
     one after the other, as which torch gives it to a mode but in inference mode.
     """
 
-    text: str
-    packet: Any
-    takes: tuple[_Argument, ...]
-    enters: bool
-    copies: bool
-    moves: bool
-    draws: bool
-    hosted: bool
-    always_waits: bool
-    may_wait: bool
-    composite: bool
+    def __init__(self, func: Any) -> None:
+        packet = func.overloadpacket
+        self.text, self.packet = str(func), packet
+        self.takes = tuple(
+            _Argument(
+                place, arg.name, arg.alias_info is not None and arg.alias_info.is_write
+            )
+            for place, arg in enumerate(func._schema.arguments)
+            if not _PLAIN.fullmatch(str(arg.type))
+        )
+        self.enters, self.copies = packet in _ENTERS, packet in _COPIES
+        self.moves, self.hosted = packet in _MOVES, packet in _HOSTED
+        self.draws = torch.Tag.nondeterministic_seeded in func.tags
+        self.always_waits = packet in _WAITS
+        self.may_wait = packet in _INDEXES or packet is _aten.repeat_interleave
+        own = _has(func, "CUDA")
+        self.composite = _has(func, "CompositeImplicitAutograd") and not own
 
     def tensors(
         self, args: tuple[Any, ...], given: Mapping[str, Any]
@@ -112,40 +116,8 @@ class Operation:
         return any(each.dtype in masks for each in flat(args[1]))
 
 
-_known: dict[Any, Operation] = {}
-
-
-def operation_of(func: Any) -> Operation:
-    """Return what is known of an operation, which torch keeps for good."""
-    found = _known.get(func)
-    if found is None:
-        found = _known[func] = _described(func)
-    return found
-
-
-def _described(func: Any) -> Operation:
-    packet = func.overloadpacket
-    return Operation(
-        str(func),
-        packet,
-        tuple(
-            _Argument(
-                place,
-                each.name,
-                each.alias_info is not None and each.alias_info.is_write,
-            )
-            for place, each in enumerate(func._schema.arguments)
-            if not _PLAIN.fullmatch(str(each.type))
-        ),
-        packet in _ENTERS,
-        packet in _COPIES,
-        packet in _MOVES,
-        torch.Tag.nondeterministic_seeded in func.tags,
-        packet in _HOSTED,
-        packet in _WAITS,
-        packet in _INDEXES or packet is _aten.repeat_interleave,
-        _has(func, "CompositeImplicitAutograd") and not _has(func, "CUDA"),
-    )
+operation_of: Final[Callable[[Any], Operation]] = cache(Operation)
+"""Returns what is known of an operation, which torch keeps for good."""
 
 
 def _has(func: Any, key: str) -> bool:

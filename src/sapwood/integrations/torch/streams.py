@@ -34,12 +34,14 @@ _WITHIN = "during CUDA graph capture"
 _asides: dict[int, Any] = {}
 
 
-class _Watched(threading.local):
-    """Who watches a thread, each with how things were before.
+class _Thread(threading.local):
+    """A thread: whether it was ``primed``, and ``met``; who watches it ``within`` whom.
 
-    That is the stream that was current, if it was not a capture's, and whether autocast
-    kept what it had made.
+    Each with how things were before: with the stream that was current, if it was not a
+    capture's, and whether autocast kept what it had made.
     """
+
+    primed = met = False
 
     def __init__(self) -> None:
         self.within: list[tuple[Watcher, Any, bool]] = []
@@ -64,8 +66,7 @@ class TorchFramework(GuestFramework):
         self.went_back = False
         self.moments: Moments | None = None
         self.turn = threading.RLock()
-        self._primed, self._met = threading.local(), threading.local()
-        self._watched = _Watched()
+        self._thread = _Thread()
         self._opened: tuple[Driver, Queue] | None = None
         self._aside: Stream | None = None
 
@@ -110,7 +111,7 @@ class TorchFramework(GuestFramework):
 
     def raw(self) -> int:
         """Return the number of torch's current stream."""
-        if not getattr(self._met, "thread", False):
+        if not self._thread.met:
             self._meet()
         raw: int = torch._C._cuda_getCurrentRawStream(self.place.index)
         return raw
@@ -120,7 +121,7 @@ class TorchFramework(GuestFramework):
 
         Otherwise torch would warn where it calls cuBLAS first of all.
         """
-        self._met.thread = True
+        self._thread.met = True
         device = torch._C._cuda_getDevice()
         if device == self.place.index:
             torch._C._cuda_setDevice(device)
@@ -205,7 +206,7 @@ class TorchFramework(GuestFramework):
         watcher = Watcher(watching, self.storages, count, self.moments, bring)
         around = None if count else torch.cuda.current_stream(self.place)
         within = watcher, around, torch.is_autocast_cache_enabled()
-        self._watched.within.append(within)
+        self._thread.within.append(within)
         try:
             # On the stream aside, or else where work is captured.
             where = self.gather if counts else nullcontext
@@ -221,7 +222,7 @@ class TorchFramework(GuestFramework):
                 _told(watching, error)
             raise
         finally:
-            self._watched.within.remove(within)
+            self._thread.within.remove(within)
             self.went_back = watcher.went_back
             if counts:
                 watching.room = Size(self._allocated() - before)
@@ -229,10 +230,10 @@ class TorchFramework(GuestFramework):
     @contextmanager
     def resting(self) -> Iterator[None]:
         """Be told nothing meanwhile, and let others warm up and capture."""
-        if not self._watched.within:
+        if not self._thread.within:
             yield
             return
-        watcher, around, caches = self._watched.within[-1]
+        watcher, around, caches = self._thread.within[-1]
         if around is None:
             self._check_apart(watcher.session)
         cached = torch.is_autocast_cache_enabled()
@@ -310,7 +311,7 @@ class TorchFramework(GuestFramework):
 
         Those are the handles of cuBLAS and cuDNN; that of the latter takes 50 ms.
         """
-        if getattr(self._primed, "done", False):
+        if self._thread.primed:
             return
         with torch.no_grad(), torch.autocast("cuda", enabled=False):
             # A thread that has not used the device has no context for a handle yet.
@@ -318,7 +319,7 @@ class TorchFramework(GuestFramework):
             torch.cuda.current_blas_handle()
             if torch.backends.cudnn.is_available():
                 torch.nn.functional.conv2d(image, image)
-        self._primed.done = True
+        self._thread.primed = True
 
     def _drawn(self) -> tuple[int, int]:
         """Return the seed of the device's default generator, and how far on it is."""
