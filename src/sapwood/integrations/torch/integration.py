@@ -147,6 +147,13 @@ class TorchIntegration(Integration):
         high: Any = low + length_of(array)
         return low, high
 
+    def versions(self, arrays: Sequence[Any]) -> list[int] | None:
+        """Return the versions of tensors; those made in inference mode have none."""
+        try:
+            return [each._version for each in arrays]
+        except RuntimeError:
+            return None
+
     def storage(self, array: Any) -> Storage:
         """Return the storage that the tensor views."""
         return self.storages_of.of(array)

@@ -147,6 +147,11 @@ class Integration(Protocol):
         del arrays
         return None
 
+    def versions(self, arrays: Sequence[Array]) -> list[int] | None:
+        """Return what differs once somebody has written; None where nobody counts."""
+        del arrays
+        return None
+
     def layout(self, array: Array) -> Hashable:
         """Return everything that tells two arrays apart but their addresses.
 

@@ -25,7 +25,7 @@ from sapwood.tree.guards.constants import is_left_out
 from sapwood.tree.guards.memoised import Watched, is_cached, memoised
 from sapwood.tree.guards.progress import PROGRESS, is_readable
 from sapwood.tree.guards.reach import Inside, Row, Walk, reach
-from sapwood.tree.guards.scope import Reach
+from sapwood.tree.guards.scope import ATOMS, Reach
 from sapwood.tree.guards.slots import BoundArray, Change, Draw, Slot
 from sapwood.tree.guards.sources import STATE
 from sapwood.tree.guards.standard import FACTORY, KEYED, MAXLEN, STANDARD_VIEWS
@@ -201,6 +201,16 @@ class Survey:
     def _tuples(self) -> dict[int, Inside]:
         """What is in each tuple that was looked into, by its number."""
         return {x.node: x for x in self._walk.insides if x.view is TUPLE}
+
+    def plain_slots(self) -> list[tuple[Slot, Any]]:
+        """Return the slots of plain values that can be bound, and what they hold."""
+        return [
+            (self._slot(inside, row.key), row.value)
+            for inside in self._walk.guarded()
+            if inside.view.store is not None
+            for row in inside.rows
+            if row.role == "constant" and type(row.value) in ATOMS
+        ]
 
     def array_keys(self) -> list[Any]:
         """Return the arrays that are keys of what the function reaches."""

@@ -41,11 +41,15 @@ class PlaceUse(NamedTuple):
 class Undone(NamedTuple):
     """What a call in parts has to save, to be run from its beginning again.
 
-    ``places`` are the call's, ``results`` the names of eager regions whose are written.
+    ``places`` are those of the call that parts write, ``read`` those that they only
+    read, ``results`` the names of eager regions whose results they use, ``plain`` the
+    slots of plain values, and what they held.
     """
 
     places: tuple[int, ...]
+    read: tuple[int, ...]
     results: frozenset[str]
+    plain: Sequence[tuple[Slot, Any]]
 
 
 @dataclass(eq=False, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Any
 
 from sapwood.memory.device import Device
@@ -27,10 +27,11 @@ class Preserved:
             self._copy(storage, copy)
         return self
 
-    def restore(self) -> None:
-        """Put the bytes back that were saved."""
+    def restore(self, some: Collection[Storage] | None = None) -> None:
+        """Put the bytes back that were saved: all, or those of some storages."""
         for storage, copy in self._copies:
-            self._copy(copy, storage)
+            if some is None or storage in some:
+                self._copy(copy, storage)
 
     def differing(self) -> list[Storage]:
         """Return the storages whose bytes are not those that were saved.

@@ -24,6 +24,7 @@ from sapwood.tree.call.signature import NONE, Arrays, Call
 from sapwood.tree.choose.admit import explain, rejects, sharing
 from sapwood.tree.choose.function_cache import Found, ambient_arrays
 from sapwood.tree.choose.recordings import Recordings
+from sapwood.tree.guards import Slot
 from sapwood.tree.node.node import Link, Live, Node, Undone
 from sapwood.tree.regions.crossing import (
     RAN,
@@ -49,13 +50,19 @@ _KEPT = (
 )
 
 _FEW: Final = 8
+_LITTLE: Final = 1 << 20
+"""So many places and bytes are saved before each call, where writes are counted."""
 
 
-def answer_for_all(links: Sequence[Link], used_later: AbstractSet[int]) -> Node:
+def answer_for_all(
+    links: Sequence[Link],
+    used_later: AbstractSet[int],
+    plain: Sequence[tuple[Slot, Any]],
+) -> Node:
     """Return the first part as the node of the whole chain.
 
     ``used_later`` are its ambient places that only later parts use. Those that no part
-    uses, be it by another name, may be anywhere.
+    uses, be it by another name, may be anywhere. ``plain`` are slots of plain values.
     """
     parts = [link.part for link in links]
     head = parts[0]
@@ -72,41 +79,45 @@ def answer_for_all(links: Sequence[Link], used_later: AbstractSet[int]) -> Node:
     head.chain, head.places = tuple(links), tuple(places)
     head.held = Mask(reduce(or_, (part.passing() for part in parts)))
     head.clobbers = Mask(reduce(or_, (part.clobbers for part in parts)))
-    head.undone = _undone(links)
+    head.undone = _undone(links, plain)
     head.copied_bytes = Size(sum(part.copied_bytes for part in parts))
     head.watches_overlap = head.may_overlap()
     return head
 
 
-def _undone(links: Sequence[Link]) -> Undone | None:
-    """Return what parts write before the last region runs.
+def _undone(links: Sequence[Link], plain: Sequence[tuple[Slot, Any]]) -> Undone | None:
+    """Return what parts write, and what else they read, before the last region runs.
 
     None where saving is not worth its time: a region that returns nothing hardly ever
     returns something else, and before it only a few places are saved.
     """
     head = links[0].part
     first = head.argument_places
-    places = {use.name: i for i, use in enumerate(head.places[first:], first)}
+    names = {use.name: i for i, use in enumerate(head.places[first:], first)}
     results = {
         RESULT.format(link.live.name): link.live.name
         for link in links
         if link.live is not None
     }
     found: set[int] = set()
-    rewritten: set[str] = set()
+    read: set[int] = set()
+    of_regions: set[str] = set()
     for link in links[:-1]:
         part = link.part
         for i, use in enumerate(part.places[: len(part.places) - part.made]):
-            if use.written and i < first:
-                found.add(i)
-            elif use.written and i >= part.argument_places and use.name in places:
-                found.add(places[use.name])
-            elif use.written and use.name in results:
-                rewritten.add(results[use.name])
+            which = found if use.written else read
+            if i < first and use.used:
+                which.add(i)
+            elif i >= part.argument_places and use.used and use.name in names:
+                which.add(names[use.name])
+            elif use.used and use.name in results:
+                of_regions.add(results[use.name])
     idle = all(link.live is None or link.live.key is None for link in links)
     if idle and len(found) > _FEW:
         return None
-    return Undone(tuple(sorted(found)), frozenset(rewritten))
+    read -= found
+    places = tuple(sorted(found)), tuple(sorted(read))
+    return Undone(*places, frozenset(of_regions), plain)
 
 
 class Passage:
@@ -145,7 +156,14 @@ class Passage:
         undone, device = self.node.undone, self.recordings.device
         if undone is not None:
             storages = [*self.carried.storages, *self.ambient.storages]
-            self.begun = Begun(device, [storages[i] for i in undone.places], warm)
+            written = [storages[i] for i in undone.places]
+            read = [storages[i] for i in undone.read]
+            arrays = [*self.carried.arrays, *self.ambient.arrays]
+            self.begun = Begun(device, written, warm)
+            few = len(written) + len(read) <= _FEW
+            few = few and sum(each.size for each in read) <= _LITTLE
+            self.begun.watch(arrays, read, self.recordings.integration, few=few)
+            self.begun.plain = undone.plain
             self.begun.holds = self.node.ambient.holds
 
     def finish(self) -> Any:

@@ -295,7 +295,8 @@ class _Parts:
         error = captured.error or self.error or other or self._unheld()
         if error is not None:
             self._spoil()
-        head = answer_for_all(self.links, self.roles.used_later)
+        plain = order.before.plain_slots()
+        head = answer_for_all(self.links, self.roles.used_later, plain)
         return Recorded(head, self.first_arrays, (), error, result, self.unfit)
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """A call in parts that went another way than its recording, and is run eagerly instead.
 
 All that parts have written is put back, and the function runs from its beginning. An
-eager region that ran does not run again: the function gets what it gave. That is right
-if the function comes to it with the same bits, and if the region wrote to no array;
-where that cannot be shown, all is left as the parts left it.
+eager region that ran does not run again: the function gets what it gave, and finds what
+it left. That is right if the function comes to it as it did; where that cannot be
+shown, all is left as the parts left it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sapwood.errors import OutOfMemory
+from sapwood.errors import MisuseError, OutOfMemory
 from sapwood.memory.device import Device, routed
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import Call
 from sapwood.tree.guards import Slot
-from sapwood.tree.nests.containers import flatten, unflatten
+from sapwood.tree.nests.containers import constant_key, flatten, unflatten
 from sapwood.tree.record.preserve import Preserved, bits_of
 from sapwood.tree.record.staging import moved_by
 from sapwood.tree.regions.crossing import Passed, Ran
@@ -34,7 +34,8 @@ class Begun:
     """What a call in parts began with, and which eager regions ``ran`` in it since.
 
     ``storages`` are those that parts may write before a region runs, ``bound`` the
-    slots that parts have bound, with what was there. ``lost`` says that not all of it
+    slots that parts have bound, with what was there, ``plain`` those of plain values,
+    with theirs. ``lost`` says that not all of it
     can be put back, ``warm`` is the warm-up that its parts are held against. ``holds``
     says whether what the function reads besides arrays is as it was.
     """
@@ -52,8 +53,11 @@ class Begun:
         self.storages: list[Storage] = []
         self.ran: list[Ran] = []
         self.bound: list[tuple[Slot, Any]] = []
+        self.plain: Sequence[tuple[Slot, Any]] = ()
         self.lost = False
+        self._told = 0
         self._saved: list[Preserved] = []
+        self._unwritten: Callable[[], bool] = lambda: True
         self._rewind = device.framework.chance()
         self._save(storages)
 
@@ -66,9 +70,36 @@ class Begun:
             except OutOfMemory:
                 self.lost = True
 
+    def watch(
+        self,
+        arrays: Sequence[Array],
+        read: Sequence[Storage],
+        integration: Integration,
+        *,
+        few: bool,
+    ) -> None:
+        """Have it show if a region writes what parts only ``read`` of some arrays.
+
+        By its bytes, if these are ``few`` or nobody counts who writes.
+        """
+        before = None if few else integration.versions(arrays)
+        if before is None:
+            self._save(read)
+            return
+
+        def unwritten() -> bool:
+            now, saved = integration.versions(arrays), {*map(id, self.storages)}
+            return now is not None and all(
+                old == new or id(integration.storage(array)) in saved
+                for array, old, new in zip(arrays, before, now, strict=True)
+            )
+
+        self._unwritten = unwritten
+
     def save(self, storages: Sequence[Storage]) -> None:
         """Save storages that a part is about to write, unless they are saved."""
         known = {id(each) for each in self.storages}
+        self._told = len(self.ran)
         self._save([each for each in storages if id(each) not in known])
 
     def save_result(self, result: Any, integration: Integration) -> None:
@@ -77,24 +108,38 @@ class Begun:
         arrays = filter(is_array, flatten(result, is_array)[0])
         self._save([*map(integration.storage, arrays)])
 
+    def is_by_one(self) -> bool:
+        """Return whether one region has run, and no part behind it."""
+        return len(self.ran) == 1 and not self._told
+
     def binds(self, slots: Iterable[tuple[Slot, Any]]) -> None:
         """Note what was in slots that a part binds anew."""
         self.bound += slots
 
-    def put_back(self, arguments: Any) -> Callable[[], None]:
-        """Have all be as it was when the call began; return what undoes that."""
+    def is_untouched(self) -> bool:
+        """Return whether no region wrote what is not saved, as far as that is watched.
+
+        What it wrote besides shows when the function comes to it again.
+        """
+        return not self.lost and self._unwritten()
+
+    def changed(self, arguments: Any) -> list[tuple[Slot, Any, Any]]:
+        """Return the slots whose plain values regions changed: what was, and is there.
+
+        Raises `MisuseError` where the way to one is gone.
+        """
+        held = [(slot, was, slot.held(arguments)) for slot, was in self.plain]
+        return [x for x in held if constant_key(x[1]) != constant_key(x[2])]
+
+    def put_back(self, arguments: Any) -> Sequence[tuple[Slot, Any]]:
+        """Have all be as it was when the call began; return what was in slots."""
         now = [(slot, slot.held(arguments)) for slot, _ in self.bound]
         for slot, value in reversed(self.bound):
             slot.write(value, arguments)
         for saved in reversed(self._saved):
             saved.restore()
         self._rewind()
-
-        def undo() -> None:
-            for slot, value in now:
-                slot.write(value, arguments)
-
-        return undo
+        return now
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +151,12 @@ class Strayed:
 
 
 class Rerun:
-    """Runs a call eagerly that has ``begun`` in parts."""
+    """Runs a call eagerly that has ``begun`` in parts.
+
+    Where one region has run, and the function comes to it as it did, it gets what that
+    gave, and finds what that left: in plain values, and in arrays that parts use or
+    made. What several have left is not known of each.
+    """
 
     def __init__(self, begun: Begun, integration: Integration, device: Device) -> None:
         self._begun, self._ran, self._warm = begun, begun.ran, begun.warm
@@ -114,37 +164,54 @@ class Rerun:
         self._next, self._astray, self._tells = 0, False, True
         apart = begun.warm is not None and begun.warm.captured
         self.session = Session(tolerant=True, rehearses=not apart, as_captured=apart)
-        self._now: Preserved | None = None
+        self._now: Preserved
+        self._bound: Sequence[tuple[Slot, Any]] = ()
+        self._plain: Sequence[tuple[Slot, Any, Any]] = ()
+        self._arguments: Any = None
 
-    def may_run(self, *, tells: bool) -> bool:
-        """Return whether all can be put back that parts have done.
+    def may_run(self, arguments: Any, *, tells: bool) -> bool:
+        """Return whether all can be put back that parts, and regions, have done.
 
         Where nobody ``tells`` what is launched, all that the function reads has to be
-        as it was when they were.
+        as it was then.
         """
-        begun, self._tells = self._begun, tells
-        known = tells or (begun.holds is not None and begun.holds())
+        self._arguments, self._tells = arguments, tells
         touched = any(x.passed.changed() or x.passed.reshaped() for x in self._ran)
-        return known and not (begun.lost or self._warm is None or touched)
-
-    def run(self, fn: Callable[..., Any], call: Call, arguments: Any) -> Watched | None:
-        """Return what the call gave, whose exceptions pass; None if all was left."""
-        watched, device = None, self._device
-        self._now = Preserved(device, self._begun.storages).save()
-        undo = self._begun.put_back(arguments)
-        self.session.between = self._between
+        if self._warm is None or touched or not self._begun.is_untouched():
+            return False
         try:
-            watched = warm_up(fn, call.args, call.kwargs, device, self.session)
-        except Exception:
-            if not self._is_astray():
-                raise
-        finally:
-            self.session.between = None
-        if self._is_astray():
+            self._plain = self._begun.changed(arguments)
+        except MisuseError:
+            return False
+        return not self._plain or self._begun.is_by_one()
+
+    def run(self, fn: Callable[..., Any], call: Call) -> Watched | None:
+        """Return what the call gave, whose exceptions pass; None if all was left."""
+        watched, begun = None, self._begun
+        self._now = Preserved(self._device, begun.storages).save()
+        self._bound = begun.put_back(self._arguments)
+        self._set((slot, was) for slot, was, _ in self._plain)
+        if self._tells or (begun.holds is not None and begun.holds()):
+            self.session.between = self._between
+            try:
+                watched = warm_up(
+                    fn, call.args, call.kwargs, self._device, self.session
+                )
+            except Exception:
+                if not self._is_astray():
+                    raise
+            finally:
+                self.session.between = None
+        if watched is None or self._is_astray():
             self._now.restore()
-            undo()
+            self._set(self._bound)
+            self._set((slot, now) for slot, _, now in self._plain)
             return None
         return watched
+
+    def _set(self, slots: Iterable[tuple[Slot, Any]]) -> None:
+        for slot, value in slots:
+            slot.write(value, self._arguments)
 
     def _is_astray(self) -> bool:
         return self._astray or self._next < len(self._ran)
@@ -169,19 +236,51 @@ class Rerun:
             return self._own(ran, passed)
 
     def _is_the_same(self, part: EagerRegion, passed: Passed, ran: Ran) -> bool:
-        """Return whether the function came to a region as it had when that ran."""
-        if part.name != ran.name or self._warm is None or self._now is None:
+        """Return whether the function came to a region as it had when that ran.
+
+        Then it finds what that, or all that ran, have left.
+        """
+        if part.name != ran.name or self._warm is None:
             return False
         count = self._warm.breaks[self._next - 1][0]
         if self._tells and self.session.digests() != self._warm.ops[:count]:
             return False
-        if self._next == len(self._ran) and self._now.differing():
+        last, alone = self._next == len(self._ran), self._begun.is_by_one()
+        differing = self._now.differing() if last else ()
+        if differing and not alone:
             return False
-        mine, theirs = (
-            [bits_of(leaf, self._integration) for leaf in each.leaves]
-            for each in (passed, ran.passed)
-        )
-        return mine == theirs
+        pairs = [*zip(passed.leaves, ran.passed.leaves, strict=False)]
+        if len(passed.leaves) != len(ran.passed.leaves):
+            return False
+        if last:
+            # A region may have written what parts made and bound to slots.
+            pairs += [(x.held(self._arguments), value) for x, value in self._bound]
+        other = [pair for pair in pairs if not self._is_one(*pair)]
+        if other and not (alone and all(self._is_like(*pair) for pair in other)):
+            return False
+        if last:
+            self._now.restore(differing)
+            for mine, theirs in other:
+                self._copy(theirs, mine)
+            self._set((slot, now) for slot, _, now in self._plain)
+        return True
+
+    def _is_one(self, mine: Any, theirs: Any) -> bool:
+        return bits_of(mine, self._integration) == bits_of(theirs, self._integration)
+
+    def _is_like(self, mine: Any, theirs: Any) -> bool:
+        integration = self._integration
+        arrays = integration.is_array(mine) and integration.is_array(theirs)
+        return arrays and integration.layout(mine) == integration.layout(theirs)
+
+    def _copy(self, theirs: Array, mine: Array) -> None:
+        """Have an array hold what a like one does."""
+        integration, stream = self._integration, self._device.stream()
+        integration.storage(theirs).order_read(stream)
+        integration.storage(mine).order_write(stream)
+        start, end = integration.span(theirs)
+        at = integration.span(mine)[0]
+        self._device.driver.copy(at, start, Size(end - start), stream.handle)
 
     def _own(self, ran: Ran, passed: Passed) -> Any:
         """Return a region's result, made of what the function has itself."""

@@ -221,8 +221,8 @@ class Eagerly:
         if isinstance(error, Caught):
             error.forget_frames()
         try:
-            if run.may_run(tells=recordings.tells):
-                watched = run.run(self.target(), call, arguments)
+            if run.may_run(arguments, tells=recordings.tells):
+                watched = run.run(self.target(), call)
         except BaseException:
             if isinstance(error, Caught):
                 error.taken()  # it may be the same, and names these frames

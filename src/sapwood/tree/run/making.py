@@ -22,12 +22,13 @@ from sapwood.tree.record.repeated import check_told
 from sapwood.tree.record.taking import RecordRequest, is_doubtful
 from sapwood.tree.regions.crossing import told_later
 from sapwood.tree.regions.parts import record_parts
-from sapwood.tree.regions.rerun import Begun, Strayed
+from sapwood.tree.regions.rerun import MOST, Begun, Strayed
 from sapwood.tree.replay.binding import expect, write
 from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.run.eagerly import Eagerly
 from sapwood.tree.run.source import Source
+from sapwood.tree.run.verify import reachable
 from sapwood.tree.watch.session import Midway, Raised, Unready, Warm
 from sapwood.tree.watch.watch import Caught
 
@@ -185,6 +186,11 @@ class Making:
         begun = Begun(self.recordings.device, (), warm)
         try:
             order = self._order(call, specialization, step, before)
+            arrays = [*call.given.arrays, *before.arrays()]
+            reached = reachable(call, before, self.recordings.integration)
+            small = sum(each.size for each in reached) <= MOST
+            begun.watch(arrays, reached, self.recordings.integration, few=small)
+            begun.plain = before.plain_slots()
             if not self.recordings.tells:
                 begun.holds = before.guards(lambda _: False).holds
             made = record_parts(order, self.recordings, begun)
