@@ -127,12 +127,12 @@ CACHING_MUTANTS: Final = (
     _both(
         "emptied without wait",
         (waits.wait, "driver.synchronize_event(event)", "pass"),
-        (release._outlast, "if not driver.query_stream(stream):", "if False:"),
+        (release._await_stream, "if not driver.query_stream(stream):", "if False:"),
     ),
     _both(
         "pages moved under work",
         (serve._moved, "if last or bin_.stream in over]", "]"),
-        (release._outlast, "if not driver.query_stream(stream):", "if False:"),
+        (release._await_stream, "if not driver.query_stream(stream):", "if False:"),
     ),
     mutant(
         "undo forgotten",

@@ -92,8 +92,8 @@ class Allocator:
         source: Source | None = None,
     ) -> None:
         check_driver(driver)
-        known = settings_of(settings)
-        state = State(driver, source or DriverSource(driver), known)
+        source = source or DriverSource(driver)
+        state = State(driver, source, settings_of(settings))
         self.index, self._gate = index, Gate(state)
         self._observers: list[Observer] = []
         self._reclaimers: list[Reclaimer] = []
@@ -308,7 +308,7 @@ class Allocator:
         """End the innermost `begin` of a pool; this thread's, if there is one."""
         with self._gate.entered() as state:
             state.pools.end(state.pools.named(pool), threading.get_ident())
-            if not state.captured():
+            if not state.captures():
                 # Where a capture ended with it, so did the uses inside it.
                 state.pending.take_unmarked(state.pending.captured_only())
                 state.retire_ready()

@@ -130,7 +130,8 @@ class Bin:
             to = bisect_left(sizes, reach)
             if sizes[to] == reach:
                 to = self._place(reach, start, to)
-        rest = spare.pop() if spare else Block(start, more, block.segment)
+        # A call of Addr costs as much as all the rest of a block.
+        rest = spare.pop() if spare else Block(start, more, block.segment)  # type: ignore[arg-type]
         rest.address, rest.size, rest.reach = start, more, reach  # type: ignore[assignment]
         rest.segment, rest.prev, rest.next = block.segment, block, after
         after.prev = block.next = blocks[start] = rest

@@ -40,6 +40,7 @@ UNMAPPED: Final = State.UNMAPPED
 _GUARD: Final = State.GUARD
 
 
+@dataclass(slots=True, eq=False)
 class Block:
     """Bytes ``[address, address + size)`` of a segment.
 
@@ -49,33 +50,17 @@ class Block:
     another.
     """
 
-    __slots__ = (
-        "address",
-        "guest",
-        "next",
-        "prev",
-        "reach",
-        "requested",
-        "segment",
-        "size",
-        "stack",
-        "state",
-        "users",
-    )
-
     address: Addr
-    prev: Block
-    next: Block
-
-    def __init__(self, address: int, size: int, segment: Segment) -> None:
-        # A call of Addr costs as much as all the rest of this.
-        self.address = address  # type: ignore[assignment]
-        self.size, self.segment = size, segment
-        self.state = FREE
-        self.users: set[StreamHandle] | None = None
-        self.reach = self.requested = 0
-        self.guest = False
-        self.stack = NO_STACK
+    size: int
+    segment: Segment
+    state: State = field(init=False, default=FREE)
+    users: set[StreamHandle] | None = field(init=False, default=None)
+    reach: int = field(init=False, default=0)
+    requested: int = field(init=False, default=0)
+    guest: bool = field(init=False, default=False)
+    stack: Stack = field(init=False, default=NO_STACK)
+    prev: Block = field(init=False, repr=False)
+    next: Block = field(init=False, repr=False)
 
     @property
     def end(self) -> int:
@@ -139,7 +124,7 @@ class Segment:
 
     def __post_init__(self) -> None:
         """Close the ring."""
-        self.guard = Block(self.address + self.size, 0, self)
+        self.guard = Block(Addr(self.address + self.size), 0, self)
         self.guard.state = _GUARD
         self.guard.prev = self.guard.next = self.guard
 
@@ -159,7 +144,7 @@ class Segment:
 
 def split(blocks: Blocks, block: Block, size: int) -> Block:
     """Cut a block after ``size`` bytes; return the rest, in the same state."""
-    rest = Block(block.address + size, block.size - size, block.segment)
+    rest = Block(Addr(block.address + size), block.size - size, block.segment)
     rest.state = block.state
     rest.prev, rest.next = block, block.next
     rest.next.prev = block.next = rest

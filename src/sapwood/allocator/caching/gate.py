@@ -72,7 +72,7 @@ class Gate:
     def observed(self, *streams: StreamHandle) -> Iterator[State]:
         """Enter, and know which of these streams, and of captures', do not record."""
         with self.entered() as state:
-            captured = state.captured()
+            captured = state.captures()
             if captured:
                 asked = set(streams).union(*captured)
                 with self.unlocked() as driver:

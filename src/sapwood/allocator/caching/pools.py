@@ -153,9 +153,7 @@ class Pools:
                 f"pool {tuple(pool.id)} is not routed to by this thread. End what "
                 "begin began, once, in the same thread"
             )
-        ended = (mine or any_thread)[-1]
-        last = len(self.routes) - 1 - self.routes[::-1].index(ended)
-        del self.routes[last]
+        self.routes.remove((mine or any_thread)[-1])
         pool.use_count -= 1
 
     def routed(self, thread: int, stream: StreamHandle) -> Pool | None:

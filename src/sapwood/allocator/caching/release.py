@@ -47,7 +47,7 @@ def tidy(gate: Gate) -> None:
     if not gate.state.closed:
         return
     with Release() as release:
-        release(give_back, gate, _everything)
+        release(give_back, gate, lambda state: cached(state, state.pools.bins()))
         release(_destroy_events, gate)
 
 
@@ -86,7 +86,7 @@ def remove(
         try:
             with gate.unlocked() as driver:
                 for stream in dict.fromkeys(segment.bin.stream for segment in chosen):
-                    release(_outlast, driver, stream, over, patient=patient)
+                    release(_await_stream, driver, stream, over, patient=patient)
                 start = time.perf_counter()
                 for segment, extents in chosen.items():
                     if segment.bin.stream in over:
@@ -106,7 +106,7 @@ def remove(
     return Size(sum(size_of(extents) for extents in gone.values()))
 
 
-def _outlast(
+def _await_stream(
     driver: Driver, stream: StreamHandle, over: set[StreamHandle], *, patient: bool
 ) -> None:
     """Add a stream to those that are over, if it is, or when it is."""
@@ -126,7 +126,11 @@ def _go_on(state: State, chosen: Chosen, gone: Chosen, *, keep: bool) -> None:
         if segment not in gone:
             _reveal(state, segment, extents)
         elif segment.expandable:
-            _let_go(state, segment, extents, keep=keep)
+            state.segments.moved += size_of(extents) if keep else 0
+            state.segments.away -= 0 if keep else size_of(extents)
+            state.ledger.device_frees += len(extents)
+            for extent in extents:
+                state.note("segment_unmap", extent.address, extent.size, segment.bin)
 
 
 def _hide(state: State, segment: Segment, extents: Sequence[Extent]) -> None:
@@ -146,18 +150,6 @@ def _reveal(state: State, segment: Segment, extents: Sequence[Extent]) -> None:
     state.segments.away -= size_of(extents)
     expand.mapped(state.blocks, segment, extents)
     state.ledger.change(segment.bin, "reserved_bytes", size_of(extents))
-
-
-def _let_go(
-    state: State, segment: Segment, extents: Sequence[Extent], *, keep: bool
-) -> None:
-    if keep:
-        state.segments.moved += size_of(extents)
-    else:
-        state.segments.away -= size_of(extents)
-    state.ledger.device_frees += len(extents)
-    for extent in extents:
-        state.note("segment_unmap", extent.address, extent.size, segment.bin)
 
 
 def _closed(state: State, gone: Iterable[Segment]) -> list[Segment]:
@@ -229,11 +221,6 @@ def _is_idle(state: State, segment: Segment) -> bool:
     block = segment.whole()
     free = block is not None and block.state is FREE
     return free and segment not in state.segments.leaving
-
-
-def _everything(state: State) -> Chosen:
-    """Return all that is free of a closed allocator."""
-    return cached(state, state.pools.bins()) if state.closed else {}
 
 
 def trimmed(state: State, keep: int) -> dict[Segment, list[Extent]]:

@@ -134,9 +134,9 @@ class State:
         That is: a stream that is routed to a capture's pool, or has memory of it, is
         recording, for all that is known; or nothing is known of that pool's streams.
         """
-        return any(not known or known - {*self.quiet} for known in self.captured())
+        return any(not known or known - {*self.quiet} for known in self.captures())
 
-    def captured(self) -> list[set[StreamHandle]]:
+    def captures(self) -> list[set[StreamHandle]]:
         """Return the streams of each capture that is routed to a pool."""
         return [
             {bin_.stream for bin_ in route.pool.bins()}

@@ -22,7 +22,7 @@ from sapwood.allocator.caching.shortage.remedies import (
     room,
 )
 from sapwood.errors import OutOfMemory
-from sapwood.units import Size, size_text
+from sapwood.units import Size, count_text, size_text
 
 _NONE = Size(0)
 
@@ -101,7 +101,7 @@ class Holder(NamedTuple):
         return f"{frame.filename}:{frame.line} ({frame.name})" if frame else "unknown"
 
     def __str__(self) -> str:
-        blocks = "1 block" if self.blocks == 1 else f"{self.blocks} blocks"
+        blocks = count_text(self.blocks, "block")
         return f"{self.where} {size_text(self.size)} in {blocks}"
 
 
@@ -170,10 +170,9 @@ class Shortage:
 
     def _asked(self) -> str:
         request = self.request
-        pool = f"({request.pool.capture}, {request.pool.user})"
         return (
             f"asked for {size_text(request.size)} on stream {request.stream} of pool "
-            f"{pool}: a free block of {size_text(request.rounded)}, or "
+            f"{tuple(request.pool)}: a free block of {size_text(request.rounded)}, or "
             f"{size_text(request.growth)} from the driver"
         )
 
@@ -187,8 +186,7 @@ class Shortage:
 
     def _places(self) -> str:
         largest = ", ".join(
-            f"{size_text(size)} ({kind}, stream {stream}, pool ({pool.capture}, "
-            f"{pool.user}))"
+            f"{size_text(size)} ({kind}, stream {stream}, pool {tuple(pool)})"
             for (pool, kind, stream), size in self.largest[:_SHOWN]
         )
         lost = str(self.stranded)

@@ -173,11 +173,6 @@ def _cut(block: BlockPicture, gone: list[Extent]) -> Iterator[BlockPicture]:
         yield replace(block, address=at, size=Size(end - at))
 
 
-def _one_stream(picture: Picture, stream: StreamHandle) -> Picture:
-    """Return the picture in which every free block may serve ``stream``."""
-    return _each_segment(picture, lambda segment: replace(segment, stream=stream))
-
-
 def repaged(picture: Picture, request: Request) -> Picture:
     """Return the picture with each place's segments laid out in one expandable one.
 
@@ -269,7 +264,7 @@ class AfterRelease:
     def __str__(self) -> str:
         size = size_text(self.size)
         if self.pool is not None:
-            name = f"({self.pool.capture}, {self.pool.user})"
+            name = tuple(self.pool)
             return f"fits after {size} cached in pool {name} are released: release_pool"
         where = "" if self.stream is None else f" on stream {self.stream}"
         return f"fits after {size} cached{where} are released: empty_cache()"
@@ -376,7 +371,7 @@ def _most_room(picture: Picture, chosen: Callable[[SegmentPicture], bool]) -> in
 
 def _with_settings(picture: Picture, request: Request) -> Iterator[Remedy]:
     settings = request.settings
-    shared = _one_stream(picture, request.stream)
+    shared = _each_segment(picture, lambda s: replace(s, stream=request.stream))
     alone = settings.cross_stream_reuse or request.capturing
     if not alone and fits(shared, request):
         yield WithSetting(
