@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import sapwood as sw
-from sapwood.cli import main
+from sapwood.cli import doctor, main
 
 
 def test_doctor_says_what_is_here(capsys, monkeypatch):
@@ -78,6 +78,24 @@ def test_a_wrong_setting_exits_with_two(monkeypatch, capsys):
     monkeypatch.setenv("SAPWOOD_EVENTS", "many")
     assert main(["doctor"]) == 2
     assert "SAPWOOD_EVENTS='many' is not allowed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "f"), "directory: f"),
+        (OSError("odd"), "sapwood: odd"),
+    ],
+)
+def test_what_the_system_refuses_exits_with_one(error, said, monkeypatch, capsys):
+    """It is told with its file, if there is one, or else by its text."""
+
+    def fail():
+        raise error
+
+    monkeypatch.setattr(doctor, "findings", fail)
+    assert main(["doctor"]) == 1
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [["doctor", "--json"], ["doctor"]])

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, MisuseError) else 1
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        print(f"sapwood: {error.strerror}{where}", file=sys.stderr)
+        print(f"sapwood: {error.strerror or error}{where}", file=sys.stderr)
         return 1
     return code
 
