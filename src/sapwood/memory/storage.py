@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from sapwood._fast.state import StreamEpoch
@@ -32,6 +33,7 @@ class Token(Protocol):
         """Take the bytes back; work on ``streams`` may still be using them."""
 
 
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Storage:
     """Bytes ``[address, address + size)``, whose they are, and who uses them.
 
@@ -43,40 +45,20 @@ class Storage:
     ``trap`` has a framework refuse its arrays over bytes that are stale.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "address",
-        "borrowers",
-        "captured",
-        "dropped",
-        "readers",
-        "remedy",
-        "size",
-        "stale",
-        "token",
-        "trap",
-        "writer",
+    address: Addr
+    size: Size
+    token: Token
+    captured: bool = field(default=False, kw_only=True)
+    writer: Stream | None = field(default=None, init=False)
+    readers: tuple[Stream, ...] = field(default=(), init=False)
+    borrowers: tuple[Stream, ...] = field(default=(), init=False)
+    stale: str | None = field(default=None, init=False)
+    trap: Callable[[Storage], None] | None = field(default=None, init=False)
+    remedy: str = field(
+        default="Copy it before, or name it in step(keep=...)", init=False
     )
-
-    def __init__(
-        self,
-        address: Addr,
-        size: Size,
-        token: Token,
-        dropped: Queue,
-        *,
-        captured: bool = False,
-    ) -> None:
-        self.address, self.size = address, size
-        self.token = token
-        self.captured = captured
-        self.writer: Stream | None = None
-        self.readers: tuple[Stream, ...] = ()
-        self.borrowers: tuple[Stream, ...] = ()
-        self.stale: str | None = None
-        self.trap: Callable[[Storage], None] | None = None
-        self.remedy = "Copy it before, or name it in step(keep=...)"
-        self.dropped = dropped
+    # Assigned last: what has it is whole, and gives its bytes back.
+    dropped: Queue
 
     def __del__(self) -> None:
         try:
