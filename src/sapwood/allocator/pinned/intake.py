@@ -108,12 +108,12 @@ class Pending:
             self._queues.clear()
             self._ready += _drained(self.stranded)
 
-    def forget(self, stream: StreamHandle, heir: StreamHandle) -> None:
-        """Let what waits for a stream's capture wait for its heir."""
+    def forget(self, stream: StreamHandle, successor: StreamHandle) -> None:
+        """Let what waits for a stream's capture wait for its successor."""
         with self._turn:
             self._sort()
             for wait in self._queues.pop(stream, ()):
-                self._queues.setdefault(heir, deque()).append(wait)
+                self._queues.setdefault(successor, deque()).append(wait)
 
     def close(self) -> None:
         """Destroy the events that nobody waits for."""

@@ -146,12 +146,12 @@ class Stock:
         self._kept.difference_update(loose)
         return loose
 
-    def forget(self, stream: StreamHandle, heir: StreamHandle) -> None:
-        """Let a stream's copies count as those of its heir."""
+    def forget(self, stream: StreamHandle, successor: StreamHandle) -> None:
+        """Let a stream's copies count as those of its successor."""
         for block in (*self.live, *self._kept):
             if stream in block.users:
                 block.users.remove(stream)
-                block.users.add(heir)
+                block.users.add(successor)
 
     def _hand_out(self, block: Block) -> None:
         self.live.add(block)
