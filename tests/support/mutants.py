@@ -107,9 +107,9 @@ FOLD_MUTANTS: Final = (
     ),
     mutant(
         "joined over a gap",
-        fold.joined,
-        "last.first + last.pages != each.first",
-        "not more",
+        fold._merged,
+        "last.first + last.pages == each.first",
+        "more",
     ),
     mutant(
         "joined with an output",
@@ -119,7 +119,7 @@ FOLD_MUTANTS: Final = (
     ),
     mutant(
         "joined, but alive as the first",
-        fold.joined,
+        fold._merged,
         "last.alive | each.alive",
         "last.alive",
     ),

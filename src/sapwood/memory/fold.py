@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from operator import le
@@ -163,8 +163,8 @@ def stretches(
         output = cells[i] in outputs
         # An output that is said not to last is not understood.
         mask = lasts if not output or lasts & end else 2 * end - 1
-        _append(found, Stretch(cells[i], cells[i + 1] - cells[i], mask, output))
-    return found
+        found.append(Stretch(cells[i], cells[i + 1] - cells[i], mask, output))
+    return _merged(found, lambda last, each: last[2:] == each[2:])
 
 
 def _moments(lives: Sequence[Life]) -> tuple[dict[tuple[Addr, Addr], int], int]:
@@ -182,13 +182,19 @@ def _moments(lives: Sequence[Life]) -> tuple[dict[tuple[Addr, Addr], int], int]:
     return found, end
 
 
-def _append(found: list[Stretch], more: Stretch) -> None:
-    if found:
-        first, pages, alive, output = found[-1]
-        if first + pages == more.first and (alive, output) == more[2:]:
-            found[-1] = Stretch(first, pages + more.pages, alive, output)
-            return
-    found.append(more)
+def _merged(
+    found: Iterable[Stretch], fit: Callable[[Stretch, Stretch], bool]
+) -> list[Stretch]:
+    """Return stretches, given in address order, with neighbours that fit as one."""
+    more: list[Stretch] = []
+    for each in found:
+        last = more[-1] if more else each
+        if last.first + last.pages == each.first and fit(last, each):
+            pages, alive = last.pages + each.pages, last.alive | each.alive
+            more[-1] = Stretch(last.first, pages, alive, each.output)
+        else:
+            more.append(each)
+    return more
 
 
 def joined(found: Iterable[Stretch]) -> list[Stretch]:
@@ -196,15 +202,7 @@ def joined(found: Iterable[Stretch]) -> list[Stretch]:
 
     It is alive when any of them is. Those of outputs stay as they are.
     """
-    more: list[Stretch] = []
-    for each in found:
-        last = more[-1] if more else each
-        if last.output or each.output or last.first + last.pages != each.first:
-            more.append(each)
-        else:
-            pages, alive = last.pages + each.pages, last.alive | each.alive
-            more[-1] = Stretch(last.first, pages, alive, output=False)
-    return more
+    return _merged(found, lambda last, each: not (last.output or each.output))
 
 
 def best_fold(
