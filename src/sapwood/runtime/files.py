@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from sapwood.errors import MisuseError, SapwoodError, StoreError
@@ -19,14 +19,13 @@ from sapwood.persist.format import join, split
 from sapwood.persist.restore import restore
 from sapwood.runtime.graphed import Bound, Graphed
 from sapwood.tree.call.integration import Array
-from sapwood.tree.call.miss import Why
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.signature import Call, describe
 from sapwood.tree.choose.origins import signature_text
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Survey
+from sapwood.tree.record.recorder import Recorded
 from sapwood.tree.run.source import Link
-from sapwood.tree.tell.call_log import CallLog
 
 if TYPE_CHECKING:
     from sapwood.runtime.core import Runtime
@@ -129,7 +128,7 @@ class Loaded(Graphed):
             call = describe(args, kwargs, runner.recordings.integration)
         except (TypeError, SapwoodError):
             return None
-        return self._file.unfit(call, runner.call_log)
+        return self._file.unfit(call)
 
     def __repr__(self) -> str:
         return f"<loaded {self._options.name}>"
@@ -186,18 +185,15 @@ def _moved(archive: Archive, target: Callable[..., Any]) -> Archive:
     )
 
 
-_ABSENT: Final = "the file has no recording for such arguments"
-
-
 class _File:
     """The recordings of a file, as a source."""
 
     def __init__(self, recordings: Sequence[Saved], *, nested: bool) -> None:
         self._nested = nested
         self._unfit: dict[bytes, str] = {}
+        """Why what was found for a call did not fit, when it was last tried."""
         self._by_signature = {
-            self._name(saved.signature): partial(restore, saved.archive)
-            for saved in recordings
+            self._name(saved.signature): saved.archive for saved in recordings
         }
 
     def _name(self, signature: bytes) -> bytes:
@@ -213,18 +209,21 @@ class _File:
 
     def find(self, _: str, call: Call, __: Survey) -> Link | str:
         found = self._found(call)
-        return _ABSENT if found is None else self._by_signature[found]
+        if found is None:
+            return "the file has no recording for such arguments"
+        return partial(self._restored, found)
 
-    def unfit(self, call: Call, call_log: CallLog) -> str | None:
+    def _restored(self, found: bytes, *call: Any) -> Recorded | str:
+        made = restore(self._by_signature[found], *call)
+        if isinstance(made, str):
+            self._unfit[found] = made
+        return made
+
+    def unfit(self, call: Call) -> str | None:
         """Return why what is found for a call did not fit; None: nothing is found."""
         found = self._found(call)
         if found is None:
             return None
-        text = call_log.text(call)
-        for missing in list(call_log.misses):
-            for _, miss in missing.reasons if missing.signature == text else ():
-                if miss.why is Why.ABSENT and miss.about != _ABSENT:
-                    self._unfit[found] = miss.about
         return self._unfit.get(found, "it is not replayed here")
 
     def keep(self, *_: object) -> None:
