@@ -30,43 +30,37 @@ function paintMark(context, name, x, y, wide) {
   context.restore();
 }
 
-// What a canvas tells of the place under the pointer: lines, or null.
-function tells(canvas, lines) {
-  canvas.addEventListener("pointermove", (event) => tip(event, lines(...position(event))));
-  canvas.addEventListener("pointerleave", (event) => tip(event, null));
+// What a picture tells of the place under the pointer: lines, or null.
+function tells(picture, lines) {
+  picture.addEventListener("pointermove", (event) => tip(event, lines(...position(event))));
+  picture.addEventListener("pointerleave", (event) => tip(event, null));
 }
-
-const surfaces = [];
 
 function recolour() {
   colours = new Map();
-  surfaces.forEach((redraw) => redraw());
+  timeline.redraw();
 }
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 
-// Calls `paint(context, width, height)` when needed; returns what asks for it.
-// `height(width)` is in CSS pixels.
-function surface(canvas, height, paint) {
+// Calls `paint(context, width, height)` when needed, in CSS pixels; returns what asks for it.
+function surface(canvas, paint) {
   let asked = 0;
   const now = () => {
-    const width = canvas.parentElement.clientWidth;
+    const { clientWidth: width, clientHeight: height } = canvas;
     if (!width) return;
-    const tall = height(width);
     const ratio = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(tall * ratio);
-    canvas.style.height = `${tall}px`;
+    canvas.height = Math.round(height * ratio);
     const context = canvas.getContext("2d");
     context.scale(ratio, ratio);
-    paint(context, width, tall);
+    paint(context, width, height);
   };
   const redraw = () => {
     cancelAnimationFrame(asked);
     asked = requestAnimationFrame(now);
   };
-  new ResizeObserver(redraw).observe(canvas.parentElement);
-  surfaces.push(redraw);
+  new ResizeObserver(redraw).observe(canvas);
   now();
   return redraw;
 }

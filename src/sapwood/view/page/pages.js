@@ -1,9 +1,12 @@
 // The map of pages: one cell each, in the order of their numbers.
 
-const map = { canvas: document.getElementById("map"), redraw: () => {}, cell: 10, across: 1 };
-
+const map = document.getElementById("map");
 const ordered = [...snapshot.pages].sort((a, b) => a.number - b.number);
 const held = Object.fromEntries(USES.map(({ key }) => [key, ordered.filter((p) => p.use === key).length]));
+
+// Cells are as large as their number allows, where there is room for the map.
+const LARGEST = 22;
+const across = Math.floor(900 / Math.max(7, Math.min(LARGEST, Math.sqrt((900 * 260) / ordered.length))));
 
 function beginPages() {
   const { page_bytes: bytes } = snapshot.device;
@@ -12,49 +15,40 @@ function beginPages() {
     : "No page is in use.");
   fill("uses", USES.filter(({ key }) => held[key]).map(({ key, name, says }) => make("span", { class: "use" },
     swatch(key), make("b", {}, name), ` ${count(held[key])} `, make("span", { class: "soft" }, says))));
-  if (!ordered.length) map.canvas.remove();
-  else {
-    map.redraw = surface(map.canvas, mapHeight, paintMap);
-    tells(map.canvas, (x, y) => pageLines(pageAt(x, y)));
-    map.canvas.addEventListener("click", (event) => change({ page: pageAt(...position(event))?.number ?? null }));
-    map.canvas.addEventListener("keydown", mapKey);
-  }
-  watch(["page", "recording"], map.redraw);
+  if (ordered.length) drawMap();
+  else map.remove();
   watch(["page"], tellPage);
 }
 
-// Cells as large as the number of pages allows.
-function mapHeight(width) {
-  const fits = Math.sqrt((width * 260) / ordered.length);
-  map.cell = Math.max(7, Math.min(22, Math.floor(fits)));
-  map.across = Math.max(1, Math.floor(width / map.cell));
-  return Math.ceil(ordered.length / map.across) * map.cell + 2;
-}
-
-function paintMap(context, width, height) {
-  context.clearRect(0, 0, width, height);
-  const chosen = recordings.get(state.recording);
-  const own = new Set(chosen ? [...chosen.clobbers, ...chosen.output_pages] : []);
-  const inside = map.cell - (map.cell > 9 ? 3 : 2);
-  ordered.forEach((page, index) => {
-    const x = (index % map.across) * map.cell + 1;
-    const y = Math.floor(index / map.across) * map.cell + 1;
-    paintMark(context, page.use, x, y, inside);
-    if (own.has(page.number)) frame(context, "focus", x, y, inside);
-    if (page.number === state.page) frame(context, "ink", x, y, inside);
+function drawMap() {
+  map.setAttribute("viewBox", `0 0 ${across} ${Math.ceil(ordered.length / across)}`);
+  map.style.maxWidth = `${across * LARGEST}px`;
+  const [own, one] = ["focus", "ink"].map((name) => draw("path", { class: "frame", stroke: `var(--${name})` }));
+  map.append(
+    ...USES.map(({ key }) => draw("pattern", { id: `use-${key}`, width: 1, height: 1, patternUnits: "userSpaceOnUse" },
+      draw("path", { d: MARKS[key], fill: `var(--${key})`, "fill-rule": "evenodd", transform: "scale(.07)" }))),
+    ...USES.map(({ key }) => draw("path", { fill: `url(#use-${key})`, d: squares((page) => page.use === key) })),
+    own, one);
+  tells(map, (x, y) => pageLines(pageAt(x, y)));
+  map.addEventListener("click", (event) => change({ page: pageAt(...position(event))?.number ?? null }));
+  map.addEventListener("keydown", mapKey);
+  watch(["page", "recording"], () => {
+    const { clobbers = [], output_pages: outputs = [] } = recordings.get(state.recording) ?? {};
+    const numbers = new Set([...clobbers, ...outputs]);
+    own.setAttribute("d", squares(({ number }) => numbers.has(number)));
+    one.setAttribute("d", squares(({ number }) => number === state.page));
   });
 }
 
-function frame(context, name, x, y, inside) {
-  context.strokeStyle = colour(name);
-  context.lineWidth = 2;
-  context.strokeRect(x - 0.5, y - 0.5, inside + 1, inside + 1);
+// A path around the cells of those pages that fit.
+function squares(fits) {
+  return ordered.map((page, index) =>
+    (fits(page) ? `M${index % across} ${Math.floor(index / across)}h.84v.84h-.84z` : "")).join("");
 }
 
 function pageAt(x, y) {
-  const column = Math.floor((x - 1) / map.cell);
-  if (column < 0 || column >= map.across) return null;
-  return ordered[Math.floor((y - 1) / map.cell) * map.across + column] ?? null;
+  const wide = map.clientWidth / across;
+  return ordered[Math.floor(y / wide) * across + Math.floor(x / wide)];
 }
 
 function pageLines(page) {
@@ -81,7 +75,7 @@ function tellPage() {
 }
 
 function mapKey(event) {
-  const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: map.across, ArrowUp: -map.across }[event.key];
+  const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: across, ArrowUp: -across }[event.key];
   if (!step) return;
   event.preventDefault();
   const here = ordered.findIndex(({ number }) => number === state.page);

@@ -82,7 +82,7 @@ function nearest(x, y) {
 function beginTimeline() {
   timeline.decades = decades();
   [timeline.from, timeline.to] = extent();
-  timeline.redraw = surface(timeline.canvas, () => 300, paintTimeline);
+  timeline.redraw = surface(timeline.canvas, paintTimeline);
   timeline.canvas.setAttribute("aria-label",
     `${counted(snapshot.calls.length, "call")} by time, with the host time of each on a logarithmic scale`);
   lede();
