@@ -3,14 +3,10 @@
 const probe = document.createElement("span");
 probe.hidden = true;
 document.body.append(probe);
-let colours = new Map();
 
 function colour(name) {
-  if (!colours.has(name)) {
-    probe.style.color = `var(--${name})`;
-    colours.set(name, getComputedStyle(probe).color);
-  }
-  return colours.get(name);
+  probe.style.color = `var(--${name})`;
+  return getComputedStyle(probe).color;
 }
 
 // A line in a colour, through points of two numbers.
@@ -21,27 +17,11 @@ function line(context, name, ...points) {
   context.stroke();
 }
 
-function paintMark(context, name, x, y, wide) {
-  context.save();
-  context.translate(x, y);
-  context.scale(wide / 12, wide / 12);
-  context.fillStyle = colour(name);
-  context.fill(PATHS[name], "evenodd");
-  context.restore();
-}
-
 // What a picture tells of the place under the pointer: lines, or null.
 function tells(picture, lines) {
   picture.addEventListener("pointermove", (event) => tip(event, lines(...position(event))));
   picture.addEventListener("pointerleave", (event) => tip(event, null));
 }
-
-function recolour() {
-  colours = new Map();
-  timeline.redraw();
-}
-
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 
 // Calls `paint(context, width, height)` when needed, in CSS pixels; returns what asks for it.
 function surface(canvas, paint) {

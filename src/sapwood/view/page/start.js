@@ -5,11 +5,13 @@ function beginTheme() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const root = document.documentElement;
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
-  const tell = () => { button.textContent = isDark() ? "Light" : "Dark"; };
+  const tell = () => {
+    button.textContent = isDark() ? "Light" : "Dark";
+    timeline.redraw();
+  };
   button.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
     tell();
-    recolour();
   });
   dark.addEventListener("change", tell);
   tell();

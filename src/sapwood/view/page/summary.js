@@ -68,7 +68,6 @@ const MARKS = {
   heap: "M0 0H11.2L0 11.2zM12 .8V12H.8z",
   free: "M0 0H12V12H0zM1.2 1.2H10.8V10.8H1.2z",
 };
-const PATHS = Object.fromEntries(Object.entries(MARKS).map(([name, d]) => [name, new Path2D(d)]));
 
 function swatch(name) {
   return draw("svg", { class: "swatch", viewBox: "0 0 12 12", "aria-hidden": "true" },
