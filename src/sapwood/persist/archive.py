@@ -288,7 +288,7 @@ def decode_recording(sections: Mapping[str, bytes], symbols: int) -> Recording:
     """
     expect({"ops", "params"} <= sections.keys(), "a section is missing")
     table, params = read(sections["ops"], _TABLES, "its tables"), sections["params"]
-    images = _images(sections)
+    images = numbered(sections, "image.", "the names of its images")
     ops, at = [], 0
     for row in table["ops"]:
         op = _op(row, params[at:], images)
@@ -311,10 +311,11 @@ _TABLES: Final = {
 }
 
 
-def _images(sections: Mapping[str, bytes]) -> list[bytes]:
-    count = sum(name.startswith("image.") for name in sections)
-    names = [f"image.{i}" for i in range(count)]
-    expect(all(name in sections for name in names), "the names of its images")
+def numbered(sections: Mapping[str, bytes], prefix: str, what: str) -> list[bytes]:
+    """Return the sections ``prefix`` 0, 1, ...; `StoreError` where one is missing."""
+    count = sum(name.startswith(prefix) for name in sections)
+    names = [f"{prefix}{i}" for i in range(count)]
+    expect(all(name in sections for name in names), what)
     return [sections[name] for name in names]
 
 

@@ -20,7 +20,7 @@ from sapwood.driver.api import Abilities
 from sapwood.errors import MisuseError, StoreError
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.persist.archive import Archive, decode, encode, load_template
+from sapwood.persist.archive import Archive, decode, encode, load_template, numbered
 from sapwood.persist.format import expect, read
 from sapwood.tree.call.integration import Array, Integration, Template
 from sapwood.tree.choose.function_cache import FunctionCache
@@ -280,10 +280,8 @@ def unpack(
     """Return what is in a file; raises `StoreError` where it is not as written."""
     expect("index" in sections, "it has no index")
     index = read(sections["index"], _INDEX, "its index")
-    count = index["storages"]
-    names = [f"bytes.{i}" for i in range(min(count, len(sections)))]
-    expect(len(names) == count and all(n in sections for n in names), "its contents")
-    storages = tuple(sections[name] for name in names)
+    storages = tuple(numbered(sections, "bytes.", "its contents"))
+    expect(len(storages) == index["storages"], "its contents")
 
     def kept(pairs: Iterable[tuple[str, Json]]) -> dict[str, Kept]:
         return {name: _load_kept(row, storages, integration) for name, row in pairs}

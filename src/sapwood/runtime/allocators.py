@@ -16,17 +16,16 @@ from sapwood.allocator.lending import Lender
 from sapwood.driver.cuda import Cuda
 from sapwood.errors import MisuseError
 
-_FOR_ALL: Final = {
-    "cupy": ("sapwood.integrations.cupy_allocator", "allocator"),
-    "numba": ("sapwood.integrations.numba", "plugin"),
+_ADAPTERS: Final = {
+    "cupy": ("cupy_allocator", "allocator"),
+    "numba": ("numba", "plugin"),
+    "cuda.core": ("cuda_core", "resource"),
+    "rmm": ("rmm", "resource"),
 }
-"""Libraries that ask one allocator for the memory of every GPU."""
+"""What makes an allocator for a library: a module of the integrations, and its name."""
 
-_FOR_ONE: Final = {
-    "cuda.core": ("sapwood.integrations.cuda_core", "resource"),
-    "rmm": ("sapwood.integrations.rmm", "resource"),
-}
-"""Libraries that are given an allocator for each GPU."""
+_FOR_ALL: Final = {"cupy", "numba"}
+"""Libraries that ask one allocator for the memory of every GPU; others have several."""
 
 _lock = threading.Lock()
 _lenders: dict[int, Lender] = {}
@@ -59,11 +58,10 @@ def allocator_for(library: str, device: int = 0) -> Any:
     last two are for GPU number ``device``. Raises `MisuseError` for other names, and
     where the library is not there.
     """
-    if library in _FOR_ALL:
-        return _adapter(*_FOR_ALL[library])(lender)
-    if library in _FOR_ONE:
-        return _adapter(*_FOR_ONE[library])(lender(device))
-    known = ", ".join((*_FOR_ALL, *_FOR_ONE))
+    if library in _ADAPTERS:
+        adapter = _adapter(*_ADAPTERS[library])
+        return adapter(lender if library in _FOR_ALL else lender(device))
+    known = ", ".join(_ADAPTERS)
     raise MisuseError(
         f"no allocator for {library!r}: choose from {known}; for PyTorch, torch_pool"
     )
@@ -75,12 +73,12 @@ def torch_pool(size: int, device: int = 0, **options: bool) -> Any:
     ``options`` are ``no_split`` and ``use_on_oom``, as ``torch.cuda.MemPool`` has them.
     Raises `OutOfMemory`, and `MisuseError` where there is no PyTorch with CUDA.
     """
-    open_pool = _adapter("sapwood.integrations.torch_pool", "open_pool")
+    open_pool = _adapter("torch_pool", "open_pool")
     return open_pool(lender(device), size, **options)
 
 
 def _adapter(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(module), name)
+    return getattr(importlib.import_module(f"sapwood.integrations.{module}"), name)
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -87,8 +87,8 @@ def load_from(
             f"and this one is {here}. Save it again on such a device"
         )
     with device.lock:
-        arguments, ambient = bundle.arrays(device, recordings.integration)
-    return Loaded(bundle, os.fspath(path), arguments, ambient, runtime, nested=nested)
+        arrays = bundle.arrays(device, recordings.integration)
+    return Loaded(bundle, os.fspath(path), arrays, runtime, nested=nested)
 
 
 class Loaded(Graphed):
@@ -102,14 +102,12 @@ class Loaded(Graphed):
         self,
         bundle: Bundle,
         path: str,
-        arguments: Mapping[str, Array],
-        ambient: Mapping[str, Array],
+        arrays: tuple[dict[str, Array], dict[str, Array]],
         runtime: Runtime,
         *,
         nested: bool,
     ) -> None:
-        self.bundle, self.arguments = bundle, dict(arguments)
-        self.state = dict(ambient)
+        self.bundle, (self.arguments, self.state) = bundle, arrays
         target = _target(bundle, path, self.state)
         super().__init__(target, Options(name=bundle.name), lambda: runtime)
         recordings = [
