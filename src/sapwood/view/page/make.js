@@ -12,11 +12,8 @@ function draw(tag, attributes = {}, ...children) {
 
 function dress(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
-    if (typeof value === "function") {
-      element.addEventListener(name, value);
-    } else if (value !== null && value !== undefined && value !== false) {
-      element.setAttribute(name, value === true ? "" : value);
-    }
+    if (typeof value === "function") element.addEventListener(name, value);
+    else if (value !== null) element.setAttribute(name, value);
   }
   element.append(...children.flat().filter((child) => child !== null && child !== ""));
   return element;

@@ -34,10 +34,7 @@ function choose(id) {
 
 function show(element) {
   const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  document.getElementById(element).scrollIntoView({
-    behavior: calm ? "auto" : "smooth",
-    block: "start",
-  });
+  document.getElementById(element).scrollIntoView({ behavior: calm ? "auto" : "smooth" });
 }
 
 // A recording's name, which chooses it.

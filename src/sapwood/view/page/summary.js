@@ -88,10 +88,7 @@ function replayFigure() {
 }
 
 function sharingFigure() {
-  const { memory } = snapshot;
-  const ranges = memory["ranges.pages"] ?? snapshot.recordings.reduce((n, r) => n + r.range.pages, 0);
-  const mapped = memory["pages.mapped"]
-    ?? snapshot.pages.filter((p) => p.use !== "free" && p.use !== "heap").length;
+  const { "ranges.pages": ranges = 0, "pages.mapped": mapped = 0 } = snapshot.memory;
   const bytes = size(mapped * snapshot.device.page_bytes);
   if (!mapped) return figure("Memory of recordings", "0", "no recording holds pages");
   return figure("Memory of recordings", bytes,
