@@ -299,15 +299,9 @@ class Finder:
 
     def _held(self, slot: Slot) -> Any:
         view, key = slot.steps[-1]
-        space = view.open(self._owner(slot))
+        space = view.open(slot.owner(self.arguments))
         if isinstance(space, Mapping):
             # Names are of text, however one came by them; any key may be in a dict.
             named = type(key) is str or view.extent == "keys"
             return space.get(key, EMPTY) if named else _ASTRAY
         return space[key] if type(key) is int else _ASTRAY
-
-    def _owner(self, slot: Slot) -> object:
-        if len(slot.steps) > 1:
-            return replace(slot, steps=slot.steps[:-1]).read(self.arguments)
-        root = slot.root
-        return self.arguments.get(root) if isinstance(root, str) else root()

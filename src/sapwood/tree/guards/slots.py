@@ -37,7 +37,7 @@ class Slot:
         """
         view, key = self.steps[-1]
         try:
-            return view.open(self._owner(arguments or {}))[key]
+            return view.open(self.owner(arguments or {}))[key]
         except LookupError:
             return EMPTY
 
@@ -52,7 +52,7 @@ class Slot:
         view, key = self.steps[-1]
         if not self.can_be_bound:
             raise MisuseError(f"{self.path} cannot be bound: keep it in a list or dict")
-        owner = self._owner(arguments or {})
+        owner = self.owner(arguments or {})
         if view is TUPLE:
             self._around().write(_replaced(owner, key, value), arguments)
         elif view.store is not None:
@@ -80,14 +80,15 @@ class Slot:
         view, key = self.steps[-1]
         if view.bearer is None or isinstance(self.root, str):
             return None
-        return view.bearer(self._owner({}), key)
+        return view.bearer(self.owner({}), key)
 
     @property
     def attribute(self) -> str:
         """The name of the attribute that this is of its bearer."""
         return self.steps[-1][0].attribute
 
-    def _owner(self, arguments: Mapping[str, object]) -> Any:
+    def owner(self, arguments: Mapping[str, object]) -> Any:
+        """Return what holds this slot; raises `MisuseError` where the way is gone."""
         root = self.root
         thing = arguments.get(root) if isinstance(root, str) else root()
         try:
