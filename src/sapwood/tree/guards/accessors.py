@@ -98,7 +98,6 @@ OPERATORS = frozenset(
 _OF_ENUMS = frozenset({"_member_map_", "_missing_", "_boundary_"})
 """What their metaclass asks an Enum for: it is iterated, counted and called."""
 _LEADING_TO_CLASSES = frozenset({"__class__", "__replace__"})
-_TOLD_BY_FUNCTIONS = ("__name__", "__qualname__", "__module__", "__doc__")
 _TOLD_BY_CLASSES = ("__name__", "__qualname__")
 
 
@@ -120,7 +119,7 @@ def _function(value: FunctionType, reach: Reach) -> Openings:
     if names.modules:
         yield Accessor(views.IMPORTS)
     yield Accessor(views.ATTRIBUTES, reach.attributes(frozenset({"__wrapped__"})))
-    yield from _told(_TOLD_BY_FUNCTIONS, reach)
+    yield from _told(views.TOLD, reach)
     if "__annotations__" in reach.names:
         yield Accessor(views.ANNOTATIONS)
 
@@ -230,7 +229,8 @@ def _instance(value: Any, reach: Reach) -> Openings:
         return
     if issubclass(cls, Enum) and _is_plain_member(value):
         return
-    if _is_logger(cls):
+    names = ((base.__module__, base.__qualname__) for base in cls.__mro__)
+    if ("logging", "Logger") in names:
         yield from _logger(value, reach)
     if owner == "sapwood" or (owner != "user" and _is_closed(value)):
         return
@@ -392,12 +392,6 @@ def _built_in(value: Any, reach: Reach) -> Openings:
         reach.note(dynamic=True)
     elif value.__self__ is not None and not isinstance(value.__self__, ModuleType):
         yield Accessor(views.BOUND)
-
-
-def _is_logger(cls: type) -> bool:
-    """Return whether instances of a class write logs."""
-    names = ((base.__module__, base.__qualname__) for base in cls.__mro__)
-    return ("logging", "Logger") in names
 
 
 def _logger(value: Any, reach: Reach) -> Openings:

@@ -34,6 +34,7 @@ from sapwood.tree.guards.trust import is_trusted, is_users
 from sapwood.tree.guards.views import EMPTY
 from sapwood.tree.nests.containers import constant_key
 from sapwood.tree.nests.plain import is_plain, to_json, to_text
+from sapwood.tree.nests.structures import found_at
 
 _SHORT: Final = 64
 
@@ -129,11 +130,7 @@ def name_of(value: Any) -> str | None:
 
 
 def _leads(module: str, name: str, value: Any) -> bool:
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        if found is None or not part.isidentifier():
-            return False
-        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    found = found_at(module, name)
     if isinstance(found, staticmethod | classmethod):
         found = found.__func__
     return found is value

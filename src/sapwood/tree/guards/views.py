@@ -11,13 +11,14 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import attrgetter
-from types import MemberDescriptorType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from sapwood.tree.guards.code import names_of
 from sapwood.tree.nests.containers import registered
+from sapwood.tree.nests.kinds import slots_of
 
 Space: TypeAlias = Mapping[Any, Any] | Sequence[Any]
 """What a view opens a thing into."""
@@ -207,12 +208,7 @@ _members: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
 def member_names(cls: type) -> tuple[str, ...]:
     """Return the names that a class and its bases keep in ``__slots__``."""
     if cls not in _members:
-        _members[cls] = tuple(
-            name
-            for base in cls.__mro__
-            for name, value in vars(base).items()
-            if isinstance(value, MemberDescriptorType)
-        )
+        _members[cls] = slots_of(cls.__mro__)
     return _members[cls]
 
 
@@ -261,14 +257,11 @@ def _absolute(name: str, space: Mapping[str, Any]) -> str:
 
 def imported(names: AbstractSet[str]) -> Mapping[str, Any]:
     """Return those of the modules, and of their packages, that are loaded."""
-    found: dict[str, Any] = {}
-    for name in sorted(names):
-        parts = name.split(".")
-        for end in range(1, len(parts) + 1):
-            whole = ".".join(parts[:end])
-            if whole in sys.modules:
-                found[whole] = sys.modules[whole]
-    return found
+    both = "{}.{}".format
+    every = (
+        each for name in sorted(names) for each in accumulate(name.split("."), both)
+    )
+    return {name: sys.modules[name] for name in every if name in sys.modules}
 
 
 def _only(name: str) -> Callable[[Any], Sequence[Any]]:

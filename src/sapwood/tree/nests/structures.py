@@ -155,9 +155,14 @@ def _is_field(name: object) -> bool:
     return type(name) is str and name.isidentifier() and not name.startswith("__")
 
 
-def _class(name: Any) -> type | None:
-    module, colon, path = str(name).partition(":")
-    found: Any = sys.modules.get(module) if colon else None
+def _class(name: str) -> type | None:
+    found = found_at(*name.partition(":")[::2])
+    return found if isinstance(found, type) else None
+
+
+def found_at(module: str, path: str) -> Any:
+    """Return what is found in a module that is loaded, by a dotted path; else None."""
+    found: Any = sys.modules.get(module)
     for part in path.split("."):
         found = getattr(found, "__dict__", {}).get(part)
-    return found if isinstance(found, type) else None
+    return found
