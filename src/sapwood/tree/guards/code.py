@@ -58,7 +58,6 @@ _FORMATTING_OPS = frozenset(
     {"CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC"}
 )
 _FORMATTING = frozenset({"ascii", "format", "format_map", "repr", "str"})
-_CONSTANTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 _SIMPLE_LOADS = ("LOAD_CONST", "LOAD_FAST", "LOAD_DEREF", "LOAD_SMALL_INT")
 
 

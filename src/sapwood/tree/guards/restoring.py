@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import copy_context
-from operator import is_not
+from operator import is_
 from types import ModuleType
 from typing import Any
 
@@ -95,10 +95,13 @@ def _others(thing: Any, inside: Inside) -> Iterator[tuple[Any, Any]]:
             yield name, EMPTY
 
 
+def _are(now: list[Any], old: list[Any]) -> bool:
+    return len(now) == len(old) and all(map(is_, now, old))
+
+
 def _put_list_back(thing: Any, inside: Inside) -> None:
     old = [row.value for row in inside.rows]
-    now = list(inside.view.open(thing))
-    if len(now) == len(old) and not any(map(is_not, now, old)):
+    if _are([*inside.view.open(thing)], old):
         return
     if isinstance(thing, deque):
         deque.clear(thing)
@@ -108,17 +111,14 @@ def _put_list_back(thing: Any, inside: Inside) -> None:
 
 
 def _put_dict_back(thing: Any, inside: Inside) -> None:
-    old = [(row.key, row.value) for row in inside.rows]
-    now = list(dict(inside.view.open(thing)).items())
-    if len(now) == len(old) and not any(
-        key is not was or value is not held
-        for (key, value), (was, held) in zip(now, old, strict=True)
-    ):
+    keys, values = [row.key for row in inside.rows], [row.value for row in inside.rows]
+    now = dict(inside.view.open(thing))
+    if _are([*now, *now.values()], [*keys, *values]):
         return
     # A subclass's own methods are not asked.
     cls: Any = OrderedDict if isinstance(thing, OrderedDict) else dict
     cls.clear(thing)
-    for key, value in old:
+    for key, value in zip(keys, values, strict=True):
         cls.__setitem__(thing, key, value)
 
 

@@ -74,18 +74,17 @@ def _proxied(thing: Any) -> Sequence[Any]:
         return (EMPTY,)
 
 
+def _alive(key: Any) -> Any:
+    return ReferenceType.__call__(key) if isinstance(key, ReferenceType) else key
+
+
 def _weak_label(path: str, _: Any, key: Any) -> str:
-    if isinstance(key, ReferenceType):
-        key = ReferenceType.__call__(key)
-    return f"{path}[{value_text(key)}]"
+    return f"{path}[{value_text(_alive(key))}]"
 
 
 def _weakly_held(thing: Any) -> Sequence[Any]:
     """Return the keys of a weak dict that there is something inside of."""
-    return keys_inside(
-        ReferenceType.__call__(key) if isinstance(key, ReferenceType) else key
-        for key in thing.data
-    )
+    return keys_inside(map(_alive, thing.data))
 
 
 def _members(thing: Any) -> Mapping[Any, Any]:

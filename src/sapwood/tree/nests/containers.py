@@ -25,7 +25,6 @@ from sapwood.tree.nests.kinds import (
     UNPACKED,
     Container,
     Unpacked,
-    frozen,
     indices,
     kind_of,
 )
@@ -254,7 +253,7 @@ def container_of(cls: type) -> Container | None:
 
 
 def _learnt(cls: type) -> Container | None:
-    container = kind_of(cls, _frozen_context)
+    container = kind_of(cls, _frozen)
     if _is_firm(cls):
         return _firm.setdefault(cls, container)
     # No Python runs when a class goes: no interrupt then leaves it known.
@@ -278,8 +277,14 @@ def _is_firm(cls: type) -> bool:
     return module is not None and vars(module).get(cls.__name__) is cls
 
 
-def _frozen_context(context: Any) -> Hashable:
-    return frozen(context, constant_key)
+def _frozen(value: Any) -> Hashable:
+    """Return what plain nests are compared by."""
+    if type(value) in {list, tuple}:
+        return (type(value), *map(_frozen, value))
+    if isinstance(value, dict):
+        pairs = ((constant_key(key), _frozen(each)) for key, each in value.items())
+        return (type(value), *pairs)
+    return constant_key(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,16 +262,6 @@ def kind_of(cls: type, frozen: Callable[[Any], Hashable]) -> Container | None:
     return known
 
 
-def frozen(value: Any, key: Callable[[Any], Hashable]) -> Hashable:
-    """Return what plain nests are compared by; ``key`` gives it of what is in them."""
-    if type(value) in {list, tuple}:
-        return (type(value), *(frozen(each, key) for each in value))
-    if isinstance(value, dict):
-        pairs = ((key(k), frozen(v, key)) for k, v in value.items())
-        return (type(value), *pairs)
-    return key(value)
-
-
 def _dataclass_parts(cls: type) -> Container:
     """Return how dataclasses and namespaces are taken apart, by their attributes."""
     fields: tuple[str, ...] = ()
