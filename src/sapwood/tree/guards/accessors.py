@@ -107,8 +107,13 @@ def _function(value: FunctionType, reach: Reach) -> Openings:
         yield from _foreign(value)
         return
     names = names_of(value.__code__)
-    reach.add(names)
-    reach.note(builtins=names.globals - value.__globals__.keys())
+    reach.note(
+        names.attributes,
+        names.globals - value.__globals__.keys(),
+        dynamic=names.dynamic,
+        advances=names.advances,
+        compares=names.compares,
+    )
     yield Accessor(views.FUNCTION)
     if value.__closure__:
         yield Accessor(views.CELLS)

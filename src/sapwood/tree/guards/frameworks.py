@@ -83,10 +83,6 @@ def _declaration(cls: type) -> Opened | None:
     return _declared.get(cls) or _declared.get(named)
 
 
-def _itself(value: Any) -> Any:
-    return value
-
-
 class Modes:
     """The values of all modes; for the same values it gives the same mapping.
 
@@ -103,7 +99,7 @@ class Modes:
         asked: Callable[[Callable[[], Any]], Any] = call,
     ) -> None:
         self._getters = way.getters or {}
-        self._shown, self._asked = way.shown or _itself, asked
+        self._shown, self._asked = way.shown, asked
         self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.view = View(
             f"{framework} modes",

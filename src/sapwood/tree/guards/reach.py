@@ -269,8 +269,11 @@ class Walk:
             return Row(key, value, "constant", constant_of(value))
         if issubclass(type(value), type):
             self._come_by(value, node, view, key)
-        keyed = node.keyed or view in KEYED
-        covered = node.covered and _is_compared(value, keyed=keyed)
+        keyed, cls = node.keyed or view in KEYED, type(value)
+        # Signatures compare arguments by their items: of keys, tuples.
+        covered = node.covered and (
+            cls is tuple if keyed else container_of(cls) is not None
+        )
         known = self._known.get((id(value), covered))
         if known is None:
             opened = () if is_tensor(value) else tuple(accessors(value, self.reach))
@@ -359,12 +362,6 @@ def _walk(
     for name, value in containers.items():
         walk.start(name, value, given=True)
     return walk
-
-
-def _is_compared(value: Any, *, keyed: bool) -> bool:
-    """Return whether a signature compares a value by its items: of keys, a tuple."""
-    cls = type(value)
-    return cls is tuple if keyed else container_of(cls) is not None
 
 
 def items_of(space: views.Space) -> list[tuple[Any, Any]]:

@@ -8,7 +8,6 @@ from types import CodeType, FunctionType
 from typing import Final, NamedTuple, TypeAlias
 from weakref import WeakSet
 
-from sapwood.tree.guards.code import Names
 from sapwood.tree.guards.owners import owner_of_code
 from sapwood.tree.guards.views import View
 
@@ -80,15 +79,6 @@ class Reach:
             each.dynamic |= dynamic
             each.advances |= advances
             each.compares |= compares
-
-    def add(self, names: Names) -> None:
-        """Note what one code object names."""
-        self.note(
-            names.attributes,
-            dynamic=names.dynamic,
-            advances=names.advances,
-            compares=names.compares,
-        )
 
     def reads(self, function: FunctionType) -> bool:
         """Return whether the code of ``function`` is read, not only its identity."""

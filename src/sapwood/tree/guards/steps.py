@@ -198,7 +198,7 @@ class Steps:
                 value = getter()
             except RuntimeError:
                 return False
-            if guard.first is CHANGING or (way.shown or _itself)(value) != guard.first:
+            if guard.first is CHANGING or way.shown(value) != guard.first:
                 return False
             if guard.key not in known:
                 self._given(getter, value)
@@ -228,10 +228,6 @@ def assembled(
     for each in apart:
         steps.stay_apart(each.places)
     return steps
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 PATIENCE: Final = 8

@@ -71,7 +71,7 @@ class Way:
     rests: Callable[[Any], Iterable[Rest]] | None = None
     into: Callable[[Any], Any] | None = None
     getters: Mapping[Any, Callable[[], Any]] | None = None
-    shown: Callable[[Any], Any] | None = None
+    shown: Callable[[Any], Any] = lambda value: value
     witness: Callable[[], Witness | None] | None = None
     implied: Callable[[], AbstractSet[Any]] = frozenset
 
