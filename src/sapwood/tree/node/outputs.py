@@ -171,21 +171,17 @@ class Outputs:
             for each in (*self.leaves, *self.bound)
         )
 
-    def plain(self) -> list[Constant]:
-        """Return all plain values in the result, in its order."""
-        return [leaf for leaf in self._resolved() if isinstance(leaf, Constant)]
-
     def told(self) -> Told:
         """Return the keys of all plain values in the result."""
         return tell(
             self.structure,
             (
                 constant_key(leaf.value) if isinstance(leaf, Constant) else ARRAY
-                for leaf in self._resolved()
+                for leaf in self.resolved()
             ),
         )
 
-    def _resolved(self) -> Iterator[Output]:
+    def resolved(self) -> Iterator[Output]:
         """Yield the leaves, each `Same` one as the output that it is."""
         for leaf in self.leaves:
             yield self.leaves[leaf.output] if isinstance(leaf, Same) else leaf
@@ -335,7 +331,8 @@ def keeping(
     where: str | None,
 ) -> CaptureError | None:
     """Return an error of what in a result holds arrays that nothing accounts for."""
-    for value in (leaf.value for leaf in outputs.plain()):
+    leaves = outputs.resolved()
+    for value in (leaf.value for leaf in leaves if isinstance(leaf, Constant)):
         if any(
             integration.is_array(each) and integration.storage(each).address in lost
             for each in _near(value)

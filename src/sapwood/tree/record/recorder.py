@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, DriverError
 from sapwood.graphs.capture import touched
 from sapwood.graphs.inspect import inspect
@@ -126,15 +125,13 @@ class Scene:
         asks = order.before.which(order.call.given.arrays)
         apart = not (asks or order.specialization.reads_arguments)
         self.roles = argument_roles(order, self.places, recordings, apart=apart)
-        given, roles = order.call.given, self.roles
-        self.stages, self.arrays = stand_ins(
-            given, roles, range_, self.device, self.integration
-        )
+        given = order.call.given
+        self.stages, self.arrays = stand_ins(given, self.roles, range_, recordings)
         slots: Sequence[tuple[Slot, Array]] = ()
         if not _is_exact(recordings):
             fixed, before = self._is_fixed, order.before
             slots = moving(before, given.storages, fixed, self.integration)
-        self.slots = SlotStandIns(slots, range_, self.device, self.integration)
+        self.slots = SlotStandIns(slots, range_, recordings)
 
     def _is_fixed(self, path: str, storage: Storage) -> bool:
         """Return whether the array in a slot is to be where it is now."""
@@ -247,8 +244,7 @@ def record(order: RecordRequest, recordings: Recordings) -> Recorded:
         with taken.or_nothing():
             return _built(scene, taken)
     except BaseException:
-        with Release() as release:
-            release(range_.close)
+        range_.close()
         raise
 
 

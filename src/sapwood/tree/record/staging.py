@@ -73,8 +73,7 @@ def stand_ins(
     given: Arrays,
     roles: Sequence[Role],
     range_: Range,
-    device: Device,
-    integration: Integration,
+    recordings: Recordings,
 ) -> tuple[dict[int, Storage], list[Array]]:
     """Stage the copied places of a call, and return arrays over them.
 
@@ -83,6 +82,7 @@ def stand_ins(
     """
     stages: dict[int, Storage] = {}
     arrays = list(given.arrays)
+    device, integration = recordings.device, recordings.integration
     places = given.places(integration)
     for i, (place, role) in enumerate(zip(places, roles, strict=True)):
         if role is not Role.COPIED:
@@ -135,12 +135,11 @@ class SlotStandIns:
         self,
         slots: Sequence[tuple[Slot, Array]],
         range_: Range,
-        device: Device,
-        integration: Integration,
+        recordings: Recordings,
     ) -> None:
-        found = look([array for _, array in slots], integration)
+        found = look([array for _, array in slots], recordings.integration)
         roles = [Role.COPIED] * len(found.storages)
-        stages, own = stand_ins(found, roles, range_, device, integration)
+        stages, own = stand_ins(found, roles, range_, recordings)
         self.stages = {storage: stages[i] for i, storage in enumerate(found.storages)}
         pairs = zip(found.arrays, own, strict=True)
         self._own = {id(array): (array, mine) for array, mine in pairs}

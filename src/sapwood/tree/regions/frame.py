@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import CaptureError
-from sapwood.memory.device import Device
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Array, Integration
+from sapwood.tree.call.integration import Array
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import Arrays
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.nests.containers import container_of, flatten, unflatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.record.staging import landing, moved_by, stand_ins
@@ -46,8 +46,8 @@ class Frame:
     # What others have is known by its identity, together with what is the function's:
     # both stay, so that nothing else gets it.
 
-    def __init__(self, carried: Arrays, integration: Integration) -> None:
-        self._integration = integration
+    def __init__(self, carried: Arrays, recordings: Recordings) -> None:
+        self._recordings, self._integration = recordings, recordings.integration
         self.arrays: list[Array] = list(carried.arrays)
         self.stages: dict[int, Storage] = {}
         self.new: list[Storage] = []
@@ -59,15 +59,13 @@ class Frame:
         """Have an array be the function's own for one of others; return its first."""
         return self._own.setdefault(id(theirs), (theirs, own))[1]
 
-    def stand_in(
-        self, carried: Arrays, roles: Sequence[Role], range_: Range, device: Device
-    ) -> None:
+    def stand_in(self, carried: Arrays, roles: Sequence[Role], range_: Range) -> None:
         """Have stand-ins, in a range, for what came since the last time."""
         roles = [
             role if i >= self._stood and i not in self.stages else Role.PINNED
             for i, role in enumerate(roles)
         ]
-        stages, arrays = stand_ins(carried, roles, range_, device, self._integration)
+        stages, arrays = stand_ins(carried, roles, range_, self._recordings)
         for k, (theirs, array) in enumerate(zip(carried.arrays, arrays, strict=True)):
             if array is not theirs:
                 self.arrays[k] = self.pair(theirs, array)

@@ -238,7 +238,7 @@ class _Parts:
         self.args, self.kwargs = self.call.args, self.call.kwargs
         self.arguments = self.theirs = order.bind(self.args, self.kwargs)
         self.carried, self.last = self.call.given, recordings.last
-        self.frame = Frame(self.carried, recordings.integration)
+        self.frame = Frame(self.carried, recordings)
         self.roles = _CarriedRoles(order, recordings)
         self.made: list[Storage] = []
         self.mine: list[weakref.ref[Storage]] = []
@@ -368,7 +368,7 @@ class _Parts:
             owner.follow(())
         if self.exact:
             return
-        self.frame.stand_in(self.carried, self.roles.roles, range_, self.device)
+        self.frame.stand_in(self.carried, self.roles.roles, range_)
         if not self.links:
             self.args, self.kwargs = with_leaves(self.call, self.frame.arrays)
             self.arguments = self.order.bind(self.args, self.kwargs)
