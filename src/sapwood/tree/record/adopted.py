@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final
 
 from sapwood.driver.api import Driver
-from sapwood.driver.release import Release
 from sapwood.driver.results import Result
 from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.graphs.adopt import Owner, adopt
@@ -108,24 +107,19 @@ def attempt(
     """
     # Of captures that failed, whose tensors lived on in an exception.
     recordings.device.pages.close_lingering()
-    range_ = reserved(order.specialization, order.call.given, recordings, room)
-    try:
+    with ExitStack() as failed:
+        range_ = reserved(order.specialization, order.call.given, recordings, room)
+        failed.callback(range_.close)
         warm = order.specialization.is_warm_here()
         owner = capturer.owner(range_, room, capturer.stream(), warm=warm)
-    except BaseException:
-        range_.close()
-        raise
-    try:
+        failed.callback(owner.close)
+        # What the function made is garbage by then, or lives in its exception.
+        failed.callback(gc.collect)
         scene = _Lent(order, recordings, range_)
         scene.owner, scene.room = owner, room
-        return _record_into(scene, capturer)
-    except BaseException:
-        # What the function made is garbage by now, or lives in its exception.
-        gc.collect()
-        with Release() as release:
-            release(owner.close)
-            release(range_.close)
-        raise
+        made = _record_into(scene, capturer)
+        failed.pop_all()
+    return made
 
 
 def is_spoilt(error: DriverError) -> bool:

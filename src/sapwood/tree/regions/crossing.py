@@ -393,9 +393,8 @@ class Rehearsed:
     def failed(self) -> tuple[Warm, Sequence[Change]]:
         """Return what a run has shown that has failed, and what it has written."""
         self._settle()
-        session = self._session
-        breaks = tuple(session.breaks)
-        return Warm(session.digests(), frozenset(), (), breaks), self.changes
+        ops, breaks = self._session.digests(), tuple(self._session.breaks)
+        return Warm(ops, frozenset(), (), breaks), self.changes
 
     def run(
         self, fn: Callable[..., Any], call: Call, ran: list[Ran] | None = None

@@ -220,8 +220,8 @@ class _Parts:
     ``made`` are the storages that parts made so far for others, ``mine`` what was made
     while they were captured, ``named`` the addresses that the function has shown;
     ``stirred`` says that what is guarded has changed meanwhile. ``gives`` is what the
-    last part that ran shows to others, ``bound`` what it has put into slots; ``passed``
-    and ``owned`` are what the function has for these. ``still_shown`` are places that
+    last part that ran shows to others, ``bound`` what it has put into slots; ``own`` is
+    what the function has for the arrays in these. ``still_shown`` are places that
     may not be ended, for a slot or the result shows them. Behind the last region the
     function only ``returns``. If the call failed, ``written`` says that not all that
     the part in progress wrote could be put back.
@@ -255,8 +255,7 @@ class _Parts:
         self.unfit, self.stirred = "", False
         self.gives: Any = None
         self.bound: list[Array] = []
-        self.passed: list[Array] = []
-        self.owned: list[Array] = []
+        self.own: list[Array] = []
         self.still_shown: frozenset[int] = frozenset()
         self.outside = self.device.framework.manner()
         self.begun = self.written = self.returns = False
@@ -338,7 +337,7 @@ class _Parts:
         """Forget what the call made: from now on others say how long it lives."""
         self.recordings.leases.crossed(self.made)
         self.made.clear()
-        self.bound, self.passed, self.owned, self.gives = [], [], [], None
+        self.bound, self.own, self.gives = [], [], None
         self.carried = self.call.given
         # Else what was read would live until garbage is collected.
         self.session.between = None
@@ -391,8 +390,8 @@ class _Parts:
         self.states = kept_states(self.before)
         if not self.links:
             self.order.check_same(self.before)
-        self.stirred |= bool(self.links) and self.before.key != self.first_key
-        self.first_key = self.first_key if self.links else self.before.key
+            self.first_key = self.before.key
+        self.stirred |= self.before.key != self.first_key
         self.ambient = self.before.guards(lambda _: True)
         self.arrays = look([slot.read() for slot in self.ambient.arrays], integration)
         self.begun = True
@@ -434,7 +433,6 @@ class _Parts:
         only_gives = self.returns and node.outputs.only_given(len(self.carried.arrays))
         self._append(node, bound, idle=last and only_gives and not (does or bound))
         self._save(node)
-        self.passed = [] if last else self._arrays_in(shown)
         if self.exact:
             replay_in_place(self.recordings, node, self.carried, self.arrays, new)
             self.made += new
@@ -442,7 +440,8 @@ class _Parts:
             self.bound = [value for _, value in bound if value is not None]
         else:
             self._replay(node, bound)
-        self.owned = [own for _, own in bound if own is not None]
+        self.own = [] if last else self._arrays_in(shown)
+        self.own += [own for _, own in bound if own is not None]
         self.begun = False
         return node
 
@@ -729,7 +728,7 @@ class _Parts:
         self.carried = carry(
             self.carried, self.made[len(self.made) - count :], remembered
         )
-        self.frame.passes([*self.passed, *self.owned], remembered)
+        self.frame.passes(self.own, remembered)
         if not self.exact:
             self.frame.crosses(link.part, first, self.device.returns)
         self.roles.made(link.part)
