@@ -33,6 +33,13 @@ class Token(Protocol):
         """Take the bytes back; work on ``streams`` may still be using them."""
 
 
+class Unowned:
+    """The token of bytes that somebody else gives back, in an order of their own."""
+
+    def ended(self, streams: tuple[Stream, ...]) -> None:
+        """Take back nothing."""
+
+
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Storage:
     """Bytes ``[address, address + size)``, whose they are, and who uses them.

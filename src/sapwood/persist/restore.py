@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sapwood.driver.release import Release
-from sapwood.driver.streams import Stream
 from sapwood.errors import MisuseError, StoreError
 from sapwood.graphs.inspect import inspect, is_refused, strays
 from sapwood.graphs.recording import RANGE, Kind, Recording
 from sapwood.memory.device import Device
 from sapwood.memory.range import REACH, Range
-from sapwood.memory.storage import Storage
+from sapwood.memory.storage import Storage, Unowned
 from sapwood.persist.archive import Archive, SlotBinding
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import Arrays, Place, look
@@ -218,7 +217,7 @@ def _check_result(
     device: Device,
 ) -> None:
     """Raise `StoreError` where no result can be made of the outputs."""
-    token, queue = _Nobody(), device.returns
+    token, queue = Unowned(), device.returns
     storages = [
         Storage(each.address, each.size, token, queue) for each in outputs.storages
     ]
@@ -227,13 +226,6 @@ def _check_result(
     except Exception as error:
         # Whatever somebody's container says to parts that it never had.
         raise StoreError(f"its result cannot be made: {error}") from error
-
-
-class _Nobody:
-    """The token of storages that stand for those that replays will make."""
-
-    def ended(self, streams: tuple[Stream, ...]) -> None:
-        """Take back nothing."""
 
 
 def _check_view(view: View, array: object, integration: Integration) -> None:

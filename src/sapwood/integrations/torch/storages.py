@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import MisuseError
 from sapwood.integrations.torch.layout import look_of, text
-from sapwood.memory.storage import Storage
+from sapwood.memory.storage import Storage, Unowned
 from sapwood.units import Addr, Size
 
 _refuse: Any = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)
@@ -42,13 +42,6 @@ def tensor_over(look: dict[str, Any], theirs: Any) -> Any:
     with _disable_current_modes():
         empty = torch.empty(0, dtype=look["dtype"], device=theirs.device)
         return empty.set_(theirs, look["storage_offset"], look["size"], look["stride"])
-
-
-class _Theirs:
-    """The token of bytes that torch gives back, in the order of its streams."""
-
-    def ended(self, streams: tuple[Stream, ...]) -> None:
-        del streams
 
 
 class Lent(NamedTuple):
@@ -107,7 +100,7 @@ class Storages:
                 f"{self.place}. Move it over with x.to({str(self.place)!r})"
             )
         ours = Storage(
-            Addr(theirs.data_ptr()), Size(theirs.nbytes()), _Theirs(), self._dropped
+            Addr(theirs.data_ptr()), Size(theirs.nbytes()), Unowned(), self._dropped
         )
         self._remember(theirs, ours)
         return ours

@@ -8,12 +8,12 @@ function works on those.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
-from sapwood.driver.streams import Queue, Stream
+from sapwood.driver.streams import Queue
 from sapwood.errors import CaptureError
 from sapwood.memory.range import Range
-from sapwood.memory.storage import Storage
+from sapwood.memory.storage import Storage, Unowned
 from sapwood.tree.call.integration import Array
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import Arrays
@@ -23,16 +23,6 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.record.staging import landing, moved_by, stand_ins
 from sapwood.tree.regions.crossing import RAN, Returned
 from sapwood.units import Addr
-
-
-class _Nobody:
-    """The token of bytes that somebody else gives back."""
-
-    def ended(self, streams: tuple[Stream, ...]) -> None:
-        del streams
-
-
-_NOBODY: Final = _Nobody()
 
 
 class Frame:
@@ -77,7 +67,7 @@ class Frame:
         for k, block in enumerate(node.outputs.storages):
             self.crossing[block.address] = first + k
             if node.escapes:
-                storage = Storage(block.address, block.size, _NOBODY, dropped)
+                storage = Storage(block.address, block.size, Unowned(), dropped)
                 self.stages[first + k] = storage
 
     def passes(self, own: Sequence[Array], theirs: Sequence[Array]) -> None:
