@@ -297,8 +297,8 @@ C_MUTANTS: Final = (
     CMutant(
         "copied out though another is free",
         "_fast/fits.h",
-        "    if (!held)\n      return 0;\n  }\n  r->rivalled",
-        "    if (!held)\n      return 1;\n  }\n  r->rivalled",
+        "    if (!held)\n      return 0;\n  }\n  Py_XSETREF(r->rivalled",
+        "    if (!held)\n      return 1;\n  }\n  Py_XSETREF(r->rivalled",
     ),
     CMutant(
         "another's turn",

@@ -332,8 +332,8 @@ C_MUTANTS: Final = (
     (
         "another entry taken",
         "_fast/steps.h",
-        "if (PyDict_Next(space, &at, &key, &found) && key == s->value) {",
-        "if (PyDict_Next(space, &at, &key, &found)) {",
+        "if (PyDict_Next(space, &at, &key, &found) && key == s->value)",
+        "if (PyDict_Next(space, &at, &key, &found))",
     ),
     (
         "pages of another stream's segment but the first",

@@ -61,8 +61,9 @@ static int flags_of(const struct replay *r, PyObject *tensor) {
   return flags;
 }
 
+/* Of what flags tell, whether it requires grad is the first. */
 static int is_wanted(const struct replay *r, PyObject *tensor, int wanted) {
-  PyObject *value = PyObject_GetAttr(tensor, at(r, WANTS));
+  PyObject *value = PyObject_GetAttr(tensor, item(item(at(r, FLAGS), 0), 0));
   Py_XDECREF(value);
   return value == (wanted ? Py_True : Py_False);
 }
@@ -145,11 +146,8 @@ static int is_mask(PyObject *mask, PyObject *pages, PyObject **known, int all) {
   fit = all ? PyObject_RichCompareBool(both, pages, Py_EQ) == 1
             : PyObject_IsTrue(both) == 0;
   Py_XDECREF(both);
-  if (fit) {
-    PyObject *old = *known;
-    *known = Py_XNewRef(mask);
-    Py_XDECREF(old);
-  }
+  if (fit)
+    Py_XSETREF(*known, Py_NewRef(mask));
   return fit;
 }
 
@@ -163,8 +161,8 @@ static int is_unheld(const struct replay *r) {
 
 /* Whether none of the recordings that copied less out fits: all have outputs alive. */
 static int is_cheapest(struct replay *r) {
-  PyObject *rivals = at(r, RIVALS), *live = r->pages->live, *old = r->rivalled;
-  if (live == old)
+  PyObject *rivals = at(r, RIVALS), *live = r->pages->live;
+  if (live == r->rivalled)
     return 1;
   for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(rivals); k++) {
     PyObject *both = live ? PyNumber_And(live, item(rivals, k)) : NULL;
@@ -173,8 +171,7 @@ static int is_cheapest(struct replay *r) {
     if (!held)
       return 0;
   }
-  r->rivalled = Py_XNewRef(live);
-  Py_XDECREF(old);
+  Py_XSETREF(r->rivalled, Py_XNewRef(live));
   return 1;
 }
 
@@ -232,7 +229,8 @@ static int are_there(const struct replay *r, PyObject *found) {
     PyObject *array = PyList_GetItem(found, k);
     if (!array || !is_there(r, array, k))
       return 0;
-    if (PyTuple_GET_SIZE(wanted) && !is_wanted(r, array, item(wanted, k) == Py_True))
+    if (r->kinds && PyTuple_GET_SIZE(wanted) &&
+        !is_wanted(r, array, item(wanted, k) == Py_True))
       return 0;
   }
   return 1;

@@ -14,11 +14,13 @@ struct guards {
 
 enum { ENOUGH = 16, MOST = 1024 };
 
-static PyObject *gathered(const struct guards *g, PyObject **registers) {
+/* The used arrays: those that are known, or else are in their registers. */
+static PyObject *gathered(const struct guards *g, PyObject **known,
+                          PyObject **registers) {
   PyObject *list = PyList_New(g->used);
   for (Py_ssize_t k = 0; list && k < g->used; k++) {
-    Py_XINCREF(registers[g->found[k]]);
-    PyList_SetItem(list, k, registers[g->found[k]]);
+    PyObject *object = known && known[k] ? known[k] : registers[g->found[k]];
+    PyList_SetItem(list, k, Py_XNewRef(object));
   }
   return list;
 }
@@ -34,8 +36,7 @@ static PyObject *not_told(void) {
       return NULL;
     PyErr_Clear();
   }
-  Py_XINCREF(Py_None);
-  return Py_None;
+  Py_RETURN_NONE;
 }
 
 /* All steps; where they are to make a shortcut, `b` is told what they come to. */
@@ -62,10 +63,9 @@ static PyObject *taken(struct guards *g, struct builder *b) {
   PyObject **registers = calloc((size_t)g->registers, sizeof *registers), *result;
   if (!registers)
     return PyErr_NoMemory();
-  result = take_all(g, registers, b) ? gathered(g, registers) : not_told();
+  result = take_all(g, registers, b) ? gathered(g, NULL, registers) : not_told();
   for (Py_ssize_t k = 0; k < g->registers; k++)
-    if (registers[k])
-      Py_XDECREF(registers[k]);
+    Py_XDECREF(registers[k]);
   free(registers);
   return result;
 }
@@ -84,17 +84,6 @@ static PyObject *taken_and_noted(struct guards *g) {
   free_shortcut(b.made);
   free(b.known);
   return result;
-}
-
-static PyObject *shown(struct guards *g) {
-  struct shortcut *c = g->shortcut;
-  PyObject *list = PyList_New(g->used);
-  for (Py_ssize_t k = 0; list && k < g->used; k++) {
-    PyObject *object = c->found[k] ? c->found[k] : c->registers[g->found[k]];
-    Py_XINCREF(object);
-    PyList_SetItem(list, k, object);
-  }
-  return list;
 }
 
 /* What changes of a dict is read every time from now on. */
@@ -118,7 +107,7 @@ static PyObject *short_look(struct guards *g) {
     return NULL;
   }
   if (still(c, g->latest))
-    result = shown(g);
+    result = gathered(g, c->found, c->registers);
   let_go(c);
   if (result)
     g->successes++;

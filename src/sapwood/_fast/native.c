@@ -12,15 +12,10 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
-                                        "sapwood._fast._native",
-                                        NULL,
-                                        -1,
-                                        functions,
-                                        NULL,
-                                        NULL,
-                                        NULL,
-                                        NULL};
+static struct PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
+                                        .m_name = "sapwood._fast._native",
+                                        .m_size = -1,
+                                        .m_methods = functions};
 
 /* The classes of `_state`, whose layout is known here; false with an error. */
 static int find_types(void) {

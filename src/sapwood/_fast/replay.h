@@ -32,7 +32,6 @@ enum place {
   BOUND,        /* (array, attribute, place in the picks) of each that is bound */
   EXPECTED,     /* latest references, and (place in there, place in the picks)... */
   NATIVE,       /* addresses: see `read_native` */
-  WANTS,        /* the attribute that says whether an array requires grad */
   FLAGS,        /* (attribute, is called) of all that tells tensors apart besides */
   WHICH,  /* references to what is reached, as they are and were; of each argument, the
              place of one that refers to it, or -1; or () */

@@ -246,11 +246,6 @@ static void note_slot(struct builder *b, struct step *s, const struct step *end,
   }
 }
 
-static int is_plain(PyObject *thing) {
-  return thing && (Py_TYPE(thing) == &PyDict_Type || Py_TYPE(thing) == &PyList_Type ||
-                   Py_TYPE(thing) == &PyTuple_Type);
-}
-
 static int is_weak(PyObject *reference) {
   return Py_TYPE(reference) == &_PyWeakref_RefType;
 }
@@ -374,11 +369,6 @@ static void note(struct builder *b, struct step *s, const struct step *end, int 
 
 /* Taking one. */
 
-static void put(PyObject **at, PyObject *object) {
-  Py_XINCREF(object);
-  fill(at, object);
-}
-
 static PyObject **register_of(const struct shortcut *c, const struct step *s,
                               Py_ssize_t k) {
   return &c->registers[PyLong_AsLong(item(s->value, k))];
@@ -399,19 +389,17 @@ static int is_still(struct check *c, PyObject *latest, struct shortcut *all,
   switch (c->way) {
   case AGAIN:
     if (c->at)
-      put(&all->registers[s->at], c->at);
+      fill(&all->registers[s->at], Py_NewRef(c->at));
     if (c->of)
-      put(&all->registers[s->of], c->of);
+      fill(&all->registers[s->of], Py_NewRef(c->of));
     for (Py_ssize_t k = 0; c->items && k < PyTuple_GET_SIZE(s->value); k++)
       if (c->items[k])
-        put(register_of(all, s, k), c->items[k]);
+        fill(register_of(all, s, k), Py_NewRef(c->items[k]));
     return take(s, latest, all->registers);
   case STILL_ROOT:
     if (is_weak(s->value) && !refers_to(s->value, c->is))
       return 0;
-    *held = is_weak(s->value) ? c->is : PyObject_CallNoArgs(s->value);
-    if (is_weak(s->value))
-      Py_XINCREF(c->is);
+    *held = is_weak(s->value) ? Py_NewRef(c->is) : PyObject_CallNoArgs(s->value);
     return *held == c->is;
   case STILL_DICT:
     return *c->slot == c->is && Py_TYPE(c->of)->tp_getattro == c->gets;

@@ -91,15 +91,9 @@ static PyTypeObject types[] = {
     STATE("CallState", call_state, call_members),
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
-                                        "sapwood._fast._state",
-                                        NULL,
-                                        -1,
-                                        NULL,
-                                        NULL,
-                                        NULL,
-                                        NULL,
-                                        NULL};
+static struct PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
+                                        .m_name = "sapwood._fast._state",
+                                        .m_size = -1};
 
 PyMODINIT_FUNC PyInit__state(void) {
   PyObject *module;

@@ -47,19 +47,17 @@ static int tests_at(long op) { return op >= CLASS; }
 
 /* Fill a register with a reference that is handed over; false where there is none. */
 static int fill(PyObject **at, PyObject *value) {
-  PyObject *old = *at;
-  *at = value;
-  if (old)
-    Py_XDECREF(old);
+  Py_XSETREF(*at, value);
   return value != NULL;
 }
 
+static int is_plain(PyObject *thing) {
+  return thing && (Py_TYPE(thing) == &PyDict_Type || Py_TYPE(thing) == &PyList_Type ||
+                   Py_TYPE(thing) == &PyTuple_Type);
+}
+
 static PyObject *whole(PyObject *thing, PyObject *open) {
-  if (Py_TYPE(thing) != &PyDict_Type && Py_TYPE(thing) != &PyList_Type &&
-      Py_TYPE(thing) != &PyTuple_Type)
-    return PyObject_CallOneArg(open, thing);
-  Py_XINCREF(thing);
-  return thing;
+  return is_plain(thing) ? Py_NewRef(thing) : PyObject_CallOneArg(open, thing);
 }
 
 /* Note where in a dict the key of a step is, unless it moves all the time. */
@@ -81,12 +79,9 @@ static PyObject *item_of(struct step *s, PyObject *space) {
   Py_ssize_t at = s->entry;
   if (Py_TYPE(space) != &PyDict_Type)
     return PyObject_GetItem(space, s->value);
-  if (PyDict_Next(space, &at, &key, &found) && key == s->value) {
-    Py_XINCREF(found);
-    return found;
-  }
-  found = PyDict_GetItemWithError(space, s->value);
-  Py_XINCREF(found);
+  if (PyDict_Next(space, &at, &key, &found) && key == s->value)
+    return Py_NewRef(found);
+  found = Py_XNewRef(PyDict_GetItemWithError(space, s->value));
   if (found)
     search(s, space);
   return found;
@@ -147,13 +142,10 @@ static int are_apart(PyObject *numbers, PyObject **registers) {
 
 /* Whether a function returns an object. */
 static int gives(PyObject *function, const PyObject *value) {
-  PyObject *given;
-  int same;
-  Py_XINCREF(function);
-  given = PyObject_CallNoArgs(function);
-  same = given == value;
+  PyObject *given = PyObject_CallNoArgs(Py_NewRef(function));
+  int same = given == value;
   Py_XDECREF(given);
-  Py_XDECREF(function);
+  Py_DECREF(function);
   return same;
 }
 

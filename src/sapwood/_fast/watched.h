@@ -63,11 +63,6 @@ static void forget_watched(struct watched *w) {
   w->dict = NULL;
 }
 
-static void free_watched(struct watched *w) {
-  free(w->hashes);
-  free(w);
-}
-
 static int concerns(const struct watched *w, PyDict_WatchEvent event, PyObject *key) {
   Py_ssize_t hash;
   if (w->any || event >= PyDict_EVENT_CLONED || Py_TYPE(key) != &PyUnicode_Type)
@@ -137,7 +132,8 @@ static void leave_watched(struct watched *w) {
       PyErr_Clear();
     forget_watched(w);
   }
-  free_watched(w);
+  free(w->hashes);
+  free(w);
 }
 
 /* Have changes of a key count; those of no string count by all that changes. */

@@ -32,8 +32,6 @@ _REST: Final = 3
 MISS: Final = object()
 """What C gives where a call does not fit, and nothing has been done."""
 
-_WANTS: Final = "requires_grad"
-
 
 class Program(NamedTuple):
     """How the result is put together of what a replay makes and what it was given.
@@ -156,7 +154,7 @@ def compiled(fast: FastReplay, arrays: Sequence[Any], found: Sequence[Any]) -> A
     )
     spec = (
         *(MISS, *_conditions(fast, words), *_deeds(fast, slots)),
-        *(numbers, _WANTS, exchange.flags, _which(node, len(arrays)), _rivals(fast)),
+        *(numbers, exchange.flags, _which(node, len(arrays)), _rivals(fast)),
     )
     return native.compile_replay(spec, (*arrays, *found))
 
