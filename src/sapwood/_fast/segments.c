@@ -192,7 +192,7 @@ EXPORT int sapwood_slots(void) { return SLOTS; }
 
 EXPORT int sapwood_devices(void) { return DEVICES; }
 
-/* Two functions for each slot below SLOTS, found by name, as sapwood_serve_0x00F, and by number. */
+/* Two functions for each slot below SLOTS, found by name, as sapwood_serve_0x00F. */
 #define EACH(X, n)                                                                     \
   X(n##0) X(n##1) X(n##2) X(n##3) X(n##4) X(n##5) X(n##6) X(n##7)                      \
   X(n##8) X(n##9) X(n##A) X(n##B) X(n##C) X(n##D) X(n##E) X(n##F)
@@ -214,12 +214,6 @@ EXPORT int sapwood_devices(void) { return DEVICES; }
     take_back(n, address, size, stream);                                               \
   }
 EACH_SLOT(PAIR)
-
-#define SERVE(n) sapwood_serve_##n,
-#define TAKE_BACK(n) sapwood_take_back_##n,
-static void *(*const serves[SLOTS])(size_t, int, void *) = {EACH_SLOT(SERVE)};
-static void (*const take_backs[SLOTS])(void *, size_t, int, void *) = {
-    EACH_SLOT(TAKE_BACK)};
 
 static void discard(struct range *r) {
   if (r) {
@@ -290,14 +284,6 @@ EXPORT int sapwood_open(uintptr_t base, size_t page, size_t pages, int device,
   if (slot < 0)
     discard(r);
   return slot;
-}
-
-EXPORT uintptr_t sapwood_serve_function(int slot) {
-  return (uintptr_t)(slot < SLOTS ? serves[slot] : sapwood_serve_shared);
-}
-
-EXPORT uintptr_t sapwood_take_back_function(int slot) {
-  return (uintptr_t)(slot < SLOTS ? take_backs[slot] : sapwood_take_back_shared);
 }
 
 /* End a range, unless segments of it are out; returns how many are. */

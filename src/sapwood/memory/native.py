@@ -81,13 +81,15 @@ class Segments:
         self._library, self._slot, self._device = library, slot, device
         self.shares: bool = slot >= library.sapwood_slots()
         self.base, self.size = base, size
-        self.serve: int = library.sapwood_serve_function(slot)
-        self.take_back: int = library.sapwood_take_back_function(slot)
         number = "shared" if self.shares else f"0x{slot:03X}"
         self.symbols = (
             str(_fast.path("_segments")),
             f"sapwood_serve_{number}",
             f"sapwood_take_back_{number}",
+        )
+        self.serve, self.take_back = (
+            ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+            for name in self.symbols[1:]
         )
         self.closed = False
 
@@ -226,8 +228,6 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
         ("turn", None, (number, number, number)),
         ("slots", number, ()),
         ("devices", number, ()),
-        ("serve_function", _WORD, (number,)),
-        ("take_back_function", _WORD, (number,)),
         ("count", None, (number, address)),
         ("read_log", size, (number, size, size, address)),
         ("settle", None, (number,)),
