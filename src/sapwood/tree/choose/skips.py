@@ -10,7 +10,7 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, Final
 
 from sapwood.driver.results import Result
@@ -24,6 +24,7 @@ from sapwood.errors import (
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.signature import Call
 from sapwood.tree.guards import Ambient
+from sapwood.tree.node.node import Node
 from sapwood.tree.watch.session import is_users
 from sapwood.units import size_text
 
@@ -94,11 +95,17 @@ class Skips:
     ``counts`` are the calls by reason, ``given_up`` why the function is not tried any
     more. ``looks`` are those of calls that were skipped: the reason, how many there
     were, and at which of them the call is looked at again. Where recorded calls look
-    the same, only what is guarded tells them apart.
+    the same, only what is guarded tells them apart. ``nodes`` are the recordings of the
+    function, as they are now.
     """
 
-    def __init__(self, options: Options, is_array: Callable[[object], bool]) -> None:
-        self._options, self._is_array = options, is_array
+    def __init__(
+        self,
+        options: Options,
+        is_array: Callable[[object], bool],
+        nodes: Collection[Node],
+    ) -> None:
+        self._options, self._is_array, self._nodes = options, is_array, nodes
         self.counts: Counter[str] = Counter()
         self.given_up: str | None = None
         self._untold: CaptureError | None = None
@@ -110,23 +117,19 @@ class Skips:
         self._new, self._replays = 0, 0
 
     def failed(
-        self,
-        error: CaptureError,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        *,
-        hopeless: bool,
+        self, error: CaptureError, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         """Note that calls of one more kind cannot be recorded, with one as an example.
 
-        ``hopeless``: no other kind of call can be replayed, either. Where others can,
-        calls that look alike and failed often enough are not tried any more.
+        Where no other kind can be replayed, either, none is tried any more once enough
+        have failed; where others can, those are not that look alike.
         """
         reason = self._reason(str(error))
-        if hopeless and self._often(reason) and not self._options.donate:
+        if self._nodes:
+            if self._often((reason, self._look(args, kwargs))):
+                self.learn(reason, args, kwargs)
+        elif self._often(reason) and not self._options.donate:
             self.given_up, self._untold = reason, error
-        elif not hopeless and self._often((reason, self._look(args, kwargs))):
-            self.learn(reason, args, kwargs)
 
     def _often(self, kind: Hashable) -> bool:
         """Count a failure; return whether there were enough of its kind."""
@@ -228,14 +231,9 @@ class Skips:
         """Return whether any call may run eagerly without more ado."""
         return self.given_up is not None or bool(self.looks)
 
-    def passes(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, beside: bool
-    ) -> bool:
-        """Return whether a call runs eagerly without more ado, and count it then.
-
-        ``beside``: the function has recordings.
-        """
-        if self.given_up is not None and not beside:
+    def passes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether a call runs eagerly without more ado, and count it then."""
+        if self.given_up is not None and not self._nodes:
             if self._untold is not None:
                 error, self._untold = self._untold, None
                 self.tell(error)
@@ -245,7 +243,7 @@ class Skips:
         known = self.looks.get(look)
         if known is None:
             return False
-        if beside and self._may_be_recorded(look):
+        if self._nodes and self._may_be_recorded(look):
             return self.holds(look)
         known[1] += 1
         if known[1] >= known[2]:

@@ -53,10 +53,10 @@ class Eagerly:
         self.target, self.options, self.recordings = target, options, recordings
         integration, pages = recordings.integration, recordings.device.pages
         self.parameters = Parameters(target(), options.name)
-        self.skips = Skips(options, integration.is_array)
-        self.call_log = CallLog(options.name, self.parameters, recordings, self.skips)
         limit = max(1024, 4 * options.max_recordings)
         self.cache = FunctionCache(integration, pages, limit=limit)
+        self.skips = Skips(options, integration.is_array, self.cache.nodes)
+        self.call_log = CallLog(options.name, self.parameters, recordings, self.skips)
         self.surveyor = Surveyor(target, integration)
 
     def warm_up(
@@ -186,7 +186,7 @@ class Eagerly:
         result = self.pass_through(call, call.args, call.kwargs, reason)
         if isinstance(failed, Raised):  # and an eager run has not
             specialization.unrecordable = failed.anew()
-            self._failed(failed, call)
+            self.skips.failed(failed, call.args, call.kwargs)
         return result
 
     def once(
@@ -255,11 +255,7 @@ class Eagerly:
         if self.options.fullgraph:
             raise error.anew()
         specialization.unrecordable = error.anew()
-        self._failed(error, call)
-
-    def _failed(self, error: CaptureError, call: Call) -> None:
-        hopeless = not self.cache.nodes
-        self.skips.failed(error, call.args, call.kwargs, hopeless=hopeless)
+        self.skips.failed(error, call.args, call.kwargs)
 
     def skip(
         self,

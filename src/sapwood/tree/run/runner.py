@@ -59,8 +59,7 @@ class Runner:
         """Run one call, however it is best run."""
         if self.recordings.device.is_mine():  # by a finaliser, in the middle of another
             return self.target()(*args, **kwargs)
-        skips, beside = self.skips, bool(self.cache.nodes)
-        if skips.is_known() and skips.passes(args, kwargs, beside=beside):
+        if self.skips.is_known() and self.skips.passes(args, kwargs):
             return self.eagerly.plainly(args, kwargs)
         if self.recordings.device.framework.included():  # it becomes a part of that
             return self.target()(*args, **kwargs)
@@ -103,7 +102,7 @@ class Runner:
         if not self.parameters.fits(args, kwargs):
             return fn(*args, **kwargs)  # which says so
         if self.skips.learn(str(skip), args, kwargs):
-            self.skips.failed(skip, args, kwargs, hopeless=not self.cache.nodes)
+            self.skips.failed(skip, args, kwargs)
         return self.eagerly.skip(skip, call, args, kwargs, lasts=True)
 
     def _described(self, began: int, call: Call) -> Any:
