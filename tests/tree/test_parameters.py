@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -146,14 +147,6 @@ def test_a_function_without_signature_has_numbered_arguments(names, make_array):
     assert names(lambda a: a, x, y) == ["a", "args[1]"]
 
 
-def test_a_whole_call_that_is_one_array_is_named_by_its_path(make_array, integration):
-    """A path that is no argument's is its own name."""
-    parameters = Parameters(_train)
-    call = describe((make_array(0x1000),), {}, integration)
-    alone = call._replace(structure=None, positions=[0])
-    assert parameters.names(alone) == [""]
-
-
 def _named(x, /, **more):
     return x, more
 
@@ -188,10 +181,17 @@ def test_options_name_parameters():
         Parameters(lambda: None).check("pinned", ["x"])
 
 
-def test_a_parameter_holds_all_that_is_under_its_name():
+def _alike(x, xy, y, *, scale):
+    return x, xy, y, scale
+
+
+def test_a_parameter_holds_all_that_is_under_its_name(make_array, integration):
     """Items and attributes of it, and nothing that only begins alike."""
-    names = ["x", "x[0]", "x.w['a']", "xy", "y"]
-    parameters = Parameters(_train)
-    assert parameters.named(names, ["x"]) == {0, 1, 2}
-    assert parameters.named(names, ["xy", "y"]) == {3, 4}
-    assert parameters.named(names, []) == frozenset()
+    x = [make_array(0x1000 * (i + 1)) for i in range(6)]
+    args = [x[0], {"a": x[1]}, SimpleNamespace(w=x[2])], x[3], (x[4],)
+    call = describe(args, {"scale": x[5]}, integration)
+    parameters = Parameters(_alike)
+    assert parameters.declared(call, ["x"]) == {0, 1, 2}
+    assert parameters.declared(call, ["xy", "y"]) == {3, 4}
+    assert parameters.declared(call, ["scale"]) == {5}
+    assert parameters.declared(call, []) == frozenset()

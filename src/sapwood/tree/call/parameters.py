@@ -12,15 +12,13 @@ from typing import Any, Final
 from sapwood.errors import MisuseError
 from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Call, describe
-from sapwood.tree.nests.containers import flatten, paths
+from sapwood.tree.nests.containers import Structure, flatten, paths
 
 _NOTHING: Final[Any] = tuple
 _MANAGERS: Final = frozenset(
     {contextmanager(_NOTHING).__code__, asynccontextmanager(_NOTHING).__code__}
 )
 """What runs where a function that these made is called: nothing of its own body."""
-
-_LEAF = re.compile(r"^\[(0|1)\]\[([^\]]*)\](.*)$")
 
 
 def check_kind(fn: Callable[..., Any], verb: str = "Graph") -> None:
@@ -123,9 +121,9 @@ class Parameters:
         """Return what a user would call the first argument that is refused."""
         with suppress(MisuseError):
             leaves, structure = flatten((args, kwargs), integration.is_array)
-            for leaf, path in zip(leaves, paths(structure, ""), strict=True):
+            for leaf, name in zip(leaves, self.leaf_names(structure), strict=True):
                 if _is_refused(leaf, integration):
-                    return self._name(path)
+                    return name
         return None
 
     def check(self, option: str, names: Sequence[str]) -> None:
@@ -140,45 +138,32 @@ class Parameters:
 
     def names(self, call: Call) -> list[str]:
         """Return what a user would call each array argument: ``params['w']``."""
-        leaves = paths(call.structure, "")
-        return [self._name(leaves[position]) for position in call.positions]
+        leaves = self.leaf_names(call.structure)
+        return [leaves[position] for position in call.positions]
 
-    def leaf_names(self, call: Call) -> list[str]:
+    def leaf_names(self, structure: Structure) -> list[str]:
         """Return what a user would call each argument, what is in a container alone."""
-        return [*map(self._name, paths(call.structure, ""))]
+        nest: Any = structure
+        (_, _, passed), (_, keywords, named) = nest[2]
+        roots = [*map(self._positional, range(len(passed))), *keywords]
+        pairs = zip(roots, (*passed, *named), strict=True)
+        return [name for root, child in pairs for name in paths(child, root)]
 
-    def named(self, names: Sequence[str], option: Sequence[str]) -> frozenset[int]:
-        """Return which array ``names`` belong to the parameters in ``option``."""
-        return frozenset(
-            i
-            for i, name in enumerate(names)
-            if re.split(r"[.\[]", name, maxsplit=1)[0] in option
-        )
+    def _positional(self, position: int) -> str:
+        known = () if self._signature is None else self._signature.parameters.values()
+        for i, parameter in enumerate(known):
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                return f"{parameter.name}[{position - i}]"
+            if i == position:
+                return parameter.name
+        return f"args[{position}]"
 
     def declared(self, call: Call, option: Sequence[str]) -> frozenset[int]:
         """Return the places that hold arguments for the parameters in ``option``."""
         if not option:
             return frozenset()
-        arrays = self.named(self.names(call), option)
-        return call.given.holding(arrays)
-
-    def _name(self, path: str) -> str:
-        found = _LEAF.match(path)
-        if found is None:
-            return path
-        which, key, rest = found.groups()
-        if which == "1":
-            return key.strip("'\"") + rest
-        position = int(key)
-        parameters = (
-            [] if self._signature is None else list(self._signature.parameters.values())
-        )
-        for i, parameter in enumerate(parameters):
-            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-                return f"{parameter.name}[{position - i}]{rest}"
-            if i == position:
-                return parameter.name + rest
-        return f"args[{position}]{rest}"
+        roots = (re.split(r"[.\[]", name, maxsplit=1)[0] for name in self.names(call))
+        return call.given.holding({i for i, root in enumerate(roots) if root in option})
 
 
 def _is_refused(leaf: Any, integration: Integration) -> bool:

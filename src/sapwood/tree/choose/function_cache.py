@@ -112,7 +112,7 @@ class FunctionCache:
                 return (Miss(Why.AMBIENT),)
             case Action.WARM_UP:
                 others = [key for key in self.groups if key != call.key]
-                names = parameters.leaf_names(call)
+                names = parameters.leaf_names(call.structure)
                 return (Miss(Why.UNSEEN, unlike(call.key, others[-_NEAR:], names)),)
             case _ if specialization.nodes:
                 return ()

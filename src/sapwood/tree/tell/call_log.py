@@ -62,7 +62,7 @@ class CallLog:
 
     def text(self, call: Call) -> str:
         """Return what a call's arguments look like: ``x: float64[4]; n=2``."""
-        names = self.parameters.leaf_names(call)
+        names = self.parameters.leaf_names(call.structure)
         arrays = {
             position: f"{names[position]}: {self.recordings.integration.text(array)}"
             for position, array in zip(call.positions, call.given.arrays, strict=True)
