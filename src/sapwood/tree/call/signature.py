@@ -90,12 +90,11 @@ class Arrays(NamedTuple):
         """Return the places with their ends."""
         groups = self.groups()
         ends = [integration.span(array)[1] for array in self.arrays]
-        if self.sharing is not None:
-            pairs = zip(groups, self.storages, strict=True)
-            ends = [
-                _end(specialization, ends, storage) for specialization, storage in pairs
-            ]
-        return [*map(Place, self.storages, self.lows, ends, groups)]
+        highs = [
+            max((ends[i] for i in group), default=Addr(storage.address + storage.size))
+            for group, storage in zip(groups, self.storages, strict=True)
+        ]
+        return [*map(Place, self.storages, self.lows, highs, groups)]
 
 
 NONE: Final = Arrays([], [], [], None)
@@ -185,29 +184,17 @@ class Whereabouts:
     They are held weakly, and so are their storages: that of an array which somebody
     else allocated may go before it. ``others`` is what else than addresses marked
     them when they were recorded, where that may change; ``marks`` is all that marked
-    them when they were looked at last.
+    them when they were looked at last. ``likeness`` is asked besides: guards know an
+    array that stays the same object, whatever shape it is given.
     """
 
-    __slots__ = ("_likeness", "_seen", "marks", "others")
+    __slots__ = ("_seen", "likeness", "marks", "others")
 
     def __init__(self) -> None:
         self._seen: _Seen | None = None
-        self._likeness = Likeness()
+        self.likeness = Likeness()
         self.others: Sequence[object] = ()
         self.marks: Marks | None = None
-
-    def are_like(
-        self,
-        arrays: Sequence[Array],
-        integration: Integration,
-        layouts: Sequence[Hashable],
-    ) -> bool:
-        """Return whether arrays that guards took for those recorded look like them.
-
-        Guards know an array that stays the same object, whatever shape it is given.
-        Raises `StaleOutput`.
-        """
-        return self._likeness.holds(arrays, layouts, integration)
 
     def look(
         self,
@@ -219,7 +206,7 @@ class Whereabouts:
         self.marks = marks = integration.marks(arrays)
         if marks is not None and marks[1] != self.others:
             return None
-        if not self.are_like(arrays, integration, layouts):
+        if not self.likeness.holds(arrays, layouts, integration):
             return None
         seen = self._seen
         if seen is not None and seen.are_there(arrays, marks):
@@ -255,11 +242,6 @@ class _Seen(NamedTuple):
         if len(self.arrays) != len(arrays):
             return False
         return all(map(is_, map(call, self.arrays), arrays))
-
-
-def _end(specialization: Sequence[int], ends: Sequence[Addr], storage: Storage) -> Addr:
-    whole = Addr(storage.address + storage.size)
-    return max((ends[i] for i in specialization), default=whole)
 
 
 def _constant(leaf: Any, integration: Integration) -> Hashable:

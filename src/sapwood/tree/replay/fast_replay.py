@@ -20,7 +20,7 @@ from sapwood.tree.call.integration import Kept
 from sapwood.tree.call.signature import NONE, Arrays, Whereabouts
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.node import Node
-from sapwood.tree.node.outputs import Alias, Constant, Copied, Fresh, Same
+from sapwood.tree.node.outputs import Alias, Constant, Fresh, Same
 from sapwood.tree.node.spans import Spans
 from sapwood.tree.replay.binding import Bindings
 from sapwood.tree.replay.compiled import compiled, program_of
@@ -40,7 +40,7 @@ _PATIENCE_AT_MOST: Final = 1024
 _PAUSE_AT_MOST: Final = 64
 _MANY: Final = 16
 """Replays in C for which it was worth the while to put a fast replay to C."""
-_PLAIN: Final = Alias | Constant | Fresh | Same
+_PLAIN: Final = {Alias, Constant, Fresh, Same}
 
 
 class FastReplay(ReplayState):
@@ -49,29 +49,7 @@ class FastReplay(ReplayState):
     Used under the device's lock.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_aims",
-        "_ambient_lows",
-        "_copiers",
-        "_missed",
-        "_pause",
-        "_played",
-        "_rest",
-        "_seen",
-        "_whereabouts",
-        "bindings",
-        "compiled",
-        "last_call",
-        "node",
-        "own",
-        "patience",
-        "program",
-        "recordings",
-        "rivals",
-        "spans",
-        "stream",
-    )
+    __slots__ = ("__dict__", "__weakref__")
 
     def __init__(
         self,
@@ -118,10 +96,7 @@ class FastReplay(ReplayState):
 
         It takes the place of one ``before``, which was outdated.
         """
-        outputs = (*node.outputs.leaves, *node.outputs.bound)
-        plain = all(isinstance(each, _PLAIN) for each in outputs) and not any(
-            isinstance(each, Copied) for each in outputs
-        )
+        plain = {*map(type, (*node.outputs.leaves, *node.outputs.bound))} <= _PLAIN
         if not plain or node.chain or node.doubtful or node.revokes:
             return None
         made = cls(recordings, node, given, ambient, last_call)
@@ -215,11 +190,13 @@ class FastReplay(ReplayState):
         return ambient.aliasing.among(arrays, reached) == which
 
     def _look_alike(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
-        alike, integration = self._whereabouts.are_like, self.recordings.integration
+        alike, integration = self._whereabouts.likeness, self.recordings.integration
         return (
             self.last_call.whereabouts(arrays) is not None
             and self._are_those(arrays)
-            and (not found or alike(found, integration, self.node.ambient.layouts))
+            and (
+                not found or alike.holds(found, self.node.ambient.layouts, integration)
+            )
         )
 
     def noted(self) -> tuple[list[int], list[int]]:
@@ -242,9 +219,9 @@ class FastReplay(ReplayState):
         node, integration = self.node, self.recordings.integration
         program, marks = node.ambient.program, integration.marks(found)
         if marks is not None and program.epoch == self.guard_epoch:
-            alike = self._whereabouts.are_like
-            return marks == self.marks and alike(
-                found, integration, node.ambient.layouts
+            alike = self._whereabouts.likeness
+            return marks == self.marks and alike.holds(
+                found, node.ambient.layouts, integration
             )
         # They may be others: looked at once, and from then on by what marks them, or
         # where nothing does, by which they are.

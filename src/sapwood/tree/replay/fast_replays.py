@@ -6,7 +6,6 @@ more and more often get a fast replay, which decides nothing anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from sapwood._fast.state import ReplaysState
@@ -27,6 +26,7 @@ _MANY: Final = 4
 class FastReplays(ReplaysState):
     """The memo and the fast replays of one function, that of the newest first.
 
+    ``last_call`` is the memo: what the call before looked like, where that is known.
     ``players`` are those of the fast replays that C plays.
     """
 
@@ -41,7 +41,7 @@ class FastReplays(ReplaysState):
     ) -> None:
         self._recordings, self._cache = recordings, cache
         self._call_log, self._parameters = call_log, parameters
-        self._last_call: LastCall | None = None
+        self.last_call: LastCall | None = None
         self._latest: Specialization | None = None
         self._ready: tuple[FastReplay, ...] = ()
         self.players = ()
@@ -109,24 +109,10 @@ class FastReplays(ReplaysState):
         if self.players:
             self._recordings.quiet.add(self)
 
-    def recognise(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Call | None:
-        """Return a call that is like the one before, or None.
-
-        Raises `StaleOutput` for an array that was revoked.
-        """
-        return (
-            None if self._last_call is None else self._last_call.recognise(args, kwargs)
-        )
-
     def learn(self, call: Call, found: Found) -> None:
         """Remember a call that was replayed, if the recording is there still."""
-        last_call, integration, node = (
-            self._last_call,
-            self._recordings.integration,
-            found.node,
-        )
+        last_call, integration = self.last_call, self._recordings.integration
+        node = found.node
         if node.revokes or node not in self._cache.nodes:
             return  # what was donated is no more: no call is like this one
         if last_call is None or call.key is not last_call.key:
@@ -134,7 +120,7 @@ class FastReplays(ReplaysState):
             _, specialization = self._cache.nodes[node]
             again, self._latest = specialization is self._latest, specialization
             apart = again and not node.nests
-            self._last_call = LastCall.of(call, integration) if apart else None
+            self.last_call = LastCall.of(call, integration) if apart else None
         known = next((each for each in self._ready if each.node is node), None)
         if known is None:
             # Not more and more often: some recordings never get any.

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from operator import call, is_
 from typing import Any, Final
 
-from sapwood.tree.call.integration import Integration
+from sapwood.tree.call.integration import Integration, Marks
 from sapwood.tree.call.signature import Arrays, Call, Likeness
 from sapwood.tree.nests.containers import container_of, is_shared
 from sapwood.units import Addr
@@ -22,44 +23,24 @@ from sapwood.units import Addr
 _PLAIN: Final = {bool, bytes, complex, float, int, str, type(None)}
 
 
+@dataclass(slots=True, eq=False)
 class LastCall:
-    """What a call looked like whose arrays have a storage each."""
+    """What a call looked like whose arrays have a storage each.
 
-    __slots__ = (
-        "constants",
-        "flat",
-        "integration",
-        "key",
-        "layouts",
-        "likeness",
-        "lows",
-        "marks",
-        "positions",
-        "references",
-        "structure",
-    )
+    ``flat``: all that is passed is arrays, by position.
+    """
 
-    def __init__(
-        self,
-        seen: Call,
-        layouts: Sequence[Any],
-        constants: Sequence[tuple[int, Any]],
-        integration: Integration,
-    ) -> None:
-        self.integration, self.layouts, self.constants = integration, layouts, constants
-        self.key, self.structure, self.positions = (
-            seen.key,
-            seen.structure,
-            seen.positions,
-        )
-        self.lows = list(seen.given.lows)
-        self.references: list[Callable[[], Any]] = [
-            weakref.ref(array) for array in seen.given.arrays
-        ]
-        # All that is passed is arrays, by position.
-        self.flat = seen.is_flat and not seen.kwargs and not constants
-        self.marks = integration.marks(seen.given.arrays)
-        self.likeness = Likeness()
+    integration: Integration
+    key: Hashable
+    structure: Any
+    positions: Sequence[int]
+    layouts: Sequence[Hashable]
+    constants: Sequence[tuple[int, Any]]
+    lows: Sequence[Addr]
+    references: Sequence[Callable[[], Any]]
+    marks: Marks | None
+    flat: bool
+    likeness: Likeness = field(default_factory=Likeness)
 
     @classmethod
     def of(cls, seen: Call, integration: Integration) -> LastCall | None:
@@ -72,7 +53,18 @@ class LastCall:
             return None
         if not _are_apart(seen.structure, arrays):
             return None
-        return cls(seen, [parts[i] for i in seen.positions], constants, integration)
+        return cls(
+            integration,
+            seen.key,
+            seen.structure,
+            seen.positions,
+            [parts[i] for i in seen.positions],
+            constants,
+            [*seen.given.lows],
+            [*map(weakref.ref, seen.given.arrays)],
+            integration.marks(seen.given.arrays),
+            flat=seen.is_flat and not seen.kwargs and not constants,
+        )
 
     def recognise(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -102,8 +94,7 @@ class LastCall:
         if self.flat and not kwargs and len(args) == len(self.positions):
             return args
         leaves: list[Any] = []
-        nest: Any = self.structure
-        passed, named = nest[2]
+        passed, named = self.structure[2]
         if not (_append(leaves, args, passed) and _append(leaves, kwargs, named)):
             return None
         for i, value in self.constants:

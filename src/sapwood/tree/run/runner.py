@@ -71,7 +71,8 @@ class Runner:
         if again is not None:
             return again[0]
         try:
-            call = self.fast_replays.recognise(args, kwargs)
+            last_call = self.fast_replays.last_call
+            call = None if last_call is None else last_call.recognise(args, kwargs)
             if call is None:
                 call = self.parameters.describe(
                     args, kwargs, self.recordings.integration
