@@ -35,13 +35,11 @@ def rejects(
         for i, address in node.fixed:
             if lows[i] != address:
                 return Why.MOVED
-    if ambient.lows != node.ambient_lows:
-        if ambient.sharing != node.ambient_sharing:
-            return Why.OVERLAP
-        if _moved(node, node.argument_places, ambient.lows) is not None:
-            return Why.MOVED
-    elif ambient.sharing != node.ambient_sharing:
+    if ambient.sharing != node.ambient_sharing:
         return Why.OVERLAP
+    first = node.argument_places
+    if ambient.lows != node.ambient_lows and _moved(node, first, ambient.lows):
+        return Why.MOVED
     # A function with eager regions may ask what is the same array, and use neither.
     regrouped = node.chain and sharing(ambient, given) != node.chain[0].shared
     if regrouped or (

@@ -216,16 +216,15 @@ class FunctionCache:
         return [e for e in others if e not in mine and not e.mask & live]
 
 
-def unlike(key: Hashable, others: Iterable[Hashable], names: Sequence[str]) -> str:
+def unlike(key: Any, others: Iterable[Any], names: Sequence[str]) -> str:
     """Say how a call's key differs from the nearest of others, if there are any.
 
     ``names`` are those of the leaves. Of equally near ones the last counts.
     """
-    structure, parts, _ = _taken_apart(key)
+    structure, parts, _ = key
     nearest: list[str] | None = None
     said = ""
-    for other in others:
-        shape, leaves, _ = _taken_apart(other)
+    for shape, leaves, _ in others:
         if shape != structure:
             said = said or "arguments are passed or nested otherwise"
             continue
@@ -238,9 +237,3 @@ def unlike(key: Hashable, others: Iterable[Hashable], names: Sequence[str]) -> s
     if not nearest:
         return "other arrays share memory, or are one"
     return f"{' and '.join(nearest)} differ{'s' if len(nearest) == 1 else ''}"
-
-
-def _taken_apart(key: Hashable) -> tuple[Hashable, Sequence[Hashable], Hashable]:
-    parts: Any = key
-    structure, leaves, sharing = parts
-    return structure, leaves, sharing

@@ -150,16 +150,10 @@ class Specialization:
         return [node for node in self.nodes if self._fixes_moved(node)]
 
     def _fixes_moved(self, node: Node) -> bool:
-        arguments = zip(node.places, self.places, strict=False)
-        if any(
-            use.role is Role.INHERITED and history.moved for use, history in arguments
-        ):
-            return True
-        return any(
-            use.role is Role.INHERITED and self.ambient[use.name].moved
-            for use in node.places[node.argument_places :]
-            if use.name in self.ambient
-        )
+        reached, unknown = node.places[node.argument_places :], History()
+        ambient = [self.ambient.get(use.name, unknown) for use in reached]
+        pairs = zip(node.places, [*self.places, *ambient], strict=True)
+        return any(use.role is Role.INHERITED and past.moved for use, past in pairs)
 
 
 def least_recent(nodes: Iterable[Node]) -> Node | None:
