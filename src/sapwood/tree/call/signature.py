@@ -101,6 +101,13 @@ NONE: Final = Arrays([], [], [], None)
 """No arrays."""
 
 
+class Unread(NamedTuple):
+    """A call of which no more is known than what was passed."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
 class Call(NamedTuple):
     """One call of a graphed function.
 

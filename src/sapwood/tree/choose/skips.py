@@ -22,7 +22,7 @@ from sapwood.errors import (
     OutOfMemory,
 )
 from sapwood.tree.call.options import Options
-from sapwood.tree.call.signature import Call
+from sapwood.tree.call.signature import Call, Unread
 from sapwood.tree.guards import Ambient
 from sapwood.tree.node.node import Node
 from sapwood.tree.watch.session import is_users
@@ -116,9 +116,7 @@ class Skips:
         self._reasons: dict[str, str] = {}
         self._new, self._replays = 0, 0
 
-    def failed(
-        self, error: CaptureError, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
+    def failed(self, error: CaptureError, call: Call | Unread) -> None:
         """Note that calls of one more kind cannot be recorded, with one as an example.
 
         Where no other kind can be replayed, either, none is tried any more once enough
@@ -126,8 +124,8 @@ class Skips:
         """
         reason = self._reason(str(error))
         if self._nodes:
-            if self._often((reason, self._look(args, kwargs))):
-                self.learn(reason, args, kwargs)
+            if self._often((reason, self._look(call.args, call.kwargs))):
+                self.learn(reason, call)
         elif self._often(reason) and not self._options.donate:
             self.given_up, self._untold = reason, error
 
@@ -173,16 +171,14 @@ class Skips:
         """Count a call that runs eagerly."""
         self.counts[self._reason(reason)] += 1
 
-    def learn(
-        self, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> bool:
+    def learn(self, reason: str, call: Call | Unread) -> bool:
         """Remember what a call looks like that runs eagerly; return whether it is new.
 
         Not where an argument is to end, whatever becomes of the call.
         """
         if self._options.donate:
             return False
-        look, reason = self._look(args, kwargs), self._reason(reason)
+        look, reason = self._look(call.args, call.kwargs), self._reason(reason)
         known = self.looks.get(look)
         if known is not None:
             known[0] = reason
@@ -190,17 +186,12 @@ class Skips:
             self.looks[look] = [reason, 1, 4]
         return known is None
 
-    def recorded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def recorded(self, call: Call) -> None:
         """Remember what a call looks like that was recorded."""
         if len(self._recorded) < _KNOWN:
-            self._recorded.add(self._look(args, kwargs))
+            self._recorded.add(self._look(call.args, call.kwargs))
 
-    def guard(
-        self,
-        call: Call,
-        ambient: Ambient,
-        reason: str,
-    ) -> None:
+    def guard(self, call: Call, ambient: Ambient, reason: str) -> None:
         """Remember under what calls with this one's signature cannot be recorded.
 
         A recorded one may look the same.

@@ -12,7 +12,7 @@ from typing import Any, Final
 from sapwood.errors import CaptureError
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.parameters import Parameters
-from sapwood.tree.call.signature import Call
+from sapwood.tree.call.signature import Call, Unread
 from sapwood.tree.choose.decide import Action, Step
 from sapwood.tree.choose.function_cache import FunctionCache
 from sapwood.tree.choose.recordings import Recordings
@@ -178,15 +178,15 @@ class Eagerly:
             if lasts and self.cache.nodes and not self.options.donate:
                 guards = before.guards(lambda _: False)
                 self.skips.guard(call, guards, str(skips))
-            return self.skip(skips, call, call.args, call.kwargs, lasts=lasts)
+            return self.skip(skips, call, lasts=lasts)
         again = isinstance(failed, Unready) and not failed.moved
         if again or step.action is Action.WARM_UP:
             return self.warm_up(call, specialization, before)
         reason = step.reason if failed is None else str(failed)
-        result = self.pass_through(call, call.args, call.kwargs, reason)
+        result = self.pass_through(call, reason)
         if isinstance(failed, Raised):  # and an eager run has not
             specialization.unrecordable = failed.anew()
-            self.skips.failed(failed, call.args, call.kwargs)
+            self.skips.failed(failed, call)
         return result
 
     def once(
@@ -255,17 +255,9 @@ class Eagerly:
         if self.options.fullgraph:
             raise error.anew()
         specialization.unrecordable = error.anew()
-        self.skips.failed(error, call.args, call.kwargs)
+        self.skips.failed(error, call)
 
-    def skip(
-        self,
-        error: CaptureError,
-        call: Call | None,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        *,
-        lasts: bool,
-    ) -> Any:
+    def skip(self, error: CaptureError, call: Call | Unread, *, lasts: bool) -> Any:
         """Run a call eagerly that cannot be recorded, and say so before it runs.
 
         If that ``lasts``, calls that look like it are not looked at for a while.
@@ -273,24 +265,19 @@ class Eagerly:
         if self.options.fullgraph:
             raise error.anew()
         if lasts:
-            self.skips.learn(str(error), args, kwargs)
+            self.skips.learn(str(error), call)
         self.skips.tell(error)
-        return self.pass_through(call, args, kwargs, str(error))
+        return self.pass_through(call, str(error))
 
-    def pass_through(
-        self,
-        call: Call | None,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        reason: str,
-    ) -> Any:
+    def pass_through(self, call: Call | Unread, reason: str) -> Any:
         """Run a call eagerly that is not recorded, for a reason."""
-        watched = warm_up(self.target(), args, kwargs, self.recordings.device, None)
-        with self.recordings.device.lock:
+        device, known = self.recordings.device, call if isinstance(call, Call) else None
+        watched = warm_up(self.target(), call.args, call.kwargs, device, None)
+        with device.lock:
             self._lease_loosely(watched, None)
-            if call is not None:
-                self._donate(call, watched.result)
-            self.call_log.passed_through(call, reason)
+            if known is not None:
+                self._donate(known, watched.result)
+            self.call_log.passed_through(known, reason)
         return watched.result
 
     def plainly(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from sapwood.errors import CaptureError, InternalError, OutOfMemory, StaleOutput
 from sapwood.surroundings import Surroundings
 from sapwood.tree.call.miss import Miss, Why
 from sapwood.tree.call.options import Options
-from sapwood.tree.call.signature import Call
+from sapwood.tree.call.signature import Call, Unread
 from sapwood.tree.call.stats import Stats
 from sapwood.tree.choose.decide import Action, Step
 from sapwood.tree.choose.function_cache import Found
@@ -83,28 +83,22 @@ class Runner:
             skip = skip_of(error)
         else:
             return self._described(began, call)
-        return self._unreadable(skip, None, args, kwargs)
+        return self._unreadable(skip, Unread(args, kwargs))
 
     def _is_borne(self, error: Exception) -> bool:
         """Return whether a call runs eagerly that could not even be understood."""
         grave = isinstance(error, InternalError | StaleOutput)
         return not (grave or self.options.fullgraph)
 
-    def _unreadable(
-        self,
-        skip: CaptureError,
-        call: Call | None,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> Any:
+    def _unreadable(self, skip: CaptureError, call: Call | Unread) -> Any:
         """Run a call eagerly whose arguments, or what it reaches, are not known."""
         self.recordings.device.check_open(f"the runtime of {self.options.name}")
         fn = self.target()  # which may be gone
-        if not self.parameters.fits(args, kwargs):
-            return fn(*args, **kwargs)  # which says so
-        if self.skips.learn(str(skip), args, kwargs):
-            self.skips.failed(skip, args, kwargs)
-        return self.eagerly.skip(skip, call, args, kwargs, lasts=True)
+        if not self.parameters.fits(call.args, call.kwargs):
+            return fn(*call.args, **call.kwargs)  # which says so
+        if self.skips.learn(str(skip), call):
+            self.skips.failed(skip, call)
+        return self.eagerly.skip(skip, call, lasts=True)
 
     def _described(self, began: int, call: Call) -> Any:
         surroundings = Surroundings()
@@ -125,7 +119,7 @@ class Runner:
         if isinstance(ran, tuple):
             return ran[0]
         if ran is not None:
-            return self.eagerly.skip(ran, call, call.args, call.kwargs, lasts=False)
+            return self.eagerly.skip(ran, call, lasts=False)
         if passage is None or found is None:
             if self.skips.holds(call.key):
                 return self.eagerly.plainly(call.args, call.kwargs)
@@ -210,7 +204,7 @@ class Runner:
             skip = skip_of(error)
         else:
             return self._unfound(call, before, key, slots)
-        return self._unreadable(skip, call, call.args, call.kwargs)
+        return self._unreadable(skip, call)
 
     def _unfound(
         self, call: Call, before: Survey, key: AmbientKey, slots: Mapping[str, Any]
@@ -240,13 +234,13 @@ class Runner:
             if step.action is Action.RESTORE:
                 found = self.making.restored(call, specialization, step, before)
                 if found is not None:
-                    self.skips.recorded(call.args, call.kwargs)
+                    self.skips.recorded(call)
                     return self.making.replay(found, call)
                 step = self.making.decide(specialization, reasons)
             if step.action is Action.RECORD:
                 ran = self.making.record(call, specialization, step, before)
         if isinstance(ran, tuple):
-            self.skips.recorded(call.args, call.kwargs)
+            self.skips.recorded(call)
             self.making.write()
             return ran[0]
         return self.eagerly.run(step, ran, call, specialization, before)
