@@ -146,10 +146,6 @@ class Array(Faced, NDArrayOperatorsMixin):
         """Return the elements as nested lists of Python numbers."""
         return download(self, "x.tolist()").tolist()
 
-    def nonzero(self) -> Any:
-        """Return the indices of elements that are not zero."""
-        return np.nonzero(self)
-
     def __repr__(self) -> str:
         about = f"shape={self.shape}, dtype={self.dtype}"
         if self.storage.stale is not None:
@@ -284,6 +280,7 @@ class Array(Faced, NDArrayOperatorsMixin):
     max = _method(np.max)
     mean = _method(np.mean)
     min = _method(np.min)
+    nonzero = _method(np.nonzero)
     prod = _method(np.prod)
     repeat = _method(np.repeat)
     round = _method(np.round)

@@ -15,11 +15,12 @@ from typing import Any, Final
 import numpy as np
 
 from sapwood.driver.emulated.kernels import Kernel, register_module
-from sapwood.integrations.numpy import draws
 from sapwood.integrations.numpy.bodies import (
+    DRAWS,
     Body,
     calling,
     copying,
+    draw,
     filling,
     writing,
     writing_at,
@@ -84,7 +85,7 @@ def _bodies() -> dict[str, Body]:
     }
     bodies |= {f"fill:{name}": filling(f) for name, f in FILLING.items()}
     bodies |= {f"make:{name}": copying(f) for name, f in COPYING.items()}
-    bodies |= {f"draw:{name}": draws.draw(name) for name in draws.METHODS}
+    bodies |= {f"draw:{name}": draw(name) for name in DRAWS}
     for name, ufunc in UFUNCS.items():
         if ufunc.signature:
             bodies[f"call:{name}"] = filling(ufunc)

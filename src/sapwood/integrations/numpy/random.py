@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 
 from sapwood.integrations.numpy.array import Array
+from sapwood.integrations.numpy.bodies import WORDS, state_words
 from sapwood.integrations.numpy.copies import from_host
-from sapwood.integrations.numpy.draws import WORDS, state_words
-from sapwood.integrations.numpy.kernels import results
-from sapwood.integrations.numpy.launch import empty, launch
-from sapwood.integrations.numpy.packing import pack
+from sapwood.integrations.numpy.launch import made
 from sapwood.memory.device import Device
 
 
@@ -89,12 +87,8 @@ class Generator:
                     f"Generator.{method} takes a plain number for {name}; scale and "
                     "shift what it draws on the device instead"
                 )
-        kernel = f"draw:{method}"
-        values = (args, tuple(options.items()))
-        (layout,) = results(kernel, pack(((None,), *values), bare=True))
-        out = empty(Array, self.state.device, layout)
-        launch(kernel, (out, self.state), values)
-        return out
+        values = args, tuple(options.items())
+        return made(self.state, f"draw:{method}", values, (None, self.state))[0]
 
     def __repr__(self) -> str:
         return f"<Generator Philox, state at {self.state.address:#x}>"
