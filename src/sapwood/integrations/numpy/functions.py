@@ -79,7 +79,10 @@ def call_ufunc(
         operands = (constant(inputs[0], name), *index_items(inputs[1]))
     else:
         operands = tuple([constant(value, name) for value in inputs])
-    return _filled(kernel, operands, outs, options)
+    if options.get("dtype") is not None:
+        options["dtype"] = np.dtype(options["dtype"])
+    like = next(arrays_in((*operands, *outs)))
+    return made(like, kernel, (operands, tuple(options.items())), outs)[0]
 
 
 def _crossed(ufunc: np.ufunc, *inputs: Any) -> tuple[Any, Any]:
@@ -118,17 +121,6 @@ def _elementwise(
     like = next(arrays_in((*operands, *outs, mask)))
     found = made(like, f"call:{name}", (dtype, casting, mask, *operands), outs)
     return found[0] if ufunc.nout == 1 else found
-
-
-def _filled(
-    kernel: str, operands: tuple[Any, ...], outs: Sequence[Any], options: dict[str, Any]
-) -> Faced:
-    dtype = options.pop("dtype", None)
-    if dtype is not None:
-        options["dtype"] = np.dtype(dtype)
-    like: Faced = next(arrays_in((*operands, *outs)))
-    found: Faced = made(like, kernel, (operands, tuple(options.items())), outs)[0]
-    return found
 
 
 def _at(ufunc: np.ufunc, inputs: Sequence[Any]) -> None:

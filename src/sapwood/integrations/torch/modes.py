@@ -192,10 +192,7 @@ def _asked(getter: Callable[[], Any]) -> Any:
     try:
         return getter()
     except RuntimeError:
-        precision = getattr(_C, "_get_fp32_precision_getter", None)
-        if precision is None:
-            raise
-        return tuple([precision("cuda", op) for op in _PRECISE])
+        return tuple([_C._get_fp32_precision_getter("cuda", op) for op in _PRECISE])
 
 
 def _shown(value: Any) -> Any:
@@ -279,12 +276,8 @@ _STATE: Final = {
 
 def _witness() -> Witness | None:
     """Return torch's guard of its state; None where this torch has none, or another."""
-    guards = getattr(getattr(_C, "_dynamo", None), "guards", None)
-    kind: Any = getattr(guards, "GlobalStateGuard", None)
-    if kind is None:
-        return None
     try:
-        made = kind()
+        made = _C._dynamo.guards.GlobalStateGuard()
         state = json.loads(made.__getstate__())
     except (AttributeError, RuntimeError, TypeError, ValueError):
         return None

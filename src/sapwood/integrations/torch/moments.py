@@ -11,12 +11,13 @@ comes twice, and older ones tell of nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any, Final, TypeAlias
 
 import torch
 
+from sapwood.integrations.torch.history import Event
 from sapwood.integrations.torch.layout import is_lazy
 from sapwood.integrations.torch.storages import Storages
 from sapwood.memory.fold import Life
@@ -30,7 +31,6 @@ _FIRST: Final = -1
 """The moment before all events: inputs are copied before all else."""
 
 _numbers: Final = count(1)
-Event = Mapping[str, Any]
 
 Uses: TypeAlias = list[tuple[Storage, bool]]
 """What an operation uses, and whether it writes it."""

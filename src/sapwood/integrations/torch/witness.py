@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from sapwood.integrations.torch.layout import alignment
 
-_guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-_kind: Any = getattr(_guards, "TensorGuards", None)
+_C: Any = torch._C
 _is_leaf = attrgetter("is_leaf")
 _where = torch.Tensor.data_ptr
 
@@ -35,7 +34,9 @@ class Witness:
         self._twins = [(k, at) for k, at in enumerate(first) if k != at]
         self._firsts = [*seen.values()]
         each = [tensors[k] for k in self._firsts]
-        made = _kind(*each, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        made = _C._dynamo.guards.TensorGuards(
+            *each, dynamic_dims_sizes=None, dynamic_dims_strides=None
+        )
         self._check = made.check
         self._leaves = [*map(_is_leaf, tensors)]
         self._lows = [*map(_where, tensors)]
