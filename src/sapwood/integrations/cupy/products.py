@@ -147,7 +147,9 @@ def tensordot(
     # Of what is row-major, cuBLAS sees the transpose: so b comes first.
     left, left_turned, left_step = _to_blas(left, 0)
     right, right_turned, right_step = _to_blas(right, 1)
-    shares = out is not None and any(map(_shares(out), (left, right)))
+    shares = out is not None and (
+        cupy.may_share_memory(out, left) or cupy.may_share_memory(out, right)
+    )
     found = cupy.empty(shape, dtype) if out is None or shares else out
     kind, compute, scalar = _KINDS[dtype.char]
     compute = _compute(dtype, compute)
@@ -167,10 +169,6 @@ def tensordot(
         return found
     out[...] = found
     return out
-
-
-def _shares(out: Any) -> Callable[[Any], bool]:
-    return lambda operand: bool(cupy.may_share_memory(out, operand))
 
 
 def _compute(dtype: Any, usual: int) -> int:

@@ -6,6 +6,7 @@ goes on where the last one ended. Uniform numbers only.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 import cupy
@@ -137,14 +138,9 @@ class Generator:
         return f"<Generator Philox, state at {self.state.data.ptr:#x}>"
 
 
+@cache
 def _kernel(name: str) -> Any:
-    found = _kernels.get(name)
-    if found is None:
-        found = _kernels[name] = cupy.RawKernel(_SOURCE, name)
-    return found
-
-
-_kernels: dict[str, Any] = {}
+    return cupy.RawKernel(_SOURCE, name)
 
 
 def seeded(device: Device, place: Place, seed: Any = None) -> Generator:
