@@ -38,10 +38,8 @@ _COMPILED: Final = ("torch._dynamo.eval_frame", "OptimizedModule")
 _ROOTS: Final = (torch.nn.Module, object)
 _PLAIN: Final = {bool, float, int, str, type(None)}
 _HOOKS: Final = (
-    "_forward_pre_hooks",
-    "_forward_hooks",
-    "_backward_pre_hooks",
-    "_backward_hooks",
+    *("_forward_pre_hooks", "_forward_hooks"),
+    *("_backward_pre_hooks", "_backward_hooks"),
 )
 
 

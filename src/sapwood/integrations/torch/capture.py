@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from sapwood.driver.streams import Stream
-from sapwood.errors import CaptureError, DriverError, MisuseError
+from sapwood.errors import CaptureError, DriverError
 from sapwood.integrations.torch.asking import generator_of
 from sapwood.integrations.torch.history import History, lives_of, unharmed
 from sapwood.integrations.torch.layout import look_of, text
@@ -23,7 +23,6 @@ from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.pool import Pool
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.fold import Life
-from sapwood.memory.framework import GuestStream
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.nests.containers import flatten
@@ -72,28 +71,24 @@ class TorchCapturer:
     def owner(
         self, range_: Range, room: Size, stream: Stream, *, warm: bool
     ) -> TorchOwner:
-        """Return a capture on ``stream`` that allocates from ``room`` of a range."""
-        return TorchOwner(self._framework, range_, room, stream, warm=warm)
+        """Return a capture that allocates from ``room`` of a range.
+
+        Its ``stream`` is that of `stream`, as for all of them.
+        """
+        del stream
+        return TorchOwner(self._framework, range_, room, warm=warm)
 
 
 class TorchOwner:
     """One capture, and its graph."""
 
     def __init__(
-        self,
-        framework: TorchFramework,
-        range_: Range,
-        room: Size,
-        stream: Stream,
-        *,
-        warm: bool,
+        self, framework: TorchFramework, range_: Range, room: Size, *, warm: bool
     ) -> None:
-        if not isinstance(stream, GuestStream):
-            raise MisuseError(f"{stream!r} is not one of torch's: make a new runtime")
         close_orphans()
-        place = framework.place
-        self._framework, self._range = framework, range_
-        self._place, self._stream, self._warm = place, stream, warm
+        self._framework, self._range, self._warm = framework, range_, warm
+        self._place, self._stream = place, stream = framework.place, framework.aside()
+        self._raw: int = framework.theirs(stream).cuda_stream
         idle = range_.idle()
         base, size = range_.lend(room)
         # Where there is as much as can be taken, nothing need be shared in turn.
@@ -116,8 +111,7 @@ class TorchOwner:
         return self._pool.segments.counters().refused > 0
 
     def _moments_of(self, stages: Sequence[Storage]) -> Moments:
-        raw = self._framework.theirs(self._stream).cuda_stream
-        return Moments(stages, raw, self._place.index)
+        return Moments(stages, self._raw, self._place.index)
 
     def follow(self, stages: Sequence[Storage]) -> None:
         """Note when these stages of inputs are used last."""
@@ -227,8 +221,7 @@ class TorchOwner:
         All that was served is in it.
         """
         spans, events = self._spans(), self._history.taken()
-        raw = self._framework.theirs(self._stream).cuda_stream
-        found = lives_of(events, spans, raw)
+        found = lives_of(events, spans, self._raw)
         if found is None:
             return [Life(lo, hi, 0, None) for lo, hi in spans]
         staged = self._moments.lives(stages, events)

@@ -51,14 +51,6 @@ class Lent(NamedTuple):
     storages: Storages
 
 
-def lent(tensor: Any) -> Lent | None:
-    """Return what a tensor's storage stands for; None where torch allocated it."""
-    if not torch._C._has_storage(tensor):
-        return None
-    found: Lent | None = getattr(tensor.untyped_storage(), "sapwood", None)
-    return found
-
-
 class _Reference(weakref.ref[Any]):
     """A weak reference to a storage of torch's, by whose number it is known."""
 
@@ -115,7 +107,7 @@ class Storages:
             )
             self._remember(theirs, storage)
             # So the bytes stay as long as it does, whatever becomes of all else.
-            theirs.sapwood = Lent(storage, self)
+            theirs.sapwood = _Lent(storage, self)
         return theirs
 
     def alias(self, tensor: Any, freed: Callable[[], None]) -> Any:
@@ -133,7 +125,7 @@ class Storages:
             freed()
 
         self._refer(theirs, ours, forget)
-        theirs.sapwood = Lent(ours, self)
+        theirs.sapwood = _Lent(ours, self)
         return tensor_over(look_of(tensor, tensor.storage_offset()), theirs)
 
     def _remember(self, theirs: Any, ours: Storage) -> None:
@@ -197,10 +189,12 @@ def borrow(tensor: Any, stream: Any) -> bool:
 
     Raises `MisuseError` for a stream of another device.
     """
-    found = lent(tensor)
-    if found is None:
+    if not torch._C._has_storage(tensor):
         return False
-    storage, storages = found
+    lent: _Lent | None = getattr(tensor.untyped_storage(), "sapwood", None)
+    if lent is None:
+        return False
+    storage, storages = lent
     # What is captured runs as a whole, in one order with all else.
     if storage.size and not storage.captured:
         storage.borrow(storages.stream_of(stream))

@@ -68,7 +68,7 @@ class TorchFramework(GuestFramework):
         self.turn = threading.RLock()
         self._thread = _Thread()
         self._opened: tuple[Driver, Queue] | None = None
-        self._aside: Stream | None = None
+        self._aside: GuestStream | None = None
 
     def default(self, driver: Driver, dropped: Queue) -> Stream:
         """Return torch's default stream."""
@@ -78,7 +78,7 @@ class TorchFramework(GuestFramework):
         stream.theirs = theirs
         return stream
 
-    def aside(self) -> Stream:
+    def aside(self) -> GuestStream:
         """Return the stream of all warm-ups and captures.
 
         Autograd remembers on which stream a parameter was first used, and a capture
