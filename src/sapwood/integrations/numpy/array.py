@@ -16,8 +16,10 @@ from sapwood.integrations.numpy.copies import (
     assign,
     converted,
     download,
+    element,
     raveled,
     reshaped,
+    write_element,
 )
 from sapwood.integrations.numpy.faced import Faced
 from sapwood.integrations.numpy.functions import (
@@ -26,7 +28,6 @@ from sapwood.integrations.numpy.functions import (
     imaginary,
     power,
 )
-from sapwood.integrations.numpy.indexing import element, write_element
 
 _UNLIKE: Final = (type(None), str, bytes)
 """What no element of an array equals."""

@@ -23,12 +23,12 @@ from sapwood.integrations.numpy.copies import (
     download,
     filled,
     from_host,
+    index_items,
     raveled,
     reshaped,
     source,
 )
 from sapwood.integrations.numpy.faced import A, Faced
-from sapwood.integrations.numpy.indexing import index_items
 from sapwood.integrations.numpy.kernels import COPYING, FILLING, UFUNCS
 from sapwood.integrations.numpy.launch import arrays_in, made, mutate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -31,7 +31,6 @@ _CAPTURE = (
 
 _BEFORE = "previous error during capture"
 _WITHIN = "during CUDA graph capture"
-_asides: dict[int, Any] = {}
 
 
 class _Thread(threading.local):
@@ -339,11 +338,10 @@ class TorchFramework(GuestFramework):
         return count
 
 
+@cache
 def _aside_of(place: torch.device) -> Any:
     """Return torch's stream of all captures on a GPU."""
-    if place.index not in _asides:
-        _asides[place.index] = torch.cuda.Stream(place)
-    return _asides[place.index]
+    return torch.cuda.Stream(place)
 
 
 @contextmanager
