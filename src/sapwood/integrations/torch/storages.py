@@ -44,7 +44,7 @@ def tensor_over(look: dict[str, Any], theirs: Any) -> Any:
         return empty.set_(theirs, look["storage_offset"], look["size"], look["stride"])
 
 
-class Lent(NamedTuple):
+class _Lent(NamedTuple):
     """What a storage of torch's stands for, and whose that is."""
 
     storage: Storage
