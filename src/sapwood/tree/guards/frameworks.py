@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from operator import call
 from types import FunctionType
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from sapwood.tree.guards.scope import Accessor, Openings, Reach
@@ -90,8 +91,6 @@ class Modes:
     be got, with `RuntimeError`, is ``asked`` for in another way.
     """
 
-    LIMIT: Final = 1024
-
     def __init__(
         self,
         framework: str,
@@ -100,7 +99,7 @@ class Modes:
     ) -> None:
         self._getters = way.getters or {}
         self._shown, self._asked = way.shown, asked
-        self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._mapping = lru_cache(maxsize=1024)(self._mapped)
         self.view = View(
             f"{framework} modes",
             Modes.now,
@@ -115,13 +114,10 @@ class Modes:
             values = tuple(map(call, self._getters.values()))
         except RuntimeError:
             values = tuple(map(self._asked, self._getters.values()))
-        found = self._known.get(values)
-        if found is None:
-            if len(self._known) >= self.LIMIT:
-                self._known.clear()
-            shown = map(self._shown, values)
-            found = self._known[values] = dict(zip(self._getters, shown, strict=True))
-        return found
+        return self._mapping(values)
+
+    def _mapped(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        return dict(zip(self._getters, map(self._shown, values), strict=True))
 
     def open(self, _: Reach) -> Openings:
         """Yield the one view of them."""

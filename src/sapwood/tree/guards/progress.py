@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
+from operator import length_hint
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final
 
@@ -50,16 +51,9 @@ def _own_place(value: Any) -> tuple[Hashable, ...]:
     if cls in _FRAMES:
         return _frame_place(value, _FRAMES[cls])
     if hasattr(cls, "__length_hint__"):
-        return (_left(value),)
+        # An endless repeat has none.
+        return (length_hint(value, -1),)
     return ()
-
-
-def _left(value: Any) -> int:
-    try:
-        return int(value.__length_hint__())
-    except TypeError:
-        # An endless repeat.
-        return -1
 
 
 def _frame_place(value: Any, prefix: str) -> tuple[Hashable, ...]:
