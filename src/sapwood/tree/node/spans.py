@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Arrays
@@ -12,7 +13,7 @@ from sapwood.tree.node.node import Node
 from sapwood.units import Addr
 
 
-class Spans:
+class Spans(NamedTuple):
     """How long the arguments of a recording are, and where what it reads besides lies.
 
     ``lengths`` are the bytes of each argument from where it starts, 0 for those that
@@ -20,37 +21,26 @@ class Spans:
     to one reach.
     """
 
-    __slots__ = ("_ends", "_starts", "lengths")
-
-    def __init__(
-        self, lengths: Sequence[int], starts: Sequence[int], ends: Sequence[int]
-    ) -> None:
-        self.lengths, self._starts, self._ends = lengths, starts, ends
+    lengths: tuple[int, ...]
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
 
     @classmethod
     def of(
         cls, node: Node, given: Arrays, ambient: Arrays, integration: Integration
     ) -> Spans:
         """Return the spans of the arrays of one call."""
-        count = node.argument_places
         used = [place.used for place in node.places]
-        lengths = [
+        lengths = (
             (place.hi - place.lo) * use
             for place, use in zip(given.places(integration), used, strict=False)
-        ]
-        others = sorted(
-            (place.lo, place.hi)
-            for place, use in zip(
-                ambient.places(integration), used[count:], strict=False
-            )
-            if use
         )
-        starts = [lo for lo, _ in others]
-        return cls(lengths, starts, [*accumulate((hi for _, hi in others), max)])
-
-    def others(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return where what is used besides the arguments starts, and ends so far."""
-        return tuple(self._starts), tuple(self._ends)
+        besides = zip(
+            ambient.places(integration), used[node.argument_places :], strict=False
+        )
+        others = sorted((place.lo, place.hi) for place, use in besides if use)
+        ends = accumulate((hi for _, hi in others), max)
+        return cls(tuple(lengths), tuple(lo for lo, _ in others), tuple(ends))
 
     def are_apart(self, lows: Sequence[Addr]) -> bool:
         """Return whether arguments at these addresses share bytes with nothing.
@@ -64,8 +54,8 @@ class Spans:
         )
         reached = 0
         for low, end in spans:
-            before = bisect_left(self._starts, end)
-            if low < reached or (before and low < self._ends[before - 1]):
+            before = bisect_left(self.starts, end)
+            if low < reached or (before and low < self.ends[before - 1]):
                 return False
             reached = end
         return True

@@ -59,9 +59,7 @@ def _repacked(
     driver = device.driver
     # Each op is known by its place in the order of those that were given.
     known = len(captured.session.lines) == len(recording.ops)
-    if not known or not driver.abilities.exact_addresses:
-        return recording
-    if not range_.whole:
+    if not (known and driver.abilities.exact_addresses and range_.whole):
         return recording
     made = [each for each in captured.made if each.address < range_.base + range_.half]
     found = lay_out(recording, made, range_.kept(), range_.base, _packed)

@@ -192,7 +192,7 @@ def _conditions(
         device.pages,
         (node.clobbers & ~fast.own if kept else node.clobbers, node.clobbers),
         tuple((*each, i in fixed, words[i]) for i, each in enumerate(given)),
-        fast.spans.others() if node.watches_overlap else ((), ()),
+        (fast.spans.starts, fast.spans.ends) if node.watches_overlap else ((), ()),
         node.ambient.program.read,
         (tuple(addresses), tuple(wants)),
         # By number: one more reference to them would count.
