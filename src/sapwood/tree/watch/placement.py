@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from sapwood.graphs.recording import RANGE, Recording, Relocation
@@ -41,12 +41,7 @@ class _Life:
     size: Size
     after: int
     stays: bool
-    first: int = -1
-    last: int = -1
-
-    def use(self, op: int) -> None:
-        self.first = op if self.first < 0 else min(self.first, op)
-        self.last = max(self.last, op)
+    ops: list[int] = field(default_factory=list)
 
 
 def lay_out(
@@ -71,10 +66,10 @@ def lay_out(
     for i, relocation in enumerate(recording.relocations):
         life = find.owner(relocation) if relocation.symbol == RANGE else None
         if life is not None and not life.stays:
-            life.use(relocation.op)
+            life.ops.append(relocation.op)
             users.append((i, life))
     used = list({id(life): life for _, life in users}.values())
-    offsets = pack([(t.first, t.last + 1, max(t.size, 1)) for t in used])
+    offsets = pack([(min(t.ops), max(t.ops) + 1, max(t.size, 1)) for t in used])
     placed = list(zip(used, offsets, strict=True))
     start = align_up(_top((at - base, size) for at, size in kept.items()), ALIGNMENT)
     shifts = {id(life): start + offset - life.at for life, offset in placed}
