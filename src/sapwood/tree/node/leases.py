@@ -76,8 +76,11 @@ class Leases:
 
     def addresses(self) -> dict[Addr, Storage]:
         """Return the outputs that are held, by their addresses."""
+        return {storage.address: storage for storage in self._storages()}
+
+    def _storages(self) -> list[Storage]:
         held = [lease.storage() for lease in self._held if lease.storage is not None]
-        return {storage.address: storage for storage in held if storage is not None}
+        return [storage for storage in held if storage is not None]
 
     def end(self, lease: Lease, streams: tuple[Stream, ...]) -> None:
         """End a lease that nobody holds any more, unless it was revoked before."""
@@ -90,12 +93,8 @@ class Leases:
 
     def revoke(self, why: str, keep: Container[Storage]) -> None:
         """End all leases but those on the storages to ``keep``."""
-        for lease in list(self._held):
-            storage = lease.storage() if lease.storage is not None else None
-            if storage is not None and not self._is_kept(storage, keep):
-                self.revoke_one(storage, why)
-        for storage in list(self._loose):
-            if not self._is_kept(storage, keep):
+        for storage in dict.fromkeys((*self._storages(), *self._loose)):
+            if storage not in keep and storage not in self.crossing:
                 self.revoke_one(storage, why)
 
     def cross(self, storages: Iterable[Storage]) -> None:
@@ -106,9 +105,6 @@ class Leases:
         """Undo one `cross`: the call is over."""
         self.crossing.subtract(storages)
         self.crossing = +self.crossing
-
-    def _is_kept(self, storage: Storage, keep: Container[Storage]) -> bool:
-        return storage in keep or storage in self.crossing
 
     def donate(self, storage: Storage, function: str) -> None:
         """End the lease of an argument that was donated, unless it is a rehearsal."""
