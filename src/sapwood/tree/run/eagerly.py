@@ -7,7 +7,7 @@ been replayed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sapwood.errors import CaptureError
 from sapwood.tree.call.options import Options
@@ -38,6 +38,14 @@ _ANY: Final = Size(1 << 62)
 _REORDERS: Final = 4
 
 
+class Unfound(NamedTuple):
+    """A call that no recording fits, and a survey of what it reaches before it runs."""
+
+    call: Call
+    specialization: Specialization
+    before: Survey
+
+
 class Eagerly:
     """Runs calls of one function eagerly, and has what is known of the function.
 
@@ -59,10 +67,9 @@ class Eagerly:
         self.call_log = CallLog(options.name, self.parameters, recordings, self.skips)
         self.surveyor = Surveyor(target, integration)
 
-    def warm_up(
-        self, call: Call, specialization: Specialization, before: Survey
-    ) -> Any:
-        """Run a call eagerly and watch what it does; ``before`` surveys it."""
+    def warm_up(self, unfound: Unfound) -> Any:
+        """Run a call eagerly and watch what it does."""
+        call, specialization, before = unfound
         recordings, strict = self.recordings, self.options.fullgraph
         cached = before.cached()
         captured = specialization.wants_another
@@ -77,7 +84,7 @@ class Eagerly:
         if captured:
             watched = self._as_captured(live, call, before)
             if isinstance(watched, Strayed):
-                return self._strayed(watched, call, specialization)
+                return self._strayed(watched, unfound)
         else:
             watched = live.run(self.target(), call)
         # Once: a function that forgets at every call computes in captures, too.
@@ -121,10 +128,9 @@ class Eagerly:
             begun.lost = True
         return Strayed(caught, begun)
 
-    def _strayed(
-        self, strayed: Strayed, call: Call, specialization: Specialization
-    ) -> Any:
+    def _strayed(self, strayed: Strayed, unfound: Unfound) -> Any:
         """Run a call eagerly that has strayed, and remember if only captures raise."""
+        call, specialization, _ = unfound
         result = self.rerun(strayed, call)
         if isinstance(strayed.error, Caught):
             self.cannot(specialization, raised_within(strayed.error), call)
@@ -157,20 +163,15 @@ class Eagerly:
         )
 
     def run(
-        self,
-        step: Step,
-        failed: CaptureError | Strayed | None,
-        call: Call,
-        specialization: Specialization,
-        before: Survey,
+        self, step: Step, failed: CaptureError | Strayed | None, unfound: Unfound
     ) -> Any:
         """Run a call eagerly, as a step says, or as its recording has ``failed``.
 
         Nothing of it has run, unless it has strayed.
         """
         if isinstance(failed, Strayed):
-            return self._strayed(failed, call, specialization)
-        skips = step.skips
+            return self._strayed(failed, unfound)
+        (call, specialization, before), skips = unfound, step.skips
         if failed is not None:
             skips = specialization.unrecordable or specialization.failed
         if skips is not None:
@@ -181,7 +182,7 @@ class Eagerly:
             return self.skip(skips, call, lasts=lasts)
         again = isinstance(failed, Unready) and not failed.moved
         if again or step.action is Action.WARM_UP:
-            return self.warm_up(call, specialization, before)
+            return self.warm_up(unfound)
         reason = step.reason if failed is None else str(failed)
         result = self.pass_through(call, reason)
         if isinstance(failed, Raised):  # and an eager run has not
@@ -189,13 +190,9 @@ class Eagerly:
             self.skips.failed(failed, call)
         return result
 
-    def once(
-        self,
-        call: Call,
-        specialization: Specialization,
-        outcome: CaptureError | Caught | Warm,
-    ) -> None:
+    def once(self, unfound: Unfound, outcome: CaptureError | Caught | Warm) -> None:
         """Say what becomes of a recording that was launched for one call alone."""
+        call, specialization, _ = unfound
         if isinstance(outcome, Warm):
             specialization.warm = outcome
             self.call_log.warmed_up(call)

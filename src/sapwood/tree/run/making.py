@@ -15,7 +15,6 @@ from sapwood.tree.choose.function_cache import Found
 from sapwood.tree.choose.origins import origins_of
 from sapwood.tree.choose.skips import skip_of
 from sapwood.tree.choose.specialization import Specialization
-from sapwood.tree.guards import Survey
 from sapwood.tree.node.node import Node
 from sapwood.tree.record.recorder import ReadsArguments, Recorded, record
 from sapwood.tree.record.repeated import check_told
@@ -26,7 +25,7 @@ from sapwood.tree.regions.rerun import MOST, Begun, Strayed
 from sapwood.tree.replay.binding import expect, write
 from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.replay.replay import replay
-from sapwood.tree.run.eagerly import Eagerly
+from sapwood.tree.run.eagerly import Eagerly, Unfound
 from sapwood.tree.run.source import Source
 from sapwood.tree.run.verify import reachable
 from sapwood.tree.watch.session import Midway, Raised, Unready, Warm
@@ -89,27 +88,27 @@ class Making:
         )
 
     def record(
-        self, call: Call, specialization: Specialization, step: Step, before: Survey
+        self, unfound: Unfound, step: Step
     ) -> tuple[Any] | CaptureError | Strayed:
         """Record a call and replay it; return its result alone, or why it was not.
 
         Then nothing of it has run, and what it wrote was put back.
         """
+        call, warm = unfound.call, unfound.specialization.warm
         self._make_room(step)
-        if specialization.warm is not None and specialization.warm.breaks:
-            return self._record_parts(call, specialization, step, before)
+        if warm is not None and warm.breaks:
+            return self._record_parts(unfound, step)
         try:
-            order = self._order(call, specialization, step, before)
-            made = self._recorded(order)
+            made = self._recorded(self._order(unfound, step))
         except (CaptureError, DriverError) as error:
             if not self._may_fail(error):
                 raise
-            return self._failed(error, specialization, call)
-        found = self._plant(call, specialization, made)
+            return self._failed(error, unfound)
+        found = self._plant(unfound, made)
         if made.error is not None:
-            return (self._once(found, call, specialization, made.error),)
+            return (self._once(found, unfound, made.error),)
         self.call_log.recorded(call, made.node)
-        self._keep(call, before, specialization, made)
+        self._keep(unfound, made)
         return (self.replay(found, call),)
 
     def _recorded(self, order: RecordRequest) -> Recorded:
@@ -121,13 +120,12 @@ class Making:
             order.specialization.reads_arguments = True
         return recorder(order, self.recordings)
 
-    def _keep(
-        self, call: Call, before: Survey, specialization: Specialization, made: Recorded
-    ) -> None:
+    def _keep(self, unfound: Unfound, made: Recorded) -> None:
         """Make a new recording ready to be kept, if it is one that can be.
 
         The first says all: those to come differ in roles and pages only.
         """
+        call, specialization, before = unfound
         first = specialization.nodes == [made.node] and not made.node.ferries
         if self.source is None or not first:
             return
@@ -150,13 +148,10 @@ class Making:
         return not _hides_interrupt(error)
 
     def _failed(
-        self,
-        error: CaptureError | DriverError,
-        specialization: Specialization,
-        call: Call,
+        self, error: CaptureError | DriverError, unfound: Unfound
     ) -> CaptureError:
         """Return why an attempt at recording failed, and remember for how long."""
-        skip = skip_of(error)
+        (call, specialization, _), skip = unfound, skip_of(error)
         if isinstance(error, Unready):
             specialization.unready += not error.moved
             if (
@@ -179,13 +174,14 @@ class Making:
         return skip
 
     def _record_parts(
-        self, call: Call, specialization: Specialization, step: Step, before: Survey
+        self, unfound: Unfound, step: Step
     ) -> tuple[Any] | CaptureError | Strayed:
         """Record a call around its eager regions, and so run it; else as `_record`."""
+        call, specialization, before = unfound
         warm = specialization.warm
         begun = Begun(self.recordings.device, (), warm)
         try:
-            order = self._order(call, specialization, step, before)
+            order = self._order(unfound, step)
             arrays = [*call.given.arrays, *before.arrays()]
             reached = reachable(call, before, self.recordings.integration)
             small = sum(each.size for each in reached) <= MOST
@@ -196,7 +192,7 @@ class Making:
             made = record_parts(order, self.recordings, begun)
         except CaptureError as error:
             if self._may_fail(error):
-                return self._failed(error, specialization, call)
+                return self._failed(error, unfound)
             if isinstance(error, Midway) and not self.options.fullgraph:
                 self.eagerly.cannot(specialization, told_later(error), call)
                 return Strayed(error, begun)
@@ -210,7 +206,7 @@ class Making:
             "" if made.error else self._no_room(specialization, made.node)
         )
         if made.error is None and not unfit:
-            self._plant(call, specialization, made)
+            self._plant(unfound, made)
             self.call_log.recorded(call, made.node)
             return (result,)
         self.recordings.discard(made.node)
@@ -219,7 +215,7 @@ class Making:
             return Strayed(made.error, begun)
         begun.ran.clear()  # as above: the error may be raised from here
         if made.error is not None:
-            self.eagerly.once(call, specialization, made.error)
+            self.eagerly.once(unfound, made.error)
         else:
             self.call_log.passed_through(call, unfit)
         return (result,)
@@ -256,14 +252,13 @@ class Making:
             return ""
         return "calls that were recorded meanwhile took its place"
 
-    def restored(
-        self, call: Call, specialization: Specialization, step: Step, before: Survey
-    ) -> Found | None:
+    def restored(self, unfound: Unfound, step: Step) -> Found | None:
         """Build what the source has for a call; None, and none is left, if it fails."""
+        call, specialization, before = unfound
         if specialization.link is None:
             return None
         self._make_room(step)
-        order = self._order(call, specialization, step, before)
+        order = self._order(unfound, step)
         try:
             made = specialization.link(order, before, self.recordings)
         except DriverError as error:
@@ -275,7 +270,7 @@ class Making:
             self.call_log.unfit(call, made)
             return None
         self.call_log.restored(call, made.node)
-        return self._plant(call, specialization, made)
+        return self._plant(unfound, made)
 
     def _make_room(self, step: Step) -> None:
         for victim in step.evict:
@@ -283,9 +278,8 @@ class Making:
                 victim, "a newer recording of the function takes its place"
             )
 
-    def _plant(
-        self, call: Call, specialization: Specialization, made: Recorded
-    ) -> Found:
+    def _plant(self, unfound: Unfound, made: Recorded) -> Found:
+        call, specialization, _ = unfound
         made.node.apart = (
             specialization.warm is not None and specialization.warm.captured
         )
@@ -298,23 +292,18 @@ class Making:
         return Found(made.node, made.ambient)
 
     def _once(
-        self,
-        found: Found,
-        call: Call,
-        specialization: Specialization,
-        error: CaptureError | Caught | Warm,
+        self, found: Found, unfound: Unfound, error: CaptureError | Caught | Warm
     ) -> Any:
         """Do what the function did before its error, once, and forget it."""
         try:
-            result = self.replay(found, call)
+            result = self.replay(found, unfound.call)
         finally:
             self.recordings.fell(found.node, None)
-        self.eagerly.once(call, specialization, error)
+        self.eagerly.once(unfound, error)
         return result
 
-    def _order(
-        self, call: Call, specialization: Specialization, step: Step, before: Survey
-    ) -> RecordRequest:
+    def _order(self, unfound: Unfound, step: Step) -> RecordRequest:
+        call, specialization, before = unfound
         if not self.recordings.tells:
             check_told(specialization.warm)
         recordings, parameters = self.recordings, self.parameters

@@ -27,7 +27,7 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.record.preserve import Preserved
 from sapwood.tree.regions.chain import Passage
 from sapwood.tree.regions.rerun import Strayed
-from sapwood.tree.run.eagerly import Eagerly
+from sapwood.tree.run.eagerly import Eagerly, Unfound
 from sapwood.tree.run.making import Making
 from sapwood.tree.run.source import Link, Source
 from sapwood.tree.run.verify import distrust, reachable, verified
@@ -230,20 +230,21 @@ class Runner:
                 call, key, self.options.max_variants
             )
             self.cache.saw(call, specialization, slots, recordings.inherits)
+            unfound = Unfound(call, specialization, before)
             step, reasons = self._noted(call, specialization, answer)
             if step.action is Action.RESTORE:
-                found = self.making.restored(call, specialization, step, before)
+                found = self.making.restored(unfound, step)
                 if found is not None:
                     self.skips.recorded(call)
                     return self.making.replay(found, call)
                 step = self.making.decide(specialization, reasons)
             if step.action is Action.RECORD:
-                ran = self.making.record(call, specialization, step, before)
+                ran = self.making.record(unfound, step)
         if isinstance(ran, tuple):
             self.skips.recorded(call)
             self.making.write()
             return ran[0]
-        return self.eagerly.run(step, ran, call, specialization, before)
+        return self.eagerly.run(step, ran, unfound)
 
     def _noted(
         self, call: Call, specialization: Specialization, answer: Link | str | None
@@ -272,8 +273,8 @@ class Runner:
         useless = specialization.again(found.node)
         escapes, copies = found.node.escapes, found.node.copied()
         step = Step(Action.RECORD, anywhere=True, escapes=escapes, copies=copies)
-        before = self.eagerly.look(call)
-        ran = self.making.record(call, specialization, step, before)
+        unfound = Unfound(call, specialization, self.eagerly.look(call))
+        ran = self.making.record(unfound, step)
         if not isinstance(ran, tuple):
             return self.making.replay_or_skip(found, call)
         self.recordings.fell_all(useless())
