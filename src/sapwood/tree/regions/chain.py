@@ -164,6 +164,7 @@ class Passage:
             few = few and sum(each.size for each in read) <= _LITTLE
             self.begun.watch(arrays, read, self.recordings.integration, few=few)
             self.begun.plain = undone.plain
+            self.begun.found = self.node.ambient.arrays, self.ambient.arrays
             self.begun.holds = self.node.ambient.holds
 
     def finish(self) -> Any:

@@ -74,7 +74,7 @@ class Passed:
         return [leaf for leaf in self.leaves if self._integration.is_array(leaf)]
 
     def _look(self) -> list[Hashable]:
-        return [_seen(array, self._integration) for array in self.arrays()]
+        return [seen(array, self._integration) for array in self.arrays()]
 
     def reshaped(self) -> bool:
         """Return whether an array among them was given other looks, or other memory."""
@@ -115,7 +115,8 @@ class Ran(NamedTuple):
     raised: BaseException | None = None
 
 
-def _seen(array: Array, integration: Integration) -> Hashable:
+def seen(array: Array, integration: Integration) -> Hashable:
+    """Return what an array looks like, and where it is; None for one that has ended."""
     try:
         return integration.layout(array), integration.address(array)
     except StaleOutput:

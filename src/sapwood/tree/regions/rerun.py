@@ -21,7 +21,7 @@ from sapwood.tree.guards import Slot
 from sapwood.tree.nests.containers import constant_key, flatten, unflatten
 from sapwood.tree.record.preserve import Preserved, bits_of
 from sapwood.tree.record.staging import moved_by
-from sapwood.tree.regions.crossing import Passed, Ran
+from sapwood.tree.regions.crossing import Passed, Ran, seen
 from sapwood.tree.watch.session import EagerRegion, Midway, Session, Warm, entered
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
 from sapwood.units import Size
@@ -35,7 +35,8 @@ class Begun:
 
     ``storages`` are those that parts may write before a region runs, ``bound`` the
     slots that parts have bound, with what was there, ``plain`` those of plain values,
-    with theirs. ``lost`` says that not all of it
+    with theirs, ``found`` those in which the function finds arrays, and these. ``lost``
+    says that not all of it
     can be put back, ``warm`` is the warm-up that its parts are held against. ``holds``
     says whether what the function reads besides arrays is as it was.
     """
@@ -54,10 +55,14 @@ class Begun:
         self.ran: list[Ran] = []
         self.bound: list[tuple[Slot, Any]] = []
         self.plain: Sequence[tuple[Slot, Any]] = ()
+        self.found: tuple[Sequence[Slot], Sequence[Array]] = (), ()
         self.lost = False
         self._told = 0
         self._saved: list[Preserved] = []
-        self._unwritten: Callable[[], bool] = lambda: True
+        self._watched: Sequence[Array] = ()
+        self._integration: Any = None
+        self._versions: Sequence[int] | None = None
+        self._looks: Any = []
         self._rewind = device.framework.chance()
         self._save(storages)
 
@@ -80,21 +85,20 @@ class Begun:
     ) -> None:
         """Have it show if a region writes what parts only ``read`` of some arrays.
 
-        By its bytes, if these are ``few`` or nobody counts who writes.
+        By its bytes, if these are ``few`` or nobody counts who writes. And have it show
+        if one of the arrays becomes another, in place.
         """
-        before = None if few else integration.versions(arrays)
-        if before is None:
+        versions = None if few else integration.versions(arrays)
+        if versions is None:
             self._save(read)
-            return
+        self._watched, self._integration = arrays, integration
+        self._versions, self._looks = versions, self._looked()
 
-        def unwritten() -> bool:
-            now, saved = integration.versions(arrays), {*map(id, self.storages)}
-            return now is not None and all(
-                old == new or id(integration.storage(array)) in saved
-                for array, old, new in zip(arrays, before, now, strict=True)
-            )
-
-        self._unwritten = unwritten
+    def _looked(self) -> Any:
+        integration, arrays = self._integration, self._watched
+        if self._versions is None:
+            return [seen(each, integration) for each in arrays]
+        return integration.marks(arrays)
 
     def save(self, storages: Sequence[Storage]) -> None:
         """Save storages that a part is about to write, unless they are saved."""
@@ -121,7 +125,16 @@ class Begun:
 
         What it wrote besides shows when the function comes to it again.
         """
-        return not self.lost and self._unwritten()
+        if self.lost or self._looked() != self._looks:
+            return False
+        if self._versions is None:
+            return True
+        storage, saved = self._integration.storage, {*map(id, self.storages)}
+        now = self._integration.versions(self._watched) or ()
+        return all(
+            old == new or id(storage(array)) in saved
+            for array, old, new in zip(self._watched, self._versions, now, strict=True)
+        )
 
     def changed(self, arguments: Any) -> list[tuple[Slot, Any, Any]]:
         """Return the slots whose plain values regions changed: what was, and is there.
@@ -191,7 +204,7 @@ class Rerun:
         self._now = Preserved(self._device, begun.storages).save()
         self._bound = begun.put_back(self._arguments)
         self._set((slot, was) for slot, was, _ in self._plain)
-        if self._tells or (begun.holds is not None and begun.holds()):
+        if self._is_put_back():
             self.session.between = self._between
             try:
                 watched = warm_up(
@@ -208,6 +221,17 @@ class Rerun:
             self._set((slot, now) for slot, _, now in self._plain)
             return None
         return watched
+
+    def _is_put_back(self) -> bool:
+        """Return whether the function finds what it found when the call began."""
+        arrays = zip(*self._begun.found, strict=True)
+        try:
+            if any(slot.held(self._arguments) is not array for slot, array in arrays):
+                return False
+        except MisuseError:
+            return False
+        holds = self._begun.holds
+        return self._tells or (holds is not None and holds())
 
     def _set(self, slots: Iterable[tuple[Slot, Any]]) -> None:
         for slot, value in slots:

@@ -186,7 +186,8 @@ class Making:
             reached = reachable(call, before, self.recordings.integration)
             small = sum(each.size for each in reached) <= MOST
             begun.watch(arrays, reached, self.recordings.integration, few=small)
-            begun.plain = before.plain_slots()
+            begun.plain, found = before.plain_slots(), before.slots_of_arrays()
+            begun.found = [slot for slot, _ in found], [array for _, array in found]
             if not self.recordings.tells:
                 begun.holds = before.guards(lambda _: False).holds
             made = record_parts(order, self.recordings, begun)
