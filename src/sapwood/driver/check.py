@@ -3,16 +3,46 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from operator import add
 
 from sapwood.driver.api import MOST_COPIES, CopiesOp, CopyOp, Op, SetOp
 from sapwood.driver.results import Refusal, invalid_value
-from sapwood.units import Addr, Size, hex_address
+from sapwood.units import Addr, Size, hex_address, size_text
 
 Spans = Sequence[tuple[int, ...]]
+
+
+def check_pages(page: Size, **values: int) -> None:
+    """Refuse sizes and addresses, by name, that are no multiples of a page."""
+    for what, value in values.items():
+        if value < 0 or value % page or (what == "size" and not value):
+            raise invalid_value(
+                f"{what} {value:#_x} is not a positive multiple of the page: align "
+                f"it to {size_text(page)}",
+            )
+
+
+def tiles(
+    mappings: Container[Addr], end_of: Callable[[Addr], int], lo: Addr, size: Size
+) -> list[Addr]:
+    """Return where the mappings begin that together are exactly an interval.
+
+    Refuse one that is not whole mappings; ``end_of`` gives the end of one.
+    """
+    found: list[Addr] = []
+    at, end = lo, lo + size
+    while at < end and at in mappings:
+        found.append(at)
+        at = Addr(end_of(at))
+    if at != end or size <= 0:
+        raise invalid_value(
+            f"{size_text(size)} at {hex_address(lo)} are not whole mappings: "
+            f"{hex_address(at)} is unmapped, or inside a mapping",
+        )
+    return found
 
 
 def check_op(op: Op) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -152,6 +152,11 @@ class Layer(Facade):
         self.driver = driver
 
 
+_THINGS = (
+    *("reservations", "extents", "mappings", "host", "registered"),
+    *("streams", "events", "modules", "graphs", "execs"),
+)
+
 devices: WeakSet[Device] = WeakSet()
 """Those that are alive."""
 
@@ -159,8 +164,8 @@ devices: WeakSet[Device] = WeakSet()
 class Device(Facade):
     """A device made of parts, each of which makes some of the calls.
 
-    ``things`` are what is not given back, by kind. A device that is barred refuses all
-    further calls.
+    Where a part counts a kind of things that are not given back, it has them under
+    that kind's name. A device that is barred refuses all further calls.
     """
 
     def __init__(
@@ -171,7 +176,6 @@ class Device(Facade):
         modules: ModuleCalls,
         work: WorkCalls,
         graphs: GraphCalls,
-        things: Mapping[str, Sized],
     ) -> None:
         parts = {
             MemoryCalls: memory,
@@ -187,7 +191,12 @@ class Device(Facade):
             if name in CALLS
         }
         super().__init__(SimpleNamespace(**made), abilities)
-        self._things = things
+        self._things = {
+            kind: getattr(part, kind)
+            for part in parts.values()
+            for kind in _THINGS
+            if hasattr(part, kind)
+        }
         self._barred: Refusal | None = None
         devices.add(self)
 

@@ -69,18 +69,6 @@ class Cuda(Device):
             kernels,
             Work(library, place, memory, hosts, flow, kernels, graphs),
             graphs,
-            {
-                "reservations": memory.reservations,
-                "extents": memory.extents,
-                "mappings": memory.mappings,
-                "host": memory.host,
-                "registered": memory.registered,
-                "streams": flow.streams,
-                "events": flow.events,
-                "modules": kernels.modules,
-                "graphs": graphs.graphs,
-                "execs": graphs.execs,
-            },
         )
 
     def around(self, name: str, call: Callable[..., R], args: tuple[Any, ...]) -> R:

@@ -18,7 +18,7 @@ from sapwood.driver.cuda.bindings import Answer, Library, address_of
 from sapwood.driver.cuda.hosts import Hosts
 from sapwood.driver.cuda.place import Place
 from sapwood.driver.handles import Table
-from sapwood.driver.results import Refusal, Result
+from sapwood.driver.results import Refusal, Result, invalid_value
 
 _NAME: Final = "cuGraphGetNodes"
 _ASK: Final = ctypes.PYFUNCTYPE(
@@ -137,8 +137,7 @@ class Streams(Table[StreamHandle, Any]):
         stream = self._library.cu.CUstream(raw)
         device = self._library(self._library.cu.cuStreamGetDevice, stream)
         if int(device) != int(self._device):
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"stream {raw:#x} is one of GPU {int(device)}, this is "
                 f"{int(self._device)}: adopt it on its own",
             )

@@ -41,7 +41,7 @@ from sapwood.driver.cuda.ops import (
 from sapwood.driver.cuda.place import Place
 from sapwood.driver.handles import Table
 from sapwood.driver.native import Native, NativeCopies
-from sapwood.driver.results import Refusal, Result
+from sapwood.driver.results import Refusal, Result, invalid_value
 from sapwood.units import Addr
 
 
@@ -207,8 +207,7 @@ class Graphs:
         before = []
         for each in dict.fromkeys(after):
             if each not in found.nodes:
-                raise Refusal(
-                    Result.INVALID_VALUE,
+                raise invalid_value(
                     f"node {each:#x} is not of this graph: depend on its own nodes",
                 )
             before.append(found.nodes[each])
@@ -407,8 +406,7 @@ class Graphs:
     def _node_of(self, exec_: _Exec, node: NodeHandle, kind: type[Op]) -> Any:
         graph = exec_.graph
         if node not in graph.nodes or self._kind(graph, node) is not kind:
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"node {node:#x} is no {kind.__name__} of exec {int(exec_.raw):#x}: an "
                 "exec keeps the nodes and kinds of its graph",
             )

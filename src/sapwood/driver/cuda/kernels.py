@@ -16,7 +16,7 @@ from typing import Any
 from sapwood.driver.api import FunctionHandle, KernelOp, ModuleHandle, Pointer
 from sapwood.driver.cuda.bindings import Answer, Library, unsupported
 from sapwood.driver.handles import Table
-from sapwood.driver.results import Refusal, Result
+from sapwood.driver.results import Refusal, Result, invalid_value
 from sapwood.units import Addr
 
 Pointers = Callable[[bytes], tuple[Pointer, ...]]
@@ -113,8 +113,7 @@ class Packed:
     def _check(self, params: bytes) -> None:
         function = self._function
         if len(params) != function.size:
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"kernel {function.name} takes {function.size} bytes of parameters, "
                 f"not {len(params)}: pack them as it says",
             )

@@ -13,9 +13,10 @@ from typing import Any, Final
 import numpy as np
 
 from sapwood.driver.api import Access, ExtentHandle, MemoryInfo
+from sapwood.driver.check import check_pages, tiles
 from sapwood.driver.cuda.bindings import Answer, Library
 from sapwood.driver.handles import Table
-from sapwood.driver.results import Refusal, Result
+from sapwood.driver.results import Refusal, Result, invalid_value
 from sapwood.errors import OutOfMemory
 from sapwood.units import Addr, Size, hex_address, size_text
 
@@ -66,15 +67,14 @@ class Memory:
         return MemoryInfo(Size(free), Size(total))
 
     def reserve(self, size: Size, at: Addr | None = None) -> Addr:
-        self._whole_pages(size=size, at=at or 0)
+        check_pages(self.page, size=size, at=at or 0)
         library, cu = self._library, self._library.cu
         with self._lock:
             wanted = _HIGH if at is None else at
             address = Addr(int(library(cu.cuMemAddressReserve, size, 0, wanted, 0)))
             if at is not None and address != at:
                 library(cu.cuMemAddressFree, address, size)
-                raise Refusal(
-                    Result.INVALID_VALUE,
+                raise invalid_value(
                     f"{size_text(size)} at {hex_address(at)} are taken, or not for the "
                     "GPU to have: reserve elsewhere",
                 )
@@ -85,15 +85,13 @@ class Memory:
     def unreserve(self, address: Addr, size: Size) -> None:
         with self._lock:
             if self.reservations.get(address) != size:
-                raise Refusal(
-                    Result.INVALID_VALUE,
+                raise invalid_value(
                     f"{size_text(size)} at {hex_address(address)} are not one whole "
                     "reservation: give back what reserve returned, with its size",
                 )
             for mapped in self.mappings:
                 if address <= mapped < address + size:
-                    raise Refusal(
-                        Result.INVALID_VALUE,
+                    raise invalid_value(
                         f"memory is still mapped at {hex_address(mapped)}: unmap it "
                         "before its addresses are given back",
                     )
@@ -102,7 +100,7 @@ class Memory:
             self._library(self._library.cu.cuMemAddressFree, address, size)
 
     def create(self, size: Size) -> ExtentHandle:
-        self._whole_pages(size=size)
+        check_pages(self.page, size=size)
         try:
             extent = self._library(self._library.cu.cuMemCreate, size, self._kind, 0)
         except Answer as answer:
@@ -117,14 +115,13 @@ class Memory:
         self._library(self._library.cu.cuMemRelease, extent)
 
     def map(self, address: Addr, extent: ExtentHandle) -> None:
-        self._whole_pages(address=address)
+        check_pages(self.page, address=address)
         size = self.extents.find(extent)
         with self._lock:
             index = bisect_right(self._starts, address) - 1
             start = self._starts[index] if index >= 0 else Addr(0)
             if address + size > start + self.reservations.get(start, 0):
-                raise Refusal(
-                    Result.INVALID_VALUE,
+                raise invalid_value(
                     f"{size_text(size)} at {hex_address(address)} do not lie in one "
                     "reservation: reserve the addresses first",
                 )
@@ -148,8 +145,7 @@ class Memory:
 
     def allocate_host(self, size: Size) -> Addr:
         if size <= 0:
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"cannot allocate {size} bytes: ask for at least 1",
             )
         cu = self._library.cu
@@ -160,8 +156,7 @@ class Memory:
 
     def free_host(self, address: Addr) -> None:
         if address not in self.host:
-            raise Refusal(
-                Result.INVALID_VALUE,
+            raise invalid_value(
                 f"no host block begins at {hex_address(address)}: free once what "
                 "allocate_host returned",
             )
@@ -206,25 +201,5 @@ class Memory:
         return data
 
     def _tiled(self, address: Addr, size: Size) -> list[Addr]:
-        """Return where the mappings begin that together are exactly the interval."""
-        found: list[Addr] = []
-        at, end = address, address + size
-        while at < end and at in self.mappings:
-            found.append(at)
-            at = Addr(at + self.mappings[at])
-        if at != end or size <= 0:
-            raise Refusal(
-                Result.INVALID_VALUE,
-                f"{size_text(size)} at {hex_address(address)} are not whole mappings: "
-                f"{hex_address(at)} is unmapped, or inside a mapping",
-            )
-        return found
-
-    def _whole_pages(self, **values: int) -> None:
-        for what, value in values.items():
-            if value < 0 or value % self.page or (what == "size" and not value):
-                raise Refusal(
-                    Result.INVALID_VALUE,
-                    f"{what} {value:#_x} is not a positive multiple of the page: align "
-                    f"it to {size_text(self.page)}",
-                )
+        mappings = self.mappings
+        return tiles(mappings, lambda at: at + mappings[at], address, size)

@@ -65,18 +65,6 @@ class Emulated(Device):
             work,
             work,
             work,
-            {
-                "reservations": memory.reservations,
-                "extents": memory.extents,
-                "mappings": memory.mappings,
-                "host": memory.host,
-                "registered": memory.registered,
-                "streams": flow.streams,
-                "events": flow.events,
-                "modules": work.modules,
-                "graphs": work.graphs,
-                "execs": work.execs,
-            },
         )
 
     def around(self, name: str, call: Callable[..., R], args: tuple[Any, ...]) -> R:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sapwood.driver.api import Access, ExtentHandle, MemoryInfo
+from sapwood.driver.check import check_pages, tiles
 from sapwood.driver.emulated import linux, window
 from sapwood.driver.emulated.handles import Counted
 from sapwood.driver.emulated.physical import POISON, Extent, Physical
@@ -39,10 +40,10 @@ class Memory:
         self.physical = Physical(total)
         self.reservations: dict[Addr, Size] = {}
         self.extents = Counted[ExtentHandle, Extent]("extent", handles)
-        self.mappings: dict[int, _Mapping] = {}
+        self.mappings: dict[Addr, _Mapping] = {}
         self.host: dict[int, Size] = {}
         self.registered: dict[int, Size] = {}
-        self._starts: list[int] = []
+        self._starts: list[Addr] = []
         self._reached: list[tuple[int, int]] = []  # host memory, from where to where
         self._most = (linux.max_map_count() - _HEADROOM) // 2
 
@@ -51,7 +52,7 @@ class Memory:
         return MemoryInfo(Size(physical.total - physical.used), physical.total)
 
     def reserve(self, size: Size, at: Addr | None = None) -> Addr:
-        self._whole_pages(size=size, at=at or 0)
+        check_pages(self.page, size=size, at=at or 0)
         self._check_room()
         address = window.WINDOW.take(size, self.page, at)
         self.reservations[address] = size
@@ -73,7 +74,7 @@ class Memory:
         del self.reservations[address]
 
     def create(self, size: Size) -> ExtentHandle:
-        self._whole_pages(size=size)
+        check_pages(self.page, size=size)
         return self.extents.add(self.physical.create(size))
 
     def release(self, extent: ExtentHandle) -> None:
@@ -82,7 +83,7 @@ class Memory:
         self.physical.settle(found)
 
     def map(self, address: Addr, extent: ExtentHandle) -> None:
-        self._whole_pages(address=address)
+        check_pages(self.page, address=address)
         found = self.extents.find(extent)
         end = Addr(address + found.size)
         if not self._is_reserved(address, end):
@@ -229,18 +230,9 @@ class Memory:
         )
 
     def _tiled(self, address: Addr, size: Size) -> list[_Mapping]:
-        """Return the mappings that together are exactly the interval."""
-        mappings: list[_Mapping] = []
-        at, end = address, address + size
-        while at < end and at in self.mappings:
-            mappings.append(self.mappings[at])
-            at = mappings[-1].hi
-        if at != end or size <= 0:
-            raise invalid_value(
-                f"{size_text(size)} at {hex_address(address)} are not whole mappings: "
-                f"{hex_address(at)} is unmapped, or inside a mapping",
-            )
-        return mappings
+        mappings = self.mappings
+        found = tiles(mappings, lambda at: mappings[at].hi, address, size)
+        return [mappings[at] for at in found]
 
     def _check_room(self) -> None:
         # One mapping costs Linux two in the worst case; unmapping never costs more,
@@ -251,14 +243,6 @@ class Memory:
                 f"more than {self._most} mappings: vm.max_map_count allows no more; "
                 "map larger extents, or raise it with sysctl",
             )
-
-    def _whole_pages(self, **values: int) -> None:
-        for what, value in values.items():
-            if value < 0 or value % self.page or (what == "size" and not value):
-                raise invalid_value(
-                    f"{what} {value:#_x} is not a positive multiple of the page: align "
-                    f"it to {size_text(self.page)}",
-                )
 
 
 def _illegal(lo: int, hi: int, why: str) -> Refusal:
