@@ -70,7 +70,7 @@ def grow(
             raise
     finally:
         state.ledger.driver_seconds += time.perf_counter() - start
-    state.ledger.misses += block is not None
+    state.ledger.happened["misses"] += block is not None
     return block
 
 
@@ -158,7 +158,8 @@ def _fill(
     segments.supply(segment, extents)
     expand.mapped(state.blocks, segment, found.pieces)
     state.ledger.change(segment.bin, "reserved_bytes", size_of(found.pieces))
-    state.ledger.device_allocs += len(extents) if segment.expandable else 1
+    allocated = len(extents) if segment.expandable else 1
+    state.ledger.happened["num_device_alloc"] += allocated
     if not segment.expandable:
         state.count_segment(segment, 1)
     action: Action = "segment_map" if segment.expandable else "segment_alloc"

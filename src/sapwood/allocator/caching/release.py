@@ -128,7 +128,7 @@ def _go_on(state: State, chosen: Chosen, gone: Chosen, *, keep: bool) -> None:
         elif segment.expandable:
             state.segments.moved += size_of(extents) if keep else 0
             state.segments.away -= 0 if keep else size_of(extents)
-            state.ledger.device_frees += len(extents)
+            state.ledger.happened["num_device_free"] += len(extents)
             for extent in extents:
                 state.note("segment_unmap", extent.address, extent.size, segment.bin)
 
@@ -163,7 +163,7 @@ def _closed(state: State, gone: Iterable[Segment]) -> list[Segment]:
     for segment in empty:
         if not segment.expandable:
             state.ledger.change(segment.bin, "reserved_bytes", -segment.size)
-            state.ledger.device_frees += len(segment.extents)
+            state.ledger.happened["num_device_free"] += len(segment.extents)
             state.note("segment_free", segment.address, segment.size, segment.bin)
             if segment.source is None:
                 state.segments.held -= segment.size

@@ -98,9 +98,9 @@ def refusal(state: State, demand: Demand, index: int, free: Size) -> OutOfMemory
     from sapwood.allocator.caching.shortage.remedies import Request
 
     if _is_rejected(state, demand):
-        state.ledger.rejections += 1
+        state.ledger.happened["num_oom_rejections"] += 1
     else:
-        state.ledger.ooms += 1
+        state.ledger.happened["num_ooms"] += 1
     state.note("oom", free, demand.need, demand.bin, demand.stack)
     request = Request(
         size=demand.size,
@@ -122,7 +122,7 @@ def serve(gate: Gate, demand: Demand, attempt: Attempt) -> Addr | None:
         settle(gate)
     elif attempt in {Attempt.COLLECT, Attempt.OWN, Attempt.OTHERS}:
         with gate.entered() as state:
-            state.ledger.retries += attempt is Attempt.OTHERS
+            state.ledger.happened["num_alloc_retries"] += attempt is Attempt.OTHERS
         release.give_back(gate, lambda state: given_up(state, attempt, demand))
     seen = gate.state.segments.departures
     address = _attempted(gate, demand, attempt)

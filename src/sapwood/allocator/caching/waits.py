@@ -96,7 +96,7 @@ def settle(gate: Gate, pool: Pool | None = None) -> None:
         mark(gate, list(state.pending.unmarked))
     gate.outlast()
     with gate.entered() as state:
-        state.ledger.synchronizations += bool(state.pending)
+        state.ledger.happened["num_sync_all_streams"] += bool(state.pending)
         wait(gate, marks=state.pending.marked(pool))
 
 

@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from sapwood.allocator.caching.picture import PoolId
+from sapwood.allocator.caching.records.statistics import flat
 from sapwood.allocator.caching.settings import DEFAULT, Settings, settings_of
 from sapwood.allocator.checks import check_address, check_size, check_stream
 from sapwood.allocator.pinned.block import Block, Kind, Request, Segment, planned
@@ -261,7 +262,7 @@ class PinnedAllocator:
     def memory_stats(self) -> dict[str, int]:
         """Return the counters under PyTorch's names: ``active_bytes.current``."""
         with self._lock:
-            return self._stock.statistics.flat()
+            return flat(self._stock.statistics.nested())
 
     def nested_memory_stats(self) -> dict[str, Any]:
         """Return the counters by family."""

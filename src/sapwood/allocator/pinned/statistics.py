@@ -10,22 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-
-@dataclass(slots=True)
-class _Tally:
-    current: int = 0
-    peak: int = 0
-    allocated: int = 0
-    freed: int = 0
-
-    def add(self, amount: int) -> None:
-        self.current += amount
-        self.allocated += amount
-        self.peak = max(self.peak, self.current)
-
-    def subtract(self, amount: int) -> None:
-        self.current -= amount
-        self.freed += amount
+from sapwood.allocator.caching.records.ledger import Count
 
 
 @dataclass(slots=True)
@@ -47,11 +32,11 @@ class _Times:
 class Statistics:
     """What happened since the allocator was made, or the last reset."""
 
-    allocations: _Tally = field(default_factory=_Tally)
-    allocated_bytes: _Tally = field(default_factory=_Tally)
-    active_requests: _Tally = field(default_factory=_Tally)
-    active_bytes: _Tally = field(default_factory=_Tally)
-    requested_bytes: _Tally = field(default_factory=_Tally)
+    allocations: Count = field(default_factory=Count)
+    allocated_bytes: Count = field(default_factory=Count)
+    active_requests: Count = field(default_factory=Count)
+    active_bytes: Count = field(default_factory=Count)
+    requested_bytes: Count = field(default_factory=Count)
     host_alloc_time: _Times = field(default_factory=_Times)
     host_free_time: _Times = field(default_factory=_Times)
 
@@ -63,8 +48,8 @@ class Statistics:
 
     def gave(self, size: int, seconds: float) -> None:
         """Count a segment that went back."""
-        self.allocations.subtract(1)
-        self.allocated_bytes.subtract(size)
+        self.allocations.add(-1)
+        self.allocated_bytes.add(-size)
         self.host_free_time.add(seconds)
 
     def handed_out(self, size: int, requested: int) -> None:
@@ -75,40 +60,33 @@ class Statistics:
 
     def came_back(self, size: int, requested: int) -> None:
         """Count a block that is free again."""
-        self.active_requests.subtract(1)
-        self.active_bytes.subtract(size)
-        self.requested_bytes.subtract(requested)
+        self.active_requests.add(-1)
+        self.active_bytes.add(-size)
+        self.requested_bytes.add(-requested)
 
     def nested(self) -> dict[str, Any]:
         """Return all counters, by family; bytes where the name says so."""
-        told = asdict(self)
+        told: dict[str, Any] = {
+            name: count.tally()._asdict() for name, count in self._counts().items()
+        }
         for call in ("alloc", "free"):
-            times = told[f"host_{call}_time"]
+            name = f"host_{call}_time"
+            told[name] = times = asdict(getattr(self, name))
             times["avg"] = times["total"] // max(times["count"], 1)
             told[f"num_host_{call}"] = times["count"]
         return told
 
-    def flat(self) -> dict[str, int]:
-        """Return all counters under dotted names, sorted."""
-        found: dict[str, int] = {}
-        for name, value in self.nested().items():
-            if isinstance(value, dict):
-                found |= {f"{name}.{key}": number for key, number in value.items()}
-            else:
-                found[name] = value
-        return dict(sorted(found.items()))
-
     def reset_peaks(self) -> None:
         """Let every peak begin anew, at what is now."""
-        for tally in self._tallies():
-            tally.peak = tally.current
+        for count in self._counts().values():
+            count.peak = count.current
 
     def reset_accumulated(self) -> None:
         """Forget what is summed up since the beginning, times included."""
-        for tally in self._tallies():
-            tally.allocated = tally.freed = 0
+        for count in self._counts().values():
+            count.allocated = count.freed = 0
         self.host_alloc_time, self.host_free_time = _Times(), _Times()
 
-    def _tallies(self) -> list[_Tally]:
-        values = [getattr(self, each.name) for each in fields(self)]
-        return [each for each in values if isinstance(each, _Tally)]
+    def _counts(self) -> dict[str, Count]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: each for name, each in values.items() if isinstance(each, Count)}

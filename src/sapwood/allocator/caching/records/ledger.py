@@ -6,7 +6,7 @@ order, so peaks are exact, in every scope: everything, class, pool, stream.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
@@ -43,7 +43,12 @@ class Count:
 
     def add(self, delta: int) -> None:
         """Change it once."""
-        self.run(Run(max(delta, 0), max(-delta, 0), delta))
+        self.current += delta
+        if delta > 0:
+            self.allocated += delta
+            self.peak = max(self.peak, self.current)
+        else:
+            self.freed -= delta
 
     def run(self, run: Run) -> None:
         """Change it as often as a run of changes did."""
@@ -119,15 +124,14 @@ class Ledger:
     """All counters of one allocator; called under its lock.
 
     ``uses`` and ``splits`` are the journals: append to them, then `settle` now and
-    again.
+    again. ``happened`` counts under those names in `Counters` that are numbers alone.
     """
 
     def __init__(self) -> None:
         self.uses: list[Use] = []
         self.splits: list[tuple[Bin, int]] = []
         self.oversize_allocations, self.oversize_segments = Count(), Count()
-        self.retries = self.ooms = self.rejections = self.synchronizations = 0
-        self.device_allocs = self.device_frees = self.misses = 0
+        self.happened = Counter[str]()
         self.driver_seconds = 0.0
         self._total = _scope()
         self._classes: dict[SizeClass, _Scope] = {"small": _scope(), "large": _scope()}
@@ -227,8 +231,7 @@ class Ledger:
         self.settle()
         for count in self._counts():
             count.allocated = count.freed = 0
-        self.retries = self.ooms = self.rejections = self.synchronizations = 0
-        self.device_allocs = self.device_frees = self.misses = 0
+        self.happened.clear()
         self.driver_seconds = 0.0
 
     def _counts(self) -> list[Count]:
@@ -253,13 +256,7 @@ class Ledger:
             streams={key: _account(s) for key, s in self._streams.items()},
             oversize_allocations=self.oversize_allocations.tally(),
             oversize_segments=self.oversize_segments.tally(),
-            num_alloc_retries=self.retries,
-            num_ooms=self.ooms,
-            num_oom_rejections=self.rejections,
-            num_sync_all_streams=self.synchronizations,
-            num_device_alloc=self.device_allocs,
-            num_device_free=self.device_frees,
-            hits=self._total["allocation"].allocated - self.misses,
-            misses=self.misses,
+            hits=self._total["allocation"].allocated - self.happened["misses"],
+            **self.happened,
             driver_seconds=self.driver_seconds,
         )

@@ -11,14 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from sapwood.allocator.caching.picture import (
-    DEFAULT_POOL,
-    BlockPicture,
-    Picture,
-    PoolId,
-    SegmentPicture,
-    SizeClass,
-)
+from sapwood.allocator.caching.picture import DEFAULT_POOL, Picture, PoolId, SizeClass
 from sapwood.driver.api import StreamHandle
 from sapwood.units import Size
 
@@ -123,7 +116,7 @@ def memory_stats(
 ) -> dict[str, int]:
     """Return `nested_memory_stats` flat and sorted: ``active_bytes.all.current``."""
     nested = nested_memory_stats(counters, max_split_size=max_split_size)
-    return dict(sorted(_flat(nested)))
+    return flat(nested)
 
 
 def _by_class(
@@ -136,6 +129,11 @@ def _by_class(
         "large_pool": classes.get("large", nothing),
     }
     return {name: getattr(scope, family)._asdict() for name, scope in scopes.items()}
+
+
+def flat(nested: Mapping[str, Any]) -> dict[str, int]:
+    """Return nested counters under dotted names, sorted."""
+    return dict(sorted(_flat(nested)))
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
@@ -168,10 +166,9 @@ class Insight:
 def largest_free(picture: Picture) -> dict[Place, Size]:
     """Return the size of the largest free block of every place that has one."""
     largest: dict[Place, Size] = {}
-    for segment, block in _blocks(picture):
-        if block.state == "free":
-            place = (segment.pool, segment.size_class, segment.stream)
-            largest[place] = max(largest.get(place, Size(0)), block.size)
+    for segment, block in picture.blocks("free"):
+        place = (segment.pool, segment.size_class, segment.stream)
+        largest[place] = max(largest.get(place, Size(0)), block.size)
     return largest
 
 
@@ -180,12 +177,11 @@ def insight(picture: Picture, counters: Counters) -> Insight:
     cached: Counter[StreamHandle] = Counter()
     live: Counter[PoolId] = Counter({pool.id: 0 for pool in picture.pools})
     rounding = 0
-    for segment, block in _blocks(picture):
-        if block.state == "free":
-            cached[segment.stream] += block.size
-        elif block.state == "allocated":
-            live[segment.pool] += block.size
-            rounding += block.size - block.requested
+    for segment, block in picture.blocks("free"):
+        cached[segment.stream] += block.size
+    for segment, block in picture.blocks("allocated"):
+        live[segment.pool] += block.size
+        rounding += block.size - block.requested
     largest = largest_free(picture)
     free = sum(cached.values())
     served = counters.hits + counters.misses
@@ -197,9 +193,3 @@ def insight(picture: Picture, counters: Counters) -> Insight:
         fragmentation=1 - max(largest.values()) / free if free else 0.0,
         hit_rate=counters.hits / served if served else 0.0,
     )
-
-
-def _blocks(picture: Picture) -> Iterator[tuple[SegmentPicture, BlockPicture]]:
-    for segment in picture.segments:
-        for block in segment.blocks:
-            yield segment, block
