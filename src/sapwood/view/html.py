@@ -34,7 +34,6 @@ _SCRIPTS: Final = (
     "list.js",
     "detail.js",
     "pages.js",
-    "ranges.js",
     "misses.js",
     "ledger.js",
     "start.js",

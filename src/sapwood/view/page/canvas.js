@@ -17,12 +17,6 @@ function line(context, name, ...points) {
   context.stroke();
 }
 
-// What a picture tells of the place under the pointer: lines, or null.
-function tells(picture, lines) {
-  picture.addEventListener("pointermove", (event) => tip(event, lines(...position(event))));
-  picture.addEventListener("pointerleave", (event) => tip(event, null));
-}
-
 // Calls `paint(context, width, height)` when needed, in CSS pixels; returns what asks for it.
 function surface(canvas, paint) {
   let asked = 0;

@@ -29,7 +29,8 @@ function drawMap() {
       draw("path", { d: MARKS[key], fill: `var(--${key})`, "fill-rule": "evenodd", transform: "scale(.07)" }))),
     ...USES.map(({ key }) => draw("path", { fill: `url(#use-${key})`, d: squares((page) => page.use === key) })),
     own, one);
-  tells(map, (x, y) => pageLines(pageAt(x, y)));
+  map.addEventListener("pointermove", (event) => tip(event, pageLines(pageAt(...position(event)))));
+  map.addEventListener("pointerleave", (event) => tip(event, null));
   map.addEventListener("click", (event) => change({ page: pageAt(...position(event))?.number ?? null }));
   map.addEventListener("keydown", mapKey);
   watch(["page", "recording"], () => {

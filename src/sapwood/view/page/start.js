@@ -35,7 +35,6 @@ beginTimeline();
 beginList();
 watch(["recording"], tellRecording);
 beginPages();
-beginRanges();
 watch(["function"], paintMisses);
 beginStore();
 beginEvents();
