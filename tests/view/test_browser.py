@@ -45,10 +45,10 @@ def settled(page):
     )
 
 
-def painting(page, canvas):
-    """Return what is painted on a canvas, which lies on nothing."""
+def painting(page, element):
+    """Return what is to be seen of an element, as an image."""
     settled(page)
-    return page.execute_script("return arguments[0].toDataURL()", canvas)
+    return element.screenshot_as_png
 
 
 def luminance(colour):
@@ -226,31 +226,34 @@ def test_the_timeline_zooms(shown, snapshot):
     from selenium.webdriver import ActionChains
 
     page = shown(snapshot)
-    canvas, whole = one(page, "#timeline"), one(page, "#whole")
+    picture, whole = one(page, "#timeline"), one(page, "#whole")
 
-    before = painting(page, canvas)
-    press(canvas, "+")
+    def drawn():
+        return picture.get_attribute("innerHTML")
+
+    before = drawn()
+    press(picture, "+")
     assert whole.is_enabled()
-    assert painting(page, canvas) != before
+    assert drawn() != before
     whole.click()
     assert not whole.is_enabled()
-    ActionChains(page).move_to_element(canvas).click_and_hold().move_by_offset(
+    ActionChains(page).move_to_element(picture).click_and_hold().move_by_offset(
         150, 0
     ).release().perform()
     assert whole.is_enabled()
-    press(canvas, "ESCAPE")
+    press(picture, "ESCAPE")
     assert not whole.is_enabled()
-    before = painting(page, canvas)
+    assert drawn() == before
     one(page, "[data-kind='replay']").click()
     assert one(page, "[data-kind='replay']").get_attribute("aria-pressed") == "false"
-    assert painting(page, canvas) != before
+    assert drawn() != before
 
 
 def test_a_page_tells_what_it_holds(shown, snapshot):
     """By click and by key; its recordings lead to theirs."""
     page = shown(snapshot)
-    canvas = one(page, "#map")
-    press(canvas, "ARROW_RIGHT")
+    picture = one(page, "#map")
+    press(picture, "ARROW_RIGHT")
     first = min(snapshot["pages"], key=lambda p: p["number"])
     told = one(page, "#page").text
     assert told.startswith(f"Page {first['number']}")
@@ -262,7 +265,7 @@ def test_a_page_tells_what_it_holds(shown, snapshot):
         "const box = arguments[0].getBoundingClientRect();"
         "arguments[0].dispatchEvent(new MouseEvent('click',"
         "  {clientX: box.left + 32, clientY: box.top + 8, bubbles: true}))",
-        canvas,
+        picture,
     )
     assert not one(page, "#page").text.startswith("Page 0")
 
@@ -291,12 +294,12 @@ def test_dark_and_light(shown, snapshot):
     dark = page.execute_script(THEME)
     assert luminance(dark) < 0.05
     assert luminance(light) > 0.8
-    canvases = all_of(page, "canvas")
-    painted = [painting(page, canvas) for canvas in canvases]
+    pictures = [one(page, "#timeline"), one(page, "#map")]
+    painted = [painting(page, picture) for picture in pictures]
     one(page, "#theme").click()
     assert page.execute_script(THEME) == light
-    for canvas, before in zip(canvases, painted, strict=True):
-        assert painting(page, canvas) != before
+    for picture, before in zip(pictures, painted, strict=True):
+        assert painting(page, picture) != before
     one(page, "#theme").click()
     assert page.execute_script(THEME) == dark
 

@@ -26,7 +26,7 @@ _SCRIPTS: Final = (
     "words.js",
     "model.js",
     "state.js",
-    "canvas.js",
+    "pointer.js",
     "summary.js",
     "timeline.js",
     "chart.js",

@@ -1,34 +1,30 @@
-// The timeline's picture.
+// The timeline's picture: lines and ticks, marks of calls, rings around what is chosen.
 
-const MARK = 0.7; // of the square of 12 that it is drawn in
-const PATHS = Object.fromEntries(KINDS.map(({ key }) => [key, new Path2D(MARKS[key])]));
+const MARKERS = KINDS.map(({ key }) => draw("marker", {
+  id: `call-${key}`, viewBox: "0 0 12 12", refX: 6, refY: 6, markerWidth: 8.4, markerHeight: 8.4,
+  markerUnits: "userSpaceOnUse", "fill-opacity": key === "replay" && snapshot.calls.length > 400 ? 0.5 : 0.9,
+}, mark(key)));
 
-function paintTimeline(context, width, height) {
-  const to = scales(width, height);
-  context.clearRect(0, 0, width, height);
-  context.font = "11.5px system-ui, sans-serif";
-  context.lineWidth = 1;
-  paintDecades(context, to);
-  paintTicks(context, to);
-  context.save();
-  context.beginPath();
-  context.rect(to.left - 6, to.top - 6, to.right - to.left + 12, to.bottom - to.top + 12);
-  context.clip();
-  paintCalls(context, to);
-  context.restore();
-  if (timeline.drag) paintStretch(context, to);
+function paintTimeline() {
+  const to = scales();
+  const indices = inSight();
+  const own = state.recording === null ? [] : indices.filter((index) => snapshot.calls[index].recording === state.recording);
+  const ring = (r, name, width) => (index) => draw("circle",
+    { cx: to.x(at(index)), cy: to.y(snapshot.calls[index].host_us), r, stroke: `var(--${name})`, "stroke-width": width });
+  timeline.picture.replaceChildren(
+    ...MARKERS, ...decadeLines(to), ...ticks(to),
+    ...KINDS.map(({ key }) => marks(key, indices.filter((index) => snapshot.calls[index].kind === key), to)),
+    ...own.map(ring(4, "accent", 1)), ...indices.filter((index) => index === state.call).map(ring(8, "ink", 2)),
+    stretch(to));
 }
 
-function paintDecades(context, to) {
+function decadeLines(to) {
   const [low, high] = timeline.decades;
-  context.textAlign = "right";
-  context.textBaseline = "middle";
-  for (let power = Math.ceil(low); power <= high; power += 1) {
-    const y = Math.round(to.y(10 ** power)) + 0.5;
-    line(context, "rule", [to.left, y], [to.right, y]);
-    context.fillStyle = colour("soft");
-    context.fillText(microseconds(10 ** power), to.left - 10, y);
-  }
+  const powers = Array.from({ length: Math.floor(high) - Math.ceil(low) + 1 }, (_, index) => 10 ** (Math.ceil(low) + index));
+  return powers.flatMap((us) => [
+    draw("path", { class: "line", d: `M${to.left} ${Math.round(to.y(us)) + 0.5}H${to.right}` }),
+    draw("text", { x: to.left - 10, y: to.y(us) + 4, "text-anchor": "end" }, microseconds(us)),
+  ]);
 }
 
 // The round step nearest to `wide / number`: 1, 2 or 5 times a power of ten.
@@ -38,64 +34,33 @@ function roundStep(wide, number) {
   return power * [1, 2, 5, 10].find((step) => step * power >= rough);
 }
 
-function paintTicks(context, to) {
-  const wide = timeline.to - timeline.from;
-  let step = roundStep(wide, Math.max(2, (to.right - to.left) / 110));
+function ticks(to) {
+  let step = roundStep(timeline.to - timeline.from, Math.max(2, (to.right - to.left) / 110));
   if (!timeline.byTime) step = Math.max(1, step);
-  context.textBaseline = "top";
-  context.textAlign = "center";
+  const drawn = [];
   for (let value = Math.max(0, Math.ceil(timeline.from / step) * step); value <= timeline.to; value += step) {
     const x = Math.round(to.x(value)) + 0.5;
-    line(context, "rule", [x, to.bottom], [x, to.bottom + 5]);
-    context.fillStyle = colour("soft");
-    context.fillText(tickText(value, step), x, to.bottom + 10);
+    drawn.push(draw("path", { class: "line", d: `M${x} ${to.bottom}v5` }),
+      draw("text", { x, y: to.bottom + 20, "text-anchor": "middle" }, tickText(value, step)));
   }
+  return drawn;
 }
 
 // As many digits as tell one tick from the next.
 function tickText(value, step) {
   if (!timeline.byTime) return count(value + 1);
-  const [unit, name] = [[1e6, "s"], [1e3, "ms"], [1, "µs"]].find(([unit]) => timeline.to >= unit) ?? [1, "µs"];
+  const [unit, name] = unitOf(timeline.to);
   const digits = Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9));
   return `${(value / unit).toFixed(Math.min(digits, 6))} ${name}`;
 }
 
-function paintCalls(context, to) {
-  const least = timeline.from;
-  const most = timeline.to;
-  for (const { key } of KINDS) {
-    context.fillStyle = colour(key);
-    context.globalAlpha = key === "replay" && snapshot.calls.length > 400 ? 0.5 : 0.9;
-    snapshot.calls.forEach((call, index) => {
-      if (call.kind !== key || !isShown(call)) return;
-      const value = at(index);
-      if (value < least || value > most) return;
-      context.save();
-      context.translate(to.x(value) - 6 * MARK, to.y(call.host_us) - 6 * MARK);
-      context.scale(MARK, MARK);
-      context.fill(PATHS[key]);
-      context.restore();
-    });
-  }
-  context.globalAlpha = 1;
-  if (state.recording !== null) paintRings(context, to, callsOf.get(state.recording) ?? [], 4, 1);
-  if (state.call !== null) paintRings(context, to, [state.call], 8, 2);
+// A line that is not seen, with a mark at each point between its ends.
+function marks(key, indices, to) {
+  const points = indices.flatMap((index) => [to.x(at(index)), to.y(snapshot.calls[index].host_us)]);
+  return draw("polyline", { "marker-mid": `url(#call-${key})`, points: [0, 0, ...points, 0, 0].join(" ") });
 }
 
-function paintRings(context, to, indices, radius, line) {
-  context.strokeStyle = colour(line > 1 ? "ink" : "accent");
-  context.lineWidth = line;
-  for (const index of indices) {
-    context.beginPath();
-    context.arc(to.x(at(index)), to.y(snapshot.calls[index].host_us), radius, 0, 7);
-    context.stroke();
-  }
-}
-
-function paintStretch(context, to) {
-  const [x0, x1] = [...timeline.drag].sort((a, b) => a - b);
-  context.globalAlpha = 0.14;
-  context.fillStyle = colour("ink");
-  context.fillRect(x0, to.top, x1 - x0, to.bottom - to.top);
-  context.globalAlpha = 1;
+function stretch(to) {
+  const [x0, x1] = timeline.drag ?? [0, 0];
+  return draw("path", { class: "stretch", d: `M${x0} ${to.top}H${x1}V${to.bottom}H${x0}z` });
 }

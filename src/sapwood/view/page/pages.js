@@ -25,8 +25,9 @@ function drawMap() {
   map.style.maxWidth = `${across * LARGEST}px`;
   const [own, one] = ["focus", "ink"].map((name) => draw("path", { class: "frame", stroke: `var(--${name})` }));
   map.append(
-    ...USES.map(({ key }) => draw("pattern", { id: `use-${key}`, width: 1, height: 1, patternUnits: "userSpaceOnUse" },
-      draw("path", { d: MARKS[key], fill: `var(--${key})`, "fill-rule": "evenodd", transform: "scale(.07)" }))),
+    ...USES.map(({ key }) => draw("pattern", {
+      id: `use-${key}`, viewBox: "0 0 14.3 14.3", width: 1, height: 1, patternUnits: "userSpaceOnUse",
+    }, mark(key))),
     ...USES.map(({ key }) => draw("path", { fill: `url(#use-${key})`, d: squares((page) => page.use === key) })),
     own, one);
   map.addEventListener("pointermove", (event) => tip(event, pageLines(pageAt(...position(event)))));

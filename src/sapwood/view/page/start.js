@@ -1,20 +1,12 @@
 // Everything begins, top to bottom.
 
 function beginTheme() {
-  const button = document.getElementById("theme");
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const root = document.documentElement;
-  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
-  const tell = () => {
-    button.textContent = isDark() ? "Light" : "Dark";
-    timeline.redraw();
-  };
-  button.addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    tell();
+  const { style } = document.documentElement;
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  document.getElementById("theme").addEventListener("click", () => {
+    const now = style.colorScheme || (system.matches ? "dark" : "light");
+    style.colorScheme = now === "dark" ? "light" : "dark";
   });
-  dark.addEventListener("change", tell);
-  tell();
 }
 
 // Each section's name is said once, in the page: here it becomes its title and its link.

@@ -69,9 +69,12 @@ const MARKS = {
   free: "M0 0H12V12H0zM1.2 1.2H10.8V10.8H1.2z",
 };
 
+function mark(name) {
+  return draw("path", { fill: `var(--${name})`, "fill-rule": "evenodd", d: MARKS[name] });
+}
+
 function swatch(name) {
-  return draw("svg", { class: "swatch", viewBox: "0 0 12 12", "aria-hidden": "true" },
-    draw("path", { fill: `var(--${name})`, "fill-rule": "evenodd", d: MARKS[name] }));
+  return draw("svg", { class: "swatch", viewBox: "0 0 12 12", "aria-hidden": "true" }, mark(name));
 }
 
 function figure(name, value, note) {

@@ -1,15 +1,14 @@
 // The timeline: calls by when they came and the host time that each took.
 
 const timeline = {
-  canvas: document.getElementById("timeline"),
+  picture: document.getElementById("timeline"),
   byTime: true,
   from: 0, // the window, in the unit of the horizontal axis
   to: 1,
   drag: null, // [x0, x1] while a stretch is being marked
-  redraw: () => {},
 };
 
-const start = snapshot.calls.length ? snapshot.calls[0].at_us : 0;
+const start = snapshot.calls[0]?.at_us;
 const EDGE = { left: 58, right: 14, top: 12, bottom: 28 };
 
 function at(index) {
@@ -17,21 +16,23 @@ function at(index) {
 }
 
 function extent() {
-  const last = snapshot.calls.length - 1;
-  if (last < 0) return [0, 1];
-  const end = timeline.byTime
-    ? snapshot.calls.reduce((most, c) => Math.max(most, c.at_us - start), 0)
-    : last;
-  const air = Math.max(end, 1) * 0.01;
-  return [-air, Math.max(end, 1) + air];
+  const end = snapshot.calls.reduce((most, _, index) => Math.max(most, at(index)), 1);
+  return [-0.01 * end, 1.01 * end];
 }
 
 function isShown(call) {
   return !state.hidden.has(call.kind) && (!state.function || call.function === state.function);
 }
 
+// The calls that are shown and lie in the window.
+function inSight() {
+  return [...snapshot.calls.keys()].filter((index) =>
+    isShown(snapshot.calls[index]) && at(index) >= timeline.from && at(index) <= timeline.to);
+}
+
 // Where the plot lies, and how values become pixels in it.
-function scales(width, height) {
+function scales() {
+  const { clientWidth: width, clientHeight: height } = timeline.picture;
   const plot = { left: EDGE.left, right: width - EDGE.right, top: EDGE.top, bottom: height - EDGE.bottom };
   const [low, high] = timeline.decades;
   const wide = plot.right - plot.left;
@@ -45,12 +46,12 @@ function scales(width, height) {
   };
 }
 
+// The logarithms of the least and of the most time that a call took, with some air.
 function decades() {
-  const times = snapshot.calls.map((c) => c.host_us).filter((us) => us > 0);
+  const times = snapshot.calls.map((c) => c.host_us).filter((us) => us > 0).sort((a, b) => a - b);
   if (!times.length) return [0, 3];
-  const low = Math.log10(times.reduce((a, b) => Math.min(a, b))) - 0.15;
-  const high = Math.log10(times.reduce((a, b) => Math.max(a, b))) + 0.15;
-  return [low, Math.max(high, low + 1)];
+  const low = Math.log10(times[0]) - 0.15;
+  return [low, Math.max(Math.log10(times.at(-1)) + 0.15, low + 1)];
 }
 
 function zoom(from, to) {
@@ -59,7 +60,7 @@ function zoom(from, to) {
   timeline.from = Math.min(Math.max(from, first), last - wide);
   timeline.to = timeline.from + wide;
   document.getElementById("whole").disabled = wide >= (last - first) * 0.9999;
-  timeline.redraw();
+  paintTimeline();
 }
 
 function zoomBy(factor, middle = (timeline.from + timeline.to) / 2) {
@@ -67,30 +68,28 @@ function zoomBy(factor, middle = (timeline.from + timeline.to) / 2) {
 }
 
 function nearest(x, y) {
-  const { clientWidth, clientHeight } = timeline.canvas;
-  const to = scales(clientWidth, clientHeight);
+  const to = scales();
   let best = null;
   let least = 14 ** 2;
-  snapshot.calls.forEach((call, index) => {
-    if (!isShown(call)) return;
-    const distance = (to.x(at(index)) - x) ** 2 + (to.y(call.host_us) - y) ** 2;
+  for (const index of inSight()) {
+    const distance = (to.x(at(index)) - x) ** 2 + (to.y(snapshot.calls[index].host_us) - y) ** 2;
     if (distance < least) [best, least] = [index, distance];
-  });
+  }
   return best;
 }
 
 function beginTimeline() {
   timeline.decades = decades();
-  [timeline.from, timeline.to] = extent();
-  timeline.redraw = surface(timeline.canvas, paintTimeline);
-  timeline.canvas.setAttribute("aria-label",
+  zoom(...extent());
+  timeline.picture.setAttribute("aria-label",
     `${counted(snapshot.calls.length, "call")} by time, with the host time of each on a logarithmic scale`);
   lede();
   legend();
   axes();
   pointer();
-  timeline.canvas.addEventListener("keydown", timelineKey);
-  watch(["recording", "call", "function", "hidden"], timeline.redraw);
+  timeline.picture.addEventListener("keydown", timelineKey);
+  new ResizeObserver(paintTimeline).observe(timeline.picture);
+  watch(["recording", "call", "function", "hidden"], paintTimeline);
   watch(["call"], tellCall);
 }
 
@@ -120,37 +119,36 @@ function axes() {
 }
 
 function pointer() {
-  const { canvas } = timeline;
-  canvas.addEventListener("pointerdown", (event) => {
-    canvas.setPointerCapture(event.pointerId);
+  const { picture } = timeline;
+  picture.addEventListener("pointerdown", (event) => {
+    picture.setPointerCapture(event.pointerId);
     timeline.drag = [position(event)[0], position(event)[0]];
   });
-  canvas.addEventListener("pointermove", (event) => {
+  picture.addEventListener("pointermove", (event) => {
     const [x, y] = position(event);
     if (timeline.drag) {
       timeline.drag[1] = x;
-      timeline.redraw();
+      paintTimeline();
       return;
     }
     const index = nearest(x, y);
-    canvas.classList.toggle("over", index !== null);
+    picture.classList.toggle("over", index !== null);
     tip(event, index === null ? null : callLines(index));
   });
-  canvas.addEventListener("pointerup", (event) => {
-    const [x0, x1] = [...timeline.drag].sort((a, b) => a - b);
+  picture.addEventListener("pointerup", (event) => {
+    const [x0, x1] = timeline.drag.toSorted((a, b) => a - b);
     timeline.drag = null;
-    const to = scales(canvas.clientWidth, canvas.clientHeight);
+    const to = scales();
     if (x1 - x0 > 5) zoom(to.value(x0), to.value(x1));
     else pickCall(nearest(...position(event)));
-    timeline.redraw();
+    paintTimeline();
   });
-  canvas.addEventListener("pointerleave", (event) => tip(event, null));
-  canvas.addEventListener("dblclick", () => zoom(...extent()));
-  canvas.addEventListener("wheel", (event) => {
+  picture.addEventListener("pointerleave", (event) => tip(event, null));
+  picture.addEventListener("dblclick", () => zoom(...extent()));
+  picture.addEventListener("wheel", (event) => {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
-    const to = scales(canvas.clientWidth, canvas.clientHeight);
-    zoomBy(Math.exp(event.deltaY / 300), to.value(position(event)[0]));
+    zoomBy(Math.exp(event.deltaY / 300), scales().value(position(event)[0]));
   }, { passive: false });
 }
 

@@ -16,11 +16,14 @@ function short(value) {
   return String(Number(value.toPrecision(value >= 10 ? 3 : 2)));
 }
 
+function unitOf(us) {
+  return [[1e6, "s"], [1e3, "ms"]].find(([unit]) => us >= unit) ?? [1, "µs"];
+}
+
 function microseconds(us) {
   if (us === null) return "–";
-  if (us < 1000) return `${short(us)} µs`;
-  if (us < 1e6) return `${short(us / 1e3)} ms`;
-  return `${short(us / 1e6)} s`;
+  const [unit, name] = unitOf(us);
+  return `${short(us / unit)} ${name}`;
 }
 
 function size(bytes) {
