@@ -56,18 +56,16 @@ function pageList(numbers) {
 function missed(recording) {
   const all = missesOf.get(recording.id) ?? [];
   if (!all.length) return make("p", { class: "soft quiet" }, "No call that is remembered missed it.");
-  const alike = new Map();
-  for (const { reason } of all) alike.set(reason.text, (alike.get(reason.text) ?? 0) + 1);
-  const sorted = [...alike].sort((a, b) => b[1] - a[1]);
+  const sorted = [...Map.groupBy(all, ({ text }) => text)].sort((a, b) => b[1].length - a[1].length);
   return make("div", { class: "missed-by" },
     make("h4", {}, `Missed ${counted(all.length, "time")}`),
-    few(sorted, 5, ([text, number]) => reasonLine(text, number)));
+    few(sorted, 5, ([text, { length }]) => make("p", { class: "reason" },
+      length > 1 ? make("b", {}, `${count(length)} × `) : null, reasonText(text))));
 }
 
-function reasonLine(text, number) {
+function reasonText(text) {
   const [why, about] = split(text);
-  return make("p", { class: "reason" },
-    number > 1 ? make("b", {}, `${count(number)} × `) : null, make("span", { class: "text" }, why), aboutText(about));
+  return [make("span", { class: "text" }, why), aboutText(about)];
 }
 
 function aboutText(about) {

@@ -2,11 +2,8 @@
 
 function paintMisses() {
   const shown = snapshot.misses.filter((m) => !state.function || m.function === state.function);
-  const groups = new Map();
-  for (const miss of shown) {
-    const conditions = new Set(miss.reasons.map(({ text }) => split(text)[0]));
-    for (const why of conditions.size ? conditions : ["no reason was kept"]) gather(groups, why, miss);
-  }
+  const whys = ({ reasons }) => new Set(reasons.length ? reasons.map(({ text }) => split(text)[0]) : ["no reason was kept"]);
+  const groups = Map.groupBy(shown.flatMap((miss) => [...whys(miss)].map((why) => ({ why, miss }))), ({ why }) => why);
   const sorted = [...groups].sort((a, b) => b[1].length - a[1].length);
   fill("misses-lede", shown.length
     ? `${counted(shown.length, "call")} found no recording to replay. A call may have several reasons.`
@@ -27,7 +24,7 @@ function missGroup(why, misses, most) {
   return folded("group",
     [make("span", { class: "number" }, count(misses.length)), make("span", { class: "text why" }, why),
       strip("thin", "", [["accent", part]])],
-    () => few(misses, 20, missEntry));
+    () => few(misses, 20, ({ miss }) => missEntry(miss)));
 }
 
 function missEntry(miss) {
@@ -45,9 +42,6 @@ function callLink(miss) {
 }
 
 function reasonList(miss) {
-  return make("ul", { class: "reasons" }, miss.reasons.map(({ recording, text }) => {
-    const [why, about] = split(text);
-    return make("li", {}, recording === null ? null : [recordingLink(recording), ": "],
-      make("span", { class: "text" }, why), aboutText(about));
-  }));
+  return make("ul", { class: "reasons" }, miss.reasons.map(({ recording, text }) =>
+    make("li", {}, recording === null ? null : [recordingLink(recording), ": "], reasonText(text))));
 }

@@ -20,26 +20,9 @@ const USES = [
 
 const recordings = new Map(snapshot.recordings.map((r) => [r.id, r]));
 const pages = new Map(snapshot.pages.map((p) => [p.number, p]));
-const children = new Map();
-const missesOf = new Map();
-const callsOf = new Map();
-
-function gather(map, key, value) {
-  const list = map.get(key);
-  if (list) list.push(value);
-  else map.set(key, [value]);
-}
-
-for (const recording of snapshot.recordings) {
-  const known = recordings.has(recording.parent);
-  gather(children, known ? recording.parent : null, recording);
-}
-for (const miss of snapshot.misses) {
-  for (const reason of miss.reasons) gather(missesOf, reason.recording, { miss, reason });
-}
-snapshot.calls.forEach((call, index) => {
-  if (call.recording !== null) gather(callsOf, call.recording, index);
-});
+const children = Map.groupBy(snapshot.recordings, ({ parent }) => (recordings.has(parent) ? parent : null));
+const missesOf = Map.groupBy(snapshot.misses.flatMap(({ reasons }) => reasons), ({ recording }) => recording);
+const callsOf = Map.groupBy(snapshot.calls.keys(), (index) => snapshot.calls[index].recording);
 
 const totals = Object.fromEntries(
   KINDS.map(({ key, field }) => [key, snapshot.functions.reduce((sum, f) => sum + f[field], 0)]),

@@ -82,8 +82,7 @@ function hung(siblings, depth, joins, guides) {
 }
 
 function sortBy(key) {
-  const column = COLUMNS.find((c) => c.key === key);
-  const first = Boolean(column.number); // numbers: largest first
-  view.down = view.sort === key ? !view.down : first;
+  const { number = false } = COLUMNS.find((c) => c.key === key);
+  view.down = view.sort === key ? !view.down : number; // numbers: largest first
   view.sort = key;
 }

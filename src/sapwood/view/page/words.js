@@ -1,19 +1,14 @@
 // Numbers as people read them.
 
-const GROUPED = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const count = new Intl.NumberFormat("en", { maximumFractionDigits: 0 }).format;
 
-function count(number) {
-  return GROUPED.format(number);
-}
+// Three significant digits, or all before the point; no exponent.
+const short = new Intl.NumberFormat("en", {
+  maximumSignificantDigits: 3, maximumFractionDigits: 0, roundingPriority: "morePrecision",
+}).format;
 
 function counted(number, one, many = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : many}`;
-}
-
-// Three significant digits at most, and no exponent.
-function short(value) {
-  if (value >= 100) return GROUPED.format(value);
-  return String(Number(value.toPrecision(value >= 10 ? 3 : 2)));
 }
 
 function unitOf(us) {
@@ -40,27 +35,21 @@ function percent(part, whole) {
 
 function median(values) {
   if (!values.length) return null;
-  const sorted = Float64Array.from(values).sort();
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+  const sorted = values.toSorted((a, b) => a - b);
+  const middle = (sorted.length - 1) / 2;
+  return (sorted[Math.floor(middle)] + sorted[Math.ceil(middle)]) / 2;
 }
 
 // Page numbers as people list them: 3–7, 12.
 function intervals(numbers) {
-  const sorted = [...numbers].sort((a, b) => a - b);
-  const told = [];
-  for (let i = 0; i < sorted.length; ) {
-    let j = i;
-    while (j + 1 < sorted.length && sorted[j + 1] === sorted[j] + 1) j += 1;
-    told.push(i === j ? `${sorted[i]}` : `${sorted[i]}–${sorted[j]}`);
-    i = j + 1;
-  }
-  return told.join(", ");
+  const all = new Set(numbers.toSorted((a, b) => a - b));
+  const firsts = [...all].filter((number) => !all.has(number - 1));
+  const lasts = [...all].filter((number) => !all.has(number + 1));
+  return firsts.map((first, index) => (first === lasts[index] ? first : `${first}–${lasts[index]}`)).join(", ");
 }
 
 function moment(text) {
   const date = new Date(text);
   if (Number.isNaN(date.getTime())) return text;
-  const day = date.toLocaleDateString("en", { day: "numeric", month: "long", year: "numeric" });
-  return `${day}, ${date.toLocaleTimeString("en", { hour: "2-digit", minute: "2-digit", hour12: false })}`;
+  return date.toLocaleString("en", { dateStyle: "long", timeStyle: "short", hourCycle: "h23" });
 }
