@@ -249,6 +249,25 @@ def test_the_timeline_zooms(shown, snapshot):
     assert drawn() != before
 
 
+def test_a_stretch_needs_a_press_and_a_release(shown, snapshot):
+    """A press elsewhere marks nothing, nor does one that becomes a scroll."""
+    from selenium.webdriver import ActionChains
+
+    page = shown(snapshot)
+    picture = one(page, "#timeline")
+    before = picture.get_attribute("innerHTML")
+    ActionChains(page).move_to_element(
+        one(page, "#calls h2")
+    ).click_and_hold().move_to_element(picture).release().perform()
+    page.execute_script(
+        "for (const [kind, x] of [['down', 100], ['move', 300], ['cancel', 300]])"
+        "  arguments[0].dispatchEvent(new PointerEvent(`pointer${kind}`,"
+        "    {pointerId: 1, clientX: x, bubbles: true}))",
+        picture,
+    )
+    assert picture.get_attribute("innerHTML") == before
+
+
 def test_a_page_tells_what_it_holds(shown, snapshot):
     """By click and by key; its recordings lead to theirs."""
     page = shown(snapshot)

@@ -135,7 +135,9 @@ function pointer() {
     picture.classList.toggle("over", index !== null);
     tip(event, index === null ? null : callLines(index));
   });
+  picture.addEventListener("pointercancel", () => { timeline.drag = null; paintTimeline(); });
   picture.addEventListener("pointerup", (event) => {
+    if (!timeline.drag) return; // it was pressed elsewhere
     const [x0, x1] = timeline.drag.toSorted((a, b) => a - b);
     timeline.drag = null;
     const to = scales();
