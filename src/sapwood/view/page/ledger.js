@@ -31,21 +31,17 @@ function beginStore() {
     return;
   }
   const asked = store.hits + store.misses;
+  const found = (1000 * store.hits) / asked;
   fill("store-lede", make("span", { class: "text code" }, store.path));
   fill("store-body",
-    asked ? storeBar(store.hits, asked) : null,
+    asked ? strip("tall", `${count(store.hits)} of ${counted(asked, "look-up")} found`,
+      [["restore", found], ["rule", 1000 - found]].filter(([, width]) => width)) : null,
     make("dl", { class: "figures small" },
       figure("Look-ups", count(asked), asked ? `${count(store.hits)} found, ${count(store.misses)} not` : "never asked"),
       figure("Put", count(store.puts), "new recordings kept"),
       figure("Entries", count(store.entries), `${size(store.bytes)} in all`),
       figure("Damaged", count(store.damaged), store.damaged ? "set aside, and made anew" : "every entry read was whole"),
       figure("Errors", count(store.errors), store.errors ? "calls went on without the store" : "it always answered")));
-}
-
-function storeBar(hits, asked) {
-  const part = (1000 * hits) / asked;
-  return strip("tall", `${count(hits)} of ${counted(asked, "look-up")} found`,
-    [["restore", part], ["rule", 1000 - part]].filter(([, width]) => width));
 }
 
 function beginEvents() {

@@ -33,12 +33,8 @@ function missEntry(miss) {
   return folded("entry",
     [make("span", { class: "text" }, miss.function), make("span", { class: "text code" }, `(${miss.signature})`),
       aboutText(about), make("span", { class: "soft when" }, when)],
-    () => make("div", {}, reasonList(miss), callLink(miss)));
-}
-
-function callLink(miss) {
-  return miss.call === null ? null
-    : link("Show it among the calls", () => showCall(miss.call), { class: "link small" });
+    () => make("div", {}, reasonList(miss), miss.call === null ? null
+      : link("Show it among the calls", () => showCall(miss.call), { class: "link small" })));
 }
 
 function reasonList(miss) {

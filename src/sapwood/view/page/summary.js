@@ -2,7 +2,10 @@
 
 function summarise() {
   document.title = `Sapwood report, ${moment(snapshot.made)}`;
-  headline();
+  fill("headline", allCalls
+    ? [make("em", {}, percent(totals.replay, allCalls)),
+      ` of ${counted(allCalls, "call")} ${totals.replay === 1 ? "was a replay" : "were replays"}`]
+    : "No calls yet");
   const { device } = snapshot;
   const named = device.name === device.kind ? device.kind : `${device.name} (${device.kind})`;
   const limit = device.limit_bytes === null ? "" : `, limited to ${size(device.limit_bytes)}`;
@@ -11,16 +14,6 @@ function summarise() {
     + `Taken ${moment(snapshot.made)}, sapwood ${snapshot.sapwood}.`);
   fill("kinds", bar(totals, allCalls, "tall"), key());
   fill("figures", replayFigure(), sharingFigure(), liveFigure());
-}
-
-function headline() {
-  const replayed = totals.replay;
-  if (!allCalls) {
-    fill("headline", "No calls yet");
-    return;
-  }
-  fill("headline", make("em", {}, percent(replayed, allCalls)),
-    ` of ${counted(allCalls, "call")} ${replayed === 1 ? "was a replay" : "were replays"}`);
 }
 
 // A bar of calls by kind; slivers stay visible.

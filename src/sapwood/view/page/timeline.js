@@ -79,25 +79,26 @@ function nearest(x, y) {
 }
 
 function beginTimeline() {
+  const kept = snapshot.calls.length;
   timeline.decades = decades();
   zoom(...extent());
   timeline.picture.setAttribute("aria-label",
-    `${counted(snapshot.calls.length, "call")} by time, with the host time of each on a logarithmic scale`);
-  lede();
+    `${counted(kept, "call")} by time, with the host time of each on a logarithmic scale`);
+  fill("calls-lede", kept < allCalls
+    ? `The last ${count(kept)} of ${counted(allCalls, "call")}, each with the time that it took on the host.`
+    : "Every call, with the time that it took on the host.");
+  document.getElementById("by-order").addEventListener("click", ({ target }) => {
+    timeline.byTime = !timeline.byTime;
+    target.setAttribute("aria-pressed", String(!timeline.byTime));
+    zoom(...extent());
+  });
+  document.getElementById("whole").addEventListener("click", () => zoom(...extent()));
   legend();
-  axes();
   pointer();
   timeline.picture.addEventListener("keydown", timelineKey);
   new ResizeObserver(paintTimeline).observe(timeline.picture);
   watch(["recording", "call", "function", "hidden"], paintTimeline);
   watch(["call"], tellCall);
-}
-
-function lede() {
-  const kept = snapshot.calls.length;
-  fill("calls-lede", kept < allCalls
-    ? `The last ${count(kept)} of ${counted(allCalls, "call")}, each with the time that it took on the host.`
-    : "Every call, with the time that it took on the host.");
 }
 
 function legend() {
@@ -107,15 +108,6 @@ function legend() {
     click: () => change({ hidden: state.hidden.symmetricDifference(new Set([key])) }),
   }, swatch(key), name, make("span", { class: "soft" }, microseconds(typical[key])))));
   press("kind", "hidden", (kind) => !state.hidden.has(kind));
-}
-
-function axes() {
-  document.getElementById("by-order").addEventListener("click", ({ target }) => {
-    timeline.byTime = !timeline.byTime;
-    target.setAttribute("aria-pressed", String(!timeline.byTime));
-    zoom(...extent());
-  });
-  document.getElementById("whole").addEventListener("click", () => zoom(...extent()));
 }
 
 function pointer() {
