@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.caching.settings import Settings
@@ -14,27 +15,48 @@ from sapwood.allocator.simulate.models.model import Model
 from sapwood.driver.api import (
     Abilities,
     Access,
-    CaptureStatus,
-    EventHandle,
     ExtentHandle,
     MemoryInfo,
     StreamHandle,
 )
+from sapwood.driver.emulated.flow import Flow
+from sapwood.driver.emulated.schedules import schedule_named
 from sapwood.driver.facade import Facade
 from sapwood.driver.layers.recorded import Recorded
+from sapwood.driver.results import Refusal
 from sapwood.errors import InternalError, MisuseError, OutOfMemory
 from sapwood.units import Addr, Size, align_up, hex_address, size_text
+
+R = TypeVar("R")
 
 PAGE = Size(2 << 20)
 _LOW = 0x7000_0000_0000
 _ALIGNMENT = 1 << 30
 """Reservations lie apart, so that running over the end of one is noticed."""
+_FIRST_MADE = 1 << 32
+"""The first handle of streams and events, above the numbers that streams come with."""
 
 
-class _NoBytes:
-    """Makes none of the calls that are for bytes or work."""
+class _Done(Flow):
+    """Streams and events of work that is done at once; streams keep their numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(schedule_named("earliest"), count(_FIRST_MADE))
+
+    def adopt_stream(self, raw: int) -> StreamHandle:
+        """Return the handle of a stream, which is its number outside, too."""
+        stream = StreamHandle(raw)
+        if stream not in self.streams.values:
+            self.streams.put(stream, self.schedule.open())
+        return stream
+
+    def raw_stream(self, stream: StreamHandle) -> int:
+        """Return a stream's number outside."""
+        self.streams.find(stream)
+        return stream
 
     def __getattr__(self, call: str) -> NoReturn:
+        # Of the calls that are for bytes or work, this makes none.
         raise MisuseError(
             f"{call} needs bytes or work, and this device has addresses only. Use the "
             "emulated device"
@@ -50,7 +72,7 @@ class Ground(Facade):
 
     def __init__(self, total: Size, page: Size = PAGE) -> None:
         abilities = Abilities("addresses only", "ground", page, True)
-        super().__init__(_NoBytes(), abilities)
+        super().__init__(_Done(), abilities)
         self.total = total
         self.held = self.reserved = Size(0)
         self._handles = count(1)
@@ -62,8 +84,13 @@ class Ground(Facade):
         self._released: set[ExtentHandle] = set()
         self._mappings: dict[int, ExtentHandle] = {}
         self._starts: list[int] = []
-        self._streams: set[StreamHandle] = set()
-        self._events: set[EventHandle] = set()
+
+    def around(self, name: str, call: Callable[..., R], args: tuple[Any, ...]) -> R:
+        """Make a call for a stream or an event; that it is refused breaks a law."""
+        try:
+            return call(*args)
+        except Refusal as refusal:
+            _broken(f"a call of {name} can be made, but {refusal.explanation}")
 
     def memory_info(self) -> MemoryInfo:
         """Return physical memory, in bytes."""
@@ -159,76 +186,6 @@ class Ground(Facade):
             self._uses[extent] -= 1
             self._settle(extent)
 
-    # Streams and events: all work is done at once.
-
-    def create_stream(self) -> StreamHandle:
-        """Return a new stream."""
-        return self.adopt_stream(max(self._streams, default=0) + 1)
-
-    def destroy_stream(self, stream: StreamHandle) -> None:
-        """End a stream."""
-        self._stream(stream)
-        self._streams.remove(stream)
-
-    def adopt_stream(self, raw: int) -> StreamHandle:
-        """Return the handle of a stream, which is its number outside, too."""
-        stream = StreamHandle(raw)
-        self._streams.add(stream)
-        return stream
-
-    def raw_stream(self, stream: StreamHandle) -> int:
-        """Return a stream's number outside."""
-        self._stream(stream)
-        return stream
-
-    def synchronize_stream(self, stream: StreamHandle) -> None:
-        """Return at once."""
-        self._stream(stream)
-
-    def query_stream(self, stream: StreamHandle) -> bool:
-        """Return True."""
-        self._stream(stream)
-        return True
-
-    def capture_status(self, stream: StreamHandle) -> CaptureStatus:
-        """Return that nothing is captured."""
-        self._stream(stream)
-        return CaptureStatus.NONE
-
-    def create_event(self, timing: bool = False) -> EventHandle:
-        """Return a new event."""
-        del timing
-        event = EventHandle(next(self._handles))
-        self._events.add(event)
-        return event
-
-    def destroy_event(self, event: EventHandle) -> None:
-        """End an event."""
-        self._event(event)
-        self._events.remove(event)
-
-    def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
-        """Mark a place in a stream's order, which is done."""
-        self._event(event)
-        self._stream(stream)
-
-    def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
-        """Order a stream after an event, which is done."""
-        self._event(event)
-        self._stream(stream)
-
-    def query_event(self, event: EventHandle) -> bool:
-        """Return True."""
-        self._event(event)
-        return True
-
-    def synchronize_event(self, event: EventHandle) -> None:
-        """Return at once."""
-        self._event(event)
-
-    def synchronize(self) -> None:
-        """Return at once."""
-
     def _whole(self, call: str, size: int, address: int = 0) -> None:
         page = self.abilities.page
         if size <= 0 or size % page or address % page:
@@ -264,14 +221,6 @@ class Ground(Facade):
             self.held = Size(self.held - self._sizes.pop(extent))
             self._released.remove(extent)
             del self._uses[extent]
-
-    def _stream(self, stream: StreamHandle) -> None:
-        if stream not in self._streams:
-            _broken(f"stream {stream} exists when it is used")
-
-    def _event(self, event: EventHandle) -> None:
-        if event not in self._events:
-            _broken(f"event {event} exists when it is used")
 
 
 def _broken(law: str) -> NoReturn:
