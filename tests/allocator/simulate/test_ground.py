@@ -37,12 +37,12 @@ def test_memory_is_counted_once(ground):
     ground.map(base + 4 * PAGE, extent)
     ground.set_access(base, 2 * PAGE, Access.READ_WRITE)
     assert ground.held == 2 * PAGE
-    assert [at - base for at, _, _ in ground.mappings()] == [0, 4 * PAGE]
+    assert [at - base for at in sorted(ground.memory.mappings)] == [0, 4 * PAGE]
     ground.release(extent)
     ground.unmap(base, 2 * PAGE)
     assert ground.held == 2 * PAGE
     ground.unmap(base + 4 * PAGE, 2 * PAGE)
-    assert (ground.held, ground.mappings()) == (0, [])
+    assert (ground.held, ground.memory.mappings) == (0, {})
     assert ground.memory_info().free == TOTAL
     ground.unreserve(base, 8 * PAGE)
     assert ground.reserved == 0
@@ -82,17 +82,21 @@ FAULTS = {
 }
 
 
+def _state(ground):
+    return ground.held, ground.reserved, repr(ground.memory.mappings)
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_the_caller_is_a_broken_law(name, ground):
     """Each broken rule raises `InternalError`, and changes nothing."""
     ground.reserve(8 * PAGE, BASE)
     assert ground.create(2 * PAGE) == EXTENT
     ground.map(BASE + 2 * PAGE, EXTENT)
-    before = (ground.held, ground.mappings(), ground.reserved)
+    before = _state(ground)
     call, *arguments = FAULTS[name]
     with pytest.raises(InternalError):
         getattr(ground, call)(*arguments)
-    assert (ground.held, ground.mappings(), ground.reserved) == before
+    assert _state(ground) == before
     ground.release(EXTENT)
     ground.unmap(BASE + 2 * PAGE, 2 * PAGE)
     ground.unreserve(BASE, 8 * PAGE)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+import math
+from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -12,36 +13,79 @@ from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.caching.shortage.explain import Shortage
 from sapwood.allocator.simulate.models.model import Model
-from sapwood.driver.api import (
-    Abilities,
-    Access,
-    ExtentHandle,
-    MemoryInfo,
-    StreamHandle,
-)
+from sapwood.driver.api import Abilities, Access, MemoryCalls, StreamHandle
 from sapwood.driver.emulated.flow import Flow
+from sapwood.driver.emulated.memory import Memory
+from sapwood.driver.emulated.physical import Extent, Physical
 from sapwood.driver.emulated.schedules import schedule_named
+from sapwood.driver.emulated.window import Window
 from sapwood.driver.facade import Facade
 from sapwood.driver.layers.recorded import Recorded
-from sapwood.driver.results import Refusal
+from sapwood.driver.results import Refusal, invalid_value
 from sapwood.errors import InternalError, MisuseError, OutOfMemory
 from sapwood.units import Addr, Size, align_up, hex_address, size_text
 
 R = TypeVar("R")
 
 PAGE = Size(2 << 20)
-_LOW = 0x7000_0000_0000
 _ALIGNMENT = 1 << 30
 """Reservations lie apart, so that running over the end of one is noticed."""
 _FIRST_MADE = 1 << 32
 """The first handle of streams and events, above the numbers that streams come with."""
 
 
+class _Addresses(Window):
+    """Addresses that end nowhere, with nothing behind them."""
+
+    def most(self) -> float:
+        """Return that there may be any number of reservations and mappings."""
+        return math.inf
+
+    def take(self, size: Size, page: Size, at: Addr | None) -> Addr:
+        """Reserve addresses, apart from all others unless it is said where."""
+        del page
+        address = self._last if at is None else at
+        index = bisect_left(self._taken, (address + size,)) - 1
+        if index >= 0 and self._taken[index][1] > address:
+            raise invalid_value(f"addresses at {hex_address(address)} are reserved")
+        insort(self._taken, (address, address + size))
+        self._last = max(self._last, align_up(address + size + 1, _ALIGNMENT))
+        return Addr(address)
+
+    def give(self, address: Addr, size: Size) -> None:
+        """Give a reservation back."""
+        del self._taken[bisect_left(self._taken, (address, address + size))]
+
+    def protect(self, address: Addr, size: Size, access: Access) -> None:
+        """Do nothing: no processor comes here."""
+
+    def cover(self, address: Addr, size: Size) -> None:
+        """Do nothing: nothing lies there."""
+
+
+class _Amounts(Physical):
+    """Memory of which there are numbers only."""
+
+    def open(self) -> int:
+        """Return that there is no file."""
+        return -1
+
+    def poison(self, extent: Extent) -> None:
+        """Do nothing: there are no bytes."""
+
+    def punch(self, extent: Extent) -> None:
+        """Do nothing: there are no bytes."""
+
+    def map(self, address: Addr, extent: Extent) -> None:
+        """Do nothing: there are no bytes."""
+
+
 class _Done(Flow):
     """Streams and events of work that is done at once; streams keep their numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory) -> None:
         super().__init__(schedule_named("earliest"), count(_FIRST_MADE))
+        self._memory = memory
 
     def adopt_stream(self, raw: int) -> StreamHandle:
         """Return the handle of a stream, which is its number outside, too."""
@@ -55,8 +99,9 @@ class _Done(Flow):
         self.streams.find(stream)
         return stream
 
-    def __getattr__(self, call: str) -> NoReturn:
-        # Of the calls that are for bytes or work, this makes none.
+    def __getattr__(self, call: str) -> Any:
+        if call in vars(MemoryCalls) and not call.endswith("_host"):
+            return getattr(self._memory, call)
         raise MisuseError(
             f"{call} needs bytes or work, and this device has addresses only. Use the "
             "emulated device"
@@ -66,161 +111,39 @@ class _Done(Flow):
 class Ground(Facade):
     """A device with ``total`` bytes of physical memory and nothing in them.
 
-    ``held`` are the bytes of physical memory, counted once however often they are
-    mapped, ``reserved`` those of addresses.
+    It keeps the rules of the emulated one, of which it is made.
     """
 
     def __init__(self, total: Size, page: Size = PAGE) -> None:
+        self.memory = Memory(_Amounts(total), _Addresses(), page, count(1))
         abilities = Abilities("addresses only", "ground", page, True)
-        super().__init__(_Done(), abilities)
-        self.total = total
-        self.held = self.reserved = Size(0)
-        self._handles = count(1)
-        self._next = _LOW
-        self._reservations: dict[int, int] = {}
-        self._bases: list[int] = []
-        self._sizes: dict[ExtentHandle, int] = {}
-        self._uses: dict[ExtentHandle, int] = {}
-        self._released: set[ExtentHandle] = set()
-        self._mappings: dict[int, ExtentHandle] = {}
-        self._starts: list[int] = []
+        super().__init__(_Done(self.memory), abilities)
 
     def around(self, name: str, call: Callable[..., R], args: tuple[Any, ...]) -> R:
-        """Make a call for a stream or an event; that it is refused breaks a law."""
+        """Make a call; a refusal is a broken law."""
         try:
             return call(*args)
         except Refusal as refusal:
             _broken(f"a call of {name} can be made, but {refusal.explanation}")
 
-    def memory_info(self) -> MemoryInfo:
-        """Return physical memory, in bytes."""
-        return MemoryInfo(Size(self.total - self.held), self.total)
+    @property
+    def held(self) -> Size:
+        """The bytes of physical memory, counted once however often they are mapped."""
+        return Size(self.memory.physical.used)
 
-    def mappings(self) -> list[tuple[Addr, Size, ExtentHandle]]:
-        """Return what is mapped where, in the order of addresses."""
-        return [
-            (Addr(start), Size(self._sizes[extent]), extent)
-            for start, extent in sorted(self._mappings.items())
-        ]
+    @property
+    def reserved(self) -> Size:
+        """The bytes of addresses that are reserved."""
+        return Size(sum(self.memory.reservations.values()))
 
     def close(self) -> None:
         """End the device; raises `InternalError` where memory was not given back."""
-        if self._reservations or self._sizes:
+        reservations = len(self.memory.reservations)
+        if reservations or self.held:
             _broken(
-                f"{len(self._reservations)} reservations and {size_text(self.held)} "
-                "of memory are given back before the device is closed"
+                f"{reservations} reservations and {size_text(self.held)} of memory are "
+                "given back before the device is closed"
             )
-
-    # Virtual memory.
-
-    def reserve(self, size: Size, at: Addr | None = None) -> Addr:
-        """Reserve addresses."""
-        self._whole("reserve", size, at or 0)
-        address = self._next if at is None else at
-        index = bisect_left(self._bases, address + size) - 1
-        base = self._bases[index] if index >= 0 else 0
-        if base + self._reservations.get(base, 0) > address:
-            _broken(f"addresses at {hex_address(address)} are reserved once")
-        self._next = max(self._next, align_up(address + size + 1, _ALIGNMENT))
-        self._reservations[address] = size
-        insort(self._bases, address)
-        self.reserved = Size(self.reserved + size)
-        return Addr(address)
-
-    def unreserve(self, address: Addr, size: Size) -> None:
-        """Give a whole reservation back."""
-        if self._reservations.get(address) != size:
-            _broken(f"a reservation, as at {hex_address(address)}, is given back whole")
-        if self._between(address, address + size):
-            _broken(f"nothing is mapped in a reservation given back, as {address:#x}")
-        del self._reservations[address]
-        del self._bases[bisect_left(self._bases, address)]
-        self.reserved = Size(self.reserved - size)
-
-    def create(self, size: Size) -> ExtentHandle:
-        """Create physical memory; raises `OutOfMemory`."""
-        self._whole("create", size)
-        if self.held + size > self.total:
-            raise OutOfMemory("create", asked=size, free=self.total - self.held)
-        extent = ExtentHandle(next(self._handles))
-        self._sizes[extent] = size
-        self._uses[extent] = 0
-        self.held = Size(self.held + size)
-        return extent
-
-    def release(self, extent: ExtentHandle) -> None:
-        """Give the handle back."""
-        if extent not in self._sizes or extent in self._released:
-            _broken(f"extent {extent} is released once, and was created before")
-        self._released.add(extent)
-        self._settle(extent)
-
-    def map(self, address: Addr, extent: ExtentHandle) -> None:
-        """Map a whole extent at reserved, unmapped addresses."""
-        if extent not in self._sizes or extent in self._released:
-            _broken(f"extent {extent} exists when it is mapped")
-        size = self._sizes[extent]
-        self._whole("map", size, address)
-        index = bisect_right(self._bases, address) - 1
-        base = self._bases[index] if index >= 0 else 0
-        if address + size > base + self._reservations.get(base, 0):
-            _broken(f"mapped addresses, as {hex_address(address)}, are reserved")
-        if self._between(address, address + size):
-            _broken(f"addresses, as {hex_address(address)}, are mapped once")
-        self._mappings[address] = extent
-        insort(self._starts, address)
-        self._uses[extent] += 1
-
-    def set_access(self, address: Addr, size: Size, access: Access) -> None:
-        """Set access to a wholly mapped interval."""
-        del access
-        self._tiled(address, size)
-
-    def unmap(self, address: Addr, size: Size) -> None:
-        """Unmap whole mappings."""
-        starts = self._tiled(address, size)
-        index = bisect_left(self._starts, address)
-        del self._starts[index : index + len(starts)]
-        for start in starts:
-            extent = self._mappings.pop(start)
-            self._uses[extent] -= 1
-            self._settle(extent)
-
-    def _whole(self, call: str, size: int, address: int = 0) -> None:
-        page = self.abilities.page
-        if size <= 0 or size % page or address % page:
-            _broken(
-                f"{call} is asked for whole pages of {size_text(page)}, not for "
-                f"{size:#_x} bytes at {hex_address(address)}"
-            )
-
-    def _between(self, lo: int, hi: int) -> bool:
-        """Whether anything is mapped in an interval."""
-        index = bisect_left(self._starts, hi) - 1
-        if index < 0:
-            return False
-        start = self._starts[index]
-        return start + self._sizes[self._mappings[start]] > lo
-
-    def _tiled(self, address: int, size: int) -> list[int]:
-        """Return where the mappings begin that together are exactly the interval."""
-        starts, at = [], address
-        while at < address + size and at in self._mappings:
-            starts.append(at)
-            at += self._sizes[self._mappings[at]]
-        if at != address + size or size <= 0:
-            _broken(
-                f"calls for mapped memory, as for {size_text(size)} at "
-                f"{hex_address(address)}, name whole mappings"
-            )
-        return starts
-
-    def _settle(self, extent: ExtentHandle) -> None:
-        """Let memory go with its handle and its last mapping."""
-        if extent in self._released and not self._uses[extent]:
-            self.held = Size(self.held - self._sizes.pop(extent))
-            self._released.remove(extent)
-            del self._uses[extent]
 
 
 def _broken(law: str) -> NoReturn:

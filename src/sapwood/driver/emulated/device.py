@@ -17,7 +17,9 @@ from typing import Any, TypeVar
 from sapwood.driver.api import Abilities
 from sapwood.driver.emulated.flow import Flow
 from sapwood.driver.emulated.memory import Memory
+from sapwood.driver.emulated.physical import Physical
 from sapwood.driver.emulated.schedules import FIRST_HANDLE, schedule_named
+from sapwood.driver.emulated.window import WINDOW
 from sapwood.driver.emulated.work import Work
 from sapwood.driver.facade import Device
 from sapwood.driver.results import Refusal, Result
@@ -53,7 +55,7 @@ class Emulated(Device):
         order, handles = schedule_named(schedule), count(FIRST_HANDLE)
         self._lock = threading.RLock()
         try:
-            self._memory = memory = Memory(total, page, handles)
+            self._memory = memory = Memory(Physical(total), WINDOW, page, handles)
         except Refusal as refusal:
             raise refusal.error("open") from refusal.__cause__
         self._flow = flow = Flow(order, handles)

@@ -20,8 +20,6 @@ from sapwood.driver.emulated.physical import POISON, Extent, Physical
 from sapwood.driver.results import Refusal, Result, invalid_value
 from sapwood.units import Addr, Size, hex_address, size_text
 
-_HEADROOM = 4096  # mappings that Linux must leave to the rest of the process
-
 
 @dataclass(slots=True)
 class _Mapping:
@@ -34,10 +32,16 @@ class _Mapping:
 class Memory:
     """Virtual and physical memory of one device, and host memory it can reach."""
 
-    def __init__(self, total: Size, page: Size, handles: Iterator[int]) -> None:
+    def __init__(
+        self,
+        physical: Physical,
+        addresses: window.Window,
+        page: Size,
+        handles: Iterator[int],
+    ) -> None:
         self.page = page
         self.version = 0
-        self.physical = Physical(total)
+        self.physical, self.addresses = physical, addresses
         self.reservations: dict[Addr, Size] = {}
         self.extents = Counted[ExtentHandle, Extent]("extent", handles)
         self.mappings: dict[Addr, _Mapping] = {}
@@ -45,7 +49,7 @@ class Memory:
         self.registered: dict[int, Size] = {}
         self._starts: list[Addr] = []
         self._reached: list[tuple[int, int]] = []  # host memory, from where to where
-        self._most = (linux.max_map_count() - _HEADROOM) // 2
+        self._most = addresses.most()
 
     def memory_info(self) -> MemoryInfo:
         physical = self.physical
@@ -54,7 +58,7 @@ class Memory:
     def reserve(self, size: Size, at: Addr | None = None) -> Addr:
         check_pages(self.page, size=size, at=at or 0)
         self._check_room()
-        address = window.WINDOW.take(size, self.page, at)
+        address = self.addresses.take(size, self.page, at)
         self.reservations[address] = size
         return address
 
@@ -70,7 +74,7 @@ class Memory:
                 f"memory is still mapped at {hex_address(mapping.lo)}: unmap it before "
                 "its addresses are given back",
             )
-        window.WINDOW.give(address, size)
+        self.addresses.give(address, size)
         del self.reservations[address]
 
     def create(self, size: Size) -> ExtentHandle:
@@ -98,7 +102,7 @@ class Memory:
                 "mapping there again",
             )
         self._check_room()
-        linux.map_file(address, found.size, self.physical.file, found.offset)
+        self.physical.map(address, found)
         self.mappings[address] = _Mapping(address, end, found)
         insort(self._starts, address)
         found.mappings += 1
@@ -106,14 +110,14 @@ class Memory:
 
     def set_access(self, address: Addr, size: Size, access: Access) -> None:
         mappings = self._tiled(address, size)
-        linux.protect(address, size, access)
+        self.addresses.protect(address, size, access)
         for mapping in mappings:
             mapping.access = access
         self.version += 1
 
     def unmap(self, address: Addr, size: Size) -> None:
         mappings = self._tiled(address, size)
-        linux.cover(address, size)
+        self.addresses.cover(address, size)
         index = bisect_left(self._starts, address)
         del self._starts[index : index + len(mappings)]
         self.version += 1
@@ -190,7 +194,7 @@ class Memory:
     def close(self) -> None:
         """Give everything back to the system, whatever still uses it."""
         for reserved, size in self.reservations.items():
-            window.WINDOW.give(reserved, size)
+            self.addresses.give(reserved, size)
         for address, size in self.host.items():
             linux.unmap(Addr(address), size)
         self.physical.close()
@@ -224,10 +228,8 @@ class Memory:
         return found if found is not None and found.hi > lo else None
 
     def _is_reserved(self, lo: int, hi: int) -> bool:
-        return any(
-            start <= lo and hi <= start + size
-            for start, size in self.reservations.items()
-        )
+        start = Addr(self.addresses.start(lo))
+        return hi <= start + self.reservations.get(start, 0)
 
     def _tiled(self, address: Addr, size: Size) -> list[_Mapping]:
         mappings = self.mappings

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sapwood.driver.emulated import linux
 from sapwood.driver.results import Refusal, Result
 from sapwood.errors import OutOfMemory
-from sapwood.units import Size
+from sapwood.units import Addr, Size
 
 POISON = 0xFF
 """The byte that fresh memory holds: floats read as NaN, integers as -1."""
@@ -41,10 +41,13 @@ class Physical:
 
     def __init__(self, total: Size) -> None:
         self.total = total
-        self.used = 0
-        self._end = 0
+        self.used = self._end = 0
+        self.file = self.open()
+
+    def open(self) -> int:
+        """Return a new file for all extents."""
         try:
-            self.file = linux.new_file("sapwood-emulated", _FILE_SIZE)
+            return linux.new_file("sapwood-emulated", _FILE_SIZE)
         except OSError as error:
             files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             raise Refusal(
@@ -60,20 +63,32 @@ class Physical:
             raise OutOfMemory("create", asked=size, free=free)
         extent = Extent(self._end, size)
         try:
-            for start in range(0, size, _CHUNK):
-                part = _POISONED[: min(_CHUNK, size - start)]
-                os.pwrite(self.file, part, extent.offset + start)
+            self.poison(extent)
         except OSError as error:
-            linux.punch(self.file, extent.offset, size)
+            self.punch(extent)
             raise OutOfMemory("create", asked=size, free=0) from error
         self._end += size
         self.used += size
         return extent
 
+    def poison(self, extent: Extent) -> None:
+        """Write what fresh memory holds."""
+        for start in range(0, extent.size, _CHUNK):
+            part = _POISONED[: min(_CHUNK, extent.size - start)]
+            os.pwrite(self.file, part, extent.offset + start)
+
+    def punch(self, extent: Extent) -> None:
+        """Free the memory behind an extent."""
+        linux.punch(self.file, extent.offset, extent.size)
+
+    def map(self, address: Addr, extent: Extent) -> None:
+        """Map an extent at reserved addresses, without access."""
+        linux.map_file(address, extent.size, self.file, extent.offset)
+
     def settle(self, extent: Extent) -> None:
         """Free an extent that nothing needs any more."""
         if not extent.held and not extent.mappings:
-            linux.punch(self.file, extent.offset, extent.size)
+            self.punch(extent)
             self.used -= extent.size
 
     def close(self) -> None:

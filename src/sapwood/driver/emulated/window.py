@@ -9,15 +9,17 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
+from sapwood.driver.api import Access
 from sapwood.driver.emulated import linux
 from sapwood.driver.results import Refusal, Result, invalid_value
 from sapwood.units import Addr, Size, align_up, hex_address, size_text
 
 LOW, HIGH = 0x6000_0000_0000, 0x7000_0000_0000
 """Device addresses lie in ``[LOW, HIGH)``."""
+_HEADROOM = 4096  # mappings that Linux must leave to the rest of the process
 
 
 class Window:
@@ -48,6 +50,24 @@ class Window:
         with self.lock:
             linux.unmap(address, size)
             del self._taken[bisect_left(self._taken, (address, address + size))]
+
+    def start(self, address: int) -> int:
+        """Return where the last reservation begins that is not above ``address``."""
+        with self.lock:
+            index = bisect_right(self._taken, (address + 1,)) - 1
+            return self._taken[index][0] if index >= 0 else 0
+
+    def most(self) -> float:
+        """Return how many reservations and mappings there may be."""
+        return (linux.max_map_count() - _HEADROOM) // 2
+
+    def protect(self, address: Addr, size: Size, access: Access) -> None:
+        """Set what the processor may do with mapped memory."""
+        linux.protect(address, size, access)
+
+    def cover(self, address: Addr, size: Size) -> None:
+        """Unmap what lies at reserved addresses and keep the addresses."""
+        linux.cover(address, size)
 
     def _take_at(self, address: Addr, size: Size) -> Addr:
         if not LOW <= address <= address + size <= HIGH:
