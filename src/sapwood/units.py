@@ -5,6 +5,7 @@ Sizes are bytes, intervals are half-open, addresses print as hex.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NewType
 
 Addr = NewType("Addr", int)
@@ -32,6 +33,11 @@ def hex_address(address: int) -> str:
     return f"{address:#_x}"
 
 
+def interval_text(lo: int, hi: int) -> str:
+    """Return an interval of addresses as text."""
+    return f"[{hex_address(lo)}, {hex_address(hi)})"
+
+
 def count_text(number: int, thing: str) -> str:
     """Return how many things there are: ``1 page``, ``2 pages``."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
@@ -47,3 +53,14 @@ def size_text(size: int) -> str:
         if abs(value) < 1024 or unit == "TiB":
             break
     return f"{value:.1f} {unit}".replace(".0 ", " ")
+
+
+def touching(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return spans ``(first, count)``, given in order, those that touch as one."""
+    found: list[tuple[int, int]] = []
+    for first, count in spans:
+        if found and found[-1][0] + found[-1][1] == first:
+            found[-1] = (found[-1][0], found[-1][1] + count)
+        else:
+            found.append((first, count))
+    return found

@@ -8,7 +8,8 @@ from itertools import accumulate, chain, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.memory.fold import Stretch, fold, grain, runs, stretch, touching
+from sapwood.memory.fold import Stretch, fold, grain, runs, stretch
+from sapwood.units import touching
 
 powers = st.integers(0, 5).map(lambda n: 1 << n)
 available = st.dictionaries(powers, st.integers(0, 3), max_size=4)

@@ -16,9 +16,8 @@ from sapwood.memory.fold import (
     fold,
     joined,
     stretches,
-    touching,
 )
-from sapwood.units import Addr, Size
+from sapwood.units import Addr, Size, touching
 from tests.support.folded import covered
 
 PAGE = Size(8)

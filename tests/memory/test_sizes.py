@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from sapwood.memory.fold import Life, fold, stretches, touching
+from sapwood.memory.fold import Life, fold, stretches
 from sapwood.memory.range import Range
 from sapwood.memory.snapshot import snapshot
 from sapwood.memory.validate import validate
-from sapwood.units import Addr
+from sapwood.units import Addr, touching
 
 SIZES = (64, 48, 32, 16, 8, 4, 2, 1)
 SMALL, MIDDLE = 1, 10

@@ -20,12 +20,12 @@ from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Recorded
 from sapwood.errors import DriverError, InternalError, OutOfMemory
 from sapwood.memory.device import Device
-from sapwood.memory.fold import Life, Stretch, fold, stretches, touching
+from sapwood.memory.fold import Life, Stretch, fold, stretches
 from sapwood.memory.pages import Extent, page_numbers
 from sapwood.memory.range import Range
 from sapwood.memory.snapshot import snapshot
 from sapwood.memory.validate import validate
-from sapwood.units import Addr, Mask, Size, align_up
+from sapwood.units import Addr, Mask, Size, align_up, touching
 
 __all__ = ["Program", "steps_until_wrong"]
 

@@ -201,10 +201,10 @@ class World:
         lost = getattr(result, "shape", None) == (LOST,)
         return sw.CaptureError("it leads back", remedy="Return it") if lost else None
 
-    def owner(self, range_, room, stream, *, warm):
+    def owner(self, range_, room, *, warm):
         self.asked.append(room)
         self.warm.append(warm)
-        return Owner(self, range_, room, stream)
+        return Owner(self, range_, room, self.stream())
 
     def allocate(self, size, stream):
         return self.current.allocate(size, stream)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from operator import le
 from typing import Final, NamedTuple
 
-from sapwood.units import Addr, Size
+from sapwood.units import Addr, Size, touching
 
 _PIECES: Final = 16
 """About how many extents a large run is made of: a sixteenth of it, at the most,
@@ -28,17 +28,6 @@ millisecond on an H200."""
 def runs(pages: Collection[int]) -> list[tuple[int, int]]:
     """Return ``(first, count)`` of each maximal run of adjacent page numbers."""
     return touching((page, 1) for page in sorted(pages))
-
-
-def touching(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return spans ``(first, count)``, given in order, those that touch as one."""
-    found: list[tuple[int, int]] = []
-    for first, count in spans:
-        if found and found[-1][0] + found[-1][1] == first:
-            found[-1] = (found[-1][0], found[-1][1] + count)
-        else:
-            found.append((first, count))
-    return found
 
 
 def grain(total: int) -> int:

@@ -39,11 +39,10 @@ from sapwood.memory.fold import (
     runs,
     stretch,
     stretches,
-    touching,
 )
 from sapwood.memory.pages import Extent, Pages
 from sapwood.memory.storage import Storage
-from sapwood.units import Addr, Mask, Size, align_up
+from sapwood.units import Addr, Mask, Size, align_up, touching
 
 LEAST: Final = 16
 """How many pages a piece has at the least: addresses are many, reservations cost."""

@@ -14,10 +14,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sapwood.memory.device import Device
-from sapwood.memory.fold import touching
 from sapwood.memory.pages import page_numbers
 from sapwood.memory.range import Range
-from sapwood.units import Addr, Size
+from sapwood.units import Addr, Size, touching
 
 _OF_EXTENTS = ("first", "pages", "ranges", "scratch")
 

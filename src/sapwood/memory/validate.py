@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from sapwood.units import hex_address
+from sapwood.units import hex_address, interval_text
 from sapwood.violation import Violation
 
 _ALIGNMENT: Final = 512
@@ -40,9 +40,9 @@ def _heap(heap: Picture, page: int) -> Iterator[Violation]:
     blocks = sorted([*free, *((at, at + size) for at, size in heap["taken"])])
     for lo, hi in blocks:
         if lo >= hi:
-            yield Violation("a block has a size", _text(lo, hi))
+            yield Violation("a block has a size", interval_text(lo, hi))
         if lo % _ALIGNMENT or hi % _ALIGNMENT:
-            yield Violation("blocks are aligned", _text(lo, hi))
+            yield Violation("blocks are aligned", interval_text(lo, hi))
     tiled = [list(run) for run in _runs(blocks)]
     if tiled != heap["spans"]:
         about = f"{_texts(tiled)}, not {_texts(heap['spans'])}"
@@ -68,7 +68,7 @@ def _runs(intervals: Iterable[Interval]) -> Iterator[Interval]:
 
 
 def _texts(intervals: Iterable[Sequence[int]]) -> str:
-    return ", ".join(_text(lo, hi) for lo, hi in intervals) or "nothing"
+    return ", ".join(interval_text(lo, hi) for lo, hi in intervals) or "nothing"
 
 
 def _extents(extents: Sequence[Picture]) -> Iterator[Violation]:
@@ -135,7 +135,7 @@ def _addresses(snapshot: Picture) -> Iterator[Violation]:
                 yield Violation("a mapping lies on pages of its range", about)
     for first, second in pairwise(sorted(spans)):
         if second[0] < first[1]:
-            about = f"{_text(*first)} and {_text(*second)}"
+            about = f"{interval_text(*first)} and {interval_text(*second)}"
             yield Violation("mappings do not overlap", about)
 
 
@@ -152,7 +152,3 @@ def _numbers(extent: Picture) -> range:
 
 def _name(extent: Picture) -> str:
     return f"pages {extent['first']} to {extent['first'] + extent['pages'] - 1}"
-
-
-def _text(lo: int, hi: int) -> str:
-    return f"[{hex_address(lo)}, {hex_address(hi)})"

@@ -10,7 +10,7 @@ capture ends with the capture: its streams are told apart by a negative number. 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, MutableSequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -26,6 +26,25 @@ _AT_ONCE: Final = 16
 def captured(stream: StreamHandle) -> StreamHandle:
     """Return what stands for a stream that used a block inside a capture, and back."""
     return StreamHandle(~stream)
+
+
+def record(
+    driver: Driver, stream: StreamHandle, spare: MutableSequence[EventHandle]
+) -> EventHandle:
+    """Return an event that marks all work of a stream: a spare one, or a new one.
+
+    Where it cannot be recorded it stays among the spare ones, which any thread takes.
+    """
+    try:
+        event = spare.pop()
+    except IndexError:
+        event = driver.create_event()
+    try:
+        driver.record_event(event, stream)
+    except BaseException:
+        spare.append(event)
+        raise
+    return event
 
 
 @dataclass(slots=True, eq=False)
@@ -163,25 +182,9 @@ class Pending:
 
     # Calls of the device.
 
-    def record(self, driver: Driver, stream: StreamHandle) -> EventHandle:
-        """Return an event that marks all work of a stream: a spare one, or a new one.
-
-        Where it cannot be recorded it stays among the spare ones.
-        """
-        try:
-            event = self.spare.pop()
-        except IndexError:
-            event = driver.create_event()
-        try:
-            driver.record_event(event, stream)
-        except BaseException:
-            self.spare.append(event)
-            raise
-        return event
-
     def order(self, driver: Driver, later: StreamHandle, earlier: StreamHandle) -> None:
         """Order the further work of one stream after all work of another."""
-        event = self.record(driver, earlier)
+        event = record(driver, earlier, self.spare)
         try:
             driver.wait_event(later, event)
         finally:

@@ -27,7 +27,7 @@ from sapwood.driver.api import Access, Driver
 from sapwood.driver.release import Release
 from sapwood.driver.results import Result
 from sapwood.errors import DriverError, InternalError
-from sapwood.units import Addr, Size, align_up
+from sapwood.units import Addr, Size, align_up, touching
 
 _ADDRESSES = 8 << 40
 """Reservations beyond so many bytes of addresses are made small: there are 128 TiB,
@@ -172,11 +172,5 @@ class Segments:
 
 def _intervals(extents: Sequence[Extent]) -> list[tuple[Addr, Size]]:
     """Return the intervals that extents cover, adjoining ones as one."""
-    intervals: list[tuple[Addr, Size]] = []
-    for extent in sorted(extents):
-        if intervals and sum(intervals[-1]) == extent.address:
-            address, size = intervals[-1]
-            intervals[-1] = (address, Size(size + extent.size))
-        else:
-            intervals.append((extent.address, extent.size))
-    return intervals
+    joined = touching((each.address, each.size) for each in sorted(extents))
+    return [(Addr(address), Size(size)) for address, size in joined]

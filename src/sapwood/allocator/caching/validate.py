@@ -19,7 +19,7 @@ from sapwood.allocator.caching.picture import (
     SegmentPicture,
 )
 from sapwood.driver.api import ExtentHandle
-from sapwood.units import Addr, Size, hex_address, size_text
+from sapwood.units import Addr, Size, hex_address, interval_text, size_text
 from sapwood.violation import Violation
 
 _ALIGNMENT: Final = 512
@@ -156,11 +156,15 @@ def _agreement(picture: Picture, physical: Collection[Mapped]) -> Iterator[_Aske
     drawn = {each for segment in picture.segments for each in segment.extents}
     there = {(each.address, each.size) for each in physical}
     for address, size in sorted(drawn - there):
-        yield True, "an extent of a picture is mapped", _text(address, address + size)
+        yield (
+            True,
+            "an extent of a picture is mapped",
+            interval_text(address, address + size),
+        )
     for address, size in sorted(there - drawn):
         for segment in picture.segments:
             lo, hi = _interval(segment)
-            about = f"{_text(address, address + size)} in {_span(segment)}"
+            about = f"{interval_text(address, address + size)} in {_span(segment)}"
             inside = lo < address + size and address < hi
             yield inside, "what is mapped is in the picture", about
 
@@ -198,12 +202,8 @@ def _name(block: BlockPicture) -> str:
 
 
 def _span(of: BlockPicture | SegmentPicture) -> str:
-    return _text(*_interval(of))
+    return interval_text(*_interval(of))
 
 
 def _texts(intervals: Iterable[Interval]) -> str:
-    return ", ".join(_text(*each) for each in intervals) or "nothing"
-
-
-def _text(lo: int, hi: int) -> str:
-    return f"[{hex_address(lo)}, {hex_address(hi)})"
+    return ", ".join(interval_text(*each) for each in intervals) or "nothing"

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 
 from sapwood.allocator.caching.block import Block
 from sapwood.allocator.caching.gate import Gate
-from sapwood.allocator.caching.pending import Use
+from sapwood.allocator.caching.pending import Use, record
 from sapwood.allocator.caching.pools import Pool
 from sapwood.allocator.caching.state import State
 from sapwood.driver.api import Driver, EventHandle, StreamHandle
@@ -37,14 +37,14 @@ def mark(gate: Gate, blocks: Collection[Block]) -> None:
     pending = gate.state.pending
     uses = pending.take_unmarked(blocks)
 
-    def record(driver: Driver, use: Use) -> None:
-        use.event = pending.record(driver, use.stream)
+    def marked(driver: Driver, use: Use) -> None:
+        use.event = record(driver, use.stream, pending.spare)
 
     with Release() as release:
         try:
             with gate.unlocked() as driver:
                 for use in uses:
-                    release(record, driver, use)
+                    release(marked, driver, use)
         finally:
             pending.keep(uses)
             gate.state.retire_ready()
@@ -121,7 +121,7 @@ def wait(
                 if driver.query_stream(stream):
                     over.add(stream)
                 elif patient:
-                    events.append(pending.record(driver, stream))
+                    events.append(record(driver, stream, pending.spare))
         with gate.unlocked(waiting=True) as driver:
             for use in marks:
                 if use.event is not None:

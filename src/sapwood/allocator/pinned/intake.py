@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TypeVar
 
+from sapwood.allocator.caching.pending import record
 from sapwood.allocator.pinned.block import Block, Segment
 from sapwood.allocator.pinned.stock import Stock
 from sapwood.driver.api import CaptureStatus, Driver, EventHandle, StreamHandle
@@ -123,19 +124,9 @@ class Pending:
 
     def _mark(self, stream: StreamHandle) -> EventHandle | None:
         """Return an event after the stream's work so far; None while it captures."""
-        driver = self._driver
-        if driver.capture_status(stream) is not CaptureStatus.NONE:
+        if self._driver.capture_status(stream) is not CaptureStatus.NONE:
             return None
-        try:
-            event = self._spare.pop()
-        except IndexError:
-            event = driver.create_event()
-        try:
-            driver.record_event(event, stream)
-        except DriverError:
-            self._spare.append(event)
-            raise
-        return event
+        return record(self._driver, stream, self._spare)
 
     def _sort(self) -> None:
         for stream, wait in _drained(self._new):

@@ -18,7 +18,7 @@ from sapwood.driver.emulated import linux, window
 from sapwood.driver.emulated.handles import Counted
 from sapwood.driver.emulated.physical import POISON, Extent, Physical
 from sapwood.driver.results import Refusal, Result, invalid_value
-from sapwood.units import Addr, Size, hex_address, size_text
+from sapwood.units import Addr, Size, hex_address, interval_text, size_text
 
 
 @dataclass(slots=True)
@@ -250,6 +250,6 @@ class Memory:
 def _illegal(lo: int, hi: int, why: str) -> Refusal:
     return Refusal(
         Result.ILLEGAL_ADDRESS,
-        f"work touches [{hex_address(lo)}, {hex_address(hi)}), but {why}: map the "
+        f"work touches {interval_text(lo, hi)}, but {why}: map the "
         "memory, with access, for as long as work uses it",
     )

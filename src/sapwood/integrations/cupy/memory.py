@@ -13,7 +13,7 @@ import cupy
 
 from sapwood.driver.streams import Queue, Stream
 from sapwood.memory.framework import Allocate
-from sapwood.memory.storage import STREAM_EPOCH, Storage
+from sapwood.memory.storage import STREAM_EPOCH, Storage, Unowned
 from sapwood.units import Addr, Size
 
 
@@ -49,7 +49,7 @@ def pointer(storage: Storage, address: Addr, place: Place) -> Any:
     return cupy.cuda.MemoryPointer(memory, address - storage.address)
 
 
-class _Kept:
+class _Kept(Unowned):
     """The token of bytes that somebody else gives back, once nobody has their memory.
 
     CuPy's pool reuses them in the order of the stream that they were allocated for.
@@ -57,9 +57,6 @@ class _Kept:
 
     def __init__(self, memory: Any) -> None:
         self.memory = memory
-
-    def ended(self, streams: tuple[Stream, ...]) -> None:
-        del streams
 
 
 class Foreign:

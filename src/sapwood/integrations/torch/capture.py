@@ -68,14 +68,8 @@ class TorchCapturer:
                 )
         return None
 
-    def owner(
-        self, range_: Range, room: Size, stream: Stream, *, warm: bool
-    ) -> TorchOwner:
-        """Return a capture that allocates from ``room`` of a range.
-
-        Its ``stream`` is that of `stream`, as for all of them.
-        """
-        del stream
+    def owner(self, range_: Range, room: Size, *, warm: bool) -> TorchOwner:
+        """Return a capture that allocates from ``room`` of a range."""
         return TorchOwner(self._framework, range_, room, warm=warm)
 
 

@@ -111,7 +111,7 @@ def attempt(
         range_ = reserved(order.specialization, order.call.given, recordings, room)
         failed.callback(range_.close)
         warm = order.specialization.is_warm_here()
-        owner = capturer.owner(range_, room, capturer.stream(), warm=warm)
+        owner = capturer.owner(range_, room, warm=warm)
         failed.callback(owner.close)
         # What the function made is garbage by then, or lives in its exception.
         failed.callback(gc.collect)

@@ -360,8 +360,8 @@ class _Parts:
         range_ = reserved(specialization, self.carried, self.recordings, self.lent)
         self.ranges.append(range_)
         if self.capturer is not None and self.lent is not None:
-            stream, warm = self.capturer.stream(), specialization.is_warm_here()
-            owner = self.capturer.owner(range_, self.lent, stream, warm=warm)
+            warm = specialization.is_warm_here()
+            owner = self.capturer.owner(range_, self.lent, warm=warm)
             self.owners.append(owner)
             # Other parts may use a stand-in, so that its pages are nobody else's.
             owner.follow(())

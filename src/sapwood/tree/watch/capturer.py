@@ -46,8 +46,8 @@ class GraphCapturer(Protocol):
         """Return what would be wrong with the result of what this thread ran last."""
         ...
 
-    def owner(self, range_: Range, room: Size, stream: Stream, *, warm: bool) -> Owner:
-        """Return a capture on ``stream`` that allocates from ``room`` of a range.
+    def owner(self, range_: Range, room: Size, *, warm: bool) -> Owner:
+        """Return a capture on that stream that allocates from ``room`` of a range.
 
         ``warm`` says that this thread has run before what is to be captured.
         """
