@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -24,6 +23,7 @@ from sapwood.tree.guards.frameworks import (
 from sapwood.tree.guards.owners import owner_of_class
 from sapwood.tree.guards.scope import Accessor, Openings, Reach
 from sapwood.tree.guards.views import EMPTY, View, Way
+from sapwood.tree.nests.kinds import by_class
 
 _BOOKS: Final = frozenset(vars(torch.nn.Module())) - {"training"}
 """What a module keeps for itself, and views of its own look into."""
@@ -105,30 +105,25 @@ HOOKS: Final = View(
     "hooks", _hooks, lambda path, _, key: f"hook {key} of {path}", None, "length"
 )
 
-_known: WeakKeyDictionary[type, tuple[frozenset[str], frozenset[str]]] = (
-    WeakKeyDictionary()
-)
 
-
+@by_class
 def _names_of(cls: type) -> tuple[frozenset[str], frozenset[str]]:
     """Return what the code of a module's class names, where that is not the user's.
 
     And what of it the class says itself, and an instance may say anew.
     """
-    if cls not in _known:
-        members = [vars(base) for base in cls.__mro__ if base not in _ROOTS]
-        read = (
-            names_of(each.__code__).attributes
-            for said in members
-            for name, member in said.items()
-            if name not in _NOT_RUN
-            for each in functions_of(member)
-        )
-        names = frozenset[str]().union(*read)
-        said = {name for each in members for name in each if name[:2] != "__"}
-        said &= names | {"forward"}
-        _known[cls] = names, frozenset(said | {"_compiled_call_impl"})
-    return _known[cls]
+    members = [vars(base) for base in cls.__mro__ if base not in _ROOTS]
+    read = (
+        names_of(each.__code__).attributes
+        for said in members
+        for name, member in said.items()
+        if name not in _NOT_RUN
+        for each in functions_of(member)
+    )
+    names = frozenset[str]().union(*read)
+    said = {name for each in members for name in each if name[:2] != "__"}
+    said &= names | {"forward"}
+    return names, frozenset(said | {"_compiled_call_impl"})
 
 
 def _module(value: Any, reach: Reach) -> Openings:

@@ -53,6 +53,7 @@ from sapwood.tree.guards.scope import ATOMS, Accessor, Openings, Reach
 from sapwood.tree.guards.sources import STATE, is_random_source, load_sources
 from sapwood.tree.guards.views import View
 from sapwood.tree.nests.containers import Identity, constant_key, registered
+from sapwood.tree.nests.kinds import by_class
 
 
 def accessors(value: Any, reach: Reach) -> Openings:
@@ -324,22 +325,18 @@ def _is_machinery(cls: type) -> bool:
     return str(cls.__module__).partition(".")[0] in _MACHINERY
 
 
-_named: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
-
-
+@by_class
 def _class_names(cls: type) -> frozenset[str]:
     """Return the attributes named by code of a class's bases that is not the user's."""
-    if cls not in _named:
-        _named[cls] = frozenset().union(
-            *(
-                names_of(function.__code__).attributes
-                for base in cls.__mro__
-                if _is_of_a_package(base)
-                for member in vars(base).values()
-                for function in functions_of(member)
-            )
+    return frozenset().union(
+        *(
+            names_of(function.__code__).attributes
+            for base in cls.__mro__
+            if _is_of_a_package(base)
+            for member in vars(base).values()
+            for function in functions_of(member)
         )
-    return _named[cls]
+    )
 
 
 def _is_of_a_package(cls: type) -> bool:

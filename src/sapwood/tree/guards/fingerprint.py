@@ -28,7 +28,7 @@ from types import (
     WrapperDescriptorType,
 )
 from typing import Any, Final, Generic, NamedTuple
-from weakref import ReferenceType, WeakKeyDictionary
+from weakref import ReferenceType
 
 from sapwood.tree.guards import standard, views
 from sapwood.tree.guards.accessors import is_structural
@@ -39,6 +39,7 @@ from sapwood.tree.guards.proof import proof
 from sapwood.tree.guards.reach import Inside, Node, Row, Walk
 from sapwood.tree.guards.sources import is_random_source
 from sapwood.tree.guards.trust import doubts, is_users, named_in_modules
+from sapwood.tree.nests.kinds import by_class
 
 _SEEN: Final[frozenset[type]] = frozenset(
     {object, tuple, list, dict, set, frozenset, partial, ReferenceType, Generic}
@@ -54,9 +55,6 @@ _OF_C: Final = (
 _OF_EVERY_CLASS: Final = {"__dict__", "__weakref__"}
 
 
-_known: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
-
-
 def is_hiding(cls: type) -> bool:
     """Return whether instances of a class may hold more than their views show."""
     if owner_of_class(cls) == "sapwood":
@@ -64,11 +62,9 @@ def is_hiding(cls: type) -> bool:
     return any(base not in _SEEN and _is_of_c(base) for base in cls.__mro__)
 
 
+@by_class
 def _is_of_c(cls: type) -> bool:
-    if cls not in _known:
-        members = list(vars(cls).items())
-        _known[cls] = any(_defines(cls, name, member) for name, member in members)
-    return _known[cls]
+    return any(_defines(cls, name, member) for name, member in list(vars(cls).items()))
 
 
 def _defines(cls: type, name: str, member: object) -> bool:

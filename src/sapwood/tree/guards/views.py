@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
 
 from sapwood.tree.guards.code import names_of
 from sapwood.tree.nests.containers import registered
-from sapwood.tree.nests.kinds import slots_of
+from sapwood.tree.nests.kinds import by_class, slots_of
 
 Space: TypeAlias = Mapping[Any, Any] | Sequence[Any]
 """What a view opens a thing into."""
@@ -202,14 +201,10 @@ def _dict_of(
     return View(name, opened, label, store or bind, "names", way=Way(attribute))
 
 
-_members: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
-
-
+@by_class
 def member_names(cls: type) -> tuple[str, ...]:
     """Return the names that a class and its bases keep in ``__slots__``."""
-    if cls not in _members:
-        _members[cls] = slots_of(cls.__mro__)
-    return _members[cls]
+    return slots_of(cls.__mro__)
 
 
 def _fields(thing: Any) -> Mapping[str, Any]:

@@ -11,15 +11,18 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
+from functools import partial, wraps
 from types import MemberDescriptorType, SimpleNamespace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from sapwood.errors import MisuseError
 
 HEAP: Final = 1 << 9
 """Of the flags of a class: it was made by a class statement, or could have been."""
 
+
+R = TypeVar("R")
 
 _Parts: TypeAlias = Callable[[Any], tuple[Sequence[Any], Any]]
 
@@ -178,6 +181,19 @@ _BASES: Final[dict[type, tuple[_Parts, Callable[[Any, Any, list[Any]], None]]]] 
 
 The first gives the items and a hashable rest of its own, the second fills with these.
 """
+
+
+def by_class(read: Callable[[type], R]) -> Callable[[type], R]:
+    """Have a function of a class remember what it gave, while there is that class."""
+    known: WeakKeyDictionary[type, R] = WeakKeyDictionary()
+
+    @wraps(read)
+    def found(cls: type) -> R:
+        if cls not in known:
+            known[cls] = read(cls)
+        return known[cls]
+
+    return found
 
 
 def slots_of(classes: Iterable[type]) -> tuple[str, ...]:
