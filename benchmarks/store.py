@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from sapwood.persist import Entries, Key, open_store
+from sapwood.persist import DiskStore, Entries, Key
 from sapwood.persist.key import nearest
 
 GOALS = {
@@ -30,7 +30,7 @@ LIMIT = 1 << 30
 def measure() -> dict[str, float]:
     """Return times in milliseconds."""
     with tempfile.TemporaryDirectory() as folder:
-        entries = Entries(open_store(Path(folder) / "store", LIMIT))
+        entries = Entries(DiskStore(Path(folder) / "store", LIMIT))
         figures = {
             "a put of a 1 MiB entry, ms": _time(
                 lambda turn: entries.put(_key(turn), _parts(turn, 1 << 20)), FEW
@@ -72,7 +72,7 @@ def _parts(number: int, size: int) -> dict[str, bytes]:
 
 
 def _put_first(path: Path, turn: int) -> None:
-    Entries(open_store(path, LIMIT)).put(_key(FEW), {"recording": b"%d" % turn})
+    Entries(DiskStore(path, LIMIT)).put(_key(FEW), {"recording": b"%d" % turn})
 
 
 def _time(call: Callable[[int], object], repeats: int = REPEATS) -> float:

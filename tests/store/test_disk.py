@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sapwood.errors import StoreError
-from sapwood.persist import Absent, DiskStore, Entries, open_store
+from sapwood.persist import Absent, DiskStore, Entries
 from sapwood.persist.disk import KEPT_DAMAGED, Files, Folder, Trimmed
 from sapwood.persist.evict import YOUNG
 
@@ -67,7 +67,7 @@ def _only_file(path):
 
 def test_nothing_is_made_before_the_first_put(path):
     """Opening, looking, counting, deleting and trimming touch nothing."""
-    store = open_store(path, LIMIT)
+    store = DiskStore(path, LIMIT)
     assert store.get("x") is None
     assert list(store.scan()) == []
     assert store.delete("x") is False
@@ -218,7 +218,7 @@ def test_what_is_read_only_is_not_changed(path):
     damaged = path / next(p for p in _files(path) if p.name == "y")
     damaged.write_bytes(b"")
     before = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in path.rglob("*")}
-    store = open_store(path, LIMIT, read_only=True)
+    store = DiskStore(path, LIMIT, read_only=True)
     assert store.get("x") == b"1"
     with pytest.raises(StoreError):
         store.get("y")

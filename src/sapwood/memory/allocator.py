@@ -5,19 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from sapwood.driver.api import Driver, ExtentHandle, StreamHandle
+from sapwood.driver.api import Driver, Source, StreamHandle
 from sapwood.units import Addr, Size
-
-
-class Budget(Protocol):
-    """Where an allocator has its physical memory from."""
-
-    def create(self, size: Size) -> ExtentHandle:
-        """Return new physical memory; raises `OutOfMemory` having done nothing."""
-        ...
-
-    def release(self, extent: ExtentHandle, size: Size) -> None:
-        """Take memory back that is mapped nowhere any more."""
 
 
 class HeapAllocator(Protocol):
@@ -39,5 +28,5 @@ class HeapAllocator(Protocol):
     def close(self) -> None: ...
 
 
-Opener = Callable[[Driver, Budget], HeapAllocator]
-"""Opens an allocator on a driver, within a budget."""
+Opener = Callable[[Driver, Source], HeapAllocator]
+"""Opens an allocator on a driver, with physical memory from a source."""

@@ -1,13 +1,13 @@
 """What outlives a process: recordings as bytes, in files and under keys in stores.
 
-`open_store` gives a store in a folder, `Entries` keeps parts under a `Key` in it.
+`DiskStore` is a store in a folder, `Entries` keeps parts under a `Key` in it.
 Nothing that is read runs; what is damaged is absent.
 """
 
 from __future__ import annotations
 
 from sapwood.persist.api import Item, Store, is_store
-from sapwood.persist.disk import DiskStore, open_store
+from sapwood.persist.disk import DiskStore
 from sapwood.persist.entries import Absent, Entries, Finding, verify
 from sapwood.persist.key import Difference, Key, decode_key, diff, encode_key, nearest
 from sapwood.persist.memory import MemoryStore
@@ -29,6 +29,5 @@ __all__ = [
     "encode_key",
     "is_store",
     "nearest",
-    "open_store",
     "verify",
 ]

@@ -320,20 +320,11 @@ class Trimmed:
     left: Size
 
 
-def open_store(
-    path: str | os.PathLike[str], limit: int, read_only: bool = False
-) -> DiskStore:
-    """Return the store in a folder of at most ``limit`` bytes; nothing is touched yet.
-
-    The folder is made by the first put. It must belong to this user, and nobody else
-    may write it: else every method raises PermissionError.
-    """
-    return DiskStore(path, limit, read_only)
-
-
 class DiskStore:
     """Keeps values in files below ``path``, of ``limit`` bytes in all.
 
+    Making one touches nothing: the folder is made by the first put. It must belong to
+    this user, and nobody else may write it: else every method raises PermissionError.
     With ``read_only`` nothing there is changed, not even times. ``files`` stands
     between the store and the operating system.
     """

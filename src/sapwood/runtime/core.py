@@ -484,10 +484,10 @@ def _entries(
         store = settings.store
         if not store:
             return None
-    from sapwood.persist import Entries, is_store, open_store
+    from sapwood.persist import DiskStore, Entries, is_store
 
     if isinstance(store, (str, os.PathLike)):
-        store = open_store(store, settings.store_limit)
+        store = DiskStore(store, settings.store_limit)
     elif not is_store(store):
         raise MisuseError(
             f"store={store!r} is neither the path of a folder nor a Store. Pass a "

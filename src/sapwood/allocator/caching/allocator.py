@@ -28,6 +28,7 @@ from sapwood.allocator.caching.records.history import (
 )
 from sapwood.allocator.caching.records.ledger import JOURNAL_LIMIT
 from sapwood.allocator.caching.records.statistics import Counters
+from sapwood.allocator.caching.segments import DriverSource
 from sapwood.allocator.caching.serve import (
     Attempt,
     demand_of,
@@ -37,11 +38,10 @@ from sapwood.allocator.caching.serve import (
 )
 from sapwood.allocator.caching.settings import DEFAULT, Settings, settings_of
 from sapwood.allocator.caching.sizes import GRAIN, IMPOSSIBLE, LARGEST_SMALL
-from sapwood.allocator.caching.source import DriverSource, Source
 from sapwood.allocator.caching.state import Demand, State
 from sapwood.allocator.caching.waits import attend, mark, settle, unmarked
 from sapwood.allocator.checks import check_address, check_size, check_stream
-from sapwood.driver.api import Driver, StreamHandle, check_driver
+from sapwood.driver.api import Driver, Source, StreamHandle, check_driver
 from sapwood.driver.release import Release
 from sapwood.errors import MisuseError, OutOfMemory
 from sapwood.units import Addr, Size

@@ -8,8 +8,7 @@ from typing import Final
 from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.caching.settings import DEFAULT, Settings
 from sapwood.allocator.caching.sizes import GRAIN
-from sapwood.allocator.caching.source import Source
-from sapwood.driver.api import Driver
+from sapwood.driver.api import Driver, Source
 from sapwood.units import Addr, Size
 
 

@@ -22,8 +22,7 @@ from sapwood.allocator.caching.block import (
     Segment,
     size_of,
 )
-from sapwood.allocator.caching.source import Source
-from sapwood.driver.api import Access, Driver
+from sapwood.driver.api import Access, Driver, ExtentHandle, Source
 from sapwood.driver.release import Release
 from sapwood.driver.results import Result
 from sapwood.errors import DriverError, InternalError
@@ -36,6 +35,22 @@ and other libraries that reserve."""
 _FEWER = 16
 
 _address: Final = attrgetter("address")
+
+
+class DriverSource:
+    """The driver itself, as a source."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+
+    def create(self, size: Size) -> ExtentHandle:
+        """Return new physical memory; raises `OutOfMemory` having done nothing."""
+        return self.driver.create(size)
+
+    def release(self, extent: ExtentHandle, size: Size) -> None:
+        """Take back what `create` returned, when it is mapped nowhere any more."""
+        del size
+        self.driver.release(extent)
 
 
 class Segments:

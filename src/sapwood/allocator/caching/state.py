@@ -36,8 +36,7 @@ from sapwood.allocator.caching.records.ledger import JOURNAL_LIMIT, Ledger
 from sapwood.allocator.caching.segments import Segments
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.caching.sizes import GRAIN
-from sapwood.allocator.caching.source import Source
-from sapwood.driver.api import Driver, StreamHandle
+from sapwood.driver.api import Driver, Source, StreamHandle
 from sapwood.units import Addr, Size
 
 _HERE = str(Path(__file__).parent)
