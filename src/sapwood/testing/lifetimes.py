@@ -19,6 +19,7 @@ _MIB = 1 << 20
 Rows = list[tuple[int, int, int]]
 Box = tuple[int, int, int, int]
 """A part of the rectangle: its first time, its last, its lower end, its upper end."""
+Kind = Callable[[Random, int], Rows]
 
 
 def make_lifetimes(kind: str, seed: int, buffers: int) -> tuple[Buffer, ...]:
@@ -103,65 +104,30 @@ def _crumbs(random: Random, buffers: int) -> Rows:
 
 
 def _arrivals(
-    random: Random,
-    buffers: int,
-    size: Callable[[float], float],
-    span: Callable[[], float],
-) -> Rows:
-    """Buffers that begin at any time, of a size by how much of the time is over."""
-    rows: Rows = []
-    now = 0.0
-    for number in range(buffers):
-        now += random.expovariate(1 / 1000)
-        lasts = max(1, int(1000 * span()))
-        rows.append((int(now), int(now) + lasts, max(1, int(size(number / buffers)))))
-    return rows
+    size: Callable[[Random, float], float], span: Callable[[Random, int], float]
+) -> Kind:
+    """Return buffers that begin at any time.
 
+    Their size depends on how much of the time is over, how long they last on how many
+    there are.
+    """
 
-def _requests(random: Random, buffers: int) -> Rows:
-    """Requests of every size, 200 at once."""
-    return _arrivals(
-        random,
-        buffers,
-        lambda _: 2 ** random.uniform(10, 24),
-        lambda: random.expovariate(1 / 200),
-    )
+    def make(random: Random, buffers: int) -> Rows:
+        rows: Rows = []
+        now = 0.0
+        for number in range(buffers):
+            now += random.expovariate(1 / 1000)
+            end = int(now) + max(1, int(1000 * span(random, buffers)))
+            rows.append((int(now), end, max(1, int(size(random, number / buffers)))))
+        return rows
 
-
-def _tails(random: Random, buffers: int) -> Rows:
-    """Most last for moments, few for nearly all of the time."""
-    return _arrivals(
-        random,
-        buffers,
-        lambda _: 2 ** random.uniform(8, 22),
-        lambda: min(10 * random.paretovariate(0.9), buffers),
-    )
-
-
-def _powers(random: Random, buffers: int) -> Rows:
-    """Sizes that are powers of two, 150 at once."""
-    return _arrivals(
-        random,
-        buffers,
-        lambda _: 1 << random.randint(9, 24),
-        lambda: random.expovariate(1 / 150),
-    )
-
-
-def _ramp(random: Random, buffers: int) -> Rows:
-    """Sizes that grow fourfold until half of the time is over, then shrink again."""
-    return _arrivals(
-        random,
-        buffers,
-        lambda share: _MIB * (1 + 6 * min(share, 1 - share)) * random.gauss(1, 0.1),
-        lambda: random.lognormvariate(4, 0.8),
-    )
+    return make
 
 
 def _mixed(random: Random, buffers: int) -> Rows:
     """A large one among twenty small ones; the large ones last longer."""
     rows: Rows = []
-    for lower, upper, _ in _arrivals(random, buffers, lambda _: 1, lambda: 1):
+    for lower, upper, _ in _arrivals(lambda *_: 1, lambda *_: 1)(random, buffers):
         if random.random() < 0.05:
             span, size = random.expovariate(1 / 400_000), random.uniform(1, 32) * _MIB
         else:
@@ -231,22 +197,40 @@ def _caches(random: Random, buffers: int) -> Rows:
     return rows
 
 
-PERFECT: dict[str, Callable[[Random, int], Rows]] = {
+PERFECT: dict[str, Kind] = {
     "episodes": _episodes,
     "guillotine": _guillotine,
     "pinwheels": _pinwheels,
 }
 """The kinds that some plan packs without a gap, by name."""
 
-KINDS: dict[str, Callable[[Random, int], Rows]] = PERFECT | {
+KINDS: dict[str, Kind] = PERFECT | {
     "caches": _caches,
     "crumbs": _crumbs,
     "mixed": _mixed,
-    "powers": _powers,
-    "ramp": _ramp,
-    "requests": _requests,
+    # Sizes that are powers of two, 150 at once.
+    "powers": _arrivals(
+        lambda random, _: 1 << random.randint(9, 24),
+        lambda random, _: random.expovariate(1 / 150),
+    ),
+    # Sizes that grow fourfold until half of the time is over, then shrink again.
+    "ramp": _arrivals(
+        lambda random, over: (
+            _MIB * (1 + 6 * min(over, 1 - over)) * random.gauss(1, 0.1)
+        ),
+        lambda random, _: random.lognormvariate(4, 0.8),
+    ),
+    # Requests of every size, 200 at once.
+    "requests": _arrivals(
+        lambda random, _: 2 ** random.uniform(10, 24),
+        lambda random, _: random.expovariate(1 / 200),
+    ),
     "scopes": _scopes,
-    "tails": _tails,
+    # Most last for moments, few for nearly all of the time.
+    "tails": _arrivals(
+        lambda random, _: 2 ** random.uniform(8, 22),
+        lambda random, buffers: min(10 * random.paretovariate(0.9), buffers),
+    ),
     "transformer": _transformer,
 }
 """All kinds, by name."""

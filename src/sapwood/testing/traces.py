@@ -6,6 +6,7 @@ Each is made from a seed and a rough number of buffers, the same on every machin
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from random import Random
 
@@ -132,11 +133,6 @@ def _churn(pen: _Pen, random: Random, buffers: int, streams: int = 1) -> None:
         live.append(pen.allocate(size, random.randrange(streams)))
 
 
-def _streams(pen: _Pen, random: Random, buffers: int) -> None:
-    """As churn, on four streams."""
-    _churn(pen, random, buffers, 4)
-
-
 def _small(pen: _Pen, random: Random, buffers: int) -> None:
     """Many buffers below 1 MiB, few above it."""
     live: list[int] = []
@@ -173,7 +169,8 @@ FAMILIES: dict[str, Callable[[_Pen, Random, int], None]] = {
     "serving": _serving,
     "shapes": _shapes,
     "small": _small,
-    "streams": _streams,
+    # As churn, on four streams.
+    "streams": partial(_churn, streams=4),
     "training": _training,
 }
 """The kinds of programs, by name."""
