@@ -225,6 +225,9 @@ def _count(a: Any, axis: Any) -> np.intp:
     return np.intp(count)
 
 
+_INSTEAD_OF_WHERE: Final = "use numpy.where and numpy.sum"
+
+
 def _divided(total: Any, count: Any) -> Any:
     return np.true_divide(total, count, out=total, casting="unsafe")
 
@@ -238,7 +241,8 @@ def mean(
 ) -> Any:
     """Return ``numpy.mean(a, axis, ...)``; ``where`` is not supported."""
     options = _options(options)
-    _no_where("mean", options)
+    if "where" in options:
+        raise _unsupported("mean(where=...)", _INSTEAD_OF_WHERE)
     half = dtype is None and a.dtype == np.float16
     wide = np.dtype(np.float32) if half else _wide(a, dtype)
     total = _reduced(a, np.add, axis, dtype=wide, out=out, **options)
@@ -248,14 +252,6 @@ def mean(
     # NumPy divides a scalar in double precision before it rounds to half.
     divide = _divided if total.ndim else np.true_divide
     return converted(divide(total, count), np.float16)
-
-
-def _no_where(name: str, options: dict[str, Any]) -> None:
-    if "where" in options:
-        raise TypeError(
-            f"sapwood arrays do not support numpy.{name}(where=...); use numpy.where "
-            "and numpy.sum"
-        )
 
 
 def var(
@@ -269,9 +265,10 @@ def var(
     """Return ``numpy.var(a, axis, ...)``; ``where`` and ``mean`` are not supported."""
     options = _options(options)
     ddof = options.pop("correction", ddof)
-    _no_where("var", options)
+    if "where" in options:
+        raise _unsupported("var(where=...)", _INSTEAD_OF_WHERE)
     if "mean" in options:
-        raise TypeError("sapwood arrays do not support numpy.var(mean=...); leave it")
+        raise _unsupported("var(mean=...)", "leave it")
     wide = _wide(a, dtype)
     average = _reduced(a, np.add, axis, dtype=wide, keepdims=True)
     count = _count(a, axis)
