@@ -29,7 +29,7 @@ from sapwood.integrations.numpy.copies import (
     source,
 )
 from sapwood.integrations.numpy.faced import A, Faced
-from sapwood.integrations.numpy.kernels import COPYING, FILLING, UFUNCS
+from sapwood.integrations.numpy.kernels import COPYING, FILLING, SUMMARIES, UFUNCS
 from sapwood.integrations.numpy.launch import arrays_in, made, mutate
 
 _PRODUCTS: Final = frozenset(u for u in UFUNCS.values() if u.signature)
@@ -211,102 +211,6 @@ def reduction(ufunc: np.ufunc) -> Any:
     return reduce if ufunc in (np.add, np.multiply) else reduce_plain
 
 
-def _axes(a: Any, axis: Any) -> tuple[int, ...]:
-    if axis is None:
-        return tuple(range(a.ndim))
-    given = axis if isinstance(axis, tuple) else (axis,)
-    return tuple(np.lib.array_utils.normalize_axis_index(n, a.ndim) for n in given)
-
-
-def _count(a: Any, axis: Any) -> np.intp:
-    count = 1
-    for place in _axes(a, axis):
-        count *= a.shape[place]
-    return np.intp(count)
-
-
-_INSTEAD_OF_WHERE: Final = "use numpy.where and numpy.sum"
-
-
-def _divided(total: Any, count: Any) -> Any:
-    return np.true_divide(total, count, out=total, casting="unsafe")
-
-
-def _wide(a: Any, dtype: Any) -> Any:
-    return np.dtype(np.float64) if dtype is None and a.dtype.kind in "biu" else dtype
-
-
-def mean(
-    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any
-) -> Any:
-    """Return ``numpy.mean(a, axis, ...)``; ``where`` is not supported."""
-    options = _options(options)
-    if "where" in options:
-        raise _unsupported("mean(where=...)", _INSTEAD_OF_WHERE)
-    half = dtype is None and a.dtype == np.float16
-    wide = np.dtype(np.float32) if half else _wide(a, dtype)
-    total = _reduced(a, np.add, axis, dtype=wide, out=out, **options)
-    count = _count(a, axis)
-    if not half or out is not None:
-        return _divided(total, count)
-    # NumPy divides a scalar in double precision before it rounds to half.
-    divide = _divided if total.ndim else np.true_divide
-    return converted(divide(total, count), np.float16)
-
-
-def var(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    ddof: float = 0,
-    **options: Any,
-) -> Any:
-    """Return ``numpy.var(a, axis, ...)``; ``where`` and ``mean`` are not supported."""
-    options = _options(options)
-    ddof = options.pop("correction", ddof)
-    if "where" in options:
-        raise _unsupported("var(where=...)", _INSTEAD_OF_WHERE)
-    if "mean" in options:
-        raise _unsupported("var(mean=...)", "leave it")
-    wide = _wide(a, dtype)
-    average = _reduced(a, np.add, axis, dtype=wide, keepdims=True)
-    count = _count(a, axis)
-    off: Any = np.subtract(a, _divided(average, count))
-    squares = _reduced(_squared(off), np.add, axis, dtype=wide, out=out, **options)
-    return _divided(squares, np.maximum(count - ddof, 0))
-
-
-def _squared(off: Any) -> Any:
-    """``|off|**2``, written over ``off``."""
-    if off.dtype.kind != "c":
-        return np.multiply(off, off, out=off)
-    real, imag = off.real, off.imag
-    for part in (real, imag):
-        np.multiply(part, part, out=part)
-    return np.add(real, imag, out=real)
-
-
-def std(a: Any, *args: Any, **options: Any) -> Any:
-    """Return ``numpy.std(a, axis, ...)``, with the options of `var`."""
-    spread = var(a, *args, **options)
-    return np.sqrt(spread, out=spread)
-
-
-def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = _UNSET) -> Any:
-    """Return the largest minus the smallest element along ``axis``."""
-    options = _options({"keepdims": keepdims})
-    high = _reduced(a, np.maximum, axis, out=out, **options)
-    low = _reduced(a, np.minimum, axis, **options)
-    return np.subtract(high, low, out=high)
-
-
-def count_nonzero(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """Return how many elements are not zero, as a device array."""
-    mask = np.not_equal(a, 0)
-    return _reduced(mask, np.add, axis, dtype=np.dtype(np.intp), keepdims=keepdims)
-
-
 def call_function(
     like: Faced, function: Callable[..., Any], args: Any, options: dict[str, Any]
 ) -> Any:
@@ -344,6 +248,26 @@ def _general(kernel: str, name: str) -> Callable[..., Any]:
         values = tuple(_frozen(value, name) for value in args)
         like = next(arrays_in((values, named, out)))
         return made(like, kernel, (values, named), (out,))[0]
+
+    return run
+
+
+_LEFT_OUT: Final = {"where": "use numpy.where and numpy.sum", "mean": "leave it"}
+"""Options of reductions whose meaning depends on values; what to do instead."""
+
+
+def _summary(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a reduction of several steps, which NumPy takes otherwise for ``out=``."""
+    name, known = function.__name__, signature(function)
+
+    def run(*args: Any, **options: Any) -> Any:
+        given = known.bind(*args, **options).arguments
+        for option, hint in _LEFT_OUT.items():
+            if option in given:
+                raise _unsupported(f"{name}({option}=...)", hint)
+        out = given.pop("out", None)
+        kernel = f"make:{name}" if out is None else f"fill:{name}"
+        return _general(kernel, name)(given.pop("a"), out=out, **given)
 
     return run
 
@@ -444,6 +368,7 @@ FUNCTIONS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     **{f: _general(f"fill:{name}", name) for name, f in FILLING.items()},
     **{f: viewed(f) for f in VIEWS},
     **{f: reduction(ufunc) for ufunc, fs in _REDUCTIONS for f in fs},
+    **{f: _summary(f) for f in SUMMARIES.values()},
     **{f: _on_faces(f) for f in _ASKING},
     **{f: _read_through(f) for f in _READING},
     **LIKES,
@@ -453,16 +378,11 @@ FUNCTIONS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     np.astype: _astype,
     np.copy: _copy,
     np.copyto: _copyto,
-    np.count_nonzero: count_nonzero,
     np.imag: imaginary,
-    np.mean: mean,
-    np.ptp: ptp,
     np.put_along_axis: _put_along_axis,
     np.ravel: raveled,
     np.repeat: _repeat,
     np.reshape: reshaped,
-    np.std: std,
-    np.var: var,
     np.where: _where,
 }
 """Every supported function, and what it does with device arrays."""

@@ -54,10 +54,14 @@ COPYING: Final = _named(
     *(np.pad, np.repeat, np.roll, np.take_along_axis, np.tile),
     *(np.argsort, np.searchsorted, np.sort, np.convolve, np.diff),
     *(np.cross, np.einsum, np.inner, np.kron, np.tensordot, np.vdot),
-    *(np.isclose, np.linalg.norm, np.nan_to_num),
+    *(np.count_nonzero, np.isclose, np.linalg.norm, np.nan_to_num),
     *(np.fft.fft, np.fft.fft2, np.fft.ifft, np.fft.ifft2, np.fft.irfft, np.fft.rfft),
 )
 """Functions that make new arrays, of a shape known without values."""
+
+
+SUMMARIES: Final = _named(np.mean, np.ptp, np.std, np.var)
+"""Reductions that take ``out=``, and may give other values there."""
 
 
 def _matmul() -> Body:
@@ -83,8 +87,8 @@ def _bodies() -> dict[str, Body]:
         "scatter": writing_at(operator.setitem),
         "where": copying(np.where),
     }
-    bodies |= {f"fill:{name}": filling(f) for name, f in FILLING.items()}
-    bodies |= {f"make:{name}": copying(f) for name, f in COPYING.items()}
+    bodies |= {f"fill:{name}": filling(f) for name, f in (FILLING | SUMMARIES).items()}
+    bodies |= {f"make:{name}": copying(f) for name, f in (COPYING | SUMMARIES).items()}
     bodies |= {f"draw:{name}": draw(name) for name in DRAWS}
     for name, ufunc in UFUNCS.items():
         if ufunc.signature:
