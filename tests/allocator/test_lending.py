@@ -48,8 +48,8 @@ class Blocks:
     def empty_cache(self):
         self._call("empty")
 
-    def forget_stream(self, stream, heir):
-        self._call("forget", stream, heir)
+    def forget_stream(self, stream, successor):
+        self._call("forget", stream, successor)
 
 
 @pytest.fixture
@@ -195,18 +195,18 @@ def test_a_threads_own_stream_is_another_for_each(blocks, lender):
 
 
 def test_a_stream_is_forgotten_in_order(driver, blocks, lender):
-    """Its heir waits for its work, then has its cache; its handle is gone."""
+    """Its successor waits for its work, then has its cache; its handle is gone."""
     leaving = driver.open_foreign_stream()
     address = lender.lend(10, leaving)
     ran = []
     driver.call_host(lambda: ran.append("its"), blocks.live[address])
     lender.take_back(address)
     lender.forget_stream(leaving)
-    verb, _, heir = blocks.calls[-1]
+    verb, _, successor = blocks.calls[-1]
     assert (verb, blocks.live) == ("forget", {})
-    driver.call_host(lambda: ran.append("the heir's"), heir)
-    driver.synchronize_stream(heir)
-    assert ran == ["its", "the heir's"]
+    driver.call_host(lambda: ran.append("the successor's"), successor)
+    driver.synchronize_stream(successor)
+    assert ran == ["its", "the successor's"]
     driver.close_foreign_stream(leaving)
     lender.forget_stream(leaving)
     assert names(blocks)[-1] == "forget"

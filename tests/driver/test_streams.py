@@ -101,11 +101,11 @@ def test_whoever_names_a_stream_that_ended_waits_for_its_heir(driver):
     """Work is in order although its stream is gone; others wait as if it were not."""
     ran, dropped = [], deque()
 
-    def make(name, heir=None):
-        return Stream(driver, driver.create_stream(), name, dropped, heir)
+    def make(name, successor=None):
+        return Stream(driver, driver.create_stream(), name, dropped, successor)
 
-    heir, later = make("heir"), make("later")
-    gone = make("gone", heir)
+    successor, later = make("successor"), make("later")
+    gone = make("gone", successor)
     driver.call_host(lambda: ran.append(1), gone.handle)
     gone.end()
     later.wait(gone)
@@ -114,7 +114,7 @@ def test_whoever_names_a_stream_that_ended_waits_for_its_heir(driver):
     assert ran == [1, 2]
     gone.synchronize()
     assert gone.query()
-    for stream in (later, heir):
+    for stream in (later, successor):
         stream.end()
     live = driver.live_handles()
     assert (live["streams"], live["events"]) == (0, 0)
@@ -125,17 +125,17 @@ def test_a_stream_whose_order_cannot_be_handed_on_is_waited_for(driver, call):
     """Whichever call fails at its end, later work is in order, and nothing leaks."""
     ran, dropped = [], deque()
     faulty = Faulty(driver)
-    heir = Stream(faulty, faulty.create_stream(), "heir", dropped)
-    gone = Stream(faulty, faulty.create_stream(), "gone", dropped, heir)
+    successor = Stream(faulty, faulty.create_stream(), "successor", dropped)
+    gone = Stream(faulty, faulty.create_stream(), "gone", dropped, successor)
     faulty.call_host(lambda: ran.append(1), gone.handle)
     faulty.plan = {faulty.position + call}
     with pytest.raises(DriverError, match="made to fail on purpose"):
         gone.end()
-    driver.wait_event(heir.handle, gone.mark())
-    driver.call_host(lambda: ran.append(2), heir.handle)
-    heir.synchronize()
+    driver.wait_event(successor.handle, gone.mark())
+    driver.call_host(lambda: ran.append(2), successor.handle)
+    successor.synchronize()
     assert ran == [1, 2]
-    heir.end()
+    successor.end()
     live = driver.live_handles()
     assert (live["streams"], live["events"]) == (0, 0)
 

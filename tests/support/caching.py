@@ -353,12 +353,12 @@ class Caching(Machine):
     def _idle_pools(self) -> list[PoolId]:
         return [pool for pool in self.pools if pool not in self.routes]
 
-    @rule(stream=_stream, heir=_stream)
-    def forget(self, stream: int, heir: int) -> None:
+    @rule(stream=_stream, successor=_stream)
+    def forget(self, stream: int, successor: int) -> None:
         """Destroy a stream; another, ordered after it, has what was its own."""
-        if stream == heir:
+        if stream == successor:
             return
-        old, new = self.streams[stream], self.streams[heir]
+        old, new = self.streams[stream], self.streams[successor]
         self.rig.wait(new, old)
         self.allocator.forget_stream(old, new)
         for block in self.owned:

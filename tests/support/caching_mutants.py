@@ -160,9 +160,9 @@ CACHING_MUTANTS: Final = (
         "if block is not None:",
     ),
     mutant(
-        "heir forgotten",
+        "successor forgotten",
         streams.bequeath,
-        "if block.users and not block.users.isdisjoint({stream, heir}):",
+        "if block.users and not block.users.isdisjoint({stream, successor}):",
         "if False:",
     ),
     mutant(

@@ -62,7 +62,7 @@ class Beside:
             room.address, storage.address, storage.size, self.side.handle
         )
         if says:
-            storage.borrow(self.side)
+            storage.use_on(self.side)
         self.read.append((room, value))
 
     def wrong(self):
@@ -114,7 +114,7 @@ def test_what_is_borrowed_outlives_its_runtime(beside):
     beside.side.wait(beside.device.default)
     copy = beside.rig.recorded.copy
     copy(room.address, storage.address, storage.size, beside.side.handle)
-    storage.borrow(beside.side)
+    storage.use_on(beside.side)
     del y, storage
     gc.collect()
     beside.read.append((room, value))
@@ -133,7 +133,7 @@ def test_c_plays_on(beside):
     before = beside.rig.lending.launches
     for _ in range(20):
         y, _ = beside.call()
-        beside.integration.storage(y).borrow(beside.device.stream())
+        beside.integration.storage(y).use_on(beside.device.stream())
         del y
     assert beside.rig.lending.launches == before + 20, "its own stream is no other"
     assert beside.wrong() == 0
@@ -144,13 +144,13 @@ def _kept_whoever_reads(self, stream):
 
 
 def _borrow_unsaid(self, stream):
-    self.borrowers = (*self.borrowers, stream)
+    self.stream_uses = (*self.stream_uses, stream)
 
 
 MUTANTS = {
-    "borrowers are no users": (Storage, "users", Storage._ordered),
+    "uses on streams are no users": (Storage, "users", Storage._ordered),
     "kept whoever reads": (Kept, "is_only", _kept_whoever_reads),
-    "fast replays are not told": (Storage, "borrow", _borrow_unsaid),
+    "fast replays are not told": (Storage, "use_on", _borrow_unsaid),
 }
 
 

@@ -37,7 +37,7 @@ class Blocks(Protocol):
         """Called by finalisers too, which may run inside any other call."""
 
     def record_stream(self, address: Addr, stream: StreamHandle) -> None: ...
-    def forget_stream(self, stream: StreamHandle, heir: StreamHandle) -> None: ...
+    def forget_stream(self, stream: StreamHandle, successor: StreamHandle) -> None: ...
     def empty_cache(self) -> None: ...
 
 
@@ -109,14 +109,14 @@ class Lender:
         handle = self._streams.pop(stream, None)
         if handle is None:
             return
-        heir = self._adopt(DEFAULT)
+        successor = self._adopt(DEFAULT)
         event = self.driver.create_event()
         try:
             self.driver.record_event(event, handle)
-            self.driver.wait_event(heir, event)
+            self.driver.wait_event(successor, event)
         finally:
             self.driver.destroy_event(event)
-        self.allocator.forget_stream(handle, heir)
+        self.allocator.forget_stream(handle, successor)
         self._adopted.discard(handle)
         self.driver.destroy_stream(handle)
 

@@ -2,7 +2,7 @@
 
 A stream is made current with ``with stream:``, per thread and per task. Handles are
 destroyed by whoever drains `Stream.dropped`, never inside a finaliser. Work outlives
-its stream: whoever remembers one that is gone waits for its heir.
+its stream: whoever remembers one that is gone waits for its successor.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Stream:
 
     ``with stream:`` makes it current. ``dropped`` receives ``(end, stream)`` when it is
     garbage. What was made on it may still name it then, in a cycle with it: for them
-    ``heir`` stands in, a stream of the same device that ends after it. Streams without
-    one are those that nobody waits for once they are gone.
+    ``successor`` stands in, a stream of the same device that ends after it. Streams
+    without one are those that nobody waits for once they are gone.
     """
 
     __slots__ = (
@@ -107,8 +107,8 @@ class Stream:
         "ended",
         "fork",
         "handle",
-        "heir",
         "name",
+        "successor",
     )
 
     def __init__(
@@ -117,10 +117,10 @@ class Stream:
         handle: StreamHandle,
         name: str,
         dropped: Queue,
-        heir: Stream | None = None,
+        successor: Stream | None = None,
     ) -> None:
         self.driver, self.handle, self.name = driver, handle, name
-        self.dropped, self.heir = dropped, heir
+        self.dropped, self.successor = dropped, successor
         self._marker: EventHandle | None = None
         self.fork: Fork | None = None
         self.ended = False
@@ -129,26 +129,26 @@ class Stream:
         self.dropped.append((Stream.end, self))
 
     def end(self) -> None:
-        """Destroy the handle; from now on the heir's, who is after all its work.
+        """Destroy the handle; from now on the successor's, who is after all its work.
 
         Raises `DriverError`, when that is done, where the order could not be handed
         on: then the work was waited for.
         """
-        driver, handle, heir = self.driver, self.handle, self.heir
+        driver, handle, successor = self.driver, self.handle, self.successor
         with Release() as release:
-            # An heir that has ended went with its device, when all work was over.
-            if heir is not None and not heir.ended:
-                release(self._bequeath, heir)
-                self.handle = heir.handle
+            # A successor that has ended went with its device, when all work was over.
+            if successor is not None and not successor.ended:
+                release(self._bequeath, successor)
+                self.handle = successor.handle
             self.ended = True
             if self._marker is not None:
                 release(driver.destroy_event, self._marker)
             release(driver.destroy_stream, handle)
 
-    def _bequeath(self, heir: Stream) -> None:
+    def _bequeath(self, successor: Stream) -> None:
         # The wait stays when its event, and the stream that it marks, are destroyed.
         try:
-            self.driver.wait_event(heir.handle, self.mark())
+            self.driver.wait_event(successor.handle, self.mark())
         except DriverError:
             self.driver.synchronize_stream(self.handle)
             raise
@@ -211,8 +211,8 @@ class Stream:
 
     def mark(self) -> EventHandle:
         """Record the event that other streams wait for, and return it."""
-        if self.ended and self.heir is not None:
-            return self.heir.mark()
+        if self.ended and self.successor is not None:
+            return self.successor.mark()
         # One event serves all waits: a wait binds to the record before it.
         if self._marker is None:
             with _marking:
@@ -241,14 +241,14 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait until all work given to this stream is done."""
-        if self.ended and self.heir is None:
+        if self.ended and self.successor is None:
             # When a process ends, a stream may go before what was made on it.
             self.driver.synchronize()
         else:
             self.driver.synchronize_stream(self.handle)
 
     def _check_live(self) -> None:
-        if self.ended and self.heir is None:
+        if self.ended and self.successor is None:
             raise MisuseError(
                 f"stream {self.name} was destroyed: make a new one, on an open runtime"
             )

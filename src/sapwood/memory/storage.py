@@ -23,7 +23,7 @@ once need not look again.
 """
 
 # One that a finaliser may take that runs while it is held.
-_borrowing: Final = threading.RLock()
+_using: Final = threading.RLock()
 
 
 class Token(Protocol):
@@ -45,9 +45,9 @@ class Storage:
     """Bytes ``[address, address + size)``, whose they are, and who uses them.
 
     ``writer`` is the stream that wrote last, ``readers`` the streams that are
-    ordered after that write, ``borrowers`` those that use the bytes besides, until they
-    are given back, in an order that is their own affair. ``stale`` says why the bytes
-    may not be used any more, ``remedy`` what to do about it.
+    ordered after that write, ``stream_uses`` those that use the bytes besides, until
+    they are given back, in an order that is their own affair. ``stale`` says why the
+    bytes may not be used any more, ``remedy`` what to do about it.
     ``captured`` bytes were allocated while capturing, for what is captured alone.
     ``trap`` has a framework refuse its arrays over bytes that are stale.
     """
@@ -58,7 +58,7 @@ class Storage:
     captured: bool = field(default=False, kw_only=True)
     writer: Stream | None = field(default=None, init=False)
     readers: tuple[Stream, ...] = field(default=(), init=False)
-    borrowers: tuple[Stream, ...] = field(default=(), init=False)
+    stream_uses: tuple[Stream, ...] = field(default=(), init=False)
     stale: str | None = field(default=None, init=False)
     trap: Callable[[Storage], None] | None = field(default=None, init=False)
     remedy: str = field(
@@ -76,21 +76,21 @@ class Storage:
 
     def users(self) -> tuple[Stream, ...]:
         """Return the streams whose work may still be using these bytes."""
-        return (*self._ordered(), *self.borrowers)
+        return (*self._ordered(), *self.stream_uses)
 
     def _ordered(self) -> tuple[Stream, ...]:
         return self.readers if self.writer is None else (self.writer, *self.readers)
 
-    def borrow(self, stream: Stream) -> None:
+    def use_on(self, stream: Stream) -> None:
         """Count ``stream`` among the users, whatever comes, until nobody has the bytes.
 
         No work is ordered by it but that of whoever has them next. Any thread may call
         it that has them.
         """
-        with _borrowing:
-            if stream in self.borrowers:
+        with _using:
+            if stream in self.stream_uses:
                 return
-            self.borrowers = (*self.borrowers, stream)
+            self.stream_uses = (*self.stream_uses, stream)
         if stream is not self.writer:
             STREAM_EPOCH.advance()
 

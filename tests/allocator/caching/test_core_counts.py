@@ -112,8 +112,8 @@ def test_a_block_that_waits_is_active_and_not_allocated():
     assert (total.active.current, total.requested_bytes.current) == (0, 0)
 
 
-def test_an_heir_goes_on_counting():
-    """What a stream that is gone had is its heir's, and nothing is counted twice."""
+def test_a_successor_goes_on_counting():
+    """What a stream that is gone had is its successor's; nothing is counted twice."""
     bins, ledger = _bins(), Ledger()
     ledger.uses += [(bins[0], 512, 1, 512), (bins[2], 1024, 1, 1024)]
     ledger.bequeath(1, 2)

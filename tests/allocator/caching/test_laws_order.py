@@ -101,34 +101,34 @@ def test_crossing_streams_is_ordered_on_the_device(make_rig, size):
 
 
 def test_a_destroyed_stream_leaves_an_heir(either):
-    """What a stream cached, and what it still has to free, is its heir's."""
+    """What a stream cached, and what it still has to free, is its successor's."""
     allocator = either.allocator
-    old, heir = either.stream(), either.stream()
+    old, successor = either.stream(), either.stream()
     cached, held = allocator.malloc(MIB, old), allocator.malloc(3 * MIB, old)
     allocator.free(cached)
-    either.wait(heir, old)
-    allocator.forget_stream(old, heir)
+    either.wait(successor, old)
+    allocator.forget_stream(old, successor)
     either.streams.remove(old)
     either.checked.destroy_stream(old)
     allocator.free(held)
     reserved = either.atlas.used()
-    assert allocator.malloc(MIB, heir) == cached
-    assert allocator.malloc(3 * MIB, heir) == held
+    assert allocator.malloc(MIB, successor) == cached
+    assert allocator.malloc(3 * MIB, successor) == held
     assert either.atlas.used() == reserved
-    assert {s.stream for s in allocator.picture().segments} == {heir}
+    assert {s.stream for s in allocator.picture().segments} == {successor}
 
 
 def test_a_destroyed_stream_that_used_a_block(either):
-    """A block that a forgotten stream used is waited for through its heir."""
+    """A block that a forgotten stream used is waited for through its successor."""
     allocator = either.allocator
-    own, user, heir = (either.stream() for _ in range(3))
+    own, user, successor = (either.stream() for _ in range(3))
     address = allocator.malloc(MIB, own)
     either.fill(address, MIB, 1, own)
     either.wait(user, own)
     either.fill(address, MIB, 2, user)
     allocator.record_stream(address, user)
-    either.wait(heir, user)
-    allocator.forget_stream(user, heir)
+    either.wait(successor, user)
+    allocator.forget_stream(user, successor)
     either.streams.remove(user)
     either.checked.destroy_stream(user)
     allocator.free(address)
@@ -194,7 +194,7 @@ def test_caches_are_emptied_by_all_at_once(either):
 
 
 def test_a_stream_may_go_while_another_thread_waits_for_it(either):
-    """Whoever waits for a stream that is handed on meanwhile waits for its heir."""
+    """Whoever waits for a stream that is handed on waits for its successor."""
     allocator = either.allocator
     own, other = either.stream(), either.stream()
     allocator.free(allocator.malloc(60 * MIB, other))

@@ -337,7 +337,7 @@ def test_a_stream_stays_while_it_is_asked(rig):
 
 
 def test_a_stream_goes_while_its_pages_are_wanted(make_rig):
-    """What its heir has allocated by then is not moved."""
+    """What its successor has allocated by then is not moved."""
     rig = make_rig(settings=CLASSIC)
     bench = Bench(rig)
     bench.cache(100 * MIB, stream=bench.other)

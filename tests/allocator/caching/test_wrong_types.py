@@ -34,7 +34,7 @@ WRONG = {
     "free of a list": (lambda a, _: a.free([1]), "address .* not list"),
     "use of nothing": (lambda a, s: a.record_stream(None, s), "address .* NoneType"),
     "use on nothing": (lambda a, _: a.record_stream(512, None), "stream .* NoneType"),
-    "an heir in text": (lambda a, s: a.forget_stream(s, "x"), "stream .* not str"),
+    "a successor in text": (lambda a, s: a.forget_stream(s, "x"), "stream .* not str"),
     "settings of 3": (lambda a, _: a.configure(3), "settings are text .* not int"),
     "no settings": (lambda a, _: a.configure(None), "settings .* not NoneType"),
     "trim to 1.5": (lambda a, _: a.trim(1.5), "whole number of bytes, not float"),

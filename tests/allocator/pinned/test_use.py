@@ -206,27 +206,27 @@ def test_a_pool_is_released_as_often_as_it_was_begun(lazy):
 
 
 def test_an_ended_stream_is_succeeded(lazy):
-    """Uses on it count as its heir's, whether the block is freed or not."""
-    allocator, stream, heir = lazy.allocator(), lazy.stream(), lazy.stream()
+    """Uses on it count as its successor's, whether the block is freed or not."""
+    allocator, stream, successor = lazy.allocator(), lazy.stream(), lazy.stream()
     device, address = lazy.device_memory(), allocator.malloc(SIZE)
     gone = lazy.driver.create_stream()
     lazy.upload(allocator, device, address, 8, gone)
     event = lazy.driver.create_event()
     lazy.driver.record_event(event, gone)
-    lazy.driver.wait_event(heir, event)
+    lazy.driver.wait_event(successor, event)
     lazy.driver.destroy_event(event)
     lazy.driver.destroy_stream(gone)
-    allocator.forget_stream(gone, heir)
+    allocator.forget_stream(gone, successor)
     allocator.free(address)
-    lazy.driver.synchronize_stream(heir)
+    lazy.driver.synchronize_stream(successor)
     lazy.driver.synchronize_stream(stream)
     assert allocator.malloc(SIZE) == address
     allocator.free(address)
 
 
 def test_an_ended_stream_is_succeeded_for_what_a_capture_keeps(lazy):
-    """A freed block that it used is free when the pool went and the heir is done."""
-    allocator, stream, heir = lazy.allocator(), lazy.stream(), lazy.stream()
+    """A freed block that it used is free when the pool went and that is done."""
+    allocator, stream, successor = lazy.allocator(), lazy.stream(), lazy.stream()
     device, gone = lazy.device_memory(), lazy.driver.create_stream()
     with allocator.using(POOL):
         address = allocator.malloc(SIZE)
@@ -238,14 +238,14 @@ def test_an_ended_stream_is_succeeded_for_what_a_capture_keeps(lazy):
         allocator.free(address)
         event = lazy.driver.create_event()
         lazy.driver.record_event(event, gone)
-        lazy.driver.wait_event(heir, event)
+        lazy.driver.wait_event(successor, event)
         lazy.driver.destroy_event(event)
         lazy.driver.destroy_stream(gone)
-        allocator.forget_stream(gone, heir)
+        allocator.forget_stream(gone, successor)
         # Without `after` it would wait for the device: for the stream that is held.
         allocator.release_pool(POOL, after=[stream])
         assert allocator.malloc(SIZE) != address
-    lazy.driver.synchronize_stream(heir)
+    lazy.driver.synchronize_stream(successor)
     lazy.driver.synchronize_stream(stream)
     assert address in {allocator.malloc(SIZE), allocator.malloc(SIZE)}
 

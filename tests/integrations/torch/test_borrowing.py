@@ -33,16 +33,16 @@ def borrowing():
     """Have torch's operator taken up, while a test runs."""
     from sapwood.integrations.torch import storages as borrowing
 
-    library = borrowing.notice_borrowers()
+    library = borrowing.notice_stream_uses()
     yield borrowing
     library._destroy()
-    borrowing.notice_borrowers.cache_clear()
+    borrowing.notice_stream_uses.cache_clear()
 
 
 @pytest.fixture
 def stream(borrowing):
     """Return a stream of torch's that no device has."""
-    assert borrowing.notice_borrowers.cache_info().currsize
+    assert borrowing.notice_stream_uses.cache_info().currsize
     return torch.Stream(stream_id=7, device_index=0, device_type=1)
 
 
@@ -114,7 +114,7 @@ def test_a_stream_becomes_a_user(over, stream, returns, mode, view):
             pytest.skip("is no view here")
         for _ in range(3):
             assert part.record_stream(stream) is None
-    assert storage.borrowers == ("7",)
+    assert storage.stream_uses == ("7",)
     del y, part, storage
     drain(returns)
     assert token.users == [("7",)]
@@ -126,9 +126,9 @@ def test_tensors_made_in_inference_mode(over, stream):
         y, storage, _ = over(torch.randn(LENGTH))
         inside = y[1:]
         inside.record_stream(stream)
-    assert storage.borrowers == ("7",)
+    assert storage.stream_uses == ("7",)
     inside.record_stream(torch.Stream(stream_id=8, device_index=0, device_type=1))
-    assert storage.borrowers == ("7", "8")
+    assert storage.stream_uses == ("7", "8")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_views_that_torch_would_materialise(over, stream, view):
     """A conjugate and a negative view are recorded as what they view."""
     y, storage, _ = over(torch.randn(LENGTH, dtype=torch.complex64))
     view(y).record_stream(stream)
-    assert storage.borrowers == ("7",)
+    assert storage.stream_uses == ("7",)
 
 
 def test_dispatch_modes_see_it_still(over, stream):
@@ -155,7 +155,7 @@ def test_dispatch_modes_see_it_still(over, stream):
     with Passing():
         y.record_stream(stream)
     assert seen == [torch.ops.aten.record_stream.default]
-    assert storage.borrowers == ("7",)
+    assert storage.stream_uses == ("7",)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_what_is_captured_is_no_use(over, stream, told):
     none, nothing, _ = over(torch.randn(0))
     for each in (y, none):
         each.record_stream(stream)
-    assert (storage.borrowers, nothing.borrowers, told) == ((), (), [])
+    assert (storage.stream_uses, nothing.stream_uses, told) == ((), (), [])
 
 
 def test_what_is_refused_is_told(integration, over, stream):
@@ -197,7 +197,7 @@ def test_what_is_refused_is_told(integration, over, stream):
     integration.storages_of.stream_of = refuse
     with pytest.raises(MisuseError, match="elsewhere"):
         y.record_stream(stream)
-    assert storage.borrowers == ()
+    assert storage.stream_uses == ()
 
 
 def test_streams_of_another_device(borrowing, stream):
@@ -211,13 +211,13 @@ def test_streams_of_another_device(borrowing, stream):
     framework._opened = None, None
     with pytest.raises(MisuseError, match=r"on cuda:1 .* stream of cuda:0"):
         framework.stream_of(stream)
-    assert borrowing.borrow(torch.zeros(3), stream) is False
+    assert borrowing.use_on(torch.zeros(3), stream) is False
 
 
 def test_threads_record_at_once(over, borrowing):
     """Whoever records at the same time, all streams are users then."""
     y, storage, _ = over(torch.randn(LENGTH))
-    assert borrowing.borrow(y[2:], torch.Stream(0, 0, 1))
+    assert borrowing.use_on(y[2:], torch.Stream(0, 0, 1))
 
     def record(first):
         for k in range(first, first + 50):
@@ -228,7 +228,7 @@ def test_threads_record_at_once(over, borrowing):
         each.start()
     for each in threads:
         each.join()
-    assert set(storage.borrowers) == {str(k) for k in range(200)}
+    assert set(storage.stream_uses) == {str(k) for k in range(200)}
 
 
 def test_bytes_outlive_whoever_lent_them(adapter_of, returns):

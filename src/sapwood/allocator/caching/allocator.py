@@ -243,12 +243,12 @@ class Allocator:
             with self._gate.observed(stream) as state:
                 streams.use(state, streams.block_around(state, address), stream)
 
-    def forget_stream(self, stream: StreamHandle, heir: StreamHandle) -> None:
-        """Hand a destroyed stream's blocks on to ``heir``, ordered after it."""
-        for each in (stream, heir):
+    def forget_stream(self, stream: StreamHandle, successor: StreamHandle) -> None:
+        """Hand a destroyed stream's blocks on to ``successor``, ordered after it."""
+        for each in (stream, successor):
             check_stream(each)
         with self._gate.entered(alone=True) as state:
-            streams.bequeath(state, stream, heir)
+            streams.bequeath(state, stream, successor)
 
     def usable_size(self, address: Addr) -> Size:
         """Return how large the block at an address is, at least what was asked for."""

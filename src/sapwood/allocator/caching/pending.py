@@ -173,12 +173,12 @@ class Pending:
             self._ready.append(block)
         self.end(uses)
 
-    def rename(self, stream: StreamHandle, heir: StreamHandle) -> None:
-        """Wait for the heir instead of a stream that is gone; events stay."""
+    def rename(self, stream: StreamHandle, successor: StreamHandle) -> None:
+        """Wait for the successor instead of a stream that is gone; events stay."""
         for streams in self.unmarked.values():
             if stream in streams:
                 streams.discard(stream)
-                streams.add(heir)
+                streams.add(successor)
 
     # Calls of the device.
 

@@ -64,30 +64,30 @@ def use(state: State, block: Block, stream: StreamHandle) -> None:
     block.users = {*(block.users or ()), stream}
 
 
-def bequeath(state: State, stream: StreamHandle, heir: StreamHandle) -> None:
-    """Let everything of a stream that is gone be its heir's."""
-    if stream == heir:
+def bequeath(state: State, stream: StreamHandle, successor: StreamHandle) -> None:
+    """Let everything of a stream that is gone be its successor's."""
+    if stream == successor:
         return
     state.ledger.settle()
     for pool in state.pools.all.values():
         for bins in (pool.small, pool.large):
             bin_ = bins.pop(stream, None)
             if bin_ is not None:
-                _join(state, bin_, bins, heir)
-    state.pending.rename(stream, heir)
+                _join(state, bin_, bins, successor)
+    state.pending.rename(stream, successor)
     for block in list(state.blocks.values()):
-        if block.users and not block.users.isdisjoint({stream, heir}):
-            _rename_user(state, block, stream, heir)
-    state.ledger.bequeath(stream, heir)
+        if block.users and not block.users.isdisjoint({stream, successor}):
+            _rename_user(state, block, stream, successor)
+    state.ledger.bequeath(stream, successor)
 
 
 def _rename_user(
-    state: State, block: Block, stream: StreamHandle, heir: StreamHandle
+    state: State, block: Block, stream: StreamHandle, successor: StreamHandle
 ) -> None:
-    users = {heir if user == stream else user for user in block.users or ()}
-    if block.segment.bin.stream == heir and heir in users:
-        # What is ordered before the heir is ordered before its own blocks' reuse.
-        users.discard(heir)
+    users = {successor if user == stream else user for user in block.users or ()}
+    if block.segment.bin.stream == successor and successor in users:
+        # What is ordered before the successor is ordered before its own blocks' reuse.
+        users.discard(successor)
         block.guest = False
     if block.state is PENDING and not users:
         state.pending.forget(block)
@@ -97,12 +97,12 @@ def _rename_user(
 
 
 def _join(
-    state: State, bin_: Bin, bins: dict[StreamHandle, Bin], heir: StreamHandle
+    state: State, bin_: Bin, bins: dict[StreamHandle, Bin], successor: StreamHandle
 ) -> None:
-    into = bins.get(heir)
+    into = bins.get(successor)
     if into is None:
-        bin_.stream = heir
-        bins[heir] = bin_
+        bin_.stream = successor
+        bins[successor] = bin_
         return
     for segment in bin_.segments:
         segment.bin = into

@@ -140,11 +140,11 @@ class PinnedAllocator:
             if not self._has_worker():  # ended or configured meanwhile
                 self._worker.stop()
 
-    def forget_stream(self, stream: StreamHandle, heir: StreamHandle) -> None:
+    def forget_stream(self, stream: StreamHandle, successor: StreamHandle) -> None:
         """Let copies on a stream that ends count as those of one that follows it."""
         with self._lock:
-            self._stock.forget(stream, heir)
-        self._intake.pending.forget(stream, heir)
+            self._stock.forget(stream, successor)
+        self._intake.pending.forget(stream, successor)
 
     def owns(self, address: Addr) -> bool:
         """Return whether an address lies in a block that is handed out."""

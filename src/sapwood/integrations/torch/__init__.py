@@ -19,7 +19,7 @@ from sapwood.integrations.torch.capture import TorchCapturer
 from sapwood.integrations.torch.constants import Bringing
 from sapwood.integrations.torch.integration import TorchIntegration
 from sapwood.integrations.torch.modes import notice_settings
-from sapwood.integrations.torch.storages import notice_borrowers
+from sapwood.integrations.torch.storages import notice_stream_uses
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.device import Device
 from sapwood.tree.record.host_data import host_data
@@ -42,7 +42,7 @@ def framework(driver: Driver) -> TorchFramework:
         )
     torch.cuda.init()
     with _noticing:
-        notice_borrowers()
+        notice_stream_uses()
         notice_askers()
         notice_settings()
     return TorchFramework(torch.device("cuda", driver.abilities.ordinal))

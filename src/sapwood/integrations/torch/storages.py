@@ -166,7 +166,7 @@ _operator: Final[Any] = torch.ops.aten.record_stream.default
 
 
 @cache
-def notice_borrowers() -> Library:
+def notice_stream_uses() -> Library:
     """Have torch's `record_stream` take effect on tensors of replays, from now on.
 
     Returns what is to be kept: with it, that would end.
@@ -180,11 +180,11 @@ def notice_borrowers() -> Library:
 
 
 def _recorded(keyset: Any, tensor: Any, stream: Any) -> None:
-    if not borrow(tensor, stream):
+    if not use_on(tensor, stream):
         _operator.redispatch(keyset & _BELOW, tensor, stream)
 
 
-def borrow(tensor: Any, stream: Any) -> bool:
+def use_on(tensor: Any, stream: Any) -> bool:
     """Note that a stream uses a tensor's bytes; return whether they are lent to torch.
 
     Raises `MisuseError` for a stream of another device.
@@ -197,5 +197,5 @@ def borrow(tensor: Any, stream: Any) -> bool:
     storage, storages = lent
     # What is captured runs as a whole, in one order with all else.
     if storage.size and not storage.captured:
-        storage.borrow(storages.stream_of(stream))
+        storage.use_on(storages.stream_of(stream))
     return True

@@ -51,7 +51,7 @@ class Kept:
             storage.writer is stream
             and not storage.readers
             and storage.stale is None
-            and all(other is stream for other in storage.borrowers)
+            and all(other is stream for other in storage.stream_uses)
             for storage in self.storages
         )
 

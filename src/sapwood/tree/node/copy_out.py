@@ -37,7 +37,7 @@ class _Part:
     def ended(self, streams: tuple[Stream, ...]) -> None:
         """Have the block wait for these, when the last part of it is gone."""
         for stream in streams:
-            self.block.borrow(stream)
+            self.block.use_on(stream)
 
 
 def ferries(

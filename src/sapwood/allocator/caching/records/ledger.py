@@ -207,11 +207,11 @@ class Ledger:
         """Return the most bytes allocated at once, when ``more`` will be."""
         return max(self.allocated() + more, self._total["allocated_bytes"].peak)
 
-    def bequeath(self, stream: StreamHandle, heir: StreamHandle) -> None:
-        """Let the counters of a stream go on under its heir's; journals are folded."""
+    def bequeath(self, stream: StreamHandle, successor: StreamHandle) -> None:
+        """Let a stream's counters go on under its successor's; journals are folded."""
         self.settle()
         for family, count in self._streams.pop(stream, {}).items():
-            self._streams[heir][family].inherit(count)
+            self._streams[successor][family].inherit(count)
 
     def bury(self, pool: PoolId) -> None:
         """Forget the counters of a pool that is no more."""
