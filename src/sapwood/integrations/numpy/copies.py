@@ -195,7 +195,7 @@ def _array(
     if not isinstance(value, Faced):
         host = np.array(value, dtype, order=order or "K", ndmin=ndmin)
         return from_host(type(like), like.device, host, value)
-    found: A = like.over(value.storage, value.device, value.face, value.layout)
+    found: A = value.seen(value.face)  # type: ignore[assignment]
     if copy or (dtype is not None and np.dtype(dtype) != value.dtype):
         found = converted(found, dtype, order or "K")
     elif ndmin <= value.ndim:

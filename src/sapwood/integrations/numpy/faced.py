@@ -81,22 +81,10 @@ class Faced:
         self.layout = layout
         self.address = address
 
-    @classmethod
-    def over(
-        cls,
-        storage: Storage,
-        device: Device,
-        face: layouts.Array,
-        layout: layouts.Layout | None = None,
-    ) -> Self:
-        """Return the array that ``face`` shows, over ``storage``, which it keeps."""
-        if layout is None:
-            layout = layouts.layout_of(face)
-        return cls(storage, device, face, layout, layouts.address_of(face))
-
     def seen(self, face: layouts.Array) -> Self:
         """Return a view: the same storage under a face made from this one's."""
-        return self.over(self.storage, self.device, face)
+        layout, address = layouts.layout_of(face), layouts.address_of(face)
+        return type(self)(self.storage, self.device, face, layout, address)
 
     @property
     def span(self) -> tuple[Addr, Addr]:
