@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import re
+import warnings
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from sapwood.allocator.caching.eager import opener
 from sapwood.errors import MisuseError
+from sapwood.integrations.numpy import array_from_host
 from sapwood.integrations.numpy.functions import FUNCTIONS
 
 ONE = {
@@ -300,3 +302,21 @@ def test_operands_of_two_devices(lab):
         lab.up(np.ones(3)) + foreign
     del foreign
     other.close()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["mean", "var", "std"])
+def test_too_few_elements_are_no_fault_of_the_stream(device, name):
+    """Where warnings are errors, what NumPy warns of is the same value, and no more."""
+    function = getattr(np, name)
+    for host, options in (
+        (np.zeros((0, 3)), {"axis": 0}),
+        (np.zeros(0), {}),
+        *([(np.ones((1, 3)), {"axis": 0, "ddof": 1})] if name != "mean" else ()),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expected = function(host, **options)
+        found = np.asarray(function(array_from_host(device, host), **options))
+        np.testing.assert_array_equal(found, expected)
+        assert np.asarray(array_from_host(device, np.ones(2)) + 1).tolist() == [2, 2]

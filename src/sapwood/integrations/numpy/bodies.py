@@ -7,6 +7,7 @@ to real ones once; what is bound then costs what plain NumPy costs with ``out=``
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +52,24 @@ def filling(function: Callable[..., Any]) -> Body:
         return partial(function, *args, **dict(options), out=outs[0])
 
     return Body(bind)
+
+
+def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a reduction that does not warn of too few elements.
+
+    Where warnings are errors, one would end the stream that the kernel runs on. Filters
+    are changed for such calls alone: others' warnings are shown anew after that.
+    """
+
+    def run(a: Any, **options: Any) -> Any:
+        freedom = options.get("ddof") or options.get("correction") or 0
+        if freedom < min(np.shape(a), default=1):
+            return function(a, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return function(a, **options)
+
+    return run
 
 
 def copying(function: Callable[..., Any]) -> Body:

@@ -22,6 +22,7 @@ from sapwood.integrations.numpy.bodies import (
     copying,
     draw,
     filling,
+    quiet,
     writing,
     writing_at,
 )
@@ -87,8 +88,9 @@ def _bodies() -> dict[str, Body]:
         "scatter": writing_at(operator.setitem),
         "where": copying(np.where),
     }
-    bodies |= {f"fill:{name}": filling(f) for name, f in (FILLING | SUMMARIES).items()}
-    bodies |= {f"make:{name}": copying(f) for name, f in (COPYING | SUMMARIES).items()}
+    calm = {name: quiet(f) for name, f in SUMMARIES.items()}
+    bodies |= {f"fill:{name}": filling(f) for name, f in (FILLING | calm).items()}
+    bodies |= {f"make:{name}": copying(f) for name, f in (COPYING | calm).items()}
     bodies |= {f"draw:{name}": draw(name) for name in DRAWS}
     for name, ufunc in UFUNCS.items():
         if ufunc.signature:
