@@ -84,25 +84,25 @@ def test_bytes_that_nobody_wrote_have_readers_only(bench):
     assert bench.recorded.counts()["wait_event"] == 1
 
 
-def test_borrowers_stay_users(bench):
+def test_uses_on_streams_stay(bench):
     """Reads and writes order nothing with them, and end none of them."""
     device, other = bench.device, bench.device.new_stream()
     storage = device.allocate_on_heap(Size(1), device.default)
     storage.order_write(device.default)
     before = STREAM_EPOCH.now
-    storage.borrow(device.default)
+    storage.use_on(device.default)
     assert STREAM_EPOCH.now == before, "who wrote last is no other"
-    storage.borrow(other)
+    storage.use_on(other)
     assert STREAM_EPOCH.now > before
     bench.recorded.reset()
     before = STREAM_EPOCH.now
     for _ in range(2):
         storage.order_write(device.default)
         storage.order_read(device.default)
-        storage.borrow(other)
+        storage.use_on(other)
     assert "wait_event" not in bench.recorded.counts()
     assert STREAM_EPOCH.now == before
-    assert storage.borrowers == (device.default, other)
+    assert storage.stream_uses == (device.default, other)
     assert set(storage.users()) == {device.default, other}
 
 
