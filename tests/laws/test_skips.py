@@ -452,3 +452,21 @@ def test_ops_in_another_order_are_tried_again(rt, hidden, often):
         assert f.stats().replays > 20
     else:
         assert f.stats().replays == 0
+
+
+@pytest.mark.every_framework
+@pytest.mark.filterwarnings(SKIP)
+def test_another_kind_of_call_is_recorded_after_many_skips(agree):
+    """Calls that are not looked at are few, and right."""
+
+    def run(w):
+        def fn(x):
+            return x * float(x.sum()) if x.shape == (4,) else x * 2
+
+        f = w.graph(fn)
+        for size in (4,) * 100 + (5,) * 20 + (4,) * 5:
+            yield f(w.values(size))
+
+    world = agree(run)
+    assert world.count("replays") >= 8
+    assert world.count("passed_through") >= 100

@@ -40,6 +40,11 @@ _GUARDED: Final = 4
 _NEW: Final = 256
 """After so many calls in a row of which each is the first of its kind, that is told."""
 
+_SETTLED: Final = 64
+_BLIND: Final = 7
+"""After so many skips that look alike, of a function without recordings, so many calls
+are not looked at: a look costs more than all else of a skip."""
+
 _OTHERS: Final = "other reasons"
 _VALUE: Final = re.compile(r"(?<![:\w])\d+(\.\d+)?")
 """A number that may differ from call to call; that of a line follows a colon."""
@@ -110,6 +115,8 @@ class Skips:
         self.given_up: str | None = None
         self._untold: CaptureError | None = None
         self.looks: dict[Hashable, list[Any]] = {}
+        self._latest: list[Any] = []
+        self._blind = 0
         self._recorded: set[Hashable] = set()
         self._guarded: dict[Hashable, list[tuple[Ambient, str]]] = {}
         self._failed: Counter[Hashable] = Counter()
@@ -230,12 +237,18 @@ class Skips:
                 self.tell(error)
             self.counts[self.given_up] += 1
             return True
-        look = self._look(args, kwargs)
-        known = self.looks.get(look)
-        if known is None:
-            return False
-        if self._nodes and self._may_be_recorded(look):
-            return self.holds(look)
+        if self._blind and not self._nodes:
+            self._blind -= 1
+            known = self._latest
+        else:
+            look = self._look(args, kwargs)
+            found = self.looks.get(look)
+            if found is None:
+                return False
+            if self._nodes and self._may_be_recorded(look):
+                return self.holds(look)
+            known = self._latest = found
+            self._blind = _BLIND if known[1] > _SETTLED else 0
         known[1] += 1
         if known[1] >= known[2]:
             known[2] *= 2
