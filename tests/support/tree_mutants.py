@@ -133,7 +133,7 @@ FAST_REPLAY_MUTANTS: Final = (
         "changes of order unseen",
         FastReplay.play,
         "STREAM_EPOCH.now == self.stream_epoch",
-        "self._changes >= 0",
+        "self.stream_epoch >= 0",
     ),
     mutant(
         "arrays that others bound trusted",
