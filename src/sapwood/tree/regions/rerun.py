@@ -36,9 +36,9 @@ class Begun:
     ``storages`` are those that parts may write before a region runs, ``bound`` the
     slots that parts have bound, with what was there, ``plain`` those of plain values,
     with theirs, ``found`` those in which the function finds arrays, and these. ``lost``
-    says that not all of it
-    can be put back, ``warm`` is the warm-up that its parts are held against. ``holds``
-    says whether what the function reads besides arrays is as it was.
+    says that not all of it can be put back, ``warm`` is the warm-up that its parts are
+    held against. ``holds`` says whether what the function reads besides arrays is as it
+    was.
     """
 
     def __init__(
