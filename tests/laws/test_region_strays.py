@@ -221,7 +221,22 @@ def _what_was_bound(_, regions, state):
     return fn
 
 
-WRITES = [_what_is_passed, _what_it_reads, _what_was_bound]
+def _what_it_binds(w, regions, state):
+    @sw.eager
+    def change():
+        regions.calls += 1
+        if regions.stray:
+            state.w, state.k = w.values(4), 3.0
+
+    def fn(x, y):
+        h, local = x * state.w, y + state.w
+        change()
+        return h * state.k + local, state.w - x
+
+    return fn
+
+
+WRITES = [_what_is_passed, _what_it_reads, _what_was_bound, _what_it_binds]
 
 
 @pytest.mark.every_framework
@@ -256,3 +271,28 @@ def test_two_regions_that_write_end_by_name(rt):
     assert regions.calls == STRAY + 1
     assert np.asarray(state.w).tolist() == [2.0 ** (STRAY + 1)] * 4
     assert np.asarray(f(x)).shape == (3,)
+
+
+def test_a_value_that_one_of_two_regions_changed_ends_by_name(rt):
+    """Which of them it was, and so what the other found, is not known."""
+    regions, state = Regions(), SimpleNamespace(k=2.0)
+    keep = sw.eager(regions.keep)
+
+    @sw.eager
+    def change():
+        if regions.stray:
+            state.k = 3.0
+
+    def fn(x):
+        h = keep(x * state.k)
+        change()
+        return h * state.k
+
+    f, x = rt.graph(fn), rt.array(np.ones(4))
+    for _ in range(STRAY):
+        assert np.asarray(f(x)).tolist() == [8] * 4
+    regions.stray = True
+    with pytest.raises(sw.CaptureError, match=r"state.k was 2.0, is 3.0.*has run"):
+        f(x)
+    assert regions.calls == STRAY + 1
+    assert np.asarray(f(x)).tolist() == [18] * 4

@@ -148,7 +148,7 @@ class Integration(Protocol):
         return None
 
     def versions(self, arrays: Sequence[Array]) -> list[int] | None:
-        """Return what differs once somebody has written; None where nobody counts."""
+        """Return how often each array was written; None where nobody counts that."""
         del arrays
         return None
 

@@ -51,7 +51,10 @@ _KEPT = (
 
 _FEW: Final = 8
 _LITTLE: Final = 1 << 20
-"""So many places and bytes are saved before each call, where writes are counted."""
+"""So many places, and bytes that parts only read, are copied before each call.
+
+Of more, the versions of arrays tell what a region has written, where there are any.
+"""
 
 
 def answer_for_all(

@@ -33,12 +33,12 @@ MOST: Final = Size(64 << 20)
 class Begun:
     """What a call in parts began with, and which eager regions ``ran`` in it since.
 
-    ``storages`` are those that parts may write before a region runs, ``bound`` the
-    slots that parts have bound, with what was there, ``plain`` those of plain values,
-    with theirs, ``found`` those in which the function finds arrays, and these. ``lost``
-    says that not all of it can be put back, ``warm`` is the warm-up that its parts are
-    held against. ``holds`` says whether what the function reads besides arrays is as it
-    was.
+    ``storages`` are those that are saved: parts write them before a region runs, or
+    read them. ``bound`` are the slots that parts have bound, with what was there,
+    ``plain`` those of plain values, with these, and ``found`` those in which the
+    function finds arrays, and the arrays. ``lost`` says that not all of it can be put
+    back, ``warm`` is the warm-up that its parts are held against. ``holds`` says
+    whether what the function reads besides arrays is as it was.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Begun:
         self.plain: Sequence[tuple[Slot, Any]] = ()
         self.found: tuple[Sequence[Slot], Sequence[Array]] = (), ()
         self.lost = False
-        self._told = 0
+        self._behind = 0
         self._saved: list[Preserved] = []
         self._watched: Sequence[Array] = ()
         self._integration: Any = None
@@ -83,10 +83,11 @@ class Begun:
         *,
         few: bool,
     ) -> None:
-        """Have it show if a region writes what parts only ``read`` of some arrays.
+        """Watch for regions that write some of the arrays, or change them in place.
 
-        By its bytes, if these are ``few`` or nobody counts who writes. And have it show
-        if one of the arrays becomes another, in place.
+        A part that has ``read`` one computes otherwise when the function runs again. If
+        these are ``few``, or nobody counts who writes, their bytes are saved; else
+        their versions tell.
         """
         versions = None if few else integration.versions(arrays)
         if versions is None:
@@ -103,7 +104,7 @@ class Begun:
     def save(self, storages: Sequence[Storage]) -> None:
         """Save storages that a part is about to write, unless they are saved."""
         known = {id(each) for each in self.storages}
-        self._told = len(self.ran)
+        self._behind = len(self.ran)
         self._save([each for each in storages if id(each) not in known])
 
     def save_result(self, result: Any, integration: Integration) -> None:
@@ -114,16 +115,16 @@ class Begun:
 
     def is_by_one(self) -> bool:
         """Return whether one region has run, and no part behind it."""
-        return len(self.ran) == 1 and not self._told
+        return len(self.ran) == 1 and not self._behind
 
     def binds(self, slots: Iterable[tuple[Slot, Any]]) -> None:
         """Note what was in slots that a part binds anew."""
         self.bound += slots
 
     def is_untouched(self) -> bool:
-        """Return whether no region wrote what is not saved, as far as that is watched.
+        """Return whether no region wrote arrays that are watched, and not saved.
 
-        What it wrote besides shows when the function comes to it again.
+        What one wrote that is saved differs when the function comes to it again.
         """
         if self.lost or self._looked() != self._looks:
             return False
@@ -167,8 +168,8 @@ class Rerun:
     """Runs a call eagerly that has ``begun`` in parts.
 
     Where one region has run, and the function comes to it as it did, it gets what that
-    gave, and finds what that left: in plain values, and in arrays that parts use or
-    made. What several have left is not known of each.
+    gave, and finds what that left: in slots, and in arrays that parts use or made. What
+    several have left is not known of each.
     """
 
     def __init__(self, begun: Begun, integration: Integration, device: Device) -> None:
@@ -179,7 +180,7 @@ class Rerun:
         self.session = Session(tolerant=True, rehearses=not apart, as_captured=apart)
         self._now: Preserved
         self._bound: Sequence[tuple[Slot, Any]] = ()
-        self._plain: Sequence[tuple[Slot, Any, Any]] = ()
+        self._changed: Sequence[tuple[Slot, Any, Any]] = ()
         self._arguments: Any = None
 
     def may_run(self, arguments: Any, *, tells: bool) -> bool:
@@ -193,17 +194,16 @@ class Rerun:
         if self._warm is None or touched or not self._begun.is_untouched():
             return False
         try:
-            self._plain = self._begun.changed(arguments)
+            self._changed = self._begun.changed(arguments)
         except MisuseError:
             return False
-        return not self._plain or self._begun.is_by_one()
+        return True
 
     def run(self, fn: Callable[..., Any], call: Call) -> Watched | None:
         """Return what the call gave, whose exceptions pass; None if all was left."""
         watched, begun = None, self._begun
         self._now = Preserved(self._device, begun.storages).save()
         self._bound = begun.put_back(self._arguments)
-        self._set((slot, was) for slot, was, _ in self._plain)
         if self._is_put_back():
             self.session.between = self._between
             try:
@@ -218,20 +218,25 @@ class Rerun:
         if watched is None or self._is_astray():
             self._now.restore()
             self._set(self._bound)
-            self._set((slot, now) for slot, _, now in self._plain)
+            self._set((slot, now) for slot, _, now in self._changed)
             return None
         return watched
 
     def _is_put_back(self) -> bool:
-        """Return whether the function finds what it found when the call began."""
-        arrays = zip(*self._begun.found, strict=True)
+        """Have slots hold what they held when the call began; say if all is as then."""
+        begun, arguments = self._begun, self._arguments
         try:
-            if any(slot.held(self._arguments) is not array for slot, array in arrays):
-                return False
+            held = [
+                (x, was, x.held(arguments)) for x, was in zip(*begun.found, strict=True)
+            ]
         except MisuseError:
             return False
-        holds = self._begun.holds
-        return self._tells or (holds is not None and holds())
+        rebound = [(slot, was, now) for slot, was, now in held if was is not now]
+        self._changed = [*self._changed, *rebound]
+        if self._changed and not begun.is_by_one():
+            return False
+        self._set((slot, was) for slot, was, _ in self._changed)
+        return self._tells or (begun.holds is not None and begun.holds())
 
     def _set(self, slots: Iterable[tuple[Slot, Any]]) -> None:
         for slot, value in slots:
@@ -286,7 +291,7 @@ class Rerun:
             self._now.restore(differing)
             for mine, theirs in other:
                 self._copy(theirs, mine)
-            self._set((slot, now) for slot, _, now in self._plain)
+            self._set((slot, now) for slot, _, now in self._changed)
         return True
 
     def _is_one(self, mine: Any, theirs: Any) -> bool:
