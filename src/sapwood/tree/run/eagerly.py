@@ -280,12 +280,12 @@ class Eagerly:
     def plainly(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run a call eagerly that was counted, and of which nothing more is known.
 
-        Steps end what it makes only where its uses can be refused then.
+        Steps end what it makes where its memory is asked of this device.
         """
         device = self.recordings.device
         if device.closed:
             device.check_open(f"the runtime of {self.options.name}")
-        if not (self.recordings.stepped and device.framework.traps):
+        if self.recordings.capturer is not None or not self.recordings.stepped:
             return self.target()(*args, **kwargs)
         watched = warm_up(self.target(), args, kwargs, device, None)
         with device.lock:
