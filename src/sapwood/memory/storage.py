@@ -47,7 +47,8 @@ class Storage:
     ``writer`` is the stream that wrote last, ``readers`` the streams that are
     ordered after that write, ``stream_uses`` those that use the bytes besides, until
     they are given back, in an order that is their own affair. ``stale`` says why the
-    bytes may not be used any more, ``remedy`` what to do about it.
+    bytes may not be used any more, ``remedy`` what to do about it. ``writes`` is how
+    often somebody has begun to write them.
     ``captured`` bytes were allocated while capturing, for what is captured alone.
     ``trap`` has a framework refuse its arrays over bytes that are stale.
     """
@@ -59,6 +60,7 @@ class Storage:
     writer: Stream | None = field(default=None, init=False)
     readers: tuple[Stream, ...] = field(default=(), init=False)
     stream_uses: tuple[Stream, ...] = field(default=(), init=False)
+    writes: int = field(default=0, init=False)
     stale: str | None = field(default=None, init=False)
     trap: Callable[[Storage], None] | None = field(default=None, init=False)
     remedy: str = field(
@@ -124,6 +126,7 @@ class Storage:
 
     def order_write(self, stream: Stream) -> None:
         """Order further work of ``stream`` after all uses of these bytes."""
+        self.writes += 1
         writer, readers = self._uses(stream)
         for other in readers if writer is None else (writer, *readers):
             if other is not stream:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,6 +99,10 @@ class NumpyIntegration(Integration):
     def storage(self, array: Array) -> Storage:
         """Return the storage that the array views."""
         return array.storage
+
+    def versions(self, arrays: Sequence[Array]) -> list[int]:
+        """Return how often the storage of each array was written."""
+        return [each.storage.writes for each in arrays]
 
     def bits(self, array: Array) -> bytes:
         """Return the bytes of all elements in C order."""

@@ -36,6 +36,7 @@ from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.steps import GuardProgram, assembled
 from sapwood.tree.guards.views import GLOBALS, TYPE
 from sapwood.tree.nests.containers import Identity
+from sapwood.tree.nests.contents import Items
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -89,6 +90,23 @@ class Ambient:
             return None
         apart = all(each.holds(things) for each in self.apart)
         return (things, arrays) if apart else None
+
+    def overgrown(self) -> list[tuple[Any, Items]]:
+        """Return lists and dicts that hold more than they did, or in another order.
+
+        And what they held, where their slots hold what these did.
+        """
+        found: list[tuple[Any, Items]] = []
+        things: list[Any] = [root() for root in self.roots]
+        for check in self.checks:
+            space = check.open(things[check.thing])
+            for test in check.tests:
+                was = test.contents(space) if isinstance(test, Extent) else None
+                if was is not None:
+                    found.append((space, was))
+                elif not test.holds(space, things, []):
+                    return found
+        return found
 
     def are_those(
         self,

@@ -7,6 +7,7 @@ Tests say in `holds`, as fast as Python can, whether all is as it was read, and 
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -18,6 +19,7 @@ from sapwood.tree.guards.constants import Contents, constant_of
 from sapwood.tree.guards.reach import Row
 from sapwood.tree.guards.views import EMPTY, Way, value_text
 from sapwood.tree.nests.containers import Identity, constant_key
+from sapwood.tree.nests.contents import Items
 
 _NONE = repeat(None)
 CHANGING: Any = object()
@@ -54,6 +56,20 @@ class Extent:
                 )
             case "class":
                 return space is was
+
+    def contents(self, space: Any) -> Items | None:
+        """Return what there was in a list or dict that may hold more by now.
+
+        None where that is not known, or is what there is.
+        """
+        was = self.was
+        if self.what == "length" and isinstance(space, list | deque):
+            return ((), [*space][:was]) if len(space) > was else None
+        if self.what in ("keys", "lacks") and isinstance(space, dict):
+            keys = was if self.what == "keys" else [k for k in space if k not in was]
+            if not self.holds(space) and all(key in space for key in keys):
+                return [*keys], [space[key] for key in keys]
+        return None
 
     def difference(self, space: Any, _: object) -> str | None:
         """Say what was and is, if that is not the same."""

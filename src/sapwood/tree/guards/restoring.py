@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import copy_context
-from operator import is_
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +15,7 @@ from sapwood.tree.guards.sources import STATE, kept_state
 from sapwood.tree.guards.standard import BUFFER, DECIMAL
 from sapwood.tree.guards.survey import Survey
 from sapwood.tree.guards.views import DICT, EMPTY, LIST, SET
+from sapwood.tree.nests.contents import are_same, contents_of, fill
 
 
 def kept_states(survey: Survey) -> list[Callable[[], object]]:
@@ -95,31 +94,11 @@ def _others(thing: Any, inside: Inside) -> Iterator[tuple[Any, Any]]:
             yield name, EMPTY
 
 
-def _are(now: list[Any], old: list[Any]) -> bool:
-    return len(now) == len(old) and all(map(is_, now, old))
-
-
-def _put_list_back(thing: Any, inside: Inside) -> None:
-    old = [row.value for row in inside.rows]
-    if _are([*inside.view.open(thing)], old):
-        return
-    if isinstance(thing, deque):
-        deque.clear(thing)
-        deque.extend(thing, old)
-    else:
-        list.__setitem__(thing, slice(None), old)
-
-
-def _put_dict_back(thing: Any, inside: Inside) -> None:
-    keys, values = [row.key for row in inside.rows], [row.value for row in inside.rows]
-    now = dict(inside.view.open(thing))
-    if _are([*now, *now.values()], [*keys, *values]):
-        return
-    # A subclass's own methods are not asked.
-    cls: Any = OrderedDict if isinstance(thing, OrderedDict) else dict
-    cls.clear(thing)
-    for key, value in zip(keys, values, strict=True):
-        cls.__setitem__(thing, key, value)
+def _fill_again(thing: Any, inside: Inside) -> None:
+    keys = [row.key for row in inside.rows] if inside.view is DICT else ()
+    old = keys, [row.value for row in inside.rows]
+    if not are_same(contents_of(thing), old):
+        fill(thing, old)
 
 
 def _put_set_back(thing: Any, inside: Inside) -> None:
@@ -129,5 +108,5 @@ def _put_set_back(thing: Any, inside: Inside) -> None:
         set.update(thing, old)
 
 
-_WHOLE = {DICT: _put_dict_back, LIST: _put_list_back, SET: _put_set_back}
+_WHOLE = {DICT: _fill_again, LIST: _fill_again, SET: _put_set_back}
 """Views of containers, of which everything is read, in its order."""

@@ -141,6 +141,8 @@ def _named(*names: str) -> Callable[[str, Any, Any], str]:
 def _bind(space: Any, key: Any, value: Any) -> None:
     if value is EMPTY:
         del space[key]
+    elif isinstance(space, list | deque) and key == len(space):
+        space.append(value)
     else:
         space[key] = value
 

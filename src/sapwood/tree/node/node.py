@@ -181,7 +181,7 @@ class Live:
     share storages with what came before as it did, by ``shared``. ``caught`` is where
     the function would catch its exceptions, if anywhere. ``manner`` makes contexts in
     the framework's modes that the function is in there; ``flat`` says that no argument
-    is a container.
+    is a container, ``drops`` that the function has no use for the result.
     """
 
     name: str
@@ -192,6 +192,7 @@ class Live:
     caught: str | None
     manner: Callable[[], AbstractContextManager[object]]
     flat: bool
+    drops: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
-from typing import Any
+from collections.abc import Hashable, Iterable
+from itertools import accumulate
+from typing import Any, Final
 
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Integration
 from sapwood.tree.nests.containers import constant_key
+from sapwood.units import Addr, Size
+
+_ALIGNED: Final = 256
 
 
 class Preserved:
@@ -16,47 +20,52 @@ class Preserved:
 
     def __init__(self, device: Device, storages: Iterable[Storage]) -> None:
         self.device = device
-        self._copies = [
-            (storage, device.allocate_on_heap(storage.size, device.stream()))
-            for storage in {id(storage): storage for storage in storages}.values()
-        ]
+        one = [*{id(storage): storage for storage in storages}.values()]
+        room = [-(-storage.size // _ALIGNED) * _ALIGNED for storage in one]
+        self._block = device.allocate_on_heap(Size(sum(room)), device.stream())
+        places = accumulate(room, initial=self._block.address)
+        self._copies = [*zip(one, map(Addr, places), strict=False)]
 
     def save(self) -> Preserved:
         """Copy the storages as they are now."""
+        self._block.order_write(self.device.stream())
         for storage, copy in self._copies:
-            self._copy(storage, copy)
+            storage.order_read(self.device.stream())
+            self._copy(copy, storage.address, storage.size)
         return self
 
-    def restore(self, some: Collection[Storage] | None = None) -> None:
-        """Put the bytes back that were saved: all, or those of some storages."""
+    def __contains__(self, storage: Storage) -> bool:
+        return any(each is storage for each, _ in self._copies)
+
+    def restore(self) -> None:
+        """Put the bytes back that were saved."""
+        self._block.order_read(self.device.stream())
         for storage, copy in self._copies:
-            if some is None or storage in some:
-                self._copy(copy, storage)
+            storage.order_write(self.device.stream())
+            self._copy(storage.address, copy, storage.size)
 
     def differing(self) -> list[Storage]:
         """Return the storages whose bytes are not those that were saved.
 
         What nobody may use any more, as it was donated, has none that count.
         """
-        usable = [(each, copy) for each, copy in self._copies if each.stale is None]
-        return [s for s, copy in usable if self._bytes(s) != self._bytes(copy)]
+        self._block.order_read(self.device.stream())
+        found = []
+        for storage, copy in self._copies:
+            if storage.stale is None:
+                storage.order_read(self.device.stream())
+                now = self._bytes(storage.address, storage.size)
+                if now != self._bytes(copy, storage.size):
+                    found.append(storage)
+        return found
 
-    def _copy(self, source: Storage, target: Storage) -> None:
-        stream = self.device.stream()
-        source.order_read(stream)
-        target.order_write(stream)
-        if source.size:
-            self.device.driver.copy(
-                target.address, source.address, source.size, stream.handle
-            )
+    def _copy(self, target: Addr, source: Addr, size: Size) -> None:
+        if size:
+            self.device.driver.copy(target, source, size, self.device.stream().handle)
 
-    def _bytes(self, storage: Storage) -> bytes:
-        stream = self.device.stream()
-        storage.order_read(stream)
-        if not storage.size:
-            return b""
-        driver = self.device.driver
-        return bytes(driver.download(storage.address, storage.size, stream.handle))
+    def _bytes(self, address: Addr, size: Size) -> bytes:
+        driver, stream = self.device.driver, self.device.stream()
+        return bytes(driver.download(address, size, stream.handle)) if size else b""
 
 
 def bits_of(leaf: Any, integration: Integration) -> Hashable:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 from operator import or_
 from typing import Any, Final
 
 from sapwood.driver.release import Release
+from sapwood.errors import CaptureError
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array
 from sapwood.tree.call.miss import Why
@@ -39,10 +40,10 @@ from sapwood.tree.regions.crossing import (
     returned,
     which_are_one,
 )
-from sapwood.tree.regions.rerun import Begun
+from sapwood.tree.regions.rerun import MOST, Begun
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.watch.session import Midway, Warm
-from sapwood.units import Mask, Size
+from sapwood.units import Mask, Size, size_text
 
 _KEPT = (
     "Let the region return what changes as an array, or write it into one that is "
@@ -89,11 +90,13 @@ def answer_for_all(
 
 
 def _undone(links: Sequence[Link], plain: Sequence[tuple[Slot, Any]]) -> Undone | None:
-    """Return what parts write, and what else they read, before the last region runs.
+    """Return what parts write, and read, before the last region that may stray runs.
 
-    None where saving is not worth its time: a region that returns nothing hardly ever
-    returns something else, and before it only a few places are saved.
+    None where none may.
     """
+    stray = [k for k, pair in enumerate(pairwise(links), 1) if _may_stray(*pair)]
+    if not stray:
+        return None
     head = links[0].part
     first = head.argument_places
     names = {use.name: i for i, use in enumerate(head.places[first:], first)}
@@ -105,7 +108,7 @@ def _undone(links: Sequence[Link], plain: Sequence[tuple[Slot, Any]]) -> Undone 
     found: set[int] = set()
     read: set[int] = set()
     of_regions: set[str] = set()
-    for link in links[:-1]:
+    for link in links[: stray[-1]]:
         part = link.part
         for i, use in enumerate(part.places[: len(part.places) - part.made]):
             which = found if use.written else read
@@ -115,12 +118,16 @@ def _undone(links: Sequence[Link], plain: Sequence[tuple[Slot, Any]]) -> Undone 
                 which.add(names[use.name])
             elif use.used and use.name in results:
                 of_regions.add(results[use.name])
-    idle = all(link.live is None or link.live.key is None for link in links)
-    if idle and len(found) > _FEW:
-        return None
     read -= found
     places = tuple(sorted(found)), tuple(sorted(read))
     return Undone(*places, frozenset(of_regions), plain)
+
+
+def _may_stray(link: Link, following: Link) -> bool:
+    """Return whether a call may go another way than recorded behind a part's region."""
+    live = link.live
+    dropped = live is not None and live.key is None and live.drops and live.flat
+    return not (following.idle and dropped)
 
 
 class Passage:
@@ -151,10 +158,11 @@ class Passage:
             self._leave()
             raise
 
-    def prepare(self, warm: Warm | None) -> None:
+    def prepare(self, warm: Warm | None) -> CaptureError | None:
         """Save what is needed should the call end with `Midway`; before it starts.
 
-        Its parts were held against the warm-up ``warm``.
+        Return why that cannot be, where it cannot. Its parts were held against the
+        warm-up ``warm``.
         """
         undone, device = self.node.undone, self.recordings.device
         if undone is not None:
@@ -162,13 +170,23 @@ class Passage:
             written = [storages[i] for i in undone.places]
             read = [storages[i] for i in undone.read]
             arrays = [*self.carried.arrays, *self.ambient.arrays]
-            self.begun = Begun(device, written, warm)
+            arguments = partial(self.parameters.bind, self.args, self.kwargs)
+            self.begun = Begun(device, written, warm, arguments)
+            if self.begun.lost:
+                return CaptureError(
+                    "before an eager region it writes more than can be put back: "
+                    f"{size_text(MOST)}, or what memory is free",
+                    remedy="Call the region before such writes, or behind all of them; "
+                    "or say that it never changes what follows, with fullgraph=True",
+                )
+            nest = None if self.flat else (self.args, self.kwargs)
             few = len(written) + len(read) <= _FEW
             few = few and sum(each.size for each in read) <= _LITTLE
-            self.begun.watch(arrays, read, self.recordings.integration, few=few)
+            self.begun.watch(nest, arrays, read, self.recordings.integration, few=few)
             self.begun.plain = undone.plain
             self.begun.found = self.node.ambient.arrays, self.ambient.arrays
-            self.begun.holds = self.node.ambient.holds
+            self.begun.first = self.begun.latest = self.node.ambient
+        return None
 
     def finish(self) -> Any:
         """Run the eager regions, without the lock, and replay the others."""
@@ -197,8 +215,8 @@ class Passage:
         if link.bound:
             arguments = self.parameters.bind(self.args, self.kwargs)
             if self.begun is not None:
-                held = [(slot, slot.held(arguments)) for slot in link.bound]
-                self.begun.binds(held)
+                held = [slot.held(arguments) for slot in link.bound]
+                self.begun.binds(zip(link.bound, held, done.values, strict=True))
             for slot, value in zip(link.bound, done.values, strict=True):
                 slot.write(value, arguments)
 
@@ -208,11 +226,15 @@ class Passage:
         args, kwargs = self._shown
         passed = Passed(args, kwargs, integration, flat=live.flat)
         asked = Passed(self.args, self.kwargs, integration, flat=self.flat)
+        if self.begun is not None:
+            self.begun.enters(passed, last=following.live is None)
         result = self._run(live, args, kwargs, passed)
         changed = None if following.idle else changed_by(asked, live.name)
         if changed is not None:
             raise Midway(changed.what, remedy=changed.remedy)
         carried = carry(self.carried, self._new, [*passed.arrays(), *self._bound])
+        if following.idle and live.key is None and live.drops:
+            result = None
         got = returned(live.name, result, passed, carried, integration)
         if got.refused:
             raise Midway(got.refused, remedy=REMEDY)
@@ -228,6 +250,8 @@ class Passage:
             check_open(device, live.name)
             device.returns.drain()
             self._replay(following, self._admitted(following, live))
+        if self.begun is not None:
+            self.begun.latest = None if following.idle else following.part.ambient
 
     def _run(
         self, live: Live, args: tuple[Any, ...], kwargs: dict[str, Any], passed: Passed
@@ -247,7 +271,7 @@ class Passage:
             if live.caught is None:
                 raise
             if begun is not None:
-                begun.ran.append(Ran(live.name, passed, None, error))
+                begun.leaves(Ran(live.name, passed, None, error))
             raise Midway(
                 f"the eager region {live.name} raised {error!r} inside a try of the "
                 f"function, which no replay runs; {RAN}",
@@ -255,7 +279,7 @@ class Passage:
                 remedy="Catch it inside the eager region",
             ) from error
         if begun is not None:
-            begun.ran.append(Ran(live.name, passed, result))
+            begun.leaves(Ran(live.name, passed, result))
             if self.node.undone and live.name in self.node.undone.results:
                 begun.save_result(result, self.recordings.integration)
         return result

@@ -9,35 +9,39 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from operator import is_, is_not
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
 from sapwood.errors import CaptureError, MisuseError, StaleOutput
-from sapwood.memory.device import Device, routed
+from sapwood.memory.device import Device
 from sapwood.memory.framework import Manner
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
-from sapwood.tree.call.signature import NONE, Arrays, Call, describe, look
+from sapwood.tree.call.signature import NONE, Arrays, describe, look
 from sapwood.tree.choose.admit import sharing
-from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.guards import Ambient, Change, Survey
+from sapwood.tree.guards import Ambient, Survey
 from sapwood.tree.guards.aliasing import twins
-from sapwood.tree.nests.containers import Identity, constant_key, flatten, weakly_bound
+from sapwood.tree.nests.containers import (
+    Identity,
+    constant_key,
+    flatten,
+    taken_apart,
+    weakly_bound,
+)
+from sapwood.tree.nests.contents import Items, contents_of
 from sapwood.tree.node.node import Shared
 from sapwood.tree.node.outputs import Constant, Held, Output, Outputs
 from sapwood.tree.watch.session import (
     Broken,
     EagerRegion,
     Session,
-    Warm,
-    entered,
     is_users,
 )
-from sapwood.tree.watch.watch import Allocations, Caught, Watched, warm_up
+from sapwood.tree.watch.watch import Caught
 
 RAN: Final = "the first part has run, and is not undone"
 RESULT: Final = "the result of {}"
@@ -48,6 +52,7 @@ class Passed:
     """The arguments of one call of an eager region.
 
     Those that are ``flat``, none of them a container, are quickly gone through.
+    ``containers`` are those among them, and what was in each.
     """
 
     def __init__(
@@ -60,13 +65,18 @@ class Passed:
     ) -> None:
         self._nest, self._integration = (args, kwargs), integration
         self.leaves: Sequence[Any]
+        self.containers: Sequence[tuple[Any, Items]] = ()
         if flat:
             self.flat, self.leaves = True, (*args, *kwargs.values())
         else:
-            self.leaves, self._structure = flatten(self._nest, integration.is_array)
+            self.leaves, self._structure, things = taken_apart(
+                self._nest, integration.is_array
+            )
             ones = [*args, *kwargs.values()]
             same = all(map(is_, ones, self.leaves))
             self.flat = same and len(ones) == len(self.leaves)
+            if not self.flat:
+                self.containers = [(each, contents_of(each)) for each in things]
         self._looks = self._look()
 
     def arrays(self) -> list[Array]:
@@ -175,6 +185,24 @@ def only_returns(stop: CodeType) -> bool:
         for frame in _frames(sys._getframe(1), stop)  # noqa: SLF001 - made for this
         if _may_decide(frame.f_code.co_filename)
     )
+
+
+def drops_result(stop: CodeType) -> bool:
+    """Return whether the user's code that called this has no use for what it gets.
+
+    Frames are looked at up to the one that runs ``stop``.
+    """
+    frames = _frames(sys._getframe(1), stop)  # noqa: SLF001 - made for this
+    users = (each for each in frames if _may_decide(each.f_code.co_filename))
+    frame = next(users, None)
+    return frame is not None and _drops_at(frame.f_code, frame.f_lasti)
+
+
+@lru_cache(maxsize=512)
+def _drops_at(code: CodeType, at: int) -> bool:
+    """Return whether what the call at ``at`` gives is dropped at once."""
+    ops = (op.opname for op in dis.get_instructions(code) if op.offset > at)
+    return next(ops, None) == "POP_TOP"
 
 
 def _frames(frame: FrameType | None, stop: CodeType) -> Iterator[FrameType]:
@@ -366,101 +394,6 @@ def _groups(arrays: Arrays) -> Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
     if arrays.sharing is not None:
         return arrays.sharing
     return [((i,), (0,)) for i in range(len(arrays.arrays))]
-
-
-class Rehearsed:
-    """Runs a warm-up and the eager regions in it, whose writes are their own affair.
-
-    ``changes`` are those that recorded parts made, ``crossing`` the allocations, by
-    their order, that were alive when a region ran. What a recording in parts would
-    meet behind an eager region, when it is too late, is refused here.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        recordings: Recordings,
-        look: Callable[[], Survey],
-        before: Survey,
-    ) -> None:
-        self._session, self._integration = session, recordings.integration
-        self._look, self._before = look, before
-        self._device = recordings.device
-        self._outside = self._device.framework.manner()
-        self.allocations = Allocations(self._device)
-        self.changes: list[Change] = []
-        self.crossing: set[int] = set()
-
-    def failed(self) -> tuple[Warm, Sequence[Change]]:
-        """Return what a run has shown that has failed, and what it has written."""
-        self._settle()
-        ops, breaks = self._session.digests(), tuple(self._session.breaks)
-        return Warm(ops, frozenset(), (), breaks), self.changes
-
-    def run(
-        self, fn: Callable[..., Any], call: Call, ran: list[Ran] | None = None
-    ) -> Watched:
-        """Run a function as a warm-up; its exceptions pass.
-
-        Eager regions that ``ran`` are noted there.
-        """
-        session, args, kwargs = self._session, call.args, call.kwargs
-        asked = Passed(args, kwargs, self._integration)
-        session.between = partial(self._between, asked, ran)
-        del asked
-        try:
-            made = self.allocations
-            watched = warm_up(fn, args, kwargs, self._device, session, made)
-        finally:
-            # Else all that was read would live until garbage is collected.
-            session.between = None
-        self._settle()
-        return watched
-
-    def _between(
-        self,
-        asked: Passed,
-        ran: list[Ran] | None,
-        part: EagerRegion,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Run an eager region of a call that was ``asked`` so; note what ``ran``."""
-        session, framework = self._session, self._device.framework
-        refuse_manner(part.name, framework.manner(), self._outside, session)
-        returns = only_returns(warm_up.__code__)
-        with framework.resting():
-            with self._outside():
-                self._settle()
-            self.crossing |= self.allocations.alive().keys()
-            passed = Passed(args, kwargs, self._integration)
-            try:
-                with entered(None), routed(None):
-                    result = part(*args, **kwargs)
-            finally:
-                with self._outside():
-                    self._before = self._look()
-            if ran is not None:
-                ran.append(Ran(part.name, passed, result))
-            got = returned(part.name, result, passed, NONE, self._integration)
-        if got.refused:
-            self._refuse(CaptureError(got.refused, remedy=REMEDY))
-        changed = None if returns else changed_by(asked, part.name)
-        if changed is not None:
-            self._refuse(changed)
-        session.broken(part, passed.text(), got.kind)
-        return result
-
-    def _refuse(self, error: CaptureError) -> None:
-        # Where the call goes on, nobody asks what is undone.
-        error = told_later(error) if self._session.tolerant else error
-        self._session.refuse(error.what, error.remedy)
-
-    def _settle(self) -> None:
-        """Note what was written since the last eager region."""
-        after = self._look()
-        self.changes += after.changes_since(self._before)
-        self._before = after
 
 
 def refuse_manner(name: str, manner: Manner, outer: Manner, session: Session) -> None:

@@ -56,6 +56,7 @@ from sapwood.tree.regions.crossing import (
     carry,
     caught_at,
     changed_by,
+    drops_result,
     hold_weakly,
     made_inside,
     only_returns,
@@ -255,6 +256,7 @@ class _Parts:
         self.unfit, self.stirred = "", False
         self.gives: Any = None
         self.bound: list[Array] = []
+        self.held: list[Any] = []
         self.own: list[Array] = []
         self.still_shown: frozenset[int] = frozenset()
         self.outside = self.device.framework.manner()
@@ -393,6 +395,8 @@ class _Parts:
             self.first_key = self.before.key
         self.stirred |= self.before.key != self.first_key
         self.ambient = self.before.guards(lambda _: True)
+        self.began.first = self.began.first or self.ambient
+        self.began.latest = self.ambient
         self.arrays = look([slot.read() for slot in self.ambient.arrays], integration)
         self.begun = True
         self.first_line, self.first_op = len(session.lines), len(session.ops)
@@ -437,9 +441,12 @@ class _Parts:
             replay_in_place(self.recordings, node, self.carried, self.arrays, new)
             self.made += new
             self.gives = shown
-            self.bound = [value for _, value in bound if value is not None]
+            values: Sequence[Array | None] = [value for _, value in bound]
         else:
-            self._replay(node, bound)
+            values = self._replay(node, bound)
+        slots = [slot for slot, _ in bound]
+        self.began.binds(zip(slots, self.held, values, strict=True))
+        self.bound = [value for value in values if value is not None]
         self.own = [] if last else self._arrays_in(shown)
         self.own += [own for _, own in bound if own is not None]
         self.begun = False
@@ -491,8 +498,10 @@ class _Parts:
         self.holds.append(node.held)
         self.device.pages.hold(node.held)
 
-    def _replay(self, node: Node, bound: Sequence[tuple[Slot, Array]]) -> None:
-        """Replay a part, and bind what it made."""
+    def _replay(
+        self, node: Node, bound: Sequence[tuple[Slot, Array]]
+    ) -> Sequence[Array | None]:
+        """Replay a part, bind what it made, and return that."""
         recordings = self.recordings
         with self.outside():
             done = replay(recordings, node, self.carried, self.arrays, self.made)
@@ -500,13 +509,13 @@ class _Parts:
         self.made += done.storages
         self.gives = done.result
         # A slot may be bound to None, which is carried nowhere.
-        self.bound = [value for value in done.values if value is not None]
         for (slot, own), value in zip(bound, done.values, strict=True):
             if own is not None:
                 self.frame.pair(value, own)
             # A container that was passed is the function's own one.
             slot.write(value, self.arguments)
             slot.write(value, self.theirs)
+        return done.values
 
     # What was captured.
 
@@ -614,7 +623,7 @@ class _Parts:
         changes = after.changes_since(self.before)
         self.error = self.error or plain_changes(changes)
         bound = [change for change in changes if isinstance(change, BoundArray)]
-        self.began.binds((change.slot, change.old) for change in bound)
+        self.held = [change.old for change in bound]
         return [(change.slot, change.new) for change in bound]
 
     def _order(self, *, last: bool) -> RecordRequest:
@@ -684,7 +693,14 @@ class _Parts:
         caught, self.returns = caught_at(run), only_returns(run)
         told = Passed(args, kwargs, self.recordings.integration).text()
         refuse_manner(part.name, manner, self.outside, self.session)
-        live = partial(Live, part.name, part.held(), caught=caught, manner=manner)
+        live = partial(
+            Live,
+            part.name,
+            part.held(),
+            caught=caught,
+            manner=manner,
+            drops=drops_result(run),
+        )
         try:
             with framework.resting():
                 graph = capture.pause()
@@ -715,14 +731,15 @@ class _Parts:
         integration, link = self.recordings.integration, self.links[-1]
         passed = Passed(args, kwargs, integration)
         asked = Passed(self.call.args, self.call.kwargs, integration)
+        self.began.enters(passed)
         result, raised = unlocked(self.device, part, args, kwargs)
+        # Not by a name of this frame: the error's traceback leads to it.
+        self.began.leaves(
+            Ran(part.name, passed, result, raised.error if raised else None)
+        )
         changed = None if self.returns else changed_by(asked, part.name)
         if changed is not None:
             raise changed
-        # Not by a name of this frame: the error's traceback leads to it.
-        self.began.ran.append(
-            Ran(part.name, passed, result, raised.error if raised else None)
-        )
         first, count = len(self.carried.storages), len(link.part.outputs.storages)
         remembered = [*passed.arrays(), *self.bound]
         self.carried = carry(

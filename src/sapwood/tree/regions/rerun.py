@@ -8,37 +8,127 @@ shown, all is left as the parts left it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sapwood.errors import MisuseError, OutOfMemory
 from sapwood.memory.device import Device, routed
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import Call
-from sapwood.tree.guards import Slot
-from sapwood.tree.nests.containers import constant_key, flatten, unflatten
-from sapwood.tree.record.preserve import Preserved, bits_of
+from sapwood.tree.guards import Ambient, Slot, Survey
+from sapwood.tree.nests.containers import (
+    constant_key,
+    flatten,
+    taken_apart,
+    unflatten,
+)
+from sapwood.tree.nests.contents import (
+    Items,
+    are_same,
+    contents_of,
+    fill,
+    mapped,
+)
+from sapwood.tree.record.preserve import Preserved
 from sapwood.tree.record.staging import moved_by
 from sapwood.tree.regions.crossing import Passed, Ran, seen
 from sapwood.tree.watch.session import EagerRegion, Midway, Session, Warm, entered
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
 from sapwood.units import Size
 
-MOST: Final = Size(64 << 20)
+MOST: Final = Size(256 << 20)
 """So many bytes are saved, at most, before a call whose parts write them."""
+
+
+class Edit(Protocol):
+    """Something that a region changed, besides what is in arrays."""
+
+    def undo(self) -> None:
+        """Have it be as it was before the region."""
+
+    def redo(self) -> None:
+        """Have it be as the region left it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotEdit:
+    """Another value in a slot."""
+
+    slot: Slot
+    then: Any
+    now: Any
+    arguments: Any
+
+    def undo(self) -> None:
+        """Bind what was there."""
+        self.slot.write(self.then, self.arguments)
+
+    def redo(self) -> None:
+        """Bind what the region did."""
+        self.slot.write(self.now, self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Refilled:
+    """Something else in a container.
+
+    ``own`` are the function's own arrays, by the numbers of those that it holds now.
+    """
+
+    thing: Any
+    then: Items
+    now: Items
+    own: Mapping[int, Any]
+
+    def undo(self) -> None:
+        """Put in what there was."""
+        fill(self.thing, self.then)
+
+    def redo(self) -> None:
+        """Put in what the region left."""
+        fill(self.thing, mapped(self.now, self.own))
+
+
+def redo(edits: list[Edit]) -> None:
+    """Have all be as a region left it."""
+    while edits:
+        edits.pop().redo()
+
+
+def _place(slot: Slot, arguments: Any) -> Hashable:
+    """Return what tells a slot from others, by whatever way it is come by."""
+    return id(slot.owner(arguments)), slot.steps[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What an eager region left behind.
+
+    ``saved`` is what was in arrays that it may have written, ``bound`` the slots that
+    parts had bound, with what they bound and what was there then.
+    """
+
+    saved: Preserved | None
+    bound: Sequence[tuple[Slot, Any, Any]]
+
+
+def _can_be_filled(thing: Any, was: Items) -> bool:
+    fillable = isinstance(thing, dict | list | deque)
+    return fillable or are_same(contents_of(thing), was)
 
 
 class Begun:
     """What a call in parts began with, and which eager regions ``ran`` in it since.
 
     ``storages`` are those that are saved: parts write them before a region runs, or
-    read them. ``bound`` are the slots that parts have bound, with what was there,
-    ``plain`` those of plain values, with these, and ``found`` those in which the
-    function finds arrays, and the arrays. ``lost`` says that not all of it can be put
-    back, ``warm`` is the warm-up that its parts are held against. ``holds`` says
-    whether what the function reads besides arrays is as it was.
+    read them. ``plain`` are the slots of plain values, with these, and ``found`` those
+    in which the function finds arrays, and the arrays. ``first`` is what the function
+    read when the call began, ``latest`` when the part before the last region did; None
+    where nobody looked. ``lost`` says that not all of it can be put back, ``warm`` is
+    the warm-up that its parts are held against. ``arguments`` are the call's, by name.
     """
 
     def __init__(
@@ -46,37 +136,61 @@ class Begun:
         device: Device,
         storages: Sequence[Storage],
         warm: Warm | None,
+        arguments: Callable[[], Mapping[str, object]],
         *,
         most: Size = MOST,
     ) -> None:
         self._device, self.warm, self._most = device, warm, most
-        self.holds: Callable[[], bool] | None = None
+        self.arguments = arguments
+        self.first: Ambient | None = None
+        self.latest: Ambient | None = None
         self.storages: list[Storage] = []
         self.ran: list[Ran] = []
-        self.bound: list[tuple[Slot, Any]] = []
         self.plain: Sequence[tuple[Slot, Any]] = ()
         self.found: tuple[Sequence[Slot], Sequence[Array]] = (), ()
         self.lost = False
-        self._behind = 0
+        self._left: list[Left | None] = []
+        self._bound: list[tuple[Slot, Any, Any]] = []
+        self._shown: list[Array] = []
         self._saved: list[Preserved] = []
         self._watched: Sequence[Array] = ()
         self._integration: Any = None
         self._versions: Sequence[int] | None = None
         self._looks: Any = []
+        self._containers: Sequence[tuple[Any, Items]] = ()
+        self._stamps: Sequence[int] | None = None
+        self._last = False
         self._rewind = device.framework.chance()
-        self._save(storages)
+        self.save(storages)
 
-    def _save(self, storages: Sequence[Storage]) -> None:
+    def save(self, storages: Sequence[Storage]) -> None:
+        """Save storages that a part is about to write, unless they are saved."""
+        known = {id(each) for each in self.storages}
+        storages = [each for each in storages if id(each) not in known]
         self.storages += storages
         self.lost |= sum(each.size for each in self.storages) > self._most
-        if storages and not self.lost:
-            try:
-                self._saved.append(Preserved(self._device, storages).save())
-            except OutOfMemory:
-                self.lost = True
+        saved = None if self.lost else self._preserved(storages)
+        if saved is not None:
+            self._saved.append(saved)
+
+    def _preserved(self, storages: Sequence[Storage]) -> Preserved | None:
+        """Return what storages hold; None, and all is lost, where memory is short."""
+        usable = [each for each in storages if each.stale is None]
+        try:
+            return Preserved(self._device, usable).save()
+        except OutOfMemory:
+            self.lost = True
+            return None
+
+    def reads(self, before: Survey) -> None:
+        """Note what the function read when the call began."""
+        slots = before.slots_of_arrays()
+        self.found = [slot for slot, _ in slots], [array for _, array in slots]
+        self.plain = before.plain_slots()
 
     def watch(
         self,
+        nest: Any,
         arrays: Sequence[Array],
         read: Sequence[Storage],
         integration: Integration,
@@ -85,15 +199,19 @@ class Begun:
     ) -> None:
         """Watch for regions that write some of the arrays, or change them in place.
 
+        Or the containers of a ``nest``, which are the call's arguments.
         A part that has ``read`` one computes otherwise when the function runs again. If
         these are ``few``, or nobody counts who writes, their bytes are saved; else
         their versions tell.
         """
+        things = taken_apart(nest, integration.is_array)[2] if nest else ()
+        self._containers = [(each, contents_of(each)) for each in things]
         versions = None if few else integration.versions(arrays)
         if versions is None:
-            self._save(read)
+            self.save(read)
         self._watched, self._integration = arrays, integration
-        self._versions, self._looks = versions, self._looked()
+        self._versions = versions
+        self._looks = self._looked()
 
     def _looked(self) -> Any:
         integration, arrays = self._integration, self._watched
@@ -101,25 +219,67 @@ class Begun:
             return [seen(each, integration) for each in arrays]
         return integration.marks(arrays)
 
-    def save(self, storages: Sequence[Storage]) -> None:
-        """Save storages that a part is about to write, unless they are saved."""
-        known = {id(each) for each in self.storages}
-        self._behind = len(self.ran)
-        self._save([each for each in storages if id(each) not in known])
-
     def save_result(self, result: Any, integration: Integration) -> None:
         """Save what an eager region has returned, and a part is about to write."""
         is_array = integration.is_array
         arrays = filter(is_array, flatten(result, is_array)[0])
-        self._save([*map(integration.storage, arrays)])
+        self.save([*map(integration.storage, arrays)])
 
-    def is_by_one(self) -> bool:
-        """Return whether one region has run, and no part behind it."""
-        return len(self.ran) == 1 and not self._behind
+    def binds(self, slots: Iterable[tuple[Slot, Any, Any]]) -> None:
+        """Note the slots that a part binds: what was there, and what it binds."""
+        self._bound += slots
 
-    def binds(self, slots: Iterable[tuple[Slot, Any]]) -> None:
-        """Note what was in slots that a part binds anew."""
-        self.bound += slots
+    def enters(self, passed: Passed, *, last: bool = False) -> None:
+        """Note what an eager region is about to be passed; if it is the last, no more.
+
+        What the last one leaves is what there is when the call strays.
+        """
+        self._shown += passed.arrays()
+        self._last, self._stamps = last, None
+        if not last:
+            self._stamps = self._integration.versions(self._reach())
+
+    def leaves(self, ran: Ran) -> None:
+        """Note a region that ran, and what it left behind."""
+        self.ran.append(ran)
+        written = None if self._stamps is None else self._written()
+        leaves = flatten(ran.result, self._integration.is_array)[0]
+        self._shown += filter(self._integration.is_array, leaves)
+        left = None if self._last else self._found(written)
+        self._left.append(left)
+
+    def _reach(self) -> list[Array]:
+        """Return the arrays that regions may have written so far."""
+        bound = [new for _, _, new in self._bound if new is not None]
+        return [*self._watched, *self._shown, *bound]
+
+    def _written(self) -> list[Storage]:
+        """Return the storages of the arrays that the last region has written."""
+        reach, storage = self._reach(), self._integration.storage
+        now = self._integration.versions(reach)
+        pairs = zip(reach, self._stamps or (), now or (), strict=False)
+        return [storage(array) for array, old, new in pairs if old != new]
+
+    def _found(self, written: Sequence[Storage] | None) -> Left:
+        """Return what there is behind a region, where only some may be ``written``."""
+        if written is None:
+            written = [*self.storages, *map(self._integration.storage, self._reach())]
+        arguments = self.arguments() if self._bound else {}
+        held = [(slot, new, slot.held(arguments)) for slot, _, new in self._bound]
+        return Left(None if self.lost else self._preserved(written), held)
+
+    def left(self) -> Left:
+        """Return what there is now; raises `MisuseError` where a slot is gone."""
+        return self._found(None)
+
+    def all_left(self, now: Left) -> list[Left]:
+        """Return what each region left; ``now`` is what the last one did, if asked."""
+        return [each or now for each in self._left]
+
+    def forget(self) -> None:
+        """Let go of all that regions were passed, have given and left."""
+        for each in (self.ran, self._left, self._bound, self._shown):
+            each.clear()
 
     def is_untouched(self) -> bool:
         """Return whether no region wrote arrays that are watched, and not saved.
@@ -137,23 +297,64 @@ class Begun:
             for array, old, new in zip(self._watched, self._versions, now, strict=True)
         )
 
-    def changed(self, arguments: Any) -> list[tuple[Slot, Any, Any]]:
-        """Return the slots whose plain values regions changed: what was, and is there.
-
-        Raises `MisuseError` where the way to one is gone.
-        """
-        held = [(slot, was, slot.held(arguments)) for slot, was in self.plain]
-        return [x for x in held if constant_key(x[1]) != constant_key(x[2])]
-
-    def put_back(self, arguments: Any) -> Sequence[tuple[Slot, Any]]:
-        """Have all be as it was when the call began; return what was in slots."""
-        now = [(slot, slot.held(arguments)) for slot, _ in self.bound]
-        for slot, value in reversed(self.bound):
-            slot.write(value, arguments)
+    def put_back(self) -> None:
+        """Have slots and arrays be as when the call began."""
+        arguments = self.arguments()
+        for slot, old, _ in reversed(self._bound):
+            slot.write(old, arguments)
         for saved in reversed(self._saved):
             saved.restore()
         self._rewind()
-        return now
+
+    def edits(self, own: Mapping[int, Any]) -> list[Edit] | None:
+        """Undo what the last region changed besides what is in arrays; return that.
+
+        None where all is as before it, or nobody knows what it was: then all is kept.
+        """
+        edits: list[Edit] = []
+        try:
+            self._edit(edits, own)
+            latest = self.latest
+            right = not edits or (latest is not None and latest.holds())
+        except (LookupError, MisuseError):
+            right = False
+        if not right:
+            redo(edits)
+        return edits if right else None
+
+    def refilled(self, own: Mapping[int, Any]) -> list[Edit] | None:
+        """Undo what the last region did to the call's containers; return that.
+
+        When all else is put back. None where that cannot be; then all is kept.
+        """
+        edits: list[Edit] = []
+        for thing, then in self._containers:
+            now = contents_of(thing)
+            if not are_same(now, then):
+                edits.append(Refilled(thing, then, now, own))
+        try:
+            for each in edits:
+                each.undo()
+        except MisuseError:
+            redo(edits)
+            return None
+        return edits if self.latest is not None or not edits else None
+
+    def _edit(self, edits: list[Edit], own: Mapping[int, Any]) -> None:
+        arguments = self.arguments()
+        bound = {_place(slot, arguments): new for slot, _, new in self._bound}
+        known = [(slot, new) for slot, _, new in self._bound]
+        for slot, was in (*known, *self.plain, *zip(*self.found, strict=True)):
+            now = slot.held(arguments)
+            then = bound.get(_place(slot, arguments), was)
+            if now is not then and constant_key(now) != constant_key(then):
+                edit = SlotEdit(slot, then, now, arguments)
+                edit.undo()
+                edits.append(edit)
+        if self.latest is not None:
+            for thing, then in self.latest.overgrown():
+                edits.append(Refilled(thing, then, contents_of(thing), own))
+                edits[-1].undo()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +368,8 @@ class Strayed:
 class Rerun:
     """Runs a call eagerly that has ``begun`` in parts.
 
-    Where one region has run, and the function comes to it as it did, it gets what that
-    gave, and finds what that left: in slots, and in arrays that parts use or made. What
-    several have left is not known of each.
+    Where the function comes to a region that ran, it gets what that gave, and finds
+    what that left: in slots, and in arrays that parts use or made.
     """
 
     def __init__(self, begun: Begun, integration: Integration, device: Device) -> None:
@@ -178,33 +378,38 @@ class Rerun:
         self._next, self._astray, self._tells = 0, False, True
         apart = begun.warm is not None and begun.warm.captured
         self.session = Session(tolerant=True, rehearses=not apart, as_captured=apart)
-        self._now: Preserved
-        self._bound: Sequence[tuple[Slot, Any]] = ()
-        self._changed: Sequence[tuple[Slot, Any, Any]] = ()
+        self._pairs: list[tuple[Array, Array]] = []
+        self._mine: dict[int, Any] = {}
+        self._left: Sequence[Left] = ()
+        self._edits: list[Edit] = []
         self._arguments: Any = None
 
-    def may_run(self, arguments: Any, *, tells: bool) -> bool:
-        """Return whether all can be put back that parts, and regions, have done.
+    def may_run(self, *, tells: bool) -> bool:
+        """Return whether arrays can be put back that parts, and regions, have written.
 
-        Where nobody ``tells`` what is launched, all that the function reads has to be
-        as it was then.
+        Where nobody ``tells`` what is launched, less is held against what ran.
         """
-        self._arguments, self._tells = arguments, tells
-        touched = any(x.passed.changed() or x.passed.reshaped() for x in self._ran)
-        if self._warm is None or touched or not self._begun.is_untouched():
-            return False
-        try:
-            self._changed = self._begun.changed(arguments)
-        except MisuseError:
-            return False
-        return True
+        self._tells = tells
+        touched = any(x.passed.reshaped() for x in self._ran)
+        return self._warm is not None and not touched and self._begun.is_untouched()
 
     def run(self, fn: Callable[..., Any], call: Call) -> Watched | None:
         """Return what the call gave, whose exceptions pass; None if all was left."""
         watched, begun = None, self._begun
-        self._now = Preserved(self._device, begun.storages).save()
-        self._bound = begun.put_back(self._arguments)
-        if self._is_put_back():
+        try:
+            now = begun.left()
+        except MisuseError:
+            return None
+        edits = None if now.saved is None else begun.edits(self._mine)
+        if edits is None or now.saved is None:
+            return None
+        self._left, self._edits = begun.all_left(now), edits
+        self._arguments = arguments = begun.arguments()
+        begun.put_back()
+        refilled = begun.refilled(self._mine)
+        if refilled is not None:
+            edits += refilled
+        if refilled is not None and begun.first is not None and begun.first.holds():
             self.session.between = self._between
             try:
                 watched = warm_up(
@@ -216,31 +421,12 @@ class Rerun:
             finally:
                 self.session.between = None
         if watched is None or self._is_astray():
-            self._now.restore()
-            self._set(self._bound)
-            self._set((slot, now) for slot, _, now in self._changed)
+            now.saved.restore()
+            for slot, _, held in now.bound:
+                slot.write(held, arguments)
+            redo(edits)
             return None
         return watched
-
-    def _is_put_back(self) -> bool:
-        """Have slots hold what they held when the call began; say if all is as then."""
-        begun, arguments = self._begun, self._arguments
-        try:
-            held = [
-                (x, was, x.held(arguments)) for x, was in zip(*begun.found, strict=True)
-            ]
-        except MisuseError:
-            return False
-        rebound = [(slot, was, now) for slot, was, now in held if was is not now]
-        self._changed = [*self._changed, *rebound]
-        if self._changed and not begun.is_by_one():
-            return False
-        self._set((slot, was) for slot, was, _ in self._changed)
-        return self._tells or (begun.holds is not None and begun.holds())
-
-    def _set(self, slots: Iterable[tuple[Slot, Any]]) -> None:
-        for slot, value in slots:
-            slot.write(value, self._arguments)
 
     def _is_astray(self) -> bool:
         return self._astray or self._next < len(self._ran)
@@ -252,11 +438,13 @@ class Rerun:
         with self._device.framework.resting(), entered(None), routed(None):
             if self._next == len(self._ran):
                 return part(*args, **kwargs)
-            ran, self._next = self._ran[self._next], self._next + 1
+            ran, left = self._ran[self._next], self._left[self._next]
+            self._next += 1
             passed = Passed(args, kwargs, self._integration)
             if self._astray or not self._is_the_same(part, passed, ran):
                 self._astray = True
                 raise Midway("", remedy="")
+            self._leave(left, ran.passed, passed)
             if ran.raised is not None:
                 # Its traceback leads to this frame, which is not to name it.
                 caught = Caught(ran.raised)
@@ -265,42 +453,54 @@ class Rerun:
             return self._own(ran, passed)
 
     def _is_the_same(self, part: EagerRegion, passed: Passed, ran: Ran) -> bool:
-        """Return whether the function came to a region as it had when that ran.
-
-        Then it finds what that, or all that ran, have left.
-        """
+        """Return whether the function came to a region as it had when that ran."""
         if part.name != ran.name or self._warm is None:
             return False
         count = self._warm.breaks[self._next - 1][0]
         if self._tells and self.session.digests() != self._warm.ops[:count]:
             return False
-        last, alone = self._next == len(self._ran), self._begun.is_by_one()
-        differing = self._now.differing() if last else ()
-        if differing and not alone:
-            return False
-        pairs = [*zip(passed.leaves, ran.passed.leaves, strict=False)]
-        if len(passed.leaves) != len(ran.passed.leaves):
-            return False
-        if last:
-            # A region may have written what parts made and bound to slots.
-            pairs += [(x.held(self._arguments), value) for x, value in self._bound]
-        other = [pair for pair in pairs if not self._is_one(*pair)]
-        if other and not (alone and all(self._is_like(*pair) for pair in other)):
-            return False
-        if last:
-            self._now.restore(differing)
-            for mine, theirs in other:
-                self._copy(theirs, mine)
-            self._set((slot, now) for slot, _, now in self._changed)
-        return True
-
-    def _is_one(self, mine: Any, theirs: Any) -> bool:
-        return bits_of(mine, self._integration) == bits_of(theirs, self._integration)
+        mine, theirs = passed, ran.passed
+        shapes = len(mine.leaves), [type(each) for each, _ in mine.containers]
+        return (
+            shapes == (len(theirs.leaves), [type(x) for x, _ in theirs.containers])
+            and all(map(self._is_like, mine.leaves, theirs.leaves))
+            and all(_can_be_filled(*each) for each in theirs.containers)
+        )
 
     def _is_like(self, mine: Any, theirs: Any) -> bool:
         integration = self._integration
+        if not (integration.is_array(mine) and integration.is_array(theirs)):
+            return constant_key(mine) == constant_key(theirs)
+        return integration.layout(mine) == integration.layout(theirs)
+
+    def _leave(self, left: Left, theirs: Passed, own: Passed) -> None:
+        """Have the function find what a region left that was passed ``theirs``."""
+        arguments, storage = self._arguments, self._integration.storage
+        self._pairs += zip(theirs.arrays(), own.arrays(), strict=True)
+        bound = [(new, slot.held(arguments)) for slot, new, _ in left.bound]
+        things = [*zip(theirs.containers, own.containers, strict=True)]
+        self._mine |= {id(x): y for (x, _), (y, _) in things}
+        self._mine |= {id(x): y for x, y in (*self._pairs, *bound)}
+        for (thing, was), (mine, _) in things:
+            now = contents_of(thing)
+            if not are_same(now, was):
+                fill(mine, mapped(now, self._mine))
+        if left.saved is not None:
+            left.saved.restore()
+            for array, mine in (*self._pairs, *bound):
+                # What others have too was restored.
+                if self._is_other(array, mine) and storage(array) in left.saved:
+                    self._copy(array, mine)
+        for slot, new, held in left.bound:
+            if held is not new:
+                slot.write(held, arguments)
+        if self._next == len(self._ran):
+            redo(self._edits)
+
+    def _is_other(self, theirs: Any, mine: Any) -> bool:
+        integration = self._integration
         arrays = integration.is_array(mine) and integration.is_array(theirs)
-        return arrays and integration.layout(mine) == integration.layout(theirs)
+        return arrays and integration.storage(theirs) is not integration.storage(mine)
 
     def _copy(self, theirs: Array, mine: Array) -> None:
         """Have an array hold what a like one does."""

@@ -7,6 +7,7 @@ been replayed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from sapwood.errors import CaptureError
@@ -26,7 +27,8 @@ from sapwood.tree.node.outputs import analyse
 from sapwood.tree.record.host_data import lasting
 from sapwood.tree.record.repeated import Reordered
 from sapwood.tree.record.taking import plain_changes, raised_within, undo
-from sapwood.tree.regions.crossing import Rehearsed, told_later
+from sapwood.tree.regions.crossing import told_later
+from sapwood.tree.regions.rehearsed import Rehearsed
 from sapwood.tree.regions.rerun import Begun, Rerun, Strayed
 from sapwood.tree.run.verify import reachable
 from sapwood.tree.tell.call_log import CallLog
@@ -113,18 +115,27 @@ class Eagerly:
         Some raises for that alone. Then the call has strayed: nothing of it counts.
         """
         device, integration = self.recordings.device, self.recordings.integration
-        begun = Begun(device, reachable(call, before, integration), None, most=_ANY)
+        reached, bind = reachable(call, before, integration), self.parameters.bind
+        arguments = partial(bind, call.args, call.kwargs)
+        begun = Begun(device, reached, None, arguments, most=_ANY)
+        begun.watch((call.args, call.kwargs), (), (), integration, few=True)
         states = kept_states(before)
         try:
-            return live.run(self.target(), call, begun.ran)
+            watched = live.run(self.target(), call, begun)
         except Exception as error:  # noqa: BLE001 - raised again if it still comes
             caught = Caught(error)
+        else:
+            begun.forget()
+            return watched
         begun.warm, changes = live.failed()
-        bound = [each for each in changes if isinstance(each, BoundArray)]
-        begun.binds([(each.slot, each.old) for each in bound])
+        begun.binds(live.bound())
+        begun.reads(before)
+        begun.first, begun.latest = (
+            each.guards(lambda _: False) for each in (before, live.came)
+        )
         if not begun.ran:
             undo(before, states)
-        elif len(bound) < len(changes):
+        elif not all(isinstance(each, BoundArray) for each in changes):
             begun.lost = True
         return Strayed(caught, begun)
 
@@ -212,13 +223,12 @@ class Eagerly:
         Raises what it ended with where that cannot be: then all is as it was left.
         """
         recordings, error = self.recordings, strayed.error
-        arguments = self.parameters.bind(call.args, call.kwargs)
         run = Rerun(strayed.begun, recordings.integration, recordings.device)
         watched = None
         if isinstance(error, Caught):
             error.forget_frames()
         try:
-            if run.may_run(arguments, tells=recordings.tells):
+            if run.may_run(tells=recordings.tells):
                 watched = run.run(self.target(), call)
         except BaseException:
             if isinstance(error, Caught):
@@ -226,7 +236,7 @@ class Eagerly:
             raise
         finally:
             # What a region raised names this call's frames, which name this.
-            strayed.begun.ran.clear()
+            strayed.begun.forget()
         if watched is None:
             if isinstance(error, Caught):
                 error.reraise()

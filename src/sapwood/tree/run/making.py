@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from sapwood.driver.results import Result
@@ -179,17 +180,15 @@ class Making:
         """Record a call around its eager regions, and so run it; else as `_record`."""
         call, specialization, before = unfound
         warm = specialization.warm
-        begun = Begun(self.recordings.device, (), warm)
+        begun = Begun(self.recordings.device, (), warm, self._arguments(call))
         try:
             order = self._order(unfound, step)
             arrays = [*call.given.arrays, *before.arrays()]
             reached = reachable(call, before, self.recordings.integration)
             small = sum(each.size for each in reached) <= MOST
-            begun.watch(arrays, reached, self.recordings.integration, few=small)
-            begun.plain, found = before.plain_slots(), before.slots_of_arrays()
-            begun.found = [slot for slot, _ in found], [array for _, array in found]
-            if not self.recordings.tells:
-                begun.holds = before.guards(lambda _: False).holds
+            nest, integration = (call.args, call.kwargs), self.recordings.integration
+            begun.watch(nest, arrays, reached, integration, few=small)
+            begun.reads(before)
             made = record_parts(order, self.recordings, begun)
         except CaptureError as error:
             if self._may_fail(error):
@@ -200,7 +199,7 @@ class Making:
             raise
         except BaseException:
             # What a region raised names this frame, which is not to name arrays.
-            begun.ran.clear()
+            begun.forget()
             raise
         result = made.result
         unfit = made.unfit or (
@@ -214,7 +213,7 @@ class Making:
         asks = warm is not None and warm.asks
         if isinstance(made.error, Caught) and self._doubts(made.error, asks=asks):
             return Strayed(made.error, begun)
-        begun.ran.clear()  # as above: the error may be raised from here
+        begun.forget()  # as above: the error may be raised from here
         if made.error is not None:
             self.eagerly.once(unfound, made.error)
         else:
@@ -302,6 +301,9 @@ class Making:
             self.recordings.fell(found.node, None)
         self.eagerly.once(unfound, error)
         return result
+
+    def _arguments(self, call: Call) -> Callable[[], Mapping[str, object]]:
+        return partial(self.eagerly.parameters.bind, call.args, call.kwargs)
 
     def _order(self, unfound: Unfound, step: Step) -> RecordRequest:
         call, specialization, before = unfound

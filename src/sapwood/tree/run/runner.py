@@ -111,16 +111,17 @@ class Runner:
     def _decided(self, began: int, call: Call) -> Any:
         with self.recordings.device.lock:
             self._begin()
-            found, passage, ran = self.cache.find(call), None, None
+            found = self.cache.find(call)
+            ran: tuple[Any] | CaptureError | Passage | None = None
             if found is not None and not found.node.chain:
                 ran = self._found(began, found, call)
-            else:
-                passage = self._started(found, call)
+            elif found is not None:
+                ran = self._started(found, call)
         if isinstance(ran, tuple):
             return ran[0]
-        if ran is not None:
+        if isinstance(ran, CaptureError):
             return self.eagerly.skip(ran, call, lasts=False)
-        if passage is None or found is None:
+        if ran is None or found is None:
             if self.skips.holds(call.key):
                 return self.eagerly.plainly(call.args, call.kwargs)
             result = self._missed(call)
@@ -128,9 +129,9 @@ class Runner:
             return result
         strayed = None
         try:
-            result = passage.finish()
+            result = ran.finish()
         except Midway as error:
-            begun = passage.begun
+            begun = ran.begun
             strayed = self.making.strayed(found.node, error, begun, call)
         if strayed is not None:
             result = self.eagerly.rerun(strayed, call)
@@ -170,13 +171,16 @@ class Runner:
                 self.fast_replays.learn(call, found)
         return ran
 
-    def _started(self, found: Found | None, call: Call) -> Passage | None:
-        """Replay the first part of a recording with eager regions, if one was found."""
-        if found is None:
-            return None
+    def _started(self, found: Found, call: Call) -> Passage | CaptureError:
+        """Replay the first part of a recording with eager regions.
+
+        Return why not, where that could not be put back.
+        """
         passage = Passage(self.recordings, found, call, self.parameters)
         if not self.options.fullgraph:
-            passage.prepare(self.cache.nodes[found.node][1].warm)
+            error = passage.prepare(self.cache.nodes[found.node][1].warm)
+            if error is not None:
+                return error
         passage.start()
         self.call_log.chained(found.node)
         return passage

@@ -1,0 +1,137 @@
+"""A warm-up of a function with eager regions, which are watched apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from sapwood.errors import CaptureError
+from sapwood.memory.device import routed
+from sapwood.tree.call.signature import NONE, Call
+from sapwood.tree.choose.recordings import Recordings
+from sapwood.tree.guards import BoundArray, Change, Slot, Survey
+from sapwood.tree.regions.crossing import (
+    REMEDY,
+    Passed,
+    Ran,
+    changed_by,
+    only_returns,
+    refuse_manner,
+    returned,
+    told_later,
+)
+from sapwood.tree.regions.rerun import Begun
+from sapwood.tree.watch.session import EagerRegion, Session, Warm, entered
+from sapwood.tree.watch.watch import Allocations, Watched, warm_up
+
+
+class Rehearsed:
+    """Runs a warm-up and the eager regions in it, whose writes are their own affair.
+
+    ``changes`` are those that recorded parts made, ``crossing`` the allocations, by
+    their order, that were alive when a region ran, and ``came`` is what was read
+    before the last one. What a recording in parts would meet behind an eager region,
+    when it is too late, is refused here.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        recordings: Recordings,
+        look: Callable[[], Survey],
+        before: Survey,
+    ) -> None:
+        self._session, self._integration = session, recordings.integration
+        self._look, self._before = look, before
+        self._device = recordings.device
+        self._outside = self._device.framework.manner()
+        self.allocations = Allocations(self._device)
+        self.came = before
+        self._told: int = 0
+        self.changes: list[Change] = []
+        self.crossing: set[int] = set()
+
+    def failed(self) -> tuple[Warm, Sequence[Change]]:
+        """Return what a run has shown that has failed, and what it has written."""
+        self._settle()
+        ops, breaks = self._session.digests(), tuple(self._session.breaks)
+        return Warm(ops, frozenset(), (), breaks), self.changes
+
+    def run(
+        self, fn: Callable[..., Any], call: Call, begun: Begun | None = None
+    ) -> Watched:
+        """Run a function as a warm-up; its exceptions pass.
+
+        Eager regions that run are noted in ``begun``.
+        """
+        session, args, kwargs = self._session, call.args, call.kwargs
+        asked = Passed(args, kwargs, self._integration)
+        session.between = partial(self._between, asked, begun)
+        del asked
+        try:
+            made = self.allocations
+            watched = warm_up(fn, args, kwargs, self._device, session, made)
+        finally:
+            # Else all that was read would live until garbage is collected.
+            session.between = None
+        self._settle()
+        return watched
+
+    def _between(
+        self,
+        asked: Passed,
+        begun: Begun | None,
+        part: EagerRegion,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Run an eager region of a call that was ``asked`` so, and note it."""
+        session, framework = self._session, self._device.framework
+        refuse_manner(part.name, framework.manner(), self._outside, session)
+        returns = only_returns(warm_up.__code__)
+        with framework.resting():
+            with self._outside():
+                self._settle()
+            self.crossing |= self.allocations.alive().keys()
+            passed = Passed(args, kwargs, self._integration)
+            self.came = self._before
+            if begun is not None:
+                begun.binds(self.bound())
+                begun.enters(passed)
+            try:
+                with entered(None), routed(None):
+                    result = part(*args, **kwargs)
+            except Exception as error:
+                if begun is not None:
+                    begun.leaves(Ran(part.name, passed, None, error))
+                raise
+            finally:
+                with self._outside():
+                    self._before = self._look()
+            if begun is not None:
+                begun.leaves(Ran(part.name, passed, result))
+            got = returned(part.name, result, passed, NONE, self._integration)
+        if got.refused:
+            self._refuse(CaptureError(got.refused, remedy=REMEDY))
+        changed = None if returns else changed_by(asked, part.name)
+        if changed is not None:
+            self._refuse(changed)
+        session.broken(part, passed.text(), got.kind)
+        return result
+
+    def bound(self) -> list[tuple[Slot, Any, Any]]:
+        """Return what was bound since the last eager region."""
+        new, self._told = self.changes[self._told :], len(self.changes)
+        return [(x.slot, x.old, x.new) for x in new if isinstance(x, BoundArray)]
+
+    def _refuse(self, error: CaptureError) -> None:
+        # Where the call goes on, nobody asks what is undone.
+        error = told_later(error) if self._session.tolerant else error
+        self._session.refuse(error.what, error.remedy)
+
+    def _settle(self) -> None:
+        """Note what was written since the last eager region."""
+        after = self._look()
+        self.changes += after.changes_since(self._before)
+        self._before = after
