@@ -92,7 +92,7 @@ class Refilled:
         fill(self.thing, mapped(self.now, self.own))
 
 
-def redo(edits: list[Edit]) -> None:
+def _redo(edits: list[Edit]) -> None:
     """Have all be as a region left it."""
     while edits:
         edits.pop().redo()
@@ -319,7 +319,7 @@ class Begun:
         except (LookupError, MisuseError):
             right = False
         if not right:
-            redo(edits)
+            _redo(edits)
         return edits if right else None
 
     def refilled(self, own: Mapping[int, Any]) -> list[Edit] | None:
@@ -336,7 +336,7 @@ class Begun:
             for each in edits:
                 each.undo()
         except MisuseError:
-            redo(edits)
+            _redo(edits)
             return None
         return edits if self.latest is not None or not edits else None
 
@@ -424,7 +424,7 @@ class Rerun:
             now.saved.restore()
             for slot, _, held in now.bound:
                 slot.write(held, arguments)
-            redo(edits)
+            _redo(edits)
             return None
         return watched
 
@@ -495,7 +495,7 @@ class Rerun:
             if held is not new:
                 slot.write(held, arguments)
         if self._next == len(self._ran):
-            redo(self._edits)
+            _redo(self._edits)
 
     def _is_other(self, theirs: Any, mine: Any) -> bool:
         integration = self._integration
