@@ -31,7 +31,8 @@ from tests.support.rig import CUDA, INEXACT, VARIANTS
 _OUTCOME = pytest.StashKey[bool]()
 
 _UNTRAPPED = "CuPy's uses of arrays are not trapped: nothing ends with a step"
-_AGAIN = "counts captures, and there is a second one, to tell what is an address"
+_BACK = "what is copied there is copied back, too, for all that is known of kernels"
+_COPIED = "nothing is patched there"
 _UNSEEN = "CuPy launches unseen"
 _SMALL = "counts small pages"
 
@@ -43,22 +44,22 @@ NOT_ON_CUDA = {
     "test_a_foreign_address_is_refused": f"{_UNSEEN}: no line is known",
     "test_a_host_read_is_refused_on_call_one[cuda-allclose]": "CuPy's stays there",
     "test_a_number_that_looks_like_an_address": "it is refused where it looks like one",
-    "test_a_patched_leaf_is_never_copied": _AGAIN,
+    "test_a_patched_leaf_is_never_copied": _COPIED,
     "test_a_revoked_output_is_stale": _UNTRAPPED,
     "test_a_stale_output_can_be_shown": _UNTRAPPED,
     "test_a_step_inside_an_eager_region": _UNTRAPPED,
-    "test_a_state_across_steps": _AGAIN,
-    "test_a_state_carried_by_a_slot": _AGAIN,
+    "test_a_state_carried_by_a_slot": _BACK,
     "test_a_step_on_another_thread": _UNTRAPPED,
-    "test_a_thousand_times_itself": _AGAIN,
+    "test_a_thousand_times_itself": _BACK,
     "test_an_argument_that_a_step_ends": _UNTRAPPED,
     "test_an_exception_on_the_recording_call": "what fails there runs again, eagerly",
     "test_apart.py": f"{_UNSEEN}: who asks is not recorded",
     "test_as_many_outputs_are_kept_as_without_recordings": _SMALL,
     "test_as_many_ops_as_eager": f"{_UNSEEN}: its ops are not counted",
     "test_bound_outputs_may_be_kept": _UNTRAPPED,
-    "test_copied_leaves_cost_a_call_together": "what moves is patched there",
-    "test_copies_are_per_storage": _AGAIN,
+    "test_copied_bytes_are_the_leaves": _BACK,
+    "test_copied_leaves_cost_a_call_together": _BACK,
+    "test_copies_are_per_storage": _BACK,
     "test_donated_arguments": _UNTRAPPED,
     "test_draws_of_many_kinds": "uniform numbers only",
     "test_escaped_outputs_are_revoked_too": _UNTRAPPED,
@@ -72,11 +73,12 @@ NOT_ON_CUDA = {
     "test_ops_in_another_order_are_tried_again[cuda": "warm-ups are told of no ops",
     "test_out_of_memory_while_recording[cuda-limit]": _SMALL,
     "test_passed_through_outputs_are_revoked_too": _UNTRAPPED,
+    "test_patched_or_copied_arrays_are_written[cuda-0]": _COPIED,
+    "test_pinned_arrays_are_written_in_place": _BACK,
     "test_raised_errors_travel": "CuPy computes without a runtime",
     "test_random_programs_agree[cuda-10]": "CuPy brings lists of indices from the host",
     "test_random_programs_agree[cuda-7]": "CuPy brings lists of indices from the host",
     "test_recordings_are_evicted_before_memory_runs_out": _SMALL,
-    "test_registered_containers_go_in_and_out": _AGAIN,
     "test_slots_are_bound_before_an_eager_region[cuda": "a region binds one anew",
     "test_steps_": _UNTRAPPED,
     "test_the_runtime_is_as_before[cuda-allclose]": "CuPy's stays there",

@@ -121,7 +121,6 @@ class Framework:
     ``records``: there are recordings. ``steps_back``: there are views with negative
     steps. ``dtype`` is what values are of, ``many`` so many that they lie apart from
     small arrays. ``settling``: so many calls more may be made before all are replayed.
-    ``again``: so many more may be recorded, to tell what of a call is an address.
     """
 
     xp: Any = np
@@ -130,7 +129,7 @@ class Framework:
     records = steps_back = True
     dtype = "float64"
     many = 4000
-    settling = again = 0
+    settling = 0
     calls = 4
     """How many calls of one function `same` compares."""
 
@@ -200,8 +199,6 @@ class Framework:
 
 class CuPy(Framework):
     """CuPy's arrays on CUDA, plainly, too."""
-
-    again = 2
 
     def plain_array(self, host: Any) -> Any:
         """Return an array of CuPy's, by its type as a runtime's arrays are."""

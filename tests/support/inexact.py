@@ -1,6 +1,6 @@
 """A device that cannot tell addresses from numbers, as GPUs cannot, made of any.
 
-What is recorded through it has to be found out as on a GPU: by a second capture.
+What moves is copied there, as on a GPU.
 """
 
 from __future__ import annotations

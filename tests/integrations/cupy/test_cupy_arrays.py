@@ -127,8 +127,8 @@ def test_all_of_what_came_by_dlpack_is_copied(rt, cp):
         assert (found == x + i + 1).all()
 
 
-def test_what_moves_is_patched(rt):
-    """A second capture shows what an address is: from then on nothing is copied."""
+def test_what_moves_is_copied(rt):
+    """Into the range and back, for all that is known of its kernels."""
     f = rt.graph(lambda x, y: (x * 2 + y, (x * y).sum(0)))
     kept = []
     for i in range(10):
@@ -137,9 +137,7 @@ def test_what_moves_is_patched(rt):
         a, b = f(x, y)
         _same(a, x * 2 + y)
         _same(b, (x * y).sum(0))
-        if i == 3:
-            copied = f.stats().copied_bytes
-    assert f.stats().copied_bytes == copied
+    assert f.stats().copied_bytes == 9 * 2 * (x.nbytes + y.nbytes)
     assert f.stats().replays >= 6
 
 

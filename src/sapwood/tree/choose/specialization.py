@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from sapwood.errors import CaptureError
 from sapwood.tree.call.roles import History, Role
-from sapwood.tree.choose.address_trace import AddressTrace, known
 from sapwood.tree.guards import AmbientKey
 from sapwood.tree.node.node import Node
 from sapwood.tree.watch.session import Warm
@@ -25,8 +24,7 @@ class Specialization:
     ``link`` builds a node of a recording of another process that serves its calls;
     ``asked`` says that such a recording was looked for. ``misses`` are the clock
     readings of the last two calls that no recording fitted, of ``missing`` in all, and
-    ``wasted`` counts the recordings that went in a row without a replay. ``trace`` is
-    the last capture, where only a comparison of two shows what is an address.
+    ``wasted`` counts the recordings that went in a row without a replay.
     ``unrecordable`` is why its calls never are recorded, ``failed`` why the last
     attempt failed, where another one may not; ``unready`` counts those in a row that
     could not begin, ``reorders`` captures whose ops were in another order than those
@@ -47,8 +45,6 @@ class Specialization:
         self.ambient: dict[str, History] = {}
         self.misses: tuple[int, ...] = ()
         self.missing = self.wasted = 0
-        self.trace: AddressTrace | None = None
-        self._in_vain = False
         self.reads_arguments = self.remembers = False
 
     @property
@@ -81,22 +77,6 @@ class Specialization:
         for history, (address, inherited) in seen:
             history.saw(address, inherited=inherited, max_variants=self.max_variants)
 
-    @property
-    def hopeful(self) -> bool:
-        """Whether the next capture may show what is an address."""
-        return self.trace is not None
-
-    def sketched(self, trace: AddressTrace, node: Node) -> None:
-        """Remember a capture, unless holding it against the one before was in vain."""
-        if self._in_vain:
-            return
-        if self.trace is not None and known(trace, self.trace) is None:
-            self.trace, self._in_vain = None, True
-            return
-        self.trace = trace
-        given = node.places[: node.argument_places]
-        node.doubtful = any(x.used and x.role is Role.COPIED for x in given)
-
     def told(self, answer: Callable[..., Any] | str | None) -> None:
         """Note what a source of recordings has said; None: it was not asked."""
         if answer is not None:
@@ -109,20 +89,6 @@ class Specialization:
         Some of what frameworks make at first use, they make for each thread.
         """
         return self.warm is not None and self.warm.thread() is current_thread()
-
-    def again(self, node: Node) -> Callable[[], list[Node]]:
-        """Say that a doubtful node's calls are recorded once more.
-
-        Returns what tells the nodes that are of no use afterwards.
-        """
-        node.doubtful, before = False, set(self.nodes)
-
-        def useless() -> list[Node]:
-            # The new one fits wherever the old one did, if it is known what moves.
-            made = [other for other in self.nodes if other not in before]
-            return [node] if self.hopeful else made
-
-        return useless
 
     def missed(self, clock: int) -> None:
         """Note a call that no recording fitted."""

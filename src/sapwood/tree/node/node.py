@@ -70,8 +70,8 @@ class Node:
     behind it use besides its outputs, of the first all of them.
     ``running`` counts the calls on their way through it; it stays until they are.
     ``expects``: which of the values to bind its guards expect, and where, once that
-    was found out. One that is ``doubtful`` copies what a second capture may show how
-    to patch. One that is ``apart`` does work that the function does in captures alone.
+    was found out. One that is ``apart`` does work that the function does in captures
+    alone.
     The last ``made`` places of an escaping part are not copied out: they are the new
     storages themselves, allocated by every replay. ``which`` and ``nests`` as in
     `AmbientKey`. ``undone`` is what parts write before the last eager region runs; None
@@ -106,7 +106,6 @@ class Node:
     ferries: tuple[Ferry, ...] = ()
     chain: tuple[Link, ...] = ()
     running: int = 0
-    doubtful: bool = False
     apart: bool = False
     which: tuple[int, ...] = ()
     nests: tuple[int, ...] = ()

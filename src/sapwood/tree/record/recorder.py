@@ -20,7 +20,6 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.roles import History, Role, assign
 from sapwood.tree.call.signature import Arrays, Place, look
-from sapwood.tree.choose.address_trace import AddressTrace, confirmed
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Ambient, Slot, Survey
 from sapwood.tree.nests.containers import flatten
@@ -269,8 +268,6 @@ def _built(scene: Scene, taken: Taken) -> Recorded:
             for i, place in enumerate(places)
         ),
     )
-    trace = AddressTrace(recording, tuple(scene.names), starts)
-    scene.roles = _of_what_is_known(scene.roles, trace, order, recordings)
     with unrepeated(error):
         stages |= late_stages(places, scene.roles, stages, range_, device)
         if captured.error is None:
@@ -279,30 +276,11 @@ def _built(scene: Scene, taken: Taken) -> Recorded:
         outcome = concluded(error, order.specialization.warm, captured.session, outputs)
         drawing = scene.spec(recording, outputs, memos=memos)
         node = build(drawing, range_, device)
-        if not _is_exact(recordings):
-            # Only another capture shows what is an address.
-            order.specialization.sketched(trace, node)
     return Recorded(node, scene.read, tuple(change.slot for change in bound), outcome)
 
 
 def _is_exact(recordings: Recordings) -> bool:
     return recordings.device.driver.abilities.exact_addresses
-
-
-def _of_what_is_known(
-    roles: tuple[Role, ...],
-    trace: AddressTrace,
-    order: RecordRequest,
-    recordings: Recordings,
-) -> tuple[Role, ...]:
-    """Pin what was to be patched, and of which not every address is known."""
-    if _is_exact(recordings):
-        return roles
-    before = order.specialization.trace
-    found = None if before is None else confirmed(roles, trace, before)
-    if found is not None:
-        return found
-    return tuple(Role.PINNED if r is Role.PATCHED else r for r in roles)
 
 
 def argument_roles(
@@ -325,7 +303,7 @@ def argument_roles(
         i in order.pinned or (fixed[i] and history.fresh)
         for i, history in enumerate(histories)
     ]
-    roles = _assigned(order, places, recordings, histories, pinned, order.anywhere)
+    roles = _assigned(places, recordings, histories, pinned, order.anywhere)
     # A copy of what the function also reads by itself would go its own way.
     reached = {*map(recordings.integration.storage, order.before.arrays())}
     copied = [not hint.fixed for hint in hints] if hints else [apart] * len(places)
@@ -339,7 +317,6 @@ def argument_roles(
 
 
 def _assigned(
-    order: RecordRequest,
     places: Sequence[Place],
     recordings: Recordings,
     histories: Sequence[History],
@@ -348,9 +325,7 @@ def _assigned(
 ) -> tuple[Role, ...]:
     inherited = [recordings.inherits(place.storage) for place in places]
     sizes, patched = [place.hi - place.lo for place in places], recordings.patch_from
-    # Elsewhere copies are copied back, too: for all that is known, they are written.
-    hopeful, exact = order.specialization.hopeful, _is_exact(recordings)
-    patchable = [size >= patched if exact else hopeful for size in sizes]
+    patchable = [_is_exact(recordings) and size >= patched for size in sizes]
     return assign(histories, inherited, pinned, patchable, anywhere=anywhere)
 
 
@@ -402,7 +377,7 @@ def ambient_roles(
     """
     names = [ambient.arrays[place.arrays[0]].path for place in places]
     histories = [order.specialization.ambient.get(name, History()) for name in names]
-    exact = _is_exact(recordings) or order.specialization.hopeful
+    exact = _is_exact(recordings)
     steady = [hint.fixed for hint in hints] if hints else [True] * len(places)
     # Only a device that knows every address can have one moved after capture.
     pinned = [
@@ -410,7 +385,7 @@ def ambient_roles(
         for history, fixed in zip(histories, steady, strict=True)
     ]
     anywhere = order.anywhere and exact
-    roles = _assigned(order, places, recordings, histories, pinned, anywhere)
+    roles = _assigned(places, recordings, histories, pinned, anywhere)
     given = order.call.given.storages
     return names, [
         Role.PINNED if place.storage in given else role

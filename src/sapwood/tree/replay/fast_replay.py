@@ -97,7 +97,7 @@ class FastReplay(ReplayState):
         It takes the place of one ``before``, which was outdated.
         """
         plain = {*map(type, (*node.outputs.leaves, *node.outputs.bound))} <= _PLAIN
-        if not plain or node.chain or node.doubtful or node.revokes:
+        if not plain or node.chain or node.revokes:
             return None
         made = cls(recordings, node, given, ambient, last_call)
         if before is not None:

@@ -159,8 +159,6 @@ class Runner:
         Or why it was not replayed; then nothing of the call has run.
         """
         verify = self.options.verify
-        if found.node.doubtful:
-            return self._again(found, call)
         if verify and (self.call_log.tally["replays"] + 1) % verify == 0:
             ran: tuple[Any] | CaptureError = (self._verified(found, call),)
         else:
@@ -270,19 +268,6 @@ class Runner:
             about = "; ".join(miss.about for miss in new)
             self.skips.new(about, self.call_log.tally["replays"])
         return step, reasons
-
-    def _again(self, found: Found, call: Call) -> tuple[Any] | CaptureError:
-        """Record a call that is recorded: so every address in it may become known."""
-        specialization = self.cache.nodes[found.node][1]
-        useless = specialization.again(found.node)
-        escapes, copies = found.node.escapes, found.node.copied()
-        step = Step(Action.RECORD, anywhere=True, escapes=escapes, copies=copies)
-        unfound = Unfound(call, specialization, self.eagerly.look(call))
-        ran = self.making.record(unfound, step)
-        if not isinstance(ran, tuple):
-            return self.making.replay_or_skip(found, call)
-        self.recordings.fell_all(useless())
-        return ran
 
     def _verified(self, found: Found, call: Call) -> Any:
         recordings = self.recordings
