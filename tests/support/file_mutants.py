@@ -39,7 +39,7 @@ FILE_MUTANTS: Final = (
     mutant(
         "kernels not checked",
         restore._check_ops,
-        "integration.check_op(op.name, op.params)",
+        "integration.files.check_op(op.name, op.params)",
         "pass",
     ),
     mutant(

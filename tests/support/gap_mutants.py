@@ -61,7 +61,7 @@ def _torch_mutants() -> tuple[Mutant, ...]:
         ),
         mutant(
             "item size of a stale address forgotten",
-            TorchIntegration.address,
+            TorchIntegration.look,
             "array.storage_offset() * array.element_size()",
             "array.storage_offset()",
         ),
@@ -146,7 +146,7 @@ GAP_MUTANTS: Final = (
     mutant(
         "view from its storage",
         _Known.find,
-        "integration.address(self._arrays[owner])",
+        "self._looks[owner].address",
         "storage.address",
     ),
     mutant(

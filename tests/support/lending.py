@@ -19,7 +19,8 @@ from sapwood.driver.native import Native, NativeCopies
 from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError, OutOfMemory
 from sapwood.integrations.numpy.array import Array
-from sapwood.integrations.numpy.integration import NumpyIntegration, Shape
+from sapwood.integrations.numpy.integration import NumpyIntegration
+from sapwood.integrations.numpy.layout import Layout
 from sapwood.memory.pages import Pages
 from sapwood.memory.storage import Storage
 from sapwood.runtime.core import Runtime
@@ -199,16 +200,16 @@ class _Looked(NumpyIntegration):
         self._table = (ctypes.c_uint64 * len(table))(*table)
 
     def copier(
-        self, template: Shape, address: Addr, size: Size, room: Callable[[], bool]
+        self, layout: Layout, address: Addr, size: Size, room: Callable[[], bool]
     ) -> Callable[[], Any] | None:
         """Return what copies dense arrays, as torch does: nobody holds what is read."""
-        shape, strides, kind, _, writeable = template.layout
+        shape, strides, kind, _, writeable = layout
         packed = np.empty(shape, kind).strides, np.empty(shape, kind, "F").strides
-        whole = self.extent(template) == (0, size) and size and strides in packed
+        whole = layout.extent == (0, size) and size and strides in packed
         if not (whole and writeable):
             return None
         storage = Storage(address, size, _Nobodys(), self._device_of.returns)
-        copy = partial(self.make(template, storage, address).copy, "K")
+        copy = partial(self.make(layout, storage, address).copy, "K")
         return partial(_copied, copy, self._device_of.pages, room)
 
     def exchange(self) -> Exchange:
@@ -218,7 +219,7 @@ class _Looked(NumpyIntegration):
 
     def marks(self, arrays: Sequence[Any]) -> Marks:
         """Return where arrays are."""
-        return [self.span(array)[0] for array in arrays], ()
+        return [array.span[0] for array in arrays], ()
 
     def steady(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
         """Return what compares layouts."""
@@ -227,7 +228,7 @@ class _Looked(NumpyIntegration):
 
     def _looked(self, array: Any, found: Any) -> int:
         tensor, dtype = found[0], array.dtype
-        tensor.data, tensor.offset = self.span(array)[0], 0
+        tensor.data, tensor.offset = array.span[0], 0
         tensor.device, tensor.ordinal, tensor.dims = 1, 0, len(array.shape)
         # DLPack has no word for read-only arrays; so C is told of two lanes.
         tensor.code, tensor.bits, tensor.lanes = (
@@ -245,7 +246,7 @@ class _Looked(NumpyIntegration):
         return ctypes.cast(kept, ctypes.POINTER(ctypes.c_int64))
 
     def _data(self, array: Any, data: Any) -> int:
-        data[0] = self.span(array)[0]
+        data[0] = array.span[0]
         return 0
 
     def _dims(self, array: Any, dims: Any) -> int:
@@ -273,7 +274,7 @@ class _Looked(NumpyIntegration):
 def relook(array: Array, way: Callable[[Any], Any]) -> None:
     """Give an array in place the looks of the view that ``way`` makes of it."""
     other = array.seen(way(array.face))
-    array.face, array.layout, array.address = other.face, other.layout, other.address
+    array._face, array.layout, array.address = other.face, other.layout, other.address
 
 
 def lend(runtime: Runtime) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 
 from sapwood.graphs.recording import Recording
 from sapwood.memory.storage import Storage
+from sapwood.tree.call.integration import Look
 from sapwood.tree.call.roles import Role
 from sapwood.tree.node.node import Node, PlaceUse
 from sapwood.tree.node.outputs import Outputs
@@ -21,13 +23,31 @@ class Token:
         pass
 
 
+class PlainLayout(NamedTuple):
+    """A size and a name."""
+
+    size: int
+    name: str
+
+    @property
+    def extent(self):
+        """All bytes."""
+        return 0, self.size
+
+
 @dataclass(eq=False)
 class Plain:
     """An array of bytes: ``layout`` is its size and a name."""
 
     storage: Storage
     address: int
-    layout: tuple[int, str]
+    layout: PlainLayout
+    dtype = "plain"
+
+    @property
+    def shape(self):
+        """The number of bytes."""
+        return self.layout[:1]
 
 
 class PlainAdapter:
@@ -39,32 +59,15 @@ class PlainAdapter:
     def is_array(self, value):
         return type(value) is Plain
 
-    def text(self, array):
-        return f"plain[{array.layout[0]}]"
+    def refuse(self, value):
+        if isinstance(value, bytearray):
+            raise TypeError("bytes of the host")
 
-    def refusal(self, value):
-        return "bytes of the host" if isinstance(value, bytearray) else None
+    def look(self, array):
+        return Look(array.layout, array.storage, array.address)
 
-    def look(self, value):
-        if type(value) is not Plain:
-            return None
-        value.storage.check()
-        return value.layout, value.storage, value.address
-
-    def address(self, array):
-        return array.address
-
-    def span(self, array):
-        return array.address, array.address + array.layout[0]
-
-    def storage(self, array):
-        return array.storage
-
-    def template(self, array):
-        return array.layout
-
-    def make(self, template, storage, address):
-        return Plain(storage, address, template)
+    def make(self, layout, storage, address):
+        return Plain(storage, address, layout)
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +87,7 @@ def make_array(make_storage):
     """Return a maker of arrays: in a storage of their own, or in a given one."""
 
     def make(address, size=16, name="u1", storage=None):
-        return Plain(storage or make_storage(address), address, (size, name))
+        return Plain(storage or make_storage(address), address, PlainLayout(size, name))
 
     return make
 

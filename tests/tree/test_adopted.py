@@ -536,8 +536,8 @@ def test_work_that_is_untold_may_use_all_there_is(
     with make_world() as world:
         held, want = {"h": world.runtime.array(np.ones(9))}, {"h": np.ones(9)}
         if words == "ends":
-            span = world.recordings.integration.span
-            ends = staticmethod(lambda *_: frozenset({span(held["h"])[1]}))
+            look = world.recordings.integration.look
+            ends = staticmethod(lambda *_: frozenset({look(held["h"]).span[1]}))
             monkeypatch.setattr(Adopting, "words", ends)
         f = world.runtime.graph(partial(_past, held=held, noticed=noticed))
         wrong = 0

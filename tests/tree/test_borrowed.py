@@ -55,7 +55,7 @@ class Beside:
     def lend(self, *, says, views=False):
         """Read a result on the side, drop it, and say so or not."""
         y, value = self.call()
-        storage = self.integration.storage(y[8:] if views else y)
+        storage = self.integration.look(y[8:] if views else y).storage
         room = self.rooms.pop()
         self.side.wait(self.device.stream())
         self.rig.recorded.copy(
@@ -109,7 +109,7 @@ def test_what_nobody_says_is_not_waited_for(beside):
 def test_what_is_borrowed_outlives_its_runtime(beside):
     """Pages of a runtime that was closed go when all have read."""
     y, value = beside.call()
-    storage, room = beside.integration.storage(y), beside.rooms.pop()
+    storage, room = beside.integration.look(y).storage, beside.rooms.pop()
     beside.rt.close()
     beside.side.wait(beside.device.default)
     copy = beside.rig.recorded.copy
@@ -133,7 +133,7 @@ def test_c_plays_on(beside):
     before = beside.rig.lending.launches
     for _ in range(20):
         y, _ = beside.call()
-        beside.integration.storage(y).use_on(beside.device.stream())
+        beside.integration.look(y).storage.use_on(beside.device.stream())
         del y
     assert beside.rig.lending.launches == before + 20, "its own stream is no other"
     assert beside.wrong() == 0

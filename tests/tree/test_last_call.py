@@ -99,7 +99,7 @@ def test_the_same_call_is_recognised(rt):
     z = rt.array(np.ones(3))
     found = last_call.recognise(({"a": z}, y, 2), {"flag": True})
     assert found.given.arrays[0] is z
-    assert found.given.lows[0] == rt._recordings.integration.span(z)[0]
+    assert found.given.lows[0] == rt._recordings.integration.look(z).span[0]
 
 
 _CHANGES = {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import sapwood as sw
 from sapwood import _fast
+from sapwood.tree.call.integration import Look
 from sapwood.tree.call.signature import Likeness, describe
 from sapwood.tree.replay.last_call import LastCall
 from tests.support.lending import relook
@@ -30,9 +32,9 @@ class Integration:
     def __init__(self):
         self.asked, self.meanwhile = 0, lambda: None
 
-    def layout(self, array):
+    def look(self, array):
         self.asked += 1
-        return array.looks
+        return Look(array.looks, SimpleNamespace(stale=None), 0)
 
     def steady(self, arrays):
         self.meanwhile()

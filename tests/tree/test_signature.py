@@ -117,7 +117,7 @@ def test_places_are_the_storages_with_their_bounds(
     )
     assert [place.arrays for place in places] == found.groups()
     for place in places:
-        spans = [integration.span(arrays[i]) for i in place.arrays]
+        spans = [integration.look(arrays[i]).span for i in place.arrays]
         assert all(arrays[i].storage is place.storage for i in place.arrays)
         assert place.lo == min(lo for lo, _ in spans)
         assert place.hi == max(hi for _, hi in spans)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sapwood.tree.call.integration import Look
 from sapwood.tree.record.recorder import used_by
 
 SPANS = st.tuples(st.integers(0, 30), st.integers(0, 6)).map(
@@ -22,17 +23,20 @@ class Piece(NamedTuple):
     storage: int
 
 
+class Bounds(NamedTuple):
+    """The layout of a piece."""
+
+    extent: tuple[int, int]
+
+
 class Pieces:
     """The adapter of such arrays."""
 
     def is_array(self, value):
         return type(value) is Piece
 
-    def span(self, piece):
-        return piece.lo, piece.hi
-
-    def storage(self, piece):
-        return piece.storage
+    def look(self, piece):
+        return Look(Bounds((0, piece.hi - piece.lo)), piece.storage, piece.lo)
 
 
 @given(st.lists(SPANS, max_size=8), st.lists(SPANS, max_size=8), st.integers(-1, 8))

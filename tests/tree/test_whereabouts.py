@@ -8,11 +8,20 @@ import random
 
 import pytest
 
+from sapwood.tree.call.integration import Look
 from sapwood.tree.call.signature import Whereabouts, look
+
+
+class _Looks(str):
+    """A layout."""
+
+    extent = 0, 8
 
 
 class _Thing:
     """An array or a storage, that can be held weakly."""
+
+    stale = None
 
     def __init__(self, at=0, storage=None):
         self.at, self.storage, self.looks = at, storage, "plain"
@@ -26,9 +35,9 @@ class _Adapter:
     def __init__(self):
         self.asked = 0
 
-    def storage(self, array):
+    def look(self, array):
         self.asked += 1
-        return array.storage or _Thing()
+        return Look(_Looks(array.looks), array.storage or _Thing(), array.at)
 
     def marks(self, _):
         return None
@@ -37,16 +46,10 @@ class _Adapter:
         known = [array.looks for array in arrays]
         return lambda values: [array.looks for array in values] == known
 
-    def layout(self, array):
-        return array.looks
-
-    def span(self, array):
-        return array.at, array.at + 8
-
 
 def seen(where, arrays, integration):
     """Return what is told of arrays that were plain."""
-    return where.look(arrays, integration, ["plain" for _ in arrays])
+    return where.look(arrays, integration, [_Looks("plain") for _ in arrays])
 
 
 def _seen(found):
@@ -170,13 +173,9 @@ class _Interrupted(_Adapter):
             if self.left < 0:
                 raise KeyboardInterrupt
 
-    def storage(self, array):
+    def look(self, array):
         self._count()
-        return array.storage
-
-    def span(self, array):
-        self._count()
-        return super().span(array)
+        return super().look(array)
 
     def marks(self, arrays):
         return ([array.at for array in arrays], ()) if self.marked else None

@@ -21,7 +21,7 @@ from sapwood.errors import StoreError
 from sapwood.graphs.recording import WORD, Kind, RecordedOp, Recording, Relocation
 from sapwood.memory.range import REACH
 from sapwood.persist.format import expect, read, within
-from sapwood.tree.call.integration import Integration, Template
+from sapwood.tree.call.integration import Integration, Layout
 from sapwood.tree.call.roles import Role
 from sapwood.tree.guards import Slot
 from sapwood.tree.nests.containers import Structure
@@ -112,16 +112,18 @@ def _dump_slot(slot: Slot, label: Callable[[Slot], str]) -> Json:
 
 
 def _dump_outputs(outputs: Outputs, base: Addr, integration: Integration) -> Json:
+    plain = integration.files.dump
+
     def dump(output: Output) -> Json:
         match output:
-            case Fresh(k, template, address):
-                return ["fresh", k, to_json(integration.dump(template)), address - base]
+            case Fresh(k, layout, address):
+                return ["fresh", k, to_json(plain(layout)), address - base]
             case Same(k):
                 return ["same", k]
             case Alias(k):
                 return ["alias", k]
-            case View(k, template, offset):
-                return ["view", k, to_json(integration.dump(template)), offset]
+            case View(k, layout, offset):
+                return ["view", k, to_json(plain(layout)), offset]
             case Constant(value):
                 return ["constant", to_json(value)]
 
@@ -212,10 +214,10 @@ def _output(
     integration: Integration,
 ) -> Output:
     match row:
-        case ["fresh", k, template, offset]:
+        case ["fresh", k, layout, offset]:
             bytes_ = storages[within(k, len(storages))]
-            loaded = load_template(template, integration)
-            lo, hi = integration.extent(loaded)
+            loaded = load_layout(layout, integration)
+            lo, hi = loaded.extent
             at = within(offset, REACH)
             inside = (
                 bytes_.address <= at + lo and at + hi <= bytes_.address + bytes_.size
@@ -229,21 +231,19 @@ def _output(
             return Same(k)
         case ["alias", k]:
             return Alias(within(k, 1 << 31))
-        case ["view", k, template, offset]:
+        case ["view", k, layout, offset]:
             expect(type(offset) is int, "the offset of a view")
-            return View(
-                within(k, 1 << 31), load_template(template, integration), offset
-            )
+            return View(within(k, 1 << 31), load_layout(layout, integration), offset)
         case ["constant", value]:
             return Constant(from_json(value))
         case _:
             raise StoreError("a recording is damaged: an output. Record it anew")
 
 
-def load_template(found: Json, integration: Integration) -> Template:
-    """Return the template that was dumped; `StoreError` where there is none."""
+def load_layout(found: Json, integration: Integration) -> Layout:
+    """Return the layout that was dumped; `StoreError` where there is none."""
     try:
-        return integration.load(from_json(found))
+        return integration.files.load(from_json(found))
     except (ValueError, TypeError, OverflowError) as error:
         raise StoreError(f"a recording is damaged: {error}. Record it anew") from None
 

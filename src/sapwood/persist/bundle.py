@@ -14,15 +14,15 @@ import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from sapwood.driver.api import Abilities
 from sapwood.errors import MisuseError, StoreError
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.persist.archive import Archive, decode, encode, load_template, numbered
+from sapwood.persist.archive import Archive, decode, encode, load_layout, numbered
 from sapwood.persist.format import expect, read
-from sapwood.tree.call.integration import Array, Integration, Template
+from sapwood.tree.call.integration import Array, Integration, Layout, Look
 from sapwood.tree.choose.function_cache import FunctionCache
 from sapwood.tree.choose.origins import Origins
 from sapwood.tree.choose.recordings import Recordings
@@ -58,7 +58,7 @@ class Kept:
     """An array's contents: which bytes, how they are seen, and where it starts."""
 
     storage: int
-    template: Template
+    layout: Layout
     offset: int
 
 
@@ -78,15 +78,14 @@ class Bundle:
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return new arrays with the contents of arguments and of ambient arrays."""
         made = [_storage(data, device) for data in self.storages]
-        known: dict[tuple[int, int, Any], Array] = {}
+        known: dict[Kept, Array] = {}
 
         def array(kept: Kept) -> Array:
             storage = made[kept.storage]
-            key = (kept.storage, kept.offset, integration.dump(kept.template))
-            if key not in known:
+            if kept not in known:
                 address = Addr(storage.address + kept.offset)
-                known[key] = integration.make(kept.template, storage, address)
-            return known[key]
+                known[kept] = integration.make(kept.layout, storage, address)
+            return known[kept]
 
         return (
             {name: array(kept) for name, kept in self.arguments.items()},
@@ -134,18 +133,14 @@ class Packer:
             self.sections[f"{number}.{name}"] = body
         pinned: dict[str, str] = {}
         for i in origins.fixed:
-            name, _, template, address, reference = origins.arrays[i]
+            name, _, layout, address, reference = origins.arrays[i]
             storage = reference()
             if storage is not None and storage.stale is None:
-                kept = self._kept(storage, template, address)
+                kept = self._kept(Look(layout, storage, address))
                 pinned[name] = self._named(name, kept)
         self._line_up(ambient)
         for path, array in ambient.items():
-            self._ambient[path] = self._kept(
-                self.integration.storage(array),
-                self.integration.template(array),
-                self.integration.address(array),
-            )
+            self._ambient[path] = self._kept(self.integration.look(array))
         self._recordings.append(
             {
                 "signature": signature.decode(),
@@ -185,11 +180,12 @@ class Packer:
             self._labels[key] = next(n for n in _names(slot.path) if n not in taken)
         return self._labels[key]
 
-    def _kept(self, storage: Storage, template: Template, address: Addr) -> Json:
+    def _kept(self, look: Look) -> Json:
+        layout, storage, address = look
         number = self._numbers.setdefault(id(storage), len(self._storages))
         if number == len(self._storages):
             self._storages.append(storage)
-        plain = to_json(self.integration.dump(template))
+        plain = to_json(self.integration.files.dump(layout))
         return [number, plain, address - storage.address]
 
     def seal(self, function: str) -> dict[str, bytes]:
@@ -269,7 +265,7 @@ def _pack(node: Node, cache: FunctionCache, packer: Packer) -> None:
         # What is bound and not read is there as well, so that nothing is new then.
         with suppress(MisuseError):
             held = slot.read()
-            if packer.integration.look(held) is not None:
+            if packer.integration.is_array(held):
                 arrays.setdefault(packer.label(slot), held)
     packer.add(origins.signature, archive, origins, arrays)
 
@@ -321,11 +317,11 @@ _INDEX: Final = {
 def _load_kept(row: Json, storages: Sequence[bytes], integration: Integration) -> Kept:
     number, plain, offset = row
     expect(0 <= number < len(storages), "the contents of an array")
-    template = load_template(plain, integration)
-    lo, hi = integration.extent(template)
+    layout = load_layout(plain, integration)
+    lo, hi = layout.extent
     inside = offset + lo >= 0 and offset + hi <= len(storages[number])
     expect(inside, "an array outside its bytes")
-    return Kept(number, template, offset)
+    return Kept(number, layout, offset)
 
 
 def _load_saved(

@@ -124,7 +124,7 @@ def _check_ops(recording: Recording, integration: Integration) -> None:
     for number, op in enumerate(recording.ops):
         if op.kind == Kind.KERNEL:
             try:
-                integration.check_op(op.name, op.params)
+                integration.files.check_op(op.name, op.params)
             except ValueError as error:
                 raise StoreError(f"op {number}: {error}") from error
 
@@ -189,9 +189,8 @@ def _outputs(
 
     def moved(output: Output) -> Output:
         match output:
-            case Fresh(k, template, offset):
-                address = Addr(base + offset)
-                return Fresh(k, integration.settle(template, address), address)
+            case Fresh(k, layout, offset):
+                return Fresh(k, layout, Addr(base + offset))
             case Alias(k) | View(k):
                 if k >= len(arrays):
                     raise StoreError("an output is of an array that is not there")
@@ -229,9 +228,9 @@ def _check_result(
 
 
 def _check_view(view: View, array: object, integration: Integration) -> None:
-    storage = integration.storage(array)
-    lo, hi = integration.extent(view.template)
-    at = integration.address(array) + view.offset
+    _, storage, address = integration.look(array)
+    lo, hi = view.layout.extent
+    at = address + view.offset
     if at + lo < storage.address or at + hi > storage.address + storage.size:
         raise StoreError("an output reaches beyond the array that it is a view of")
 

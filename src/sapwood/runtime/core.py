@@ -305,7 +305,7 @@ class Runtime:
                 f"keep={keep!r} is neither an array nor a nest of arrays. Pass the "
                 "arrays themselves, in a list, tuple or dict"
             )
-        kept: set[Storage] = set(map(integration.storage, arrays))
+        kept: set[Storage] = {integration.look(each).storage for each in arrays}
         with self._device.lock:
             self._recordings.begin_steps()
             self._device.returns.drain()

@@ -60,15 +60,18 @@ def main() -> None:
     rows["a recording's surveys"] = _microseconds(
         lambda: _recording(surveyor, arguments)
     )
-    found, spans = look(tensors, integration), [*map(integration.span, tensors)]
+    found, spans = (
+        look(tensors, integration),
+        [integration.look(x).span for x in tensors],
+    )
     used = used_by(spans, (), integration)
     rows |= {
         f"{name} of {len(tensors)} tensors": _microseconds(call)
         for name, call in {
             "witness": lambda: integration.steady(tensors),
-            "layouts": lambda: [*map(integration.layout, tensors)],
-            "spans": lambda: [*map(integration.span, tensors)],
-            "storages": lambda: [*map(integration.storage, tensors)],
+            "layouts": lambda: [integration.look(x).layout for x in tensors],
+            "spans": lambda: [integration.look(x).span for x in tensors],
+            "storages": lambda: [integration.look(x).storage for x in tensors],
             "look": lambda: look(tensors, integration),
             "places": lambda: found.places(integration),
             "uses": lambda: [*map(used, tensors)],

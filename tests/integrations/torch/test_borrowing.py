@@ -75,7 +75,7 @@ def over(integration, returns, told):
             Addr(memory.data_ptr()), Size(memory.nbytes()), token, returns, **options
         )
         made = integration.make(
-            integration.template(like), storage, Addr(like.data_ptr())
+            integration.look(like).layout, storage, Addr(like.data_ptr())
         )
         return made, storage, token
 
@@ -171,7 +171,7 @@ def test_what_is_torchs_goes_on_to_torch(integration, stream, told, make):
     """Known to an adapter or not: the error is torch's, who has nothing for the CPU."""
     tensor = make()
     if not tensor.is_sparse:
-        integration.storage(tensor)
+        integration.look(tensor)
     with pytest.raises(NotImplementedError, match="record_stream"):
         tensor.record_stream(stream)
     assert told == []
@@ -235,7 +235,7 @@ def test_bytes_outlive_whoever_lent_them(adapter_of, returns):
     """A tensor alone keeps its storage: nothing else needs to know it any more."""
     integration, token, memory = adapter_of("cpu"), Token(), torch.randn(LENGTH)
     storage = Storage(Addr(memory.data_ptr()), Size(4 * LENGTH), token, returns)
-    y = integration.make(integration.template(memory), storage, storage.address)
+    y = integration.make(integration.look(memory).layout, storage, storage.address)
     part = y[1:]
     del integration, storage, y
     drain(returns)

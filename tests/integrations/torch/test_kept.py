@@ -29,8 +29,8 @@ def kept(integration, returns):
         Storage(Addr(each.data_ptr()), Size(each.nbytes), Token(), returns)
         for each in memories
     ]
-    first, second = map(integration.template, memories)
-    part = integration.template(memories[0][1:])
+    first, second = (integration.look(x).layout for x in memories)
+    part = integration.look(memories[0][1:]).layout
     made = [
         (0, first, storages[0].address),
         (0, part, Addr(memories[0][1:].data_ptr())),

@@ -30,7 +30,7 @@ def watch(adapter_of):
         with Watcher(session, integration.storages_of) as watcher:
             fn(*args)
         used = {id(storage): use for storage, use in session.used.items()}
-        return session, watcher, lambda t: used.get(id(integration.storage(t)))
+        return session, watcher, lambda t: used.get(id(integration.look(t).storage))
 
     return run
 
@@ -58,7 +58,7 @@ def meta(adapter_of):
 
     integration, session = adapter_of("meta"), Session(tolerant=False)
     with Watcher(session, integration.storages_of) as watcher:
-        yield watcher, session, integration.storage
+        yield watcher, session, lambda tensor: integration.look(tensor).storage
 
 
 class _Generator(torch.Generator):

@@ -208,7 +208,7 @@ def lending(following, adapter_of):
     """Return moments that follow the storage of a tensor, and what lends it."""
     integration = adapter_of("cpu")
     tensor = torch.arange(6.0).view(2, 3).t()
-    stage = integration.storage(tensor)
+    stage = integration.look(tensor).storage
     moments, allocator = following(stage)
     return SimpleNamespace(
         moments=moments,

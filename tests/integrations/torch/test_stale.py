@@ -35,7 +35,7 @@ def made(integration, returns):
     memory = torch.arange(8.0)
     storage = Storage(Addr(memory.data_ptr()), Size(32), Kept(memory), returns)
     return storage, integration.make(
-        integration.template(memory), storage, storage.address
+        integration.look(memory).layout, storage, storage.address
     )
 
 
@@ -74,8 +74,8 @@ def test_whoever_asks_here_is_told_by_the_error_of_ours(made, integration):
     storage, tensor = made
     storage.revoke("a later step() began")
     for ask in (
-        lambda: integration.look(tensor),
-        lambda: integration.layout(tensor[1:]),
+        lambda: integration.look(tensor).checked(),
+        lambda: integration.look(tensor[1:]).checked(),
         lambda: integration.marks([torch.ones(2), tensor]),
     ):
         with pytest.raises(StaleOutput, match=r"a later step\(\) began"):
@@ -86,17 +86,19 @@ def test_one_that_merely_lies_somewhere_is_known_by_its_bytes(made, integration)
     """Where it lay is told, for those who look at all that a function reaches."""
     storage, tensor = made
     views = [tensor, tensor[2:], tensor.view(2, 4).t()[1:]]
-    before = [(integration.address(each), integration.span(each)) for each in views]
+    before = [
+        (integration.look(each).address, integration.look(each).span) for each in views
+    ]
     storage.revoke("a later step() began")
     assert [
-        (integration.address(each), integration.span(each)) for each in views
+        (integration.look(each).address, integration.look(each).span) for each in views
     ] == before
 
 
 def test_a_tensor_of_the_users_may_be_revoked(integration):
     """As one that was donated."""
     mine = torch.ones(4)
-    integration.storage(mine).revoke("it was donated to f")
+    integration.look(mine).storage.revoke("it was donated to f")
     with pytest.raises(RuntimeError, match=r"^sapwood\.StaleOutput"):
         mine + 1
 
@@ -108,9 +110,9 @@ def test_errors_that_are_not_of_staleness_pass(integration):
         mine.untyped_storage()._cdata, "out of order"
     )
     for ask in (
-        lambda: integration.layout(mine),
+        lambda: integration.look(mine).layout,
         lambda: integration.marks([mine]),
-        lambda: integration.span(mine),
+        lambda: integration.look(mine).span,
     ):
         with pytest.raises(RuntimeError, match=r"^out of order"):
             ask()

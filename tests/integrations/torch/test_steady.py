@@ -127,7 +127,7 @@ def told(request, monkeypatch):
 
 def _holds(integration, tensors):
     """Return what says whether tensors look as these do now."""
-    likeness, layouts = Likeness(), [*map(integration.layout, tensors)]
+    likeness, layouts = Likeness(), [integration.look(x).layout for x in tensors]
     return lambda values: likeness.holds(values, layouts, integration)
 
 

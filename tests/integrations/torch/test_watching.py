@@ -52,9 +52,9 @@ def test_uses_and_writes_are_told(watch, x):
 
     session, _, integration = watch(fn)
     told = {id(s): use.writes for s, use in session.used.items()}
-    assert told[id(integration.storage(x))] is False
-    assert told[id(integration.storage(out))] is True
-    assert told[id(integration.storage(other))] is True
+    assert told[id(integration.look(x).storage)] is False
+    assert told[id(integration.look(out).storage)] is True
+    assert told[id(integration.look(other).storage)] is True
     assert all(__file__ in use.where for use in session.used.values())
 
 
@@ -70,7 +70,7 @@ def test_backward_is_seen(watch, x):
     back, watcher, integration = watch(lambda: forward().backward())
     assert watcher.went_back
     assert len(back.ops) > len(ahead.ops)
-    assert integration.storage(weight) in back.used
+    assert integration.look(weight).storage in back.used
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -120,7 +120,7 @@ def test_zeros_that_autograd_makes_are_no_memory(watch):
     session, _, integration = watch(fn, kind="cpu")
     fn()
     assert torch.equal(*found)
-    assert integration.storage(x) in session.used
+    assert integration.look(x).storage in session.used
 
 
 def test_recording_a_stream_is_no_operation(watch, x):
@@ -379,7 +379,7 @@ def test_parameters_are_told_like_other_tensors(watch, x):
     """They are of a class of their own, which leaves it to torch what happens."""
     weight = torch.nn.Parameter(x)
     session, _, integration = watch(lambda: weight.data.clone())
-    assert integration.storage(weight) in session.used
+    assert integration.look(weight).storage in session.used
 
 
 @pytest.mark.parametrize("wrap", [Wrapped, jagged])
@@ -396,7 +396,7 @@ def test_tensors_made_of_others_use_those(watch, x, wrap):
         fn, moments=SimpleNamespace(passed=lambda used: uses.extend(s for s, _ in used))
     )
     _, _, integration = watch(lambda: None)
-    assert integration.storage(x) in uses
+    assert integration.look(x).storage in uses
 
 
 def sparse(x):
@@ -598,7 +598,9 @@ def test_compiled_graphs_are_lent_what_they_only_read(adapter_of, x):
         device_types={"meta"}, cache_key="k", mutated_input_idxs=(1,)
     )
     read, written, other = x, torch.zeros_like(x), torch.zeros_like(x)
-    followed = Following(integration.storage(read), integration.storage(written))
+    followed = Following(
+        integration.look(read).storage, integration.look(written).storage
+    )
     session, inputs = Session(tolerant=False), [read, written, other, 3]
     with Watcher(session, integration.storages_of, int, followed) as watcher:
         with watcher.region(graph, inputs):

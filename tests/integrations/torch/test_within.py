@@ -174,7 +174,7 @@ def is_fooled(integration, change):
 
     def looks():
         found = survey(fn, {"x": torch.ones(2)}, integration).arrays()
-        return found, [*map(integration.layout, found)]
+        return found, [integration.look(x).layout for x in found]
 
     found, before = looks()
     holds = witness_of(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import timeit
 from functools import partial
+from types import SimpleNamespace
 
 from sapwood.tree.guards import survey
 from sapwood.tree.nests.containers import constant_key, flatten
@@ -22,11 +23,10 @@ class Arrays:
     def is_array(self, value):
         return type(value) is Array
 
-    def layout(self, array):
-        return array.shape
-
-    def address(self, array):
-        return id(array)
+    def look(self, array):
+        return SimpleNamespace(
+            layout=array.shape, storage=SimpleNamespace(stale=None), address=id(array)
+        )
 
 
 class Layer:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 
 import pytest
+
+from sapwood.tree.call.integration import Look
 
 
 class FakeArray:
@@ -29,14 +31,9 @@ class FakeArrays:
     def is_array(self, value):
         return type(value) is FakeArray
 
-    def layout(self, array):
-        return array.shape
-
-    def witness(self, arrays):
-        del arrays
-
-    def address(self, array):
-        return array.address
+    def look(self, array):
+        storage = SimpleNamespace(stale=None)
+        return Look(array.shape, storage, array.address)
 
 
 @pytest.fixture

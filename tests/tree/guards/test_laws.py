@@ -35,10 +35,7 @@ class NoArrays:
     def is_array(self, _):
         return False
 
-    def layout(self, array):
-        raise AssertionError(array)
-
-    def address(self, array):
+    def look(self, array):
         raise AssertionError(array)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import compress
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import event, given
@@ -30,11 +31,10 @@ class Arrays:
     def is_array(self, value):
         return type(value) is Array
 
-    def layout(self, array):
-        return array.shape
-
-    def address(self, array):
-        return id(array)
+    def look(self, array):
+        return SimpleNamespace(
+            layout=array.shape, storage=SimpleNamespace(stale=None), address=id(array)
+        )
 
 
 class Inner:

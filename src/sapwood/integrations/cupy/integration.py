@@ -7,8 +7,8 @@ CuPy and the libraries behind it choose kernels by that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -25,7 +25,15 @@ from sapwood.integrations.cupy.plans import plans
 from sapwood.integrations.cupy.random import Generator
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Integration, foreign_tensor, host_array, reach
+from sapwood.tree.call.integration import (
+    Files,
+    Integration,
+    Look,
+    foreign_tensor,
+    host_array,
+    reach,
+    text_of,
+)
 from sapwood.tree.guards.constants import is_tensor
 from sapwood.tree.guards.frameworks import Modes
 from sapwood.tree.guards.views import Way
@@ -80,19 +88,39 @@ _ALIGNED = 512 - 1
 _shape = attrgetter("shape", "strides")
 _KINDS: tuple[type, ...] = (Array, cupy.ndarray)
 
-Layout = tuple[tuple[int, ...], tuple[int, ...], str, int, int]
-"""Shape, strides, dtype, alignment, and which of the kinds of array."""
+
+class Layout(NamedTuple):
+    """What an array looks like; ``kind`` is which of the kinds of array it is."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    aligned: int
+    kind: int
+
+    def __str__(self) -> str:
+        return tuple.__repr__(self)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The bytes that the elements lie in, from the first element's."""
+        return _extent(self)
+
+    def packed(self, data: bytes) -> bytes:
+        """Return the bytes of all elements in C order, of those they lie in."""
+        first, steps = -self.extent[0], self.strides
+        return np.ndarray(self.shape, self.dtype, data, first, steps).tobytes()
 
 
-class Shape(NamedTuple):
-    """What an array looks like."""
-
-    layout: Layout
-    dtype: Any
+@lru_cache(4096)
+def _extent(layout: Layout) -> tuple[int, int]:
+    return reach(layout.shape, layout.strides, np.dtype(layout.dtype).itemsize)
 
 
 class CupyIntegration(Integration):
     """The adapter of CuPy's arrays on one GPU."""
+
+    files = Files(tuple)
 
     def __init__(self, device: Device, place: Place) -> None:
         self.device, self.place = device, place
@@ -110,103 +138,55 @@ class CupyIntegration(Integration):
         """Return what every function reads, by its path."""
         return (("cupy", SETTINGS),)
 
-    def text(self, array: Any) -> str:
-        """Return the array's dtype and shape."""
-        return f"{array.dtype}{list(array.shape)}"
-
-    def refusal(self, value: object) -> str | None:
+    def refuse(self, value: object) -> None:
         """Refuse host arrays, and subclasses that nobody knows how to make."""
+        if type(value) in _KINDS:
+            return
         if isinstance(value, np.ndarray):
-            return host_array(f"{value.dtype}{list(value.shape)}")
+            raise TypeError(host_array(value))
         if is_tensor(value):
-            return foreign_tensor("cupy.from_dlpack(x), or use arrays='torch'")
+            instead = "cupy.from_dlpack(x), or use arrays='torch'"
+            raise TypeError(foreign_tensor(instead))
         if isinstance(value, cupy.ndarray):
-            return (
+            raise TypeError(
                 f"an array of {type(value).__name__}, a subclass of cupy.ndarray, is "
                 "an argument of a graphed function. Pass x.view(cupy.ndarray)"
             )
-        return None
 
-    def look(self, value: Any) -> tuple[Hashable, Storage, Addr] | None:
-        """Return layout, storage and first byte of an array."""
-        if type(value) not in _KINDS:
-            return None
-        storage = self.storage(value)
-        if storage.stale is not None:
-            storage.check()
-        return _layout(value), storage, Addr(value.data.ptr + _extent(value)[0])
+    def look(self, array: Any) -> Look:
+        """Return layout, storage and address."""
+        at = array.data.ptr
+        aligned = at & -at if at & _ALIGNED else _ALIGNED + 1
+        kind = 0 if type(array) is Array else 1
+        dtype = array.dtype.str
+        layout = Layout(array.shape, array.strides, dtype, aligned, kind)
+        end = Addr(at + layout.extent[1])
+        return Look(layout, self._storage(array, end), Addr(at))
 
     def steady(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
         """Return what compares shapes, which may be assigned, and strides with them."""
         known = [*map(_shape, arrays)]
         return lambda values: [*map(_shape, values)] == known
 
-    def layout(self, array: Any) -> Hashable:
-        """Return shape, strides, dtype, alignment and kind."""
-        self.storage(array).check()
-        return _layout(array)
-
-    def address(self, array: Any) -> Addr:
-        """Return where the first element lies."""
-        return Addr(array.data.ptr)
-
-    def span(self, array: Any) -> tuple[Addr, Addr]:
-        """Return the bytes that the elements lie in."""
-        at = array.data.ptr
-        low, high = _extent(array)
-        return Addr(at + low), Addr(at + high)
-
-    def storage(self, array: Any) -> Storage:
-        """Return the storage that the array views."""
+    def _storage(self, array: Any, end: Addr) -> Storage:
+        """Return the storage that the array views, which reaches to an address."""
         memory = array.data.mem
         if type(memory) is Memory:
             storage: Storage = memory.storage
             if storage.dropped is not self.device.returns:
                 raise MisuseError(
-                    f"an array of another runtime, {self.text(array)}, is used with "
+                    f"an array of another runtime, {text_of(array)}, is used with "
                     "this one. Bring it over with rt.array(x)"
                 )
             return storage
         if memory.size and memory.device_id != self.place.ordinal:
             raise MisuseError(
-                f"an array of GPU {memory.device_id}, {self.text(array)}, meets a "
+                f"an array of GPU {memory.device_id}, {text_of(array)}, meets a "
                 f"runtime of GPU {self.place.ordinal}. Copy it over with rt.array(x)"
             )
-        end = self.span(array)[1]
         return self._foreign.storage(memory, end, self.device.returns)
 
-    def bits(self, array: Any) -> bytes:
-        """Return the bytes of all elements in C order."""
-        return bytes(cupy.ndarray.get(array.view(cupy.ndarray)).tobytes())
-
-    def template(self, array: Any) -> Shape:
-        """Return the array's layout and dtype."""
-        return Shape(_layout(array), array.dtype)
-
-    def make(self, template: Shape, storage: Storage, address: Addr) -> Any:
-        """Return an array like the template's."""
-        shape, strides, _, _, kind = template.layout
+    def make(self, layout: Layout, storage: Storage, address: Addr) -> Any:
+        """Return an array of that layout."""
         at = pointer(storage, address, self.place)
-        return _KINDS[kind](shape, template.dtype, at, strides)
-
-    def dump(self, template: Shape) -> tuple[Any, ...]:
-        """Return a template as plain values, for messages."""
-        return template.layout
-
-    def extent(self, template: Shape) -> tuple[int, int]:
-        """Return the bytes that the elements lie in, from the first element."""
-        shape, strides, *_ = template.layout
-        return reach(shape, strides, template.dtype.itemsize)
-
-
-def _layout(array: Any) -> Layout:
-    at = array.data.ptr
-    aligned = at & -at if at & _ALIGNED else _ALIGNED + 1
-    kind = 0 if type(array) is Array else 1
-    return array.shape, array.strides, array.dtype.str, aligned, kind
-
-
-def _extent(array: Any) -> tuple[int, int]:
-    if array.flags.c_contiguous:
-        return 0, array.nbytes
-    return reach(array.shape, array.strides, array.itemsize)
+        return _KINDS[layout.kind](layout.shape, layout.dtype, at, layout.strides)

@@ -61,35 +61,42 @@ def _refuse(name: str) -> NoReturn:
 class Faced:
     """A storage, and where in it the elements of an array lie.
 
-    ``layout`` and ``address`` are those of ``face``, kept because replays compare
-    them.
+    The ``face`` of its ``layout`` and ``address`` is made once somebody asks for it.
     """
 
-    __slots__ = ("__weakref__", "address", "device", "face", "layout", "storage")
+    __slots__ = ("__weakref__", "_face", "address", "device", "layout", "storage")
 
     def __init__(
         self,
         storage: Storage,
         device: Device,
-        face: layouts.Array,
         layout: layouts.Layout,
         address: int,
+        face: layouts.Array | None = None,
     ) -> None:
         self.storage = storage
         self.device = device
-        self.face = face
         self.layout = layout
         self.address = address
+        self._face = face
+
+    @property
+    def face(self) -> layouts.Array:
+        """NumPy's array over the addresses, neither read nor written."""
+        face = self._face
+        if face is None:
+            face = self._face = layouts.array_at(self.address, self.layout)
+        return face
 
     def seen(self, face: layouts.Array) -> Self:
         """Return a view: the same storage under a face made from this one's."""
         layout, address = layouts.layout_of(face), layouts.address_of(face)
-        return type(self)(self.storage, self.device, face, layout, address)
+        return type(self)(self.storage, self.device, layout, address, face)
 
     @property
     def span(self) -> tuple[Addr, Addr]:
         """The bytes ``[lo, hi)`` that the elements lie in."""
-        low, high = layouts.extent(self.layout)
+        low, high = self.layout.extent
         return Addr(self.address + low), Addr(self.address + high)
 
     @property

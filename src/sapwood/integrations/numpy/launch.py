@@ -15,12 +15,7 @@ from sapwood.driver.api import KernelOp
 from sapwood.errors import MisuseError
 from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.kernels import IMAGE, results
-from sapwood.integrations.numpy.layout import (
-    Layout,
-    array_at,
-    check_dtype,
-    extent,
-)
+from sapwood.integrations.numpy.layout import Layout, check_dtype
 from sapwood.integrations.numpy.packing import constants, pack
 from sapwood.memory.device import Device
 from sapwood.tree.watch import session
@@ -57,7 +52,7 @@ def launch(name: str, outs: Sequence[Faced], args: Sequence[Any]) -> None:
 
 
 def _check_writeable(outs: Sequence[Faced]) -> None:
-    if any(not out.face.flags.writeable for out in outs):
+    if any(not out.layout.writeable for out in outs):
         raise ValueError("the destination is read-only; write to a copy of it")
 
 
@@ -85,11 +80,10 @@ def empty(kind: type[A], device: Device, layout: Layout) -> A:
 
     Raises `TypeError` for a dtype that device arrays cannot have.
     """
-    check_dtype(np.dtype(layout[2]))
-    low, high = extent(layout)
+    check_dtype(np.dtype(layout.dtype))
+    low, high = layout.extent
     storage = device.allocate(Size(high - low))
-    face = array_at(storage.address - low, layout)
-    return kind(storage, device, face, layout, storage.address - low)
+    return kind(storage, device, layout, storage.address - low)
 
 
 def made(

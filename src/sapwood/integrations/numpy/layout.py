@@ -8,15 +8,42 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from sapwood.tree.call.integration import reach
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], str, bool, bool]
-"""Shape, strides in bytes, ``dtype.str``, whether aligned, and whether writeable."""
+
+
+class Layout(NamedTuple):
+    """What an array looks like; strides are in bytes, ``dtype`` is NumPy's text."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    aligned: bool
+    writeable: bool
+
+    def __str__(self) -> str:
+        return tuple.__repr__(self)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The bytes ``[lo, hi)`` that the elements lie in, from the first one's."""
+        return _extent(self)
+
+    def packed(self, data: bytes) -> bytes:
+        """Return the bytes of all elements in C order, of those they lie in."""
+        first, steps = -self.extent[0], self.strides
+        return np.ndarray(self.shape, self.dtype, data, first, steps).tobytes()
+
+
+@lru_cache(4096)
+def _extent(layout: Layout) -> tuple[int, int]:
+    return reach(layout.shape, layout.strides, np.dtype(layout.dtype).itemsize)
+
 
 KINDS: Final = "biufc"
 _WRITEABLE: Final = 0x400
@@ -37,7 +64,7 @@ def layout_of(array: Array) -> Layout:
     flags = array.flags
     # NumPy warns of broadcast arrays where their flag is asked for by its name.
     writeable = flags.num & _WRITEABLE != 0
-    return array.shape, array.strides, array.dtype.str, flags.aligned, writeable
+    return Layout(array.shape, array.strides, array.dtype.str, flags.aligned, writeable)
 
 
 def address_of(array: Array) -> int:
@@ -47,15 +74,8 @@ def address_of(array: Array) -> int:
 
 
 @lru_cache(4096)
-def extent(layout: Layout) -> tuple[int, int]:
-    """Return the bytes ``[lo, hi)`` that a layout touches, from its first element."""
-    shape, strides, dtype, *_ = layout
-    return reach(shape, strides, np.dtype(dtype).itemsize)
-
-
-@lru_cache(4096)
 def _window(layout: Layout) -> tuple[int, Any, np.dtype[Any]]:
-    low, high = extent(layout)
+    low, high = layout.extent
     return low, ctypes.c_char * (high - low), np.dtype(layout[2])
 
 
@@ -71,6 +91,6 @@ def array_at(address: int, layout: Layout) -> Array:
 
 def blank_at(_: int, layout: Layout) -> Array:
     """Return zeros of that layout in host memory; no address plays a part."""
-    low, high = extent(layout)
+    low, high = layout.extent
     memory = np.zeros(high - low, np.uint8)
     return np.ndarray(layout[0], layout[2], memory.data, -low, layout[1])

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from sapwood.driver.api import Pointer
-from sapwood.integrations.numpy.layout import Array, Layout, check_dtype, extent
+from sapwood.integrations.numpy.layout import Array, Layout, check_dtype
 from sapwood.units import Addr
 
 ARRAY, _CONST, _INT, _FLOAT, COMPLEX, _SYMBOL, TEXT, _DTYPE, TUPLE, _SLICE = range(10)
@@ -143,7 +143,8 @@ def _unpack_value(
 def _layout(dtype: bytes, rest: bytes) -> Layout:
     rank = len(rest) // 16
     numbers = struct.unpack(f"<{rank}Q{rank}q", rest)
-    return numbers[:rank], numbers[rank:], _unpack_dtype(0, dtype).str, True, True
+    kind = _unpack_dtype(0, dtype).str
+    return Layout(numbers[:rank], numbers[rank:], kind, aligned=True, writeable=True)
 
 
 def _unpack_array(info: int, body: bytes) -> Array:
@@ -188,7 +189,7 @@ def pointers(params: bytes) -> tuple[Pointer, ...]:
         (address,) = _word.unpack_from(params, place + 16)
         _, _, words = _head.unpack_from(params, place)
         rest = params[place + 24 : place + 8 * words]
-        low, high = extent(_layout(params[place + 8 : place + 16], rest))
+        low, high = _layout(params[place + 8 : place + 16], rest).extent
         low, high = address + low, address + high
         found.append(Pointer(place + 16, Addr(low), Addr(high), number < outs))
     return tuple(found)

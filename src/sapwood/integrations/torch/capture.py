@@ -18,13 +18,13 @@ from sapwood.driver.streams import Stream
 from sapwood.errors import CaptureError, DriverError
 from sapwood.integrations.torch.asking import generator_of
 from sapwood.integrations.torch.history import History, lives_of, unharmed
-from sapwood.integrations.torch.layout import look_of, text
 from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.pool import Pool
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.fold import Life
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
+from sapwood.tree.call.integration import text_of
 from sapwood.tree.nests.containers import flatten
 from sapwood.units import Addr, Size
 
@@ -61,8 +61,8 @@ class TorchCapturer:
         for leaf in leaves:
             if torch.is_tensor(leaf) and leaf.requires_grad and not leaf.is_leaf:
                 return CaptureError(
-                    f"the function returns a tensor {text(leaf)} that requires grad, "
-                    "and no replay could send a gradient back through it",
+                    f"the function returns a tensor {text_of(leaf)} that requires "
+                    "grad, and no replay could send a gradient back through it",
                     remedy="Call it under torch.no_grad(), return x.detach(), or call "
                     "backward() inside the graphed function",
                 )
@@ -246,14 +246,14 @@ class TorchOwner:
             tensor.grad = None
         for moved in self._moved():
             return CaptureError(
-                f"the function gives a tensor {text(moved.tensor)} other memory or "
+                f"the function gives a tensor {text_of(moved.tensor)} other memory or "
                 "another shape, as by x.data = y or x.t_(), which no replay would "
                 "repeat",
                 remedy="Write into it, x.copy_(y), or bind the new tensor to a slot",
             )
         for tensor in graded:
             return CaptureError(
-                f"backward() leaves a gradient on an argument, {text(tensor)}",
+                f"backward() leaves a gradient on an argument, {text_of(tensor)}",
                 remedy="Return what torch.autograd.grad(...) gives, or keep the "
                 "tensor in a module or optimizer that the function names",
             )
@@ -323,5 +323,5 @@ def close_orphans() -> None:
 
 def _where(tensor: Any) -> tuple[Any, ...]:
     """Return which bytes a tensor views, and how."""
-    look = look_of(tensor, tensor.storage_offset())
+    look = tensor.shape, tensor.stride(), tensor.dtype, tensor.storage_offset()
     return tensor.untyped_storage()._cdata, look

@@ -14,7 +14,6 @@ from typing import Any, Final
 import torch
 
 from sapwood.driver.streams import Queue
-from sapwood.integrations.torch.layout import look_of
 from sapwood.integrations.torch.operations import Operation
 from sapwood.integrations.torch.storages import tensor_over
 from sapwood.memory.device import Device
@@ -54,7 +53,9 @@ class Bringing:
         made = torch.empty(size, dtype=torch.uint8, device=self._place)
         if size:
             made.copy_(self._kept(host, size, session), non_blocking=True)
-        return tensor_over(look_of(host), made.untyped_storage())
+        return tensor_over(
+            host.shape, host.stride(), host.dtype, made.untyped_storage()
+        )
 
     def _kept(self, host: Any, size: Size, session: Session) -> Any:
         pinned = _Pinned(self._device, size)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from sapwood.tree.call.integration import host_array, reach
+from sapwood.tree.call.integration import host_array, reach, text_of
 
 KINDS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """The classes of tensors that are arrays; others say what happens to them themselves.
@@ -18,26 +19,36 @@ A layout names one by its place here.
 REQUIRES_GRAD, LEAF, CONJUGATE, NEGATIVE, _INFERENCE = 1, 2, 4, 8, 16
 _ALIGNED = 16
 
-Layout = tuple[tuple[int, ...], tuple[int, ...], Any, int, int, int]
-"""Shape, strides, dtype, alignment, flags, and the class."""
 
+class Layout(NamedTuple):
+    """What a tensor looks like; strides are in elements, ``kind`` is its class."""
 
-class Template(NamedTuple):
-    """What a tensor looks like: ``look`` as torch's own constructor takes it."""
-
-    look: dict[str, Any]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+    aligned: int
     flags: int
     kind: int
 
+    def __str__(self) -> str:
+        return tuple.__repr__(self)
 
-def look_of(tensor: Any, offset: int = 0) -> dict[str, Any]:
-    """Return a tensor's size, stride and dtype, and where it begins in a storage."""
-    return {
-        "size": tuple(tensor.shape),
-        "stride": tensor.stride(),
-        "dtype": tensor.dtype,
-        "storage_offset": offset,
-    }
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The bytes that the elements lie in, from the first one's."""
+        return _extent(self)
+
+    def packed(self, data: bytes) -> bytes:
+        """Return the bytes of all elements in C order, of those they lie in."""
+        size = self.dtype.itemsize
+        steps = [size * step for step in self.strides]
+        return np.ndarray(self.shape, f"V{size}", data, 0, steps).tobytes()
+
+
+@lru_cache(4096)
+def _extent(layout: Layout) -> tuple[int, int]:
+    size = layout.dtype.itemsize
+    return reach(layout.shape, [size * step for step in layout.strides], size)
 
 
 def flags_of(tensor: Any) -> int:
@@ -64,36 +75,16 @@ def alignment(address: int) -> int:
     return address & -address if address & (_ALIGNED - 1) else _ALIGNED
 
 
-def layout_of(tensor: Any) -> Layout:
+def layout_of(tensor: Any, address: int) -> Layout:
     """Return all that tells a tensor from others, but its address."""
-    return (
+    return Layout(
         tensor.shape,
         tensor.stride(),
         tensor.dtype,
-        alignment(tensor.data_ptr()),
+        alignment(address),
         flags_of(tensor),
         KINDS.index(type(tensor)),
     )
-
-
-def length_of(tensor: Any) -> int:
-    """Return the number of bytes that the elements lie in, from the first."""
-    if tensor.is_contiguous():
-        size: int = tensor.nbytes
-        return size
-    return extent_of(tensor.shape, tensor.stride(), tensor.element_size())[1]
-
-
-def extent_of(
-    shape: Sequence[int], strides: Sequence[int], itemsize: int
-) -> tuple[int, int]:
-    """Return the bytes ``[lo, hi)`` of all elements, from the first."""
-    return reach(shape, [itemsize * step for step in strides], itemsize)
-
-
-def text(tensor: Any) -> str:
-    """Return a tensor's dtype and shape."""
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
 def refusal_of(value: object, kind: str) -> str | None:
@@ -101,7 +92,7 @@ def refusal_of(value: object, kind: str) -> str | None:
     if not isinstance(value, torch.Tensor):
         cls = type(value)
         if (cls.__module__, cls.__qualname__) == ("numpy", "ndarray"):
-            return host_array(f"{value.dtype}{list(value.shape)}")  # type: ignore[attr-defined]
+            return host_array(value)
         if hasattr(cls, "__cuda_array_interface__"):
             return (
                 f"an array of {cls.__module__} is an argument of a graphed function "
@@ -109,7 +100,7 @@ def refusal_of(value: object, kind: str) -> str | None:
                 'the runtime with arrays="cupy"'
             )
         return None
-    what = f"a tensor {text(value)}" if value.layout is torch.strided else "a tensor"
+    what = f"a tensor {text_of(value)}" if value.layout is torch.strided else "a tensor"
     if type(value) not in KINDS:
         return (
             f"{what} of {type(value).__qualname__}, a subclass of torch.Tensor, is an "

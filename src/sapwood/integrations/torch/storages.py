@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import MisuseError
-from sapwood.integrations.torch.layout import look_of, text
 from sapwood.memory.storage import Storage, Unowned
+from sapwood.tree.call.integration import text_of
 from sapwood.units import Addr, Size
 
 _refuse: Any = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)
@@ -32,16 +32,23 @@ _cuda_tensor: Any = getattr(
 )
 
 
-def tensor_over(look: dict[str, Any], theirs: Any) -> Any:
+def tensor_over(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: Any,
+    theirs: Any,
+    first: int = 0,
+) -> Any:
     """Return a tensor over a storage of torch's, unseen by whoever watches.
 
-    ``look`` is its size, stride, dtype and storage_offset.
+    Its ``first`` element is so many elements into the storage.
     """
     if theirs.device.type == "cuda" and _cuda_tensor is not None:
-        return _cuda_tensor(look, theirs)
+        look = {"size": tuple(shape), "stride": strides, "dtype": dtype}
+        return _cuda_tensor({**look, "storage_offset": first}, theirs)
     with _disable_current_modes():
-        empty = torch.empty(0, dtype=look["dtype"], device=theirs.device)
-        return empty.set_(theirs, look["storage_offset"], look["size"], look["stride"])
+        empty = torch.empty(0, dtype=dtype, device=theirs.device)
+        return empty.set_(theirs, first, shape, strides)
 
 
 class _Lent(NamedTuple):
@@ -88,7 +95,7 @@ class Storages:
             return found.storage
         if self.place.index is not None and theirs.device != self.place:
             raise MisuseError(
-                f"a tensor {text(tensor)} on {theirs.device} meets a runtime of "
+                f"a tensor {text_of(tensor)} on {theirs.device} meets a runtime of "
                 f"{self.place}. Move it over with x.to({str(self.place)!r})"
             )
         ours = Storage(
@@ -126,7 +133,8 @@ class Storages:
 
         self._refer(theirs, ours, forget)
         theirs.sapwood = _Lent(ours, self)
-        return tensor_over(look_of(tensor, tensor.storage_offset()), theirs)
+        look = tensor.shape, tensor.stride(), tensor.dtype
+        return tensor_over(*look, theirs, tensor.storage_offset())
 
     def _remember(self, theirs: Any, ours: Storage) -> None:
         self._made[id(ours)] = self._refer(theirs, ours, self._forget)

@@ -25,7 +25,6 @@ from torch.utils._python_dispatch import (
 from sapwood.errors import DriverError
 from sapwood.integrations.torch.compiled import listening, put_off
 from sapwood.integrations.torch.constants import brought, lifted
-from sapwood.integrations.torch.layout import text
 from sapwood.integrations.torch.moments import Moments, Uses
 from sapwood.integrations.torch.operations import (
     Operation,
@@ -37,6 +36,7 @@ from sapwood.integrations.torch.operations import (
     operation_of,
 )
 from sapwood.integrations.torch.storages import Storages
+from sapwood.tree.call.integration import text_of
 from sapwood.tree.guards.standard import BYTES
 from sapwood.tree.watch.session import Session, helped, user_line
 
@@ -369,7 +369,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         if target == self._kind:
             if self._is_made(given_tensor):
                 return
-            what = f"host data enters the device (a tensor {text(given_tensor)})"
+            what = f"host data enters the device (a tensor {text_of(given_tensor)})"
             self._refused(what, _DATA)
         else:
             self._refused("a value is needed on the host (a copy)", _HOST)
@@ -396,7 +396,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         made = self._is_made(tensor, by_guards=by_guards)
         if made or tensor.device.type != "cpu":
             return
-        what = f"a CPU tensor {text(tensor)} {does}, which no replay would repeat"
+        what = f"a CPU tensor {text_of(tensor)} {does}, which no replay would repeat"
         self._refused(what, remedy)
 
     def _made_here(

@@ -5,17 +5,64 @@ Only an adapter sees the framework's arrays. Several may serve one call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from sys import getrefcount
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size
 
+Array = Any
+"""A framework's array; nobody but its adapter looks inside."""
+
+
+class Layout(Hashable, Protocol):
+    """Everything that tells two arrays apart but their addresses: a tuple.
+
+    Shape, strides, dtype, whether the array is aligned, and whether it may be written.
+    """
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The bytes that the elements lie in, from the first element's."""
+        ...
+
+    def packed(self, data: bytes) -> bytes:
+        """Return the bytes of all elements in C order, of those they lie in."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Look(NamedTuple):
+    """What an array looks like, whose memory it is, and where its first element is."""
+
+    layout: Layout
+    storage: Storage
+    address: Addr
+
+    @property
+    def low(self) -> Addr:
+        """Where the bytes of the array begin."""
+        return Addr(self.address + self.layout.extent[0])
+
+    @property
+    def span(self) -> tuple[Addr, Addr]:
+        """The half-open byte interval that all elements lie in."""
+        low, high = self.layout.extent
+        return Addr(self.address + low), Addr(self.address + high)
+
+    def checked(self) -> Self:
+        """Return this. Raises `StaleOutput` where the memory was revoked."""
+        if self.storage.stale is not None:
+            self.storage.check()
+        return self
+
+
 Made = tuple[int, Any, Addr]
-"""An array to be made: over which of the storages, its template, and where."""
+"""An array to be made: over which of the storages, its layout, and where."""
 
 
 class Kept:
@@ -70,13 +117,6 @@ _COUNTING: Final = _held_once() - 1
 """References that counting makes itself."""
 
 
-Array = Any
-"""A framework's array; nobody but its adapter looks inside."""
-
-Template = Any
-"""An adapter's memory of how to make an array like one that it has seen."""
-
-
 Marks = tuple[Sequence[int], Sequence[object]]
 """Where some arrays are, and what else may change about them."""
 
@@ -99,6 +139,29 @@ class Exchange(NamedTuple):
     inside: int = 0
 
 
+def _unkept(layout: Any) -> Any:
+    raise ValueError(f"{layout} describes an array: none is kept in files here")
+
+
+def _unkept_kernel(name: str, params: bytes) -> None:
+    del params
+    raise ValueError(f"{name} is a framework's own kernel: none is kept in files")
+
+
+class Files(NamedTuple):
+    """How a framework's arrays and kernels are kept in files, for other processes.
+
+    ``dump`` gives a layout as plain values, and ``load`` the layout that was dumped:
+    for anything else it raises `ValueError`, `TypeError` or `OverflowError`.
+    ``check_op`` raises `ValueError` where a kernel would not take parameters like
+    these: addresses in them are not looked at, nor what is there.
+    """
+
+    dump: Callable[[Layout], Any] = _unkept
+    load: Callable[[Any], Layout] = _unkept
+    check_op: Callable[[str, bytes], None] = _unkept_kernel
+
+
 class Integration(Protocol):
     """One framework's arrays, as the tree needs them.
 
@@ -107,6 +170,7 @@ class Integration(Protocol):
     """
 
     settled: bool = False
+    files: Files = Files()
 
     def is_array(self, value: object) -> bool:
         """Return whether ``value`` is a device array of this framework."""
@@ -116,28 +180,16 @@ class Integration(Protocol):
         """Return what every function reads of the framework, by its path."""
         return ()
 
-    def text(self, array: Array) -> str:
-        """Return what the array is, briefly: ``float32[64, 10]``."""
-        ...
+    def refuse(self, value: object) -> None:
+        """Raise where a value may not be an argument: `TypeError` or `MisuseError`.
 
-    def refusal(self, value: object) -> str | None:
-        """Say why a value may not be an argument, such as a host array."""
-        ...
-
-    def look(self, value: object) -> tuple[Hashable, Storage, Addr] | None:
-        """Return the layout, storage and first byte of an array, None of others.
-
-        The one question of the hot path. Raises `StaleOutput`.
+        Such as a host array, or an array of another runtime.
         """
         ...
 
-    def storages(self, arrays: Sequence[Array]) -> list[Storage]:
-        """Return the storages of arrays. Raises `StaleOutput`."""
-        storages = [*map(self.storage, arrays)]
-        for storage in storages:
-            if storage.stale is not None:
-                storage.check()
-        return storages
+    def look(self, array: Array) -> Look:
+        """Return what an array looks like, and where; also of one that is stale."""
+        ...
 
     def marks(self, arrays: Sequence[Array]) -> Marks | None:
         """Return what may change about arrays that stay the same objects.
@@ -152,14 +204,6 @@ class Integration(Protocol):
         del arrays
         return None
 
-    def layout(self, array: Array) -> Hashable:
-        """Return everything that tells two arrays apart but their addresses.
-
-        Shape, strides, dtype, whether the array is aligned, and whether it may be
-        written. Raises `StaleOutput`.
-        """
-        ...
-
     def steady(
         self, arrays: Sequence[Array]
     ) -> Callable[[Sequence[Array]], bool] | None:
@@ -171,35 +215,15 @@ class Integration(Protocol):
         del arrays
         return None
 
-    def address(self, array: Array) -> Addr:
-        """Return where the first element lies."""
-        ...
-
-    def span(self, array: Array) -> tuple[Addr, Addr]:
-        """Return the half-open byte interval that all elements lie in."""
-        ...
-
-    def storage(self, array: Array) -> Storage:
-        """Return the memory that this array shares with its views."""
-        ...
-
-    def bits(self, array: Array) -> bytes:
-        """Return the bytes of all elements in C order; waits for them."""
-        ...
-
-    def template(self, array: Array) -> Template:
-        """Return what `make` needs to make arrays like this one."""
-        ...
-
-    def make(self, template: Template, storage: Storage, address: Addr) -> Array:
-        """Return a fresh array like the template's, at ``address`` in ``storage``."""
+    def make(self, layout: Any, storage: Storage, address: Addr) -> Array:
+        """Return a fresh array of that layout, at ``address`` in ``storage``."""
         ...
 
     def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
         """Return new storages kept, to make these arrays over them again and again."""
         makers = [
-            partial(self.make, template, storages[k], address)
-            for k, template, address in arrays
+            partial(self.make, layout, storages[k], address)
+            for k, layout, address in arrays
         ]
         return Kept(storages, storages, makers, [k for k, *_ in arrays])
 
@@ -219,7 +243,7 @@ class Integration(Protocol):
         return True
 
     def copier(
-        self, template: Template, address: Addr, size: Size, room: Callable[[], bool]
+        self, layout: Any, address: Addr, size: Size, room: Callable[[], bool]
     ) -> Callable[[], Any] | None:
         """Return what copies an array that is all of some bytes, by the framework.
 
@@ -227,43 +251,17 @@ class Integration(Protocol):
 
         None where it would be none like it, or where the framework has no memory.
         """
-        del template, address, size, room
+        del layout, address, size, room
         return None
 
     def exchange(self) -> Exchange | None:
         """Return how C looks at arrays; None where it cannot."""
         return None
 
-    def dump(self, template: Template) -> Any:
-        """Return a template as plain values, for another process to `load`.
 
-        Raises `ValueError` where a framework's arrays are not kept in files.
-        """
-        raise ValueError(f"{template} describes an array: none is kept in files here")
-
-    def load(self, plain: Any) -> Template:
-        """Return the template that `dump` gave.
-
-        Raises `ValueError`, `TypeError` or `OverflowError` for anything else.
-        """
-        raise ValueError(f"{plain} describes no array: none is kept in files here")
-
-    def check_op(self, name: str, params: bytes) -> None:
-        """Raise `ValueError` where a kernel would not take parameters like these.
-
-        Addresses in them are not looked at, nor what is there.
-        """
-        del params
-        raise ValueError(f"{name} is a framework's own kernel: none is kept in files")
-
-    def settle(self, template: Template, address: Addr) -> Template:
-        """Return the template for arrays that are mostly to be made at ``address``."""
-        del address
-        return template
-
-    def extent(self, template: Template) -> tuple[int, int]:
-        """Return the bytes that the elements lie in, from the first element's."""
-        ...
+def text_of(array: Array) -> str:
+    """Return what an array is, briefly: ``float32[64, 10]``."""
+    return f"{str(array.dtype).removeprefix('torch.')}{list(array.shape)}"
 
 
 def reach(
@@ -277,11 +275,11 @@ def reach(
     return low, sum(step for step in steps if step > 0) + itemsize
 
 
-def host_array(described: str) -> str:
+def host_array(array: Any) -> str:
     """Say why a host array may not be an argument: a copy of it would go unseen."""
     return (
-        f"a host array of {described} is an argument of a graphed function. Bring it "
-        "to the device with rt.array(...) first"
+        f"a host array of {text_of(array)} is an argument of a graphed function. Bring "
+        "it to the device with rt.array(...) first"
     )
 
 

@@ -168,6 +168,9 @@ class Parameters:
 
 def _is_refused(leaf: Any, integration: Integration) -> bool:
     try:
-        return integration.look(leaf) is None and integration.refusal(leaf) is not None
+        integration.refuse(leaf)
+        if integration.is_array(leaf):
+            integration.look(leaf)
     except (TypeError, MisuseError):
         return True
+    return False

@@ -40,7 +40,7 @@ class Likeness:
             return True
         made = integration.steady(arrays)
         pairs = zip(arrays, layouts, strict=True)
-        if any(integration.layout(array) != layout for array, layout in pairs):
+        if any(integration.look(x).checked().layout != layout for x, layout in pairs):
             return False
         # What another thread changes meanwhile, no witness is to stand for.
         if made is not None and made(arrays):
@@ -89,7 +89,7 @@ class Arrays(NamedTuple):
     def places(self, integration: Integration) -> list[Place]:
         """Return the places with their ends."""
         groups = self.groups()
-        ends = [integration.span(array)[1] for array in self.arrays]
+        ends = [integration.look(array).span[1] for array in self.arrays]
         highs = [
             max((ends[i] for i in group), default=Addr(storage.address + storage.size))
             for group, storage in zip(groups, self.storages, strict=True)
@@ -154,16 +154,16 @@ def describe(
     storages: list[Storage] = []
     lows: list[Addr] = []
     for i, leaf in enumerate(leaves):
-        seen = integration.look(leaf)
-        if seen is None:
-            parts.append(_constant(leaf, integration))
+        integration.refuse(leaf)
+        if not integration.is_array(leaf):
+            parts.append(constant_key(leaf))
             continue
-        layout, storage, low = seen
-        parts.append(layout)
+        seen = integration.look(leaf).checked()
+        parts.append(seen.layout)
         positions.append(i)
         arrays.append(leaf)
-        storages.append(storage)
-        lows.append(low)
+        storages.append(seen.storage)
+        lows.append(seen.low)
     given = _grouped(arrays, storages, lows)
     sharing = None if given.sharing is None else (given.sharing, _twins(arrays))
     key = (structure, tuple(parts), sharing)
@@ -178,11 +178,9 @@ def _twins(arrays: Sequence[Array]) -> tuple[int, ...]:
 
 def look(arrays: Sequence[Array], integration: Integration) -> Arrays:
     """Return where some arrays are, and which share a storage."""
-    return _grouped(
-        arrays,
-        [integration.storage(array) for array in arrays],
-        [integration.span(array)[0] for array in arrays],
-    )
+    looks = [*map(integration.look, arrays)]
+    storages, lows = [x.storage for x in looks], [x.low for x in looks]
+    return _grouped(arrays, storages, lows)
 
 
 class Whereabouts:
@@ -249,13 +247,6 @@ class _Seen(NamedTuple):
         if len(self.arrays) != len(arrays):
             return False
         return all(map(is_, map(call, self.arrays), arrays))
-
-
-def _constant(leaf: Any, integration: Integration) -> Hashable:
-    refusal = integration.refusal(leaf)
-    if refusal is not None:
-        raise TypeError(refusal)
-    return constant_key(leaf)
 
 
 def _grouped(

@@ -154,13 +154,11 @@ class FunctionCache:
         ``reached`` are those that the function reads besides, by path; ``inherits``
         tells which storages recordings made.
         """
-        given, integration = call.given, self.integration
+        given = call.given
+        looks = {path: self.integration.look(each) for path, each in reached.items()}
         specialization.saw(
             zip(given.lows, map(inherits, given.storages), strict=True),
-            {
-                path: (integration.span(array)[0], inherits(integration.storage(array)))
-                for path, array in reached.items()
-            },
+            {path: (look.low, inherits(look.storage)) for path, look in looks.items()},
         )
 
     def _forget_oldest(self, groups: list[Specialization]) -> None:

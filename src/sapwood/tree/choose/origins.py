@@ -6,7 +6,7 @@ import weakref
 from typing import Any, NamedTuple
 
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Integration, Template
+from sapwood.tree.call.integration import Integration, Layout, text_of
 from sapwood.tree.call.signature import Arrays, Call, look
 from sapwood.tree.guards import Survey
 from sapwood.tree.guards.proof import proof
@@ -21,7 +21,7 @@ class Origin(NamedTuple):
 
     name: str
     text: str
-    template: Template
+    layout: Layout
     address: Addr
     storage: weakref.ref[Storage]
 
@@ -56,12 +56,14 @@ def origins_of(
         tuple(
             Origin(
                 name,
-                integration.text(array),
-                integration.template(array),
-                integration.address(array),
-                weakref.ref(integration.storage(array)),
+                text_of(array),
+                seen.layout,
+                seen.address,
+                weakref.ref(seen.storage),
             )
-            for name, array in zip(names, given.arrays, strict=True)
+            for name, array, seen in zip(
+                names, given.arrays, map(integration.look, given.arrays), strict=True
+            )
         ),
         tuple(
             k
@@ -93,7 +95,7 @@ def signature_text(call: Call, survey: Survey | None) -> bytes | None:
     try:
         for i, leaf in enumerate(call.leaves):
             if i in arrays:
-                leaves.append(to_json(layouts[i]))
+                leaves.append(to_json(tuple(layouts[i])))
                 continue
             proved = proof(leaf)
             if proved is None and (survey is None or not survey.reaches(leaf)):

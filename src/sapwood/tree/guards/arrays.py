@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any, Protocol
 
-from sapwood.errors import StaleOutput
-
 
 class Arrays(Protocol):
     """What the walk asks of a framework."""
@@ -19,18 +17,13 @@ class Arrays(Protocol):
         """Return whether a value is a device array, which is not looked into."""
         ...
 
-    def layout(self, array: Any) -> Hashable:
-        """Return all that tells two arrays apart but their addresses."""
-        ...
-
-    def address(self, array: Any) -> int:
-        """Return where the array's first element lies."""
+    def look(self, array: Any) -> Any:
+        """Return an array's layout, and where it is: see `call.integration.Look`."""
         ...
 
 
 def layout_of(arrays: Arrays, array: Any) -> Hashable:
     """Return an array's layout; one that was revoked has none, and may lie around."""
-    try:
-        return arrays.layout(array)
-    except StaleOutput:
-        return "stale"
+    look = arrays.look(array)
+    found: Hashable = "stale" if look.storage.stale is not None else look.layout
+    return found

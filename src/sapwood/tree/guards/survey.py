@@ -401,8 +401,8 @@ class Survey:
             return old.frozen == new.frozen
         if inside.view is REGISTERED:
             # Its arrays may be made anew by every look.
-            address = self._walk.arrays.address
-            same = address(old.value) == address(new.value)
+            look = self._walk.arrays.look
+            same = look(old.value).address == look(new.value).address
             return same and old.frozen == new.frozen
         return False
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sapwood.errors import CaptureError
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Array, Integration, Template
+from sapwood.tree.call.integration import Array, Integration, Layout
 from sapwood.tree.call.signature import Arrays
 from sapwood.tree.nests.containers import constant_key, flatten, unflatten
 from sapwood.tree.node.objects import ARRAY, Told, tell
@@ -31,7 +31,7 @@ class Fresh:
     """An array over the ``storage``-th of the new storages."""
 
     storage: int
-    template: Template
+    layout: Layout
     address: Addr
 
 
@@ -54,7 +54,7 @@ class View:
     """A new array over the storage of an array that was passed in or is read."""
 
     array: int
-    template: Template
+    layout: Layout
     offset: int
     """From that array's address, in bytes."""
 
@@ -83,7 +83,7 @@ class Carried:
     """A new array over the ``storage``-th of those that earlier parts made."""
 
     storage: int
-    template: Template
+    layout: Layout
     offset: int
     """From the storage's address, in bytes."""
 
@@ -116,26 +116,26 @@ class Outputs:
         made: list[Any] = []
         for output in (*self.leaves, *self.bound):
             match output:
-                case Fresh(k, template, at):
+                case Fresh(k, layout, at):
                     # Escaped storages lie elsewhere than where they were recorded.
                     storage, first = storages[k], self.storages[k].address
                     at = Addr(storage.address + at - first)
-                    value = integration.make(template, storage, at)
+                    value = integration.make(layout, storage, at)
                 case Same(k):
                     value = made[k]
                 case Alias(k):
                     value = _nth(k, given, ambient)
-                case View(k, template, offset):
-                    base = _nth(k, given, ambient)
-                    at = Addr(integration.address(base) + offset)
-                    value = integration.make(template, integration.storage(base), at)
+                case View(k, layout, offset):
+                    base = integration.look(_nth(k, given, ambient))
+                    at = Addr(base.address + offset)
+                    value = integration.make(layout, base.storage, at)
                 case Constant(value):
                     value = copy(value) if isinstance(output, Copied) else value
                 case Held(target):
                     value = target()
-                case Carried(k, template, offset):
+                case Carried(k, layout, offset):
                     at = Addr(carried[k].address + offset)
-                    value = integration.make(template, carried[k], at)
+                    value = integration.make(layout, carried[k], at)
             made.append(value)
         count = len(self.leaves)
         if self.structure is None:
@@ -153,7 +153,7 @@ class Outputs:
         some = every if result else self.bound
         first = [every[x.output] if isinstance(x, Same) else x for x in some]
         shown = {
-            integration.storage(arrays[each.array])
+            integration.look(arrays[each.array]).storage
             for each in first
             if isinstance(each, Alias | View) and each.array < len(arrays)
         }
@@ -260,12 +260,11 @@ def analyse(
         seen[id(value)] = i
         output = told.find(value)
         if output is None:
-            storage = integration.storage(value)
+            layout, storage, address = integration.look(value)
             if id(storage) not in storages:
                 storages[id(storage)] = len(new)
                 new.append(Bytes(storage.address, storage.size))
-            k, template = storages[id(storage)], integration.template(value)
-            output = Fresh(k, template, integration.address(value))
+            output = Fresh(storages[id(storage)], layout, address)
         outputs.append(output)
     count = len(leaves)
     return Outputs(
@@ -282,29 +281,26 @@ class _Known:
         carried: Sequence[Storage | Bytes],
         integration: Integration,
     ) -> None:
-        self._arrays, self._integration = arrays, integration
+        self._looks, self._integration = [*map(integration.look, arrays)], integration
         # The first of several counts.
         self._numbers = {id(array): k for k, array in reversed([*enumerate(arrays)])}
-        owners = enumerate(map(integration.storage, arrays))
-        self._owners = {storage: k for k, storage in reversed([*owners])}
+        owners = reversed([*enumerate(self._looks)])
+        self._owners = {look.storage: k for k, look in owners}
         # All of them are alive: by its address, each is the only one.
         self._carried = {storage.address: k for k, storage in enumerate(carried)}
 
     def find(self, value: Array) -> Output | None:
         """Return how replays come by an array; None for one over a new storage."""
-        integration, number = self._integration, self._numbers.get(id(value))
+        number = self._numbers.get(id(value))
         if number is not None:
             return Alias(number)
-        storage, address = integration.storage(value), integration.address(value)
+        layout, storage, address = self._integration.look(value)
         owner = self._owners.get(storage)
         if owner is not None:
-            offset = address - integration.address(self._arrays[owner])
-            return View(owner, integration.template(value), offset)
+            return View(owner, layout, address - self._looks[owner].address)
         owner = self._carried.get(storage.address)
         if owner is not None:
-            return Carried(
-                owner, integration.template(value), address - storage.address
-            )
+            return Carried(owner, layout, address - storage.address)
         return None
 
 
@@ -334,7 +330,8 @@ def keeping(
     leaves = outputs.resolved()
     for value in (leaf.value for leaf in leaves if isinstance(leaf, Constant)):
         if any(
-            integration.is_array(each) and integration.storage(each).address in lost
+            integration.is_array(each)
+            and integration.look(each).storage.address in lost
             for each in _near(value)
         ):
             name = type(value).__name__

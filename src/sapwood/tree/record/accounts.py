@@ -35,7 +35,7 @@ def memos_of(
     """
     kept, is_array = [*integration.remembered()], integration.is_array
     arrays = [*before.memoised().values(), *filter(is_array, kept)]
-    known = {integration.storage(each): each for each in arrays}
+    known = {integration.look(each).storage: each for each in arrays}
     return known, [*known.values(), *(each for each in kept if not is_array(each))]
 
 

@@ -285,7 +285,7 @@ def _addresses(values: Any, integration: Integration) -> set[Addr]:
     is_array = integration.is_array
     with suppress(MisuseError):
         arrays = filter(is_array, flatten(values, is_array)[0])
-        return {integration.storage(each).address for each in arrays}
+        return {integration.look(each).storage.address for each in arrays}
     return set()  # it is no nest: then what is in there is lost, and refused
 
 

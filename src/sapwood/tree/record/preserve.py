@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
@@ -49,27 +49,42 @@ class Preserved:
 
         What nobody may use any more, as it was donated, has none that count.
         """
-        self._block.order_read(self.device.stream())
-        found = []
-        for storage, copy in self._copies:
-            if storage.stale is None:
-                storage.order_read(self.device.stream())
-                now = self._bytes(storage.address, storage.size)
-                if now != self._bytes(copy, storage.size):
-                    found.append(storage)
-        return found
+        usable = [(each, copy) for each, copy in self._copies if each.stale is None]
+        return [
+            each
+            for each, copy in usable
+            if self._bytes(each, each.address, each.size)
+            != self._bytes(self._block, copy, each.size)
+        ]
 
     def _copy(self, target: Addr, source: Addr, size: Size) -> None:
         if size:
             self.device.driver.copy(target, source, size, self.device.stream().handle)
 
-    def _bytes(self, address: Addr, size: Size) -> bytes:
-        driver, stream = self.device.driver, self.device.stream()
-        return bytes(driver.download(address, size, stream.handle)) if size else b""
+    def _bytes(self, storage: Storage, start: Addr, size: Size) -> bytes:
+        return _bytes(self.device, storage, start, Addr(start + size))
 
 
-def bits_of(leaf: Any, integration: Integration) -> Hashable:
-    """Return what tells a leaf from others: an array's look and bits, or its value."""
-    if integration.is_array(leaf):
-        return integration.layout(leaf), integration.bits(leaf)
-    return constant_key(leaf)
+class Bits(NamedTuple):
+    """What tells values apart to the bit, arrays of a device among them."""
+
+    integration: Integration
+    device: Device
+
+    def of(self, leaf: Any) -> Hashable:
+        """Return what tells a leaf from others: an array's look and bits, or its value.
+
+        Waits for the bits. Raises `StaleOutput`.
+        """
+        if not self.integration.is_array(leaf):
+            return constant_key(leaf)
+        layout, storage, _ = look = self.integration.look(leaf).checked()
+        return layout, layout.packed(_bytes(self.device, storage, *look.span))
+
+
+def _bytes(device: Device, storage: Storage, start: Addr, end: Addr) -> bytes:
+    if start == end:
+        return b""
+    stream = device.stream()
+    storage.order_read(stream)
+    return bytes(device.driver.download(start, Size(end - start), stream.handle))

@@ -180,21 +180,25 @@ class Scene:
         Of several that share a storage all are, for they have one room together.
         Raises `ReadsArguments`.
         """
-        storage, own = self.integration.storage, self.slots.own
+        own = self.slots.own
         roles = zip(self.places, self.roles, strict=True)
         copied = {place.storage for place, role in roles if role is Role.COPIED}
-        if any(storage(each) in copied and used(each) for each in before.arrays()):
+        reached = [(each, self._storage(each)) for each in before.arrays()]
+        if any(storage in copied and used(each) for each, storage in reached):
             raise ReadsArguments
         untold = frozenset[Storage]()
         if not self.recordings.tells:
             untold = self._shared(before) - copied
         rooms = {
-            storage(each)
-            for each in before.arrays()
-            if storage(each) in self.slots.stages and used(own(each))
+            storage
+            for each, storage in reached
+            if storage in self.slots.stages and used(own(each))
         }
         rooms |= untold
-        return lambda array: storage(array) in rooms or used(own(array))
+        return lambda array: self._storage(array) in rooms or used(own(array))
+
+    def _storage(self, array: Array) -> Storage:
+        return self.integration.look(array).storage
 
     def _shared(self, before: Survey) -> frozenset[Storage]:
         """Return the storages that several arrays have, of what is given and reached.
@@ -203,7 +207,7 @@ class Scene:
         the recording is of calls alone in which they are one.
         """
         arrays = [*self.order.call.given.arrays, *before.arrays()]
-        counts = Counter(map(self.integration.storage, arrays))
+        counts = Counter(map(self._storage, arrays))
         return frozenset(storage for storage, count in counts.items() if count > 1)
 
     def outputs(self, taken: Taken, bound: Sequence[Array]) -> Outputs:
@@ -305,7 +309,8 @@ def argument_roles(
     ]
     roles = _assigned(places, recordings, histories, pinned, order.anywhere)
     # A copy of what the function also reads by itself would go its own way.
-    reached = {*map(recordings.integration.storage, order.before.arrays())}
+    looks = map(recordings.integration.look, order.before.arrays())
+    reached = {look.storage for look in looks}
     copied = [not hint.fixed for hint in hints] if hints else [apart] * len(places)
     found = zip(places, roles, copied, strict=True)
     return tuple(
@@ -349,17 +354,19 @@ def used_by(
 ) -> Callable[[Array], bool]:
     """Return a test for arrays that ops use, or that are in what the call leaves."""
     is_array = integration.is_array
-    shown = {*map(integration.storage, filter(is_array, flatten(left, is_array)[0]))}
+    arrays = filter(is_array, flatten(left, is_array)[0])
+    shown = {look.storage for look in map(integration.look, arrays)}
     ordered = sorted(spans)
     starts = [start for start, _ in ordered]
     # How far any of those reaches that start no later.
     ends = [*accumulate((end for _, end in ordered), max)]
 
     def used(array: Array) -> bool:
-        lo, hi = integration.span(array)
+        look = integration.look(array)
+        lo, hi = look.span
         before = bisect_left(starts, hi)
         overlaps = before > 0 and lo < ends[before - 1]
-        return overlaps or integration.storage(array) in shown
+        return overlaps or look.storage in shown
 
     return used
 

@@ -102,8 +102,8 @@ def moved_by(
     moved: int, array: Array, storage: Storage, integration: Integration
 ) -> Array:
     """Return an array that lies in another storage, so many bytes further on."""
-    at = Addr(integration.address(array) + moved)
-    return integration.make(integration.template(array), storage, at)
+    look = integration.look(array)
+    return integration.make(look.layout, storage, Addr(look.address + moved))
 
 
 def spoil(storages: Iterable[Storage], what: str, remedy: str) -> None:
@@ -191,10 +191,10 @@ def moving(
     stay = {*given}
     moves: set[Storage] = set()
     for slot, array in slots:
-        storage = integration.storage(array)
+        storage = integration.look(array).storage
         if not slot.can_be_bound or id(array) in keys or not integration.is_bare(array):
             stay.add(storage)
         elif not fixed(slot.path, storage):
             moves.add(storage)
     moves -= stay
-    return [each for each in slots if integration.storage(each[1]) in moves]
+    return [each for each in slots if integration.look(each[1]).storage in moves]

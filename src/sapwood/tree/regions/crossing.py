@@ -16,11 +16,11 @@ from operator import is_, is_not
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
-from sapwood.errors import CaptureError, MisuseError, StaleOutput
+from sapwood.errors import CaptureError, MisuseError
 from sapwood.memory.device import Device
 from sapwood.memory.framework import Manner
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Array, Integration
+from sapwood.tree.call.integration import Array, Integration, text_of
 from sapwood.tree.call.signature import NONE, Arrays, describe, look
 from sapwood.tree.choose.admit import sharing
 from sapwood.tree.guards import Ambient, Survey
@@ -94,7 +94,7 @@ class Passed:
     def text(self) -> str:
         """Return what tells these arguments from others, storages left out."""
         texts = [
-            self._integration.layout(leaf)
+            self._integration.look(leaf).checked().layout
             if self._integration.is_array(leaf)
             else constant_key(leaf)
             for leaf in self.leaves
@@ -127,10 +127,10 @@ class Ran(NamedTuple):
 
 def seen(array: Array, integration: Integration) -> Hashable:
     """Return what an array looks like, and where it is; None for one that has ended."""
-    try:
-        return integration.layout(array), integration.address(array)
-    except StaleOutput:
+    look = integration.look(array)
+    if look.storage.stale is not None:
         return None  # whoever uses it is told so
+    return look.layout, look.address
 
 
 def changed_by(given: Passed, name: str) -> CaptureError | None:
@@ -342,7 +342,7 @@ def returned(
         key,
         sharing(found, carried),
         sharing(found, look(passed.arrays(), integration)),
-        ", ".join(map(integration.text, arrays)) or "None",
+        ", ".join(map(text_of, arrays)) or "None",
         refused,
     )
 

@@ -98,12 +98,12 @@ class Frame:
         if known is not None:
             return known[1]
         integration = self._integration
-        storage = integration.storage(array)
-        i = next((i for i, s in enumerate(carried.storages) if s is storage), -1)
+        look = integration.look(array)
+        i = next((i for i, s in enumerate(carried.storages) if s is look.storage), -1)
         stage = self.stages.get(i)
         if stage is None:
             return array  # it lies where the function has it, too
-        place, (low, end) = carried.places(integration)[i], integration.span(array)
+        place, (low, end) = carried.places(integration)[i], look.span
         if not place.lo <= low <= end <= place.hi:
             return None
         moved = landing(stage, place) - place.lo

@@ -667,7 +667,7 @@ class _Parts:
             if not is_made and (storage.size or self.exact):
                 raise stray(storage)
         leaves = self._arrays_in((shown, values))
-        self.named.update(integration.storage(each).address for each in leaves)
+        self.named.update(integration.look(each).storage.address for each in leaves)
         if last and not self.exact:
             return outputs
         return replace(outputs, storages=(*outputs.storages, *left.values()))

@@ -223,7 +223,7 @@ class Begun:
         """Save what an eager region has returned, and a part is about to write."""
         is_array = integration.is_array
         arrays = filter(is_array, flatten(result, is_array)[0])
-        self.save([*map(integration.storage, arrays)])
+        self.save([integration.look(each).storage for each in arrays])
 
     def binds(self, slots: Iterable[tuple[Slot, Any, Any]]) -> None:
         """Note the slots that a part binds: what was there, and what it binds."""
@@ -255,15 +255,18 @@ class Begun:
 
     def _written(self) -> list[Storage]:
         """Return the storages of the arrays that the last region has written."""
-        reach, storage = self._reach(), self._integration.storage
+        reach = self._reach()
         now = self._integration.versions(reach)
         pairs = zip(reach, self._stamps or (), now or (), strict=False)
-        return [storage(array) for array, old, new in pairs if old != new]
+        return self._storages([array for array, old, new in pairs if old != new])
+
+    def _storages(self, arrays: Iterable[Array]) -> list[Storage]:
+        return [self._integration.look(each).storage for each in arrays]
 
     def _found(self, written: Sequence[Storage] | None) -> Left:
         """Return what there is behind a region, where only some may be ``written``."""
         if written is None:
-            written = [*self.storages, *map(self._integration.storage, self._reach())]
+            written = [*self.storages, *self._storages(self._reach())]
         arguments = self.arguments() if self._bound else {}
         held = [(slot, new, slot.held(arguments)) for slot, _, new in self._bound]
         return Left(None if self.lost else self._preserved(written), held)
@@ -290,10 +293,10 @@ class Begun:
             return False
         if self._versions is None:
             return True
-        storage, saved = self._integration.storage, {*map(id, self.storages)}
+        look, saved = self._integration.look, {*map(id, self.storages)}
         now = self._integration.versions(self._watched) or ()
         return all(
-            old == new or id(storage(array)) in saved
+            old == new or id(look(array).storage) in saved
             for array, old, new in zip(self._watched, self._versions, now, strict=True)
         )
 
@@ -471,11 +474,12 @@ class Rerun:
         integration = self._integration
         if not (integration.is_array(mine) and integration.is_array(theirs)):
             return constant_key(mine) == constant_key(theirs)
-        return integration.layout(mine) == integration.layout(theirs)
+        one, other = (integration.look(x).checked() for x in (mine, theirs))
+        return one.layout == other.layout
 
     def _leave(self, left: Left, theirs: Passed, own: Passed) -> None:
         """Have the function find what a region left that was passed ``theirs``."""
-        arguments, storage = self._arguments, self._integration.storage
+        arguments, look = self._arguments, self._integration.look
         self._pairs += zip(theirs.arrays(), own.arrays(), strict=True)
         bound = [(new, slot.held(arguments)) for slot, new, _ in left.bound]
         things = [*zip(theirs.containers, own.containers, strict=True)]
@@ -489,7 +493,7 @@ class Rerun:
             left.saved.restore()
             for array, mine in (*self._pairs, *bound):
                 # What others have too was restored.
-                if self._is_other(array, mine) and storage(array) in left.saved:
+                if self._is_other(array, mine) and look(array).storage in left.saved:
                     self._copy(array, mine)
         for slot, new, held in left.bound:
             if held is not new:
@@ -500,16 +504,19 @@ class Rerun:
     def _is_other(self, theirs: Any, mine: Any) -> bool:
         integration = self._integration
         arrays = integration.is_array(mine) and integration.is_array(theirs)
-        return arrays and integration.storage(theirs) is not integration.storage(mine)
+        if not arrays:
+            return False
+        one, other = (integration.look(x).storage for x in (mine, theirs))
+        return one is not other
 
     def _copy(self, theirs: Array, mine: Array) -> None:
         """Have an array hold what a like one does."""
-        integration, stream = self._integration, self._device.stream()
-        integration.storage(theirs).order_read(stream)
-        integration.storage(mine).order_write(stream)
-        start, end = integration.span(theirs)
-        at = integration.span(mine)[0]
-        self._device.driver.copy(at, start, Size(end - start), stream.handle)
+        look, stream = self._integration.look, self._device.stream()
+        source, target = look(theirs), look(mine)
+        source.storage.order_read(stream)
+        target.storage.order_write(stream)
+        start, end = source.span
+        self._device.driver.copy(target.low, start, Size(end - start), stream.handle)
 
     def _own(self, ran: Ran, passed: Passed) -> Any:
         """Return a region's result, made of what the function has itself."""
@@ -526,7 +533,7 @@ class Rerun:
     def _twin(self, array: Array, theirs: list[Array], mine: list[Array]) -> Array:
         """Return what of the function's own is where an array is of what was passed."""
         integration = self._integration
-        storage = integration.storage(array)
+        storage = integration.look(array).storage
         # Of several with one storage, that one itself, if it is among them.
         others = sorted(
             zip(theirs, mine, strict=False), key=lambda x: x[0] is not array
@@ -534,7 +541,9 @@ class Rerun:
         for other, own in others:
             if other is array:
                 return own
-            if integration.storage(other) is storage:
-                moved = integration.address(own) - integration.address(other)
-                return moved_by(moved, array, integration.storage(own), integration)
+            there = integration.look(other)
+            if there.storage is storage:
+                here = integration.look(own)
+                moved = here.address - there.address
+                return moved_by(moved, array, here.storage, integration)
         return array

@@ -60,10 +60,10 @@ class Program(NamedTuple):
         if len({*numbers}) < len(numbers):
             return ()  # arrays that share their bytes do so in copies, too
         storages, found = node.outputs.storages, []
-        for k, template, address in self.flown:
+        for k, layout, address in self.flown:
             if address != storages[k].address:
                 return ()
-            copier = copier_of(template, address, storages[k].size, room)
+            copier = copier_of(layout, address, storages[k].size, room)
             if copier is None:
                 return ()
             found.append(copier)
@@ -97,12 +97,12 @@ def program_of(node: Node) -> Program:
     marks: list[tuple[int, int]] = []
     for output in (*node.outputs.leaves, *node.outputs.bound):
         match output:
-            case Fresh(k, template, address) if k in copied:
+            case Fresh(k, layout, address) if k in copied:
                 marks.append((1, len(flown)))
-                flown.append((k, template, address))
-            case Fresh(k, template, address):
+                flown.append((k, layout, address))
+            case Fresh(k, layout, address):
                 marks.append((0, len(made)))
-                made.append((number[k], template, address))
+                made.append((number[k], layout, address))
             case Constant(value):
                 marks.append((2, len(constants)))
                 constants.append(value)

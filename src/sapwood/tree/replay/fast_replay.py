@@ -319,9 +319,9 @@ class FastReplay(ReplayState):
         return [
             partial(
                 make,
-                template,
+                layout,
                 escaped[k],
                 Addr(address + escaped[k].address - storages[k].address),
             )
-            for k, template, address in self.program.flown
+            for k, layout, address in self.program.flown
         ]

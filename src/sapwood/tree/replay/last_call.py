@@ -129,7 +129,7 @@ class LastCall:
 
         Raises `StaleOutput` for an array that was revoked.
         """
-        storages = self.integration.storages(arrays)
+        storages = [self.integration.look(x).checked().storage for x in arrays]
         if lows is not self.lows and len(set(storages)) < len(storages):
             return None
         return Arrays(arrays, storages, lows, None)
@@ -143,10 +143,13 @@ class LastCall:
         ):
             # One that can be given other looks is looked at, were it the same.
             if reference() is not array or not self.integration.settled:
-                seen = look(array)
-                if seen is None or seen[0] != layouts[k]:
+                self.integration.refuse(array)
+                if not self.integration.is_array(array):
                     return None
-                lows[k] = seen[2]
+                seen = look(array).checked()
+                if seen.layout != layouts[k]:
+                    return None
+                lows[k] = seen.low
         return lows
 
 

@@ -307,7 +307,8 @@ class Eagerly:
         integration, made = self.recordings.integration, [*watched.storages]
         if watching is not None and watching.made:
             leaves, _ = flatten(watched.result, integration.is_array)
-            shown = map(integration.storage, filter(integration.is_array, leaves))
+            arrays = filter(integration.is_array, leaves)
+            shown = (look.storage for look in map(integration.look, arrays))
             made += watching.made.intersection(shown)
         for storage in made:
             self.recordings.leases.begin_loose(storage)

@@ -15,7 +15,7 @@ from sapwood.tree.guards import BoundArray, Change, Survey, undo_bound
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import unpacked
-from sapwood.tree.record.preserve import Preserved, bits_of
+from sapwood.tree.record.preserve import Bits, Preserved
 
 _REMEDY: Final = (
     "Most likely the function reads what no guard sees: a file, the time, a random "
@@ -27,7 +27,8 @@ _REMEDY: Final = (
 def reachable(call: Call, survey: Survey, integration: Integration) -> list[Storage]:
     """Return the storages of all arrays that a call can read or write."""
     return [
-        integration.storage(array) for array in (*call.given.arrays, *survey.arrays())
+        integration.look(array).storage
+        for array in (*call.given.arrays, *survey.arrays())
     ]
 
 
@@ -44,20 +45,18 @@ def verified(
     ``storages`` are all that the call can write, ``look`` surveys its slots. Raises
     `InternalError` where result, slots or memory differ by a bit.
     """
-    before, integration = look(), recordings.integration
+    before, bits = look(), Bits(recordings.integration, recordings.device)
     start = Preserved(recordings.device, storages).save()
     rewind = recordings.device.framework.chance()
-    expected = _bits(eager(), integration)
+    expected = _bits(eager(), bits)
     changes = look().changes_since(before)
-    expected |= _bound(changes, integration)
+    expected |= _bound(changes, bits)
     undo_bound(changes)
     end = Preserved(recordings.device, storages).save()
     start.restore()
     rewind()
     result = replayed()
-    found = _bits(result, integration) | _bound(
-        look().changes_since(before), integration
-    )
+    found = _bits(result, bits) | _bound(look().changes_since(before), bits)
     names = [*expected, *(name for name in found if name not in expected)]
     wrong = [name for name in names if found.get(name) != expected.get(name)]
     written = [f"{storage.size} bytes that it wrote" for storage in end.differing()]
@@ -72,14 +71,15 @@ def verified(
     return result
 
 
-def _bits(result: Any, integration: Integration) -> dict[str, Hashable]:
-    leaves, _ = flatten(unpacked(result, integration.is_array), integration.is_array)
-    return {f"output {i}": bits_of(leaf, integration) for i, leaf in enumerate(leaves)}
+def _bits(result: Any, bits: Bits) -> dict[str, Hashable]:
+    is_array = bits.integration.is_array
+    leaves, _ = flatten(unpacked(result, is_array), is_array)
+    return {f"output {i}": bits.of(leaf) for i, leaf in enumerate(leaves)}
 
 
-def _bound(changes: Sequence[Change], integration: Integration) -> dict[str, Hashable]:
+def _bound(changes: Sequence[Change], bits: Bits) -> dict[str, Hashable]:
     return {
-        change.path: bits_of(change.new, integration)
+        change.path: bits.of(change.new)
         for change in changes
         if isinstance(change, BoundArray)
     }

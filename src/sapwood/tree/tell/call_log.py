@@ -17,6 +17,7 @@ from sapwood.events import (
     Restored,
     WarmedUp,
 )
+from sapwood.tree.call.integration import text_of
 from sapwood.tree.call.miss import Miss, Why
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.call.signature import Call
@@ -64,7 +65,7 @@ class CallLog:
         """Return what a call's arguments look like: ``x: float64[4]; n=2``."""
         names = self.parameters.leaf_names(call.structure)
         arrays = {
-            position: f"{names[position]}: {self.recordings.integration.text(array)}"
+            position: f"{names[position]}: {text_of(array)}"
             for position, array in zip(call.positions, call.given.arrays, strict=True)
         }
         plain = [
