@@ -276,7 +276,8 @@ class Skips:
                 return id(cls)
             # By number: a class is not kept.
             return id(cls), value.shape, value.dtype
-        except RuntimeError:  # torch's nested tensors have no shape
+        # Arrays need have neither, and a nested tensor of torch's raises RuntimeError.
+        except (AttributeError, RuntimeError):
             return id(cls)
 
 
