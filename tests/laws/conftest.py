@@ -19,6 +19,7 @@ import pytest
 import sapwood as sw
 from tests.laws.frozen import counting
 from tests.support.frameworks import (
+    MINIMAL,
     TORCH,
     TORCH_IN_C,
     TORCH_ON_HOST,
@@ -143,7 +144,8 @@ def pytest_generate_tests(metafunc):
     """Run laws on all kinds of device; where captures matter, as GPUs differ, too.
 
     What is marked ``every_framework`` runs with torch's tensors, too. Programs are
-    replayed in C as well, and run on the host.
+    replayed in C as well, and run on the host. What is marked ``minimal`` runs with
+    the buffers of the template of a framework.
     """
     if "make_rig" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
@@ -155,6 +157,8 @@ def pytest_generate_tests(metafunc):
             if "agree" in metafunc.fixturenames:
                 kinds.append(pytest.param(TORCH_IN_C, marks=pytest.mark.gpu))
                 kinds.append(TORCH_ON_HOST)
+        if metafunc.definition.get_closest_marker("minimal"):
+            kinds.append(MINIMAL)
         metafunc.parametrize("make_rig", kinds, indirect=True)
 
 

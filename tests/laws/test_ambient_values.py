@@ -355,6 +355,7 @@ def test_module_attributes_are_guarded(agree, monkeypatch):
     del monkeypatch
 
 
+@pytest.mark.minimal
 @pytest.mark.every_framework
 def test_a_miss_says_what_changed(rt):
     """`explain()` names the value that differs, not just that something did."""

@@ -122,6 +122,7 @@ def test_it_is_verified_against_that_work(rt):
     assert f.stats().replays == 3
 
 
+@pytest.mark.minimal
 def test_two_captures_must_agree(rt):
     """What depends on more than the answer is refused, as where nobody asks."""
     x = some(rt)

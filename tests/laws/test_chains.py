@@ -74,6 +74,7 @@ def test_two_generations_back_patched_or_copied(make_rig, agree, patch_from):
     assert world.count("recordings") <= 10
 
 
+@pytest.mark.minimal
 @pytest.mark.every_framework
 def test_a_result_that_is_rebound_settles_at_two(rt):
     """``y = f(x)`` in a loop alternates between two recordings, without a copy."""
@@ -258,6 +259,7 @@ def test_a_dropped_parent_function(agree):
     assert agree(program).count("replays") > 0
 
 
+@pytest.mark.minimal
 @pytest.mark.every_framework
 def test_an_output_comes_back_much_later(agree):
     """An output held over many other calls is still a good argument."""
@@ -274,6 +276,7 @@ def test_an_output_comes_back_much_later(agree):
     agree(program)
 
 
+@pytest.mark.minimal
 @pytest.mark.every_framework
 def test_all_outputs_of_one_call_go_into_the_next(agree):
     """A nest of outputs is a nest of arguments, in any order."""

@@ -124,6 +124,7 @@ def test_an_argument_that_stays_is_not_aimed_at_again(rig):
         assert _hit(rig, f, x) == {"launch_graph": 1}
 
 
+@pytest.mark.minimal
 def test_as_many_ops_as_eager(rig):
     """A replay launches one graph where eager launches every kernel."""
     rt = rig.runtime

@@ -45,6 +45,7 @@ def test_between_two_recorded_parts(agree):
     assert world.count("replays") == 4
 
 
+@pytest.mark.minimal
 def test_results_are_copied_in(agree):
     """What an eager region returns is an input of what follows, wherever it lies."""
 

@@ -217,6 +217,7 @@ def test_one_of_several_large_outputs_is_kept(rig, pages):
             assert on_host(out).tobytes() == host.tobytes(), (i, when, which)
 
 
+@pytest.mark.minimal
 @pytest.mark.every_framework
 def test_kept_outputs_are_written_by_their_holder(agree):
     """Writing an output in place changes that output alone."""

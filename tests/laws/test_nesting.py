@@ -246,6 +246,7 @@ def test_interrupts_pass_through(rt, error):
             assert np.asarray(f(x)).tolist() == [2] * 3
 
 
+@pytest.mark.minimal
 def test_an_exception_on_the_recording_call(rt, bits):
     """A function that raises only when it is captured has run that once."""
     x, y, turns = rt.array(np.ones(3)), rt.array(np.ones(3)), threading.Semaphore(1)

@@ -195,6 +195,7 @@ def test_a_python_write_passes_through(rt, write):
     assert f.stats().recordings == 0
 
 
+@pytest.mark.minimal
 def test_a_random_constant_is_refused(rt):
     """``random.random()`` that feeds a constant differs between two runs."""
     f, x = rt.graph(lambda x: x * random.random(), fullgraph=True), rt.array(np.ones(2))

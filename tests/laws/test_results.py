@@ -59,6 +59,7 @@ def test_empty_arrays(same, shape):
     same(f, lambda w: (w.values(*shape), w.values(*shape)))
 
 
+@pytest.mark.minimal
 @pytest.mark.every_framework
 def test_nothing_but_empty_arrays_is_computed(same):
     """A function none of whose ops has any work to do is still right."""
@@ -175,6 +176,7 @@ def test_the_same_array_twice_then_another(agree, first):
     assert agree(program).count("replays") >= 4
 
 
+@pytest.mark.minimal
 @pytest.mark.every_framework
 def test_how_much_leaves_overlap_is_noticed(agree):
     """Views of the same shapes that overlap by more or less never mix."""
@@ -188,6 +190,7 @@ def test_how_much_leaves_overlap_is_noticed(agree):
     assert agree(program).count("replays") >= 6
 
 
+@pytest.mark.minimal
 @pytest.mark.every_framework
 def test_how_much_new_leaves_overlap_is_noticed(agree):
     """So it is for arguments that are elsewhere in every call."""
@@ -380,6 +383,7 @@ def test_returned_containers_are_fresh(rt):
         named["b"] = 1
 
 
+@pytest.mark.minimal
 @pytest.mark.parametrize("calls", [0, 1, 4])
 def test_a_host_array_is_refused(rt, calls):
     """A host array as a leaf is a `TypeError`, at any depth and at any time."""

@@ -164,6 +164,7 @@ def test_a_step_without_calls(rt):
     assert np.asarray(y).tolist() == [0, 2, 4]
 
 
+@pytest.mark.minimal
 def test_escaped_outputs_are_revoked_too(rt):
     """A copy that escaped is an output like others."""
     f, x = rt.graph(lambda x: x * 2, max_variants=1), rt.array(np.arange(3.0))

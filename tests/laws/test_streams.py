@@ -310,6 +310,7 @@ def test_memory_freed_on_another_stream(agree):
     agree(program)
 
 
+@pytest.mark.minimal
 def test_reading_on_another_stream(rt):
     """The host reads the right values whichever stream is current."""
     one, two = rt.stream(), rt.stream()

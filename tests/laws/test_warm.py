@@ -46,6 +46,7 @@ def test_warming_again_changes_nothing(rt):
     assert _counts(f)[:2] == (1, 1)
 
 
+@pytest.mark.minimal
 def test_warming_after_calls_of_another_signature(rt):
     """Calls that were made before do not count as warmth for other arguments."""
     f, x, y = rt.graph(lambda x: x + 1), rt.array(np.zeros(3)), rt.array(np.ones(4))

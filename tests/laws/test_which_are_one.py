@@ -254,6 +254,7 @@ def test_any_order_of_calls(rt, seed):
         _check(f, program, state, x)
 
 
+@pytest.mark.minimal
 def test_a_view_of_the_array_is_another(rt):
     """At the same address, of the same looks: it is not the one in the slot."""
     state = State(rt.array(np.arange(3.0)))

@@ -4,28 +4,35 @@ A law in `tests/laws` runs on NumPy's API, on every kind of emulated device, and
 with CuPy's arrays. One that is marked ``every_framework`` runs with torch's tensors,
 too: on CUDA, behind all layers and replayed in C, and on the host. There nothing can
 be recorded, so that each call must do what the function does; no number is compared.
+One that is marked ``minimal`` runs with the template of a framework, too.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from types import ModuleType
 from typing import Any, Final, Self
 
 import numpy as np
 import pytest
 
 from sapwood.errors import SapwoodError
+from sapwood.runtime import core
 from sapwood.runtime.core import Runtime
+from tests.support import minimal
 from tests.support.rig import CUDA, Rig, fast_replays_at_once
 
 __all__ = [
+    "MINIMAL",
     "TORCH",
     "TORCH_IN_C",
     "TORCH_ON_HOST",
     "CuPy",
     "Framework",
+    "Minimal",
     "Torch",
     "Unlayered",
     "allocated",
@@ -44,6 +51,9 @@ TORCH_IN_C: Final = "torch, in C"
 
 TORCH_ON_HOST: Final = "torch on the host"
 """Torch's tensors on the CPU, where every call is the plain one."""
+
+MINIMAL: Final = "minimal"
+"""The buffers of `tests.support.minimal`, the template of a framework."""
 
 
 def on_host(array: Any) -> np.ndarray[Any, Any]:
@@ -88,13 +98,28 @@ def make_rig_of(kind: str, **options: Any) -> Rig | Unlayered:
         return Rig(CUDA, arrays="torch", **options)
     if kind == TORCH_IN_C:
         return Unlayered(**options)
+    if kind == MINIMAL:
+        with _known(minimal):
+            return Rig("latest", arrays="minimal", **options)
     return Rig("latest" if kind == TORCH_ON_HOST else kind, **options)
+
+
+@contextmanager
+def _known(module: ModuleType) -> Iterator[None]:
+    """Have new runtimes know a module of tests as one of `sapwood.integrations`."""
+    name = module.__name__.rpartition(".")[2]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, f"sapwood.integrations.{name}", module)
+        patch.setattr(core, "KINDS", {**core.KINDS, "emulated": (name, "numpy")})
+        yield
 
 
 def framework_of(kind: str) -> Framework:
     """Return whose arrays those of a kind are."""
     if kind in {TORCH, TORCH_IN_C, TORCH_ON_HOST}:
         return Torch("cpu" if kind == TORCH_ON_HOST else "cuda")
+    if kind == MINIMAL:
+        return Minimal()
     return CuPy() if kind == CUDA else Framework()
 
 
@@ -211,6 +236,20 @@ class CuPy(Framework):
     def plain_generator(self, rt: Runtime, seed: int) -> Any:
         """Return a runtime's generator: NumPy's draws otherwise."""
         return rt.generator(seed)
+
+
+class Minimal(Framework):
+    """Flat buffers of float64: a value has no dtype, and no strides."""
+
+    def leaf(self, value: Any) -> tuple[Any, ...]:
+        """Return what is compared of a buffer: its bytes."""
+        return (np.asarray(value).tobytes(),)
+
+    def owner(self, value: Any) -> Any:
+        """Return the object that owns a buffer's memory; None for none."""
+        if isinstance(value, minimal.Buffer):
+            return value.storage if len(value) else None
+        return super().owner(value)
 
 
 class Torch(Framework):
