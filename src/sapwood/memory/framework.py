@@ -180,7 +180,7 @@ class GuestFramework(Framework, ABC):
 
     def adopt(self, raw: int, name: str, driver: Driver, dropped: Queue) -> GuestStream:
         """Return a stream of the framework's own, known from now on."""
-        # Of two over one handle, the first to go would take it along.
+        # Two Stream objects over one handle: the first to be dropped would destroy it.
         with self._adopting:
             found = self.adopted.get(raw)
             if found is None:
@@ -263,7 +263,8 @@ class GuestStream(Stream):
     def __enter__(self) -> Self:
         around = self.framework.current(self.driver, self.dropped)
         raw, inside = self.framework.inside(self)
-        # What is captured does not run, and is no work to wait for.
+        # A capture's stream runs nothing, so neither side waits for the other. A wait
+        # would become a part of the graph.
         aside = self.fork is not None and self.fork.origin is self
         super().__enter__()
         try:
@@ -286,6 +287,6 @@ class GuestStream(Stream):
             try:
                 around.wait(self)
             except DriverError:
-                # What comes next is after this all the same.
+                # No event could order it, so wait on the host.
                 self.synchronize()
                 raise

@@ -53,7 +53,7 @@ class Uses:
         found = dict.fromkeys(stream for *_, streams in touched for stream in streams)
         (lo, _, before), (_, hi, behind) = touched[0], touched[-1]
         outside = (lo, start, before), (end, hi, behind)
-        # In one step: an interrupt finds all of it, or nothing.
+        # One slice assignment: an interrupt sees the spans from before or behind it.
         spans[first:last] = [span for span in outside if span[0] < span[1]]
         return found
 
@@ -96,7 +96,8 @@ class Everybody(Layer):
     def query_stream(self, stream: StreamHandle) -> bool:
         """Return whether nobody works on free bytes."""
         del stream
-        # When a process ends, a stream may go before what was made on it: wait then.
+        # At the end of a process a stream may be destroyed before storages that were
+        # used on it. It cannot be queried any more, so it counts as busy.
         idle = all(not user.ended and user.query() for user in self.uses.streams())
         if idle:
             self.uses.clear()
@@ -140,7 +141,7 @@ class Heap:
             raise
         storage = Storage(address, size, _Block(self, address, end), self.returns)
         if users:
-            # Whoever is next, on whatever stream, is after those waited for here.
+            # A later user on any stream waits for this writer, and so for `users`.
             storage.writer = stream
         return storage
 
@@ -151,7 +152,8 @@ class Heap:
             except DriverError as error:
                 if error.name != Result.OUT_OF_MEMORY.name:
                     raise
-                # Of memory, all was reclaimed that could be; but not of addresses.
+                # OutOfMemory: what can be reclaimed was. Any other error is a lack of
+                # addresses, which only an eviction gives back.
                 if isinstance(error, OutOfMemory) or not self.pages.evict():
                     raise self.pages.shortage(error.call, size, self._free()) from None
 
@@ -185,7 +187,8 @@ class Heap:
         try:
             self.allocator.free(address)
         except DriverError:
-            # Closed, and waiting has reported an error: it is over, so go on.
+            # The device is closed, and its last wait failed. Close the allocator all
+            # the same, or its memory would never be released.
             self.allocator.close()
             raise
 

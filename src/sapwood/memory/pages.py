@@ -74,7 +74,8 @@ def finish(stream: Stream) -> None:
     try:
         stream.synchronize()
     except DriverError:
-        # Unmapping under running work is worse than asking twice.
+        # The error may be that of earlier work. Wait again: to unmap memory under work
+        # that still runs is worse than to wait twice.
         stream.synchronize()
         raise
 
@@ -172,7 +173,8 @@ class Pages(PageState):
         while True:
             try:
                 return self._create(size)
-            # A name for the error that outlives this would keep callers' arrays alive.
+            # No other name for it: its traceback holds the callers' frames, and a name
+            # that outlives the handler would keep their arrays alive.
             except OutOfMemory as error:
                 if not (self.spare() or self.reclaim()):
                     raise self.shortage(error.call, size, error.free) from error

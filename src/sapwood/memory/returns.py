@@ -54,9 +54,9 @@ class Returns:
         self._draining = True
         try:
             while self.waiting:
-                # Taken out before: what an interrupt stops on the way is lost, where
-                # it would else be given back twice, and memory be freed that others
-                # have by now.
+                # Taken out first: an interrupt in give_back then loses the item. If it
+                # were still in the queue, it would be given back twice, and the second
+                # time free memory that somebody else has by now.
                 give_back, what = self.waiting.popleft()
                 give_back(what)
         except DriverError as error:
@@ -96,7 +96,8 @@ class Returns:
         self.waiting.append(item)
         if self._draining:
             return
-        # Asked anew after letting go: another thread may have found the lock taken.
+        # A loop: another thread may append while we drain, find the lock taken, and
+        # leave its item to us.
         while self.waiting and self._lock.acquire(blocking=False):
             try:
                 with Release() as release:

@@ -22,7 +22,7 @@ While one stream alone uses some bytes nothing changes: whoever has ordered that
 once need not look again.
 """
 
-# One that a finaliser may take that runs while it is held.
+# Reentrant: a finaliser may call use_on while its thread is inside of it.
 _using: Final = threading.RLock()
 
 
@@ -66,7 +66,8 @@ class Storage:
     remedy: str = field(
         default="Copy it before, or name it in step(keep=...)", init=False
     )
-    # Assigned last: what has it is whole, and gives its bytes back.
+    # Last, so that __init__ assigns it last: a storage that has it is complete, and
+    # __del__ may give its bytes back.
     dropped: Queue
 
     def __del__(self) -> None:
