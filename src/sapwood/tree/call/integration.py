@@ -87,8 +87,10 @@ class Kept:
     ) -> None:
         self.storages, self.held, self.makers = storages, held, makers
         self.count, self.numbers = count, numbers
-        # What they come to while no array lives: by how they are held, not as read,
-        # for a reference that nobody knows of may end later.
+        # How many references there are while no array lives. It is computed from how
+        # they are held, and not read with getrefcount here: a stray reference, such as
+        # a frame's, would be counted as one that stays. When it ends, a user's array
+        # would go unseen, and its bytes be overwritten.
         self.uses = [1 + had.count(k) for k in range(len(held))]
         self.others = [*map(count, numbers)]
 

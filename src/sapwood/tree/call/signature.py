@@ -42,7 +42,9 @@ class Likeness:
         pairs = zip(arrays, layouts, strict=True)
         if any(integration.look(x).checked().layout != layout for x, layout in pairs):
             return False
-        # What another thread changes meanwhile, no witness is to stand for.
+        # The witness was made before the layouts were compared, and is asked behind
+        # that: if another thread reshaped an array in between, it would stand for the
+        # wrong shape.
         if made is not None and made(arrays):
             self._witness = made
         return True
@@ -219,7 +221,8 @@ class Whereabouts:
             if None not in storages:
                 return Arrays(arrays, storages, seen.lows, seen.sharing)
         found = look(arrays, integration)
-        # All at once: what is interrupted in between would be taken for the same.
+        # One assignment: an interrupt between several would leave the new arrays with
+        # the old addresses.
         self._seen = _Seen(
             [ref(array) for array in arrays],
             () if marks is None else marks[0],
@@ -242,7 +245,7 @@ class _Seen(NamedTuple):
     def are_there(self, arrays: Sequence[Array], marks: Marks | None) -> bool:
         """Return whether arrays are these, by what marks them, or else one by one."""
         if marks is not None:
-            # Where one storage lies, as long as it lives, lies no other.
+            # Two living storages never have one address, so addresses tell them apart.
             return marks[0] == self.addresses
         if len(self.arrays) != len(arrays):
             return False

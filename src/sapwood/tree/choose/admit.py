@@ -40,7 +40,8 @@ def rejects(
     first = node.argument_places
     if ambient.lows != node.ambient_lows and _moved(node, first, ambient.lows):
         return Why.MOVED
-    # A function with eager regions may ask what is the same array, and use neither.
+    # Behind an eager region it may count which arrays share a storage, even of arrays
+    # that no op uses: so all of them are compared.
     regrouped = node.chain and sharing(ambient, given) != node.chain[0].shared
     if regrouped or (
         node.watches_overlap

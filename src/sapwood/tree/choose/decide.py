@@ -115,14 +115,14 @@ def _make_room(
     kept, full = _kept(variants, held), len(variants) >= specialization.max_variants
     if not (full or crowded or _are_small(kept, variants)):
         return evict, False, copied
-    # One that waits for an address gives way to one that takes any.
+    # A variant that was missed for an address is replaced by one that takes any.
     stale = least_recent(n for n in variants if reasons.get(n) is Why.MOVED)
     if stale is not None and (full or crowded):
         return [*evict, stale], crowded, copied
     evict += [n for n in specialization.nodes if n.escapes and n not in evict]
     most = max((len(node.output_masks) for node in variants), default=0)
     live = specialization.warm is not None and bool(specialization.warm.breaks)
-    # In eager regions all are copied out, or none.
+    # A recording with eager regions copies all of its outputs out, or none.
     whole = crowded or live or len(kept) == most
     some = frozenset[int]() if whole else copied | kept
     stuck = [node for node in variants if not node.copied() >= some]

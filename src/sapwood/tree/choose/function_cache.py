@@ -197,7 +197,7 @@ class FunctionCache:
         """Remove a recording, which is not found any more."""
         _, specialization = self.nodes.pop(node)
         specialization.nodes.remove(node)
-        # That of the call that recorded it is one.
+        # hits counts the recording call itself, so 1 means it was never replayed.
         specialization.wasted = 0 if node.hits > 1 else specialization.wasted + 1
         del self.bound[node], self.origins[node], self._outputs[node]
 

@@ -142,7 +142,8 @@ class Recordings(RecordingsState):
             for part in node.parts():
                 release(part.exec.close)
                 release(part.range.close)
-        # The first of its parts is itself, which nothing but a collection would end.
+        # The chain of a node begins with the node itself: without this, only the
+        # collector of cycles would free it.
         node.chain = ()
 
     def enter(self, node: Node, mask: Mask) -> None:
@@ -283,7 +284,7 @@ class Recordings(RecordingsState):
             device = other.device
             if other is self or device.driver.abilities.kind != kind:
                 continue
-            # Whoever has that lock may wait for this one.
+            # Never wait for it: its thread may be waiting for our lock.
             if device.lock.acquire(blocking=False):
                 try:
                     if not device.closed and other.evict():

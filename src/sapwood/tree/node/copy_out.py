@@ -65,7 +65,8 @@ def landed(
     device: Device, ferry: Ferry, storages: Sequence[Bytes], stream: Stream
 ) -> list[Storage]:
     """Return new storages for what a ferry takes along; raises `OutOfMemory`."""
-    # Storages that are kept for the next replay stay: memory is asked for by itself.
+    # drain_dropped and not drain: that would let go of the storages which fast replays
+    # keep. If memory is short, the allocation below has them let go.
     device.returns.drain_dropped()
     block = device.heap.allocate(ferry.size, stream)
     if len(ferry.storages) == 1:

@@ -62,7 +62,8 @@ class Leases:
     def begin(self, lease: Lease, storage: Storage) -> None:
         """Hold the pages of an output until its storage is gone."""
         lease.storage = weakref.ref(storage)
-        # An interrupt in between may leave pages held, but no lease that cannot end.
+        # This order: an interrupt between the two leaves pages live for good, which
+        # costs memory. The other order would end a lease that holds none.
         self.pages.hold(lease.mask)
         self._held[lease] = None
 
@@ -87,7 +88,7 @@ class Leases:
         if lease not in self._held:
             return
         del self._held[lease]
-        # Whoever clobbers the pages next waits for those who may still read them.
+        # Streams may still be reading: whoever clobbers the pages next waits for them.
         self.pages.used(streams, lease.mask)
         self.pages.drop(lease.mask)
 

@@ -126,7 +126,7 @@ class Node:
         places = [*enumerate(self.places)]
         given, known = places[: self.argument_places], places[: len(places) - self.made]
         self.fixed = tuple((i, use.address) for i, use in given if use.role.fixed)
-        # Empty for no arguments: then nothing is fixed, and nothing is compared.
+        # If all are fixed, `rejects` compares one list; else () is equal to no list.
         self.expected = [address for _, address in self.fixed]
         if len(self.fixed) < self.argument_places:
             self.expected = ()

@@ -97,7 +97,8 @@ def _regions(
         gaps.append((at, stop))
     base = range_.base
     regions += [Region(at, stop, RANGE, base) for at, stop in gaps if at < stop]
-    # An argument and an ambient array may share a storage: one region, one symbol.
+    # An argument and an ambient array may share a storage. They get one region, since
+    # an address must resolve to one symbol.
     shared: dict[Storage, list[int]] = {}
     for i, place in enumerate(places):
         if i not in stages and (place.lo < place.hi or not exact):
@@ -134,7 +135,7 @@ def check_allocations(
     device = recordings.device
     lost = _lost(range_, named, device)
     if lost:
-        # Cycles keep arrays alive that nobody can reach.
+        # An array in a cycle of garbage is still alive, but nobody can reach it.
         gc.collect()
         lost = _lost(range_, named, device)
     if lost:

@@ -105,7 +105,7 @@ def attempt(
     `OutOfMemory`, and then no trace is left of it in what the function is known to
     reach; before a `Short`, and where the capture was spoilt, nor in anything else.
     """
-    # Of captures that failed, whose tensors lived on in an exception.
+    # Ranges of failed captures, which waited for tensors that an exception held.
     recordings.device.pages.close_lingering()
     with ExitStack() as failed:
         range_ = reserved(order.specialization, order.call.given, recordings, room)
@@ -113,7 +113,8 @@ def attempt(
         warm = order.specialization.is_warm_here()
         owner = capturer.owner(range_, room, warm=warm)
         failed.callback(owner.close)
-        # What the function made is garbage by then, or lives in its exception.
+        # Runs before the two above: tensors of the failed capture may be in cycles, and
+        # have to go before their range does.
         failed.callback(gc.collect)
         scene = _Lent(order, recordings, range_)
         scene.owner, scene.room = owner, room
@@ -147,7 +148,7 @@ def _record_into(scene: _Lent, capturer: GraphCapturer) -> Recorded:
         )
         with owner.holding([*scene.own_arrays(), *scene.order.before.arrays()]):
             taken = _taken(scene, capture)
-            # It stays the owner's, and is known as long as what was made of it.
+            # The graph stays the owner's. Our handle of it goes once the node is made.
             graph = taken.captured.graph
             with forgotten(driver, graph) as nodes, taken.or_nothing():
                 made = _built(scene, taken)
@@ -212,7 +213,8 @@ def _check_room(scene: _Lent, taken: Taken) -> None:
     arguments = order.bind(*with_leaves(order.call, scene.arrays))
     left = order.survey(arguments).changes_since(taken.before)
     _check_unwritten(plain_changes(left))
-    # That has arguments let go of gradients, which lie in this range.
+    # Owner.refusal also takes gradients off the arguments: they lie in this range,
+    # which is about to be closed.
     scene.owner.refusal(taken.captured.result, scene.own_arrays())
     raise Short
 
@@ -220,7 +222,7 @@ def _check_room(scene: _Lent, taken: Taken) -> None:
 def _check_unwritten(written: CaptureError | None) -> None:
     """Raise where plain values would have another capture do something else."""
     if written is not None:
-        # Not that one: an error that frames name keeps alive what they name besides.
+        # A copy: the traceback of `written` would hold frames that name arrays.
         raise written.anew()
 
 
@@ -241,7 +243,7 @@ def _spans(captured: Captured, driver: Driver) -> list[tuple[Addr, Addr]] | None
 def _drawn(scene: _Lent, taken: Taken, outputs: Outputs) -> LinkSpec:
     captured, device, owner = taken.captured, scene.device, scene.owner
     session = captured.session
-    # Whatever is no op's may use an input to the end.
+    # Captured work that no op was told of may use a stage until the very end.
     followed = [] if session.untold else _followed(scene.rooms(), device)
     memos, _ = memos_of(taken.before, scene.integration)
     code = (*(each for _, each in session.code), *session.constants)
@@ -271,7 +273,8 @@ def _check(outputs: Outputs, scene: _Lent, taken: Taken) -> None:
     named = {storage.address for storage in outputs.storages}
     if not _lost(owner, named):
         return
-    # Only the surveys of this recording hold those any more.
+    # A container that was empty, and was replaced, is held by the two surveys alone.
+    # So are the arrays that the function has put in there: they are not lost.
     renewed = taken.after.renewed_since(taken.before)
     named |= _addresses(renewed, scene.integration)
     lost = lasting(partial(_lost, owner, named))

@@ -128,7 +128,7 @@ def _uses(drawing: LinkSpec) -> tuple[PlaceUse, ...]:
 
 
 def _span(storage: Bytes) -> tuple[Addr, Addr]:
-    # An empty storage has a block of its own too, and so a page.
+    # An empty storage has a block of its own, too: its page must be an output page.
     return storage.address, Addr(storage.address + max(storage.size, 1))
 
 

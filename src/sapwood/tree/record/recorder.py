@@ -56,7 +56,8 @@ def _repacked(
     closed.
     """
     driver = device.driver
-    # Each op is known by its place in the order of those that were given.
+    # Lifetimes are matched to ops by their order. If the session was told of fewer ops
+    # than the graph has, the order says nothing.
     known = len(captured.session.lines) == len(recording.ops)
     if not (known and driver.abilities.exact_addresses and range_.whole):
         return recording
@@ -118,7 +119,8 @@ class Scene:
         self.device, self.integration = recordings.device, recordings.integration
         self.places = order.call.given.places(self.integration)
         self.names = [*order.names]
-        # Code that asks which arrays are one would not find a copy to be its own.
+        # A stand-in is another object than the array in a slot. Code that compares the
+        # two would take the wrong branch.
         asks = order.before.which(order.call.given.arrays)
         apart = not (asks or order.specialization.reads_arguments)
         self.roles = argument_roles(order, self.places, recordings, apart=apart)
@@ -344,7 +346,8 @@ def _take(scene: Scene) -> Taken:
     except DriverError:
         recordings.renew_capture_stream()
         if capture.written is not None:
-            # Another run, if only an eager one, would go on from there.
+            # Plain values were written and could not be put back: to run the function
+            # again, even eagerly, would start from the wrong state.
             raise capture.written.anew() from None
         raise
 
@@ -358,7 +361,7 @@ def used_by(
     shown = {look.storage for look in map(integration.look, arrays)}
     ordered = sorted(spans)
     starts = [start for start, _ in ordered]
-    # How far any of those reaches that start no later.
+    # ends[i]: the furthest end among the first i + 1 spans.
     ends = [*accumulate((end for _, end in ordered), max)]
 
     def used(array: Array) -> bool:
@@ -386,7 +389,8 @@ def ambient_roles(
     histories = [order.specialization.ambient.get(name, History()) for name in names]
     exact = _is_exact(recordings)
     steady = [hint.fixed for hint in hints] if hints else [True] * len(places)
-    # Only a device that knows every address can have one moved after capture.
+    # To move an ambient array is to rewrite its address in all ops after the capture,
+    # and so needs a device that knows every address.
     pinned = [
         not exact or (history.fresh and fixed)
         for history, fixed in zip(histories, steady, strict=True)

@@ -63,7 +63,8 @@ def outcome_of(
     to hold that one against.
     """
     error, code = _differs(warm, session, outputs), code_of(session)
-    # Where warm-ups are told nothing, only captures show what comes of the host.
+    # Without ops from the warm-up, only another capture can show whether host data
+    # that the function made is the same each time.
     told = warm is not None and session.hosts and not (warm.ops or warm.captured)
     asks = warm is not None and (warm.asks or told)
     if warm is None or not asks or (error is None and warm.code == code):

@@ -59,7 +59,7 @@ def reserved(
         for place in given.places(recordings.integration)
     )
     room = 0 if warm is None or lent is not None else warm.room
-    # `Range.lend` gives the framework half of the addresses for what stays.
+    # Twice as many: `Range.lend` lends the framework half of these addresses.
     stays = room if lent is None else 2 * lent
     return Range.reserve(pages, Size(room + staged + _HEADROOM), Size(stays))
 

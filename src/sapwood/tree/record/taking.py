@@ -114,7 +114,8 @@ def take(
     """
     args, kwargs = with_leaves(order.call, arrays)
     arguments = order.bind(args, kwargs)
-    # Not that of the order: others may have bound slots since it was made.
+    # A new survey: another thread may have bound a slot since the order was made, and
+    # its value would be baked in without a guard.
     before = order.survey(arguments)
     order.check_same(before)
     states = kept_states(before)
@@ -135,7 +136,7 @@ def take(
         graph = captured.graph
         after = order.survey(arguments)
         warm, is_array = order.specialization.warm, recordings.integration.is_array
-        # Nothing of it changes when what the function bound is unbound.
+        # Copied now: to unbind slots may change containers that the result shares.
         shown = fresh(captured.result, is_array, warm.told if warm else ())
         return Taken(replace(captured, result=shown), before, after, states)
     except BaseException:
@@ -190,7 +191,7 @@ def settled(
     undo_bound(changes)
     bound = [change for change in changes if isinstance(change, BoundArray)]
     if refused is not None:
-        # The function did not get any further, whatever it made of the exception.
+        # The session raised there, so what the function did behind it does not count.
         raise refused.anew()
     return bound, error or plain_changes(changes)
 

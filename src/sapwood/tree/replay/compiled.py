@@ -195,7 +195,7 @@ def _conditions(
         (fast.spans.starts, fast.spans.ends) if node.watches_overlap else ((), ()),
         node.ambient.program.read,
         (tuple(addresses), tuple(wants)),
-        # By number: one more reference to them would count.
+        # By id: a reference from this tuple would be counted as somebody's use.
         (tuple(map(id, kept.held)), tuple(kept.uses)) if kept else ((), ()),
         (kept.count, tuple(kept.numbers), tuple(kept.others))
         if kept
@@ -210,7 +210,7 @@ def _which(node: Node, count: int) -> tuple[Any, ...]:
         return ()
     numbers, keys = ambient.aliasing[:2]
     latest = ambient.program.latest
-    # Of several, the last that is noted here is the first.
+    # Reversed, so that of several references to one array the first one stays.
     first = dict(zip(reversed(which[count:]), reversed(numbers), strict=True))
     seen = *latest, *keys
     return latest, seen, tuple(first.get(k, -1) for k in which[:count])

@@ -134,7 +134,9 @@ class FastReplay(ReplayState):
         stream = recordings.device.stream()
         if stream is not self.stream() or not self._is_free() or self._is_costly():
             return None
-        # Any code may run while it is looked: a finaliser's, which may replay, too.
+        # To read guards may run Python, and so a finaliser that replays or evicts.
+        # So whatever such code can change, is_free and epoch, is asked once more behind
+        # that, as the last thing before anything is done.
         copies = self.copies()
         epoch, escaped = self.epoch, {} if copies else escapes(recordings, node, stream)
         found = node.ambient.program.read()
@@ -176,7 +178,8 @@ class FastReplay(ReplayState):
         self._rest, self._played = self._pause, 0
         before = self.compiled
         made = compiled(self, arrays, found)
-        # What another thread changed meanwhile, C is not to take for as it was.
+        # C takes the present state for the recorded one. If another thread changed
+        # something since the replay above, C would replay for what does not fit.
         alike = made is not None and self._look_alike(arrays, found)
         self.compiled = made if alike else None
         return self.compiled is not before
@@ -223,8 +226,8 @@ class FastReplay(ReplayState):
             return marks == self.marks and alike.holds(
                 found, node.ambient.layouts, integration
             )
-        # They may be others: looked at once, and from then on by what marks them, or
-        # where nothing does, by which they are.
+        # The arrays may be others than last time. They are looked at once in full, and
+        # from then on by their marks, or without marks by their identity.
         ambient = self._read(found)
         if ambient is None:
             return False
@@ -243,7 +246,8 @@ class FastReplay(ReplayState):
             return True
         kept, recordings = self.kept, self.recordings
         if kept is not None and not kept.is_only(stream):
-            # Their lease ends as any, and the pages are claimed.
+            # Another stream uses the kept outputs. Let go, their lease ends like any
+            # other, so that Pages.claim makes this stream wait for that use.
             self.let_go()
             recordings.device.returns.drain_dropped()
         ambient = self._read(found) if found else NONE

@@ -116,21 +116,23 @@ class FastReplays(ReplaysState):
         if node.revokes or node not in self._cache.nodes:
             return  # what was donated is no more: no call is like this one
         if last_call is None or call.key is not last_call.key:
-            # Of a call alone, as of the first of many, nothing is remembered.
+            # Not of a call alone: to remember it costs, and pays only if the next call
+            # is one of the same specialization.
             _, specialization = self._cache.nodes[node]
             again, self._latest = specialization is self._latest, specialization
             apart = again and not node.nests
             self.last_call = LastCall.of(call, integration) if apart else None
         known = next((each for each in self._ready if each.node is node), None)
         if known is None:
-            # Not more and more often: some recordings never get any.
+            # Retry at hits = 4, 8, 16, …: FastReplay.of may return None for good.
             due = (
                 node.hits >= self._recordings.fast_from
                 and not node.hits & node.hits - 1
             )
         else:
             due = known.is_outdated()
-        # Not the memo from before, whose arrays may lie where this recording has none.
+        # Made anew: the arrays in self.last_call may lie at addresses that this node
+        # does not take, and then its fast replay would never fit.
         last_call = LastCall.of(call, integration) if due and not node.nests else None
         if last_call is not None:
             self.forget(node)
@@ -140,7 +142,7 @@ class FastReplays(ReplaysState):
             if new is not None:
                 new.rivals = self._cache.nodes[node][1].nodes
                 ready = (new, *self._ready)[:_MANY]
-                # Those that copy nothing out first, as recordings are.
+                # Those that copy outputs out come last, as in Specialization.add.
                 self._ready = tuple(sorted(ready, key=lambda e: bool(e.node.ferries)))
             self._list()
 
@@ -148,7 +150,8 @@ class FastReplays(ReplaysState):
         """Have no fast replay of a recording any more."""
         self.tell()
         for each in self._ready:
-            # Somebody may be about to play it in C, and waits for the lock.
+            # Another thread may have found it already, and wait for the lock to play
+            # it in C: with another epoch, it does not fit there.
             if each.node is node:
                 each.let_go()
         self._ready = tuple(each for each in self._ready if each.node is not node)

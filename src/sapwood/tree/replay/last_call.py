@@ -141,7 +141,7 @@ class LastCall:
         for k, (reference, array) in enumerate(
             zip(self.references, arrays, strict=True)
         ):
-            # One that can be given other looks is looked at, were it the same.
+            # Even the same object, if its shape can be assigned to.
             if reference() is not array or not self.integration.settled:
                 self.integration.refuse(array)
                 if not self.integration.is_array(array):
@@ -172,7 +172,7 @@ def _are_apart(structure: Any, arrays: AbstractSet[int]) -> bool:
         return any(found)
 
     args, kwargs = structure[2]
-    # What names go into is made by every call.
+    # The dict of keyword arguments itself is left out: every call makes a new one.
     for each in (*args[2], *kwargs[2]):
         has_arrays(each)
     return bare <= 1

@@ -89,7 +89,8 @@ class Eagerly:
                 return self._strayed(watched, unfound)
         else:
             watched = live.run(self.target(), call)
-        # Once: a function that forgets at every call computes in captures, too.
+        # Once only: a cache that is emptied at each call would be filled at each, and
+        # the function never be recorded. Then it computes in captures, too.
         if cached.fuller() and not specialization.remembers:
             watching.prepares = specialization.remembers = True
         error = self._found(watching, watched, live)
@@ -156,12 +157,13 @@ class Eagerly:
         if error is None and not watching.prepares:
             error = plain_changes(live.changes)
         if error is None and watching.breaks and capturer is not None:
-            # Found out by a capture, it would be too late: eager regions have run.
+            # Refused now: when a capture finds it, eager regions have already run.
             error = capturer.refusal(watched.result)
         return error
 
     def _shown(self, watching: Session, watched: Watched, live: Rehearsed) -> Warm:
-        # Constants alone are not all of them: captures are told of more.
+        # Only constants means that nobody tells warm-ups of ops. Digests of them would
+        # never agree with those of a capture, which is told of all.
         return Warm(
             watching.digests() if watching.has_ops() else (),
             watched.stays | live.crossing,
@@ -235,7 +237,8 @@ class Eagerly:
                 error.taken()  # it may be the same, and names these frames
             raise
         finally:
-            # What a region raised names this call's frames, which name this.
+            # The traceback of what a region raised holds the frames of this call, and
+            # they hold the results in `ran`.
             strayed.begun.forget()
         if watched is None:
             if isinstance(error, Caught):

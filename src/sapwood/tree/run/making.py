@@ -160,7 +160,8 @@ class Making:
                 and specialization.warm.asks
                 and specialization.unready > 1
             ):
-                # What only captures do is prepared by no warm-up.
+                # The function prepares something in captures alone: another warm-up
+                # would not help.
                 self.eagerly.cannot(specialization, skip, call)
             again = (
                 self.options.fullgraph
@@ -198,7 +199,8 @@ class Making:
                 return Strayed(error, begun)
             raise
         except BaseException:
-            # What a region raised names this frame, which is not to name arrays.
+            # The traceback of what a region raised holds this frame. Arrays that it
+            # names would live as long as the user keeps the exception.
             begun.forget()
             raise
         result = made.result

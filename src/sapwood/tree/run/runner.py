@@ -184,7 +184,9 @@ class Runner:
         return passage
 
     def __del__(self) -> None:
-        # Nobody can call the function any more: its recordings go, if it was ever made.
+        # Nobody can call the function any more. A finaliser must not evict by itself,
+        # inside whatever lock, so the next call does. An __init__ that raised made no
+        # cache.
         if (cache := getattr(self, "cache", None)) and cache.nodes:
             item = (self.recordings.fell_all, tuple(cache.nodes))
             self.recordings.device.returns.append(item)
@@ -221,7 +223,8 @@ class Runner:
             answer = self.source.find(self.options.name, call, before)
         with recordings.device.lock:
             recordings.device.check_open(f"the runtime of {self.options.name}")
-            # Another thread may have recorded it meanwhile.
+            # The lock was free while the source was asked: another thread may have
+            # recorded the call.
             found = self.cache.find(call)
             if found is not None and not found.node.chain:
                 again = self.making.replay_or_skip(found, call)
@@ -298,8 +301,8 @@ class Runner:
         tally, made = self.call_log.tally, self.call_log.tally["recordings"]
         try:
             with rehearsal():
-                # A warm-up, or two where the first compiles, a capture to hold others
-                # against, where captures are apart, and a recording.
+                # At most four calls: a warm-up that compiles, a warm-up, a capture that
+                # the next one is held against, and the recording.
                 for _ in range(4):
                     if tally["recordings"] == made and not self._is_warm(call):
                         self.call(args, kwargs)

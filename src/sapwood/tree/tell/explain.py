@@ -57,7 +57,7 @@ def _node(node: Node) -> list[str]:
     after = f" after {node.parent}" if node.parent else ""
     ops = sum(len(part.recording.ops) for part in node.parts())
     pages = count_text(node.clobbers.bit_count(), "page")
-    # The call that recorded it has launched it, too: that is no replay.
+    # hits counts the launch of the recording call, too, which is no replay.
     launches = "launched once" if node.hits == 1 else f"launched {node.hits} times"
     lines = [
         f"  {node.label}{after}: {count_text(ops, 'op')}, {pages}, {launches}"

@@ -233,7 +233,8 @@ class Session:
         if self.unrecordable is None:
             self.unrecordable = CaptureError(what, where=where, remedy=remedy)
         if not self.tolerant:
-            # Not that one: an error that its own frames name outlives its handlers.
+            # Not self.unrecordable: its traceback would hold this frame, and this frame
+            # holds it. Arrays that frames on the way name would live on in that cycle.
             raise CaptureError(what, where=where, remedy=remedy)
 
 

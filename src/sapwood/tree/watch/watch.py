@@ -49,7 +49,7 @@ class Caught:
 
     def __init__(self, error: BaseException) -> None:
         self.error: BaseException | None = error
-        # What an array holds cannot be told while anything is captured.
+        # Not repr(error) of arrays: it would read device memory inside a capture.
         plain = all(type(each) in _PLAIN for each in error.args)
         self.text = repr(error) if plain else type(error).__name__
         self.where = raising_line(error)
@@ -259,7 +259,7 @@ class Capture:
 
     def _check(self) -> None:
         if self.failed is not None:
-            # Whatever the function made of it: it is captured no more.
+            # The capture ended with this error, even if the function caught it.
             self.failed.reraise()
 
     def _ended(self, session: Session) -> GraphHandle:
@@ -277,7 +277,8 @@ class Capture:
         if stays and self.escapes:
             with self.live():
                 storage = self.device.allocate_on_heap(size, self.device.stream())
-            # Whether it stays is a guess, and the ops that use it are there already.
+            # That it outlives the call is a guess from the warm-up. If it does not, ops
+            # that use its bytes are in the graph all the same: keep it until then.
             self._held.append(storage)
             return self.allocations.add(storage)
         line = user_line()
@@ -330,7 +331,8 @@ class Capture:
 
     def _begin(self) -> None:
         self.device.framework.prime()
-        # Said before it is so: an interrupt right behind the call must end the capture.
+        # Set first: an interrupt between begin_capture and the next line would leave a
+        # capture open that nobody ends.
         self._open = True
         try:
             self.device.driver.begin_capture(self.stream.handle)
@@ -346,7 +348,7 @@ class Capture:
         try:
             graph = driver.end_capture(self.stream.handle)
         except DriverError as error:
-            # An invalidated capture reports that at its end: it is over all the same.
+            # end_capture of an invalidated capture fails, and has ended it.
             failed.add_note(f"the capture ended with {error.name}")
         else:
             driver.destroy_graph(graph)
