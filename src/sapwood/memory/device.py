@@ -25,7 +25,7 @@ from sapwood.surroundings import follow
 from sapwood.units import Mask, Size
 
 _FOREIGN: Final = "kernel"
-"""How the names of kernels begin that somebody else has loaded."""
+"""The beginning of the names of kernels that a framework has loaded."""
 
 
 class Route(Protocol):
@@ -163,9 +163,9 @@ class Device:
         return known
 
     def abandon(self, close: Callable[[], object]) -> None:
-        """Have ``close`` called, and close when nobody holds an array any more.
+        """Have ``close`` called later, and close when nobody holds an array any more.
 
-        Called by a finaliser: so what is somebody's just now has its time.
+        A finaliser calls this, inside whatever lock: so it only queues the call.
         """
 
         def abandoned(_: object) -> None:

@@ -219,13 +219,13 @@ class Pages(PageState):
     # Liveness.
 
     def hold(self, mask: Mask) -> None:
-        """Make pages live, once more."""
+        """Make pages live; they may be held several times, each with a `drop`."""
         for number in page_numbers(mask):
             self._holds[number] = self._holds.get(number, 0) + 1
         self.live = Mask(self.live | mask)
 
     def drop(self, mask: Mask) -> None:
-        """Undo one `hold`; closed ranges let go of what nobody holds any more."""
+        """Undo one `hold`; closed ranges give back the pages that are free by then."""
         before = self.live
         for number in page_numbers(mask):
             holds = self._holds.get(number, 0)
@@ -240,7 +240,7 @@ class Pages(PageState):
             self.close_lingering()
 
     def close_lingering(self) -> None:
-        """Close again what closed ranges could not let go of before."""
+        """Try again to close ranges that were closed while outputs were held."""
         with Release() as release:
             for range_ in list(self.lingering):
                 release(range_.close)

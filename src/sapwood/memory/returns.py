@@ -1,8 +1,8 @@
-"""Where finalisers put what they give back, until somebody may deal with it.
+"""The queue into which finalisers put what they give back.
 
-Garbage collection can run a finaliser inside any lock, so it only appends. Whoever
-holds the lock drains. After `close` nobody calls any more: then the finaliser itself
-drains, where the lock is free to take.
+Garbage collection can run a finaliser between any two lines, inside any lock, so it
+only appends. Whoever holds the device's lock drains. After `close` no call drains any
+more: then the finaliser itself does, if the lock is free.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class Returns:
         return bool(self.waiting)
 
     def drain(self) -> None:
-        """Give everything back, what is kept for nobody too; called under the lock.
+        """Give everything back, kept storages of outputs too; called under the lock.
 
-        A driver error is raised when all is done: what reports it has let go.
+        A driver error is raised when all items are done: the call that reported it has
+        done its work, as releases do.
         """
         if self._draining:
             return  # a finaliser that ran inside: its items are next all the same
@@ -48,7 +49,7 @@ class Returns:
         self.drain_dropped()
 
     def drain_dropped(self) -> None:
-        """Give back what finalisers have put here, and that alone."""
+        """Give back what finalisers have put here, and let go of nothing else."""
         if self._draining:
             return
         self._draining = True
@@ -69,9 +70,9 @@ class Returns:
             self._draining = False
 
     def watch(self, after: Callable[[], object]) -> None:
-        """From now on whoever appends also drains, unless its thread has the lock.
+        """From now on whoever appends also drains, and then calls ``after``.
 
-        It calls ``after`` then. Who has the lock may be in the middle of anything.
+        Not if its thread has the lock: it may be in the middle of a decision.
         """
         self._after = after
         self.append = self._append_unless_inside

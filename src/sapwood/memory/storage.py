@@ -16,10 +16,10 @@ from sapwood.errors import StaleOutput
 from sapwood.units import Addr, Size
 
 STREAM_EPOCH: Final = StreamEpoch()
-"""Is another `now` once any bytes are used by another stream too, or may not be used.
+"""Its `now` changes whenever some bytes get a user on another stream, or are revoked.
 
-While one stream alone uses some bytes nothing changes: whoever has ordered that stream
-once need not look again.
+While each storage is used by one stream, it stays: who has ordered a stream after all
+uses of some bytes need not do so again before `now` is another number.
 """
 
 # Reentrant: a finaliser may call use_on while its thread is inside of it.
@@ -85,10 +85,10 @@ class Storage:
         return self.readers if self.writer is None else (self.writer, *self.readers)
 
     def use_on(self, stream: Stream) -> None:
-        """Count ``stream`` among the users, whatever comes, until nobody has the bytes.
+        """Count ``stream`` among the users until the bytes are given back.
 
-        No work is ordered by it but that of whoever has them next. Any thread may call
-        it that has them.
+        Only whoever gets the bytes next waits for it: reads and writes of this storage
+        do not. Any thread that holds the storage may call it.
         """
         with _using:
             if stream in self.stream_uses:
@@ -98,7 +98,7 @@ class Storage:
             STREAM_EPOCH.advance()
 
     def revoke(self, why: str) -> None:
-        """Have the bytes be used no more, and whoever does be told ``why``."""
+        """Make each later use of the bytes raise `StaleOutput`, which says ``why``."""
         self.stale = why
         if self.trap is not None:
             self.trap(self)
@@ -110,7 +110,7 @@ class Storage:
             raise refusal
 
     def refusal(self) -> StaleOutput | None:
-        """Return what is raised for a use of the bytes; None where they are good."""
+        """Return the error that a use of the bytes raises; None if they are valid."""
         if self.stale is None:
             return None
         what = f"this array of {self.size} bytes"
