@@ -21,7 +21,7 @@ _WASTEFUL: Final = CaptureError(
     "arguments: explain() names them",
 )
 _SMALL: Final = Size(16 << 20)
-"""A copy of so many bytes takes as long as a launch, 10 us."""
+"""Up to this size, to copy outputs out costs no more than a launch (10 us)."""
 
 _NOBODY: Final[Mapping[Node, frozenset[int]]] = {}
 
@@ -37,12 +37,12 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A deed; the recordings to evict first; and what the new one must put up with.
+    """An action, the recordings to evict first, and how the new one is to be made.
 
-    ``anywhere``: places that ever moved may be at any address; ``escapes``: outputs
-    are copied out, so that no page of it is ever live. Else those numbered in
-    ``copies`` are: others, that nobody keeps for long, stay where they are. ``skips``
-    is why a call that is passed through cannot be recorded, where that is so.
+    With ``anywhere``, places that ever moved may be at any address. With ``escapes``,
+    all outputs are copied out, so that no page of it is ever live; else those numbered
+    in ``copies`` are. ``skips`` is the error of a call that is passed through because
+    it cannot be recorded.
     """
 
     action: Action
@@ -105,9 +105,9 @@ def _make_room(
     *,
     crowded: bool,
 ) -> tuple[list[Node], bool, frozenset[int]]:
-    """Return the variants to evict for another one, and which of its outputs escape.
+    """Return the variants to evict for another one, and which outputs it copies out.
 
-    That is whether all do, or else which.
+    The second value says whether all are, the third which are, if not all.
     """
     evict = specialization.outdated()
     variants = [n for n in specialization.nodes if not n.escapes and n not in evict]
@@ -142,8 +142,8 @@ def _kept(
 ) -> frozenset[int]:
     """Return which outputs are kept.
 
-    What is held of several recordings at once is, and will be; of the last one,
-    anything may be held for as long as a name is not bound anew.
+    An output that is held of several recordings at once is kept by the user. Of one
+    recording alone, any output may be held until a name is bound anew.
     """
     counts = Counter(k for node in variants for k in held.get(node, ()))
     return frozenset(k for k, count in counts.items() if count > 1)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sapwood.tree.choose.origins import Origins
 
 _NEAR: Final = 64
-"""With so many signatures a new one is compared, those of the last calls."""
+"""A miss names what is new by comparing with this many signatures, the latest."""
 
 
 class Found(NamedTuple):
@@ -44,10 +44,10 @@ def ambient_arrays(node: Node, integration: Integration) -> Arrays | None:
 
 
 class FunctionCache:
-    """All groups and recordings of one function; used under the device's lock.
+    """All specializations and recordings of one function; used under the device's lock.
 
-    ``limit`` bounds the signatures, and the ambient values of each, that are
-    remembered without a recording.
+    ``limit`` bounds how many signatures without a recording are remembered, and how
+    many sets of ambient values of each.
     """
 
     def __init__(self, integration: Integration, pages: Pages, *, limit: int) -> None:
@@ -202,7 +202,11 @@ class FunctionCache:
         del self.bound[node], self.origins[node], self._outputs[node]
 
     def candidates(self, call: Call) -> list[Extent]:
-        """Return idle output extents of other signatures: they exclude each other."""
+        """Return output extents of other signatures that nobody holds.
+
+        A new recording may share them: while an output of the one is held, the other is
+        not admitted.
+        """
         mine: set[Extent] = set()
         others: dict[Extent, None] = {}
         for node, (key, _) in self.nodes.items():

@@ -34,32 +34,32 @@ Forget = Callable[[Node, str | None], None]
 
 
 _forests: weakref.WeakSet[Recordings] = weakref.WeakSet()
-"""All there are: addresses belong to the process, whichever runtime has them."""
+"""Those of all runtimes: addresses are the process's, so any may be asked for some."""
 
 
 class Keeper(Protocol):
-    """Who keeps storages of outputs that may be nobody's."""
+    """One that keeps storages of outputs between replays, as a fast replay does."""
 
     def let_go(self) -> None: ...
 
 
 class Quiet(Protocol):
-    """Who replays without telling."""
+    """One that replays in C, and counts that only when it is asked to `tell`."""
 
     def tell(self) -> None: ...
     def let_go(self) -> None: ...
 
 
 class Recordings(RecordingsState):
-    """What the runners of one runtime share; guarded by the device's lock.
+    """What the runners of one runtime share; used under the device's lock.
 
     ``emit`` takes event records; ``last`` is the recording that was replayed last;
-    ``kept`` are those who keep storages of outputs for the next replay. A recording
-    gets a fast replay after ``fast_from`` replays. ``single_stream`` refers to the
-    one that all replays ran on, None before the first and once they ran on several.
-    ``quiet`` are those who replay without telling, till they are asked. ``capturer`` is
-    a framework that captures by itself, where this one does. Once it was ``stepped``,
-    outputs of calls that run eagerly are known, too, for a later step to end them.
+    ``kept`` are the fast replays that keep storages of outputs for their next replay. A
+    recording gets a fast replay after ``fast_from`` replays. ``single_stream`` refers
+    to the stream that all replays ran on; it is None before the first replay, and for
+    good once they ran on several. ``quiet`` are those that replay in C. ``capturer`` is
+    set if the framework captures by itself. Once there was a step (``stepped``), the
+    outputs of eager calls are remembered, too, so that a later step ends them.
     """
 
     __slots__ = ("__dict__", "__weakref__")
@@ -209,7 +209,11 @@ class Recordings(RecordingsState):
         return found
 
     def begin_steps(self) -> None:
-        """Have steps end outputs from now on: copies, too, which are to be ours."""
+        """Remember outputs from now on, for steps to end them.
+
+        Copies of outputs are then made by this library: a step could not end those that
+        the framework makes.
+        """
         if not self.stepped:
             self.stepped = True
             for each in list(self.quiet):
@@ -225,7 +229,7 @@ class Recordings(RecordingsState):
         return [part.range for node in self.nodes for part in node.parts()]
 
     def snapshot(self) -> dict[str, Any]:
-        """Return a picture of the memory and of the tree, as plain data."""
+        """Return the state of the memory and of the tree, as plain data."""
         self.settle()
         parts = [part for node in self.nodes for part in node.parts()]
         picture = snapshot(self.device, {part.label: part.range for part in parts})
@@ -250,13 +254,17 @@ class Recordings(RecordingsState):
             self._capture_stream = None
 
     def _let_go(self) -> None:
-        """Have nobody keep storages of outputs beyond the last array."""
+        """Have all fast replays let go of the storages that they keep."""
         while self.kept:
             keeper, _ = self.kept.popitem()
             keeper.let_go()
 
     def _reclaim(self) -> bool:
-        """Find memory: what nobody needs just now, else the oldest recording."""
+        """Free some memory; return whether any was found.
+
+        First what fast replays keep, then idle memory of the heap and the framework,
+        and last the recording whose last use is longest ago.
+        """
         if self.kept:
             self._let_go()
             self.device.returns.drain()

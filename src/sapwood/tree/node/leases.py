@@ -1,7 +1,7 @@
-"""Who holds outputs: one lease per storage, ended by its last array or revoked.
+"""Who holds outputs: one lease per storage, which its last array ends, or `revoke`.
 
-A lease on pages keeps them from being clobbered. Outputs in ordinary memory (of
-warm-ups, of escapes) have no pages to hold, but `revoke` ends them alike.
+No recording that would clobber the pages of a lease is replayed. Outputs on the heap
+(of warm-ups, of escapes) hold no pages; `revoke` ends them, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _rehearsing: ContextVar[bool] = ContextVar("sapwood_rehearsing", default=False)
 
 @contextmanager
 def rehearsal() -> Iterator[None]:
-    """Let donation end no lease: what is called for its own sake takes nothing."""
+    """Return a context in which donation ends no lease, as for `Graphed.warm`."""
     token = _rehearsing.set(True)
     try:
         yield
@@ -45,9 +45,10 @@ class Lease:
 
 
 class Leases:
-    """All leases of one runtime; called under its lock.
+    """All leases of one runtime; used under its lock.
 
-    ``crossing`` are what calls that are not over yet have made: no `revoke` ends it.
+    ``crossing`` counts, for each storage that a call in parts has made, how many calls
+    that are not over yet use it: `revoke` leaves those alone.
     """
 
     def __init__(self, pages: Pages) -> None:
@@ -99,7 +100,7 @@ class Leases:
                 self.revoke_one(storage, why)
 
     def cross(self, storages: Iterable[Storage]) -> None:
-        """Let these be used by a call that has made them and is not over."""
+        """Keep these from `revoke`, for a call that has made them and is not over."""
         self.crossing.update(storages)
 
     def crossed(self, storages: Iterable[Storage]) -> None:

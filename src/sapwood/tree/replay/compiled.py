@@ -1,8 +1,9 @@
-"""Fast replays in C: what one is told, and where there can be one.
+"""Fast replays in C: the tuple that C is given, and when there is one.
 
-The interpreter takes longer to say that all is as it was than the device to begin. So
-where a framework lets C look at its arrays, and the driver lets C launch, a fast replay
-is put to C once, as a tuple. What does not fit there is played in Python, as ever.
+In Python, to find that nothing has changed takes longer than the launch. So where a
+framework lets C look at its arrays (`Integration.exchange`) and the driver lets C
+launch (`Exec.lend`), C gets all that a replay compares and does, once, as a tuple. A
+call that does not fit there is played in Python.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ def compiled(fast: FastReplay, arrays: Sequence[Any], found: Sequence[Any]) -> A
 
 
 def _is_plain(fast: FastReplay) -> bool:
-    """Return whether all that calls need is what C knows."""
+    """Return whether C can do all that calls of this kind need."""
     last_call, node, program = fast.last_call, fast.node, fast.program
     return (
         last_call.flat

@@ -1,9 +1,10 @@
 """A replay like the one before it: what was decided then is not decided again.
 
-A recording fits a call by three kinds of conditions. What may change unseen is looked
-at by every call: which objects are passed, what slots hold, where the arrays lie, who
-has the outputs. What only this library changes is looked at when it has. All else is
-the recording's own, and stays. Whatever is not plainly as it was is no fast replay's.
+The conditions under which a recording fits are of three kinds. What may change unseen
+is looked at by every call: the arguments, the guarded slots, where the arrays lie, who
+holds the outputs. What only this library changes has a counter, `STREAM_EPOCH`, and is
+looked at when that has moved. All else is fixed when the recording is made. A call that
+does not plainly fit is left to the decided replay.
 """
 
 from __future__ import annotations
@@ -105,12 +106,12 @@ class FastReplay(ReplayState):
         return made
 
     def is_outdated(self) -> bool:
-        """Note a replay that was no fast replay; return whether there were too many."""
+        """Count a decided replay of the node; return if too many came in a row."""
         self._missed += 1
         return self._missed >= self.patience
 
     def let_go(self) -> None:
-        """Keep no storages any more: those that arrays have stay as long as these."""
+        """Give up the kept storages; those with arrays live as long as the arrays."""
         self.kept = None
         self.epoch += 1
 
@@ -165,10 +166,10 @@ class FastReplay(ReplayState):
         recordings.last = node
 
     def put_to_c(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
-        """Have replays like this one, of these arrays, played in C; say if that is new.
+        """Have replays of such a call played in C; return whether the player is new.
 
-        It ``found`` the others. As things are now: where they change often, that is
-        done ever more seldom.
+        ``arrays`` are the call's, ``found`` those that the function reads. C is told
+        the state as it is now. If that changes often, C is told ever more seldom.
         """
         self._rest -= 1
         if self._rest or (self.node.ferries and not self.copies()):
@@ -271,7 +272,7 @@ class FastReplay(ReplayState):
         return not live & ~self.own and kept.is_idle()
 
     def _is_costly(self) -> bool:
-        """Return whether one that copies less out may fit."""
+        """Return whether a recording that copies less out may fit this call."""
         if self.node.ferries:
             live = self.recordings.device.pages.live
             for rival in self.rivals:
@@ -291,9 +292,9 @@ class FastReplay(ReplayState):
         self._aims = exec_.aims if same else -1
 
     def copies(self) -> Sequence[Callable[[], Any]]:
-        """Return what copies outputs out by the framework itself, if it can be so.
+        """Return the framework's own copiers of outputs; none if there are steps.
 
-        A step could not end such copies.
+        A step could not end a copy in the framework's memory.
         """
         return () if self.recordings.stepped else self._copiers
 

@@ -1,7 +1,7 @@
-"""What is known of a function's latest calls, to replay one like them at once.
+"""The fast replays of one function, and what its last call looked like.
 
-A memo of the call before knows one like it at a glance. Recordings that are replayed
-more and more often get a fast replay, which decides nothing anew.
+`LastCall` recognises a call like the one before without making a key. Recordings that
+are replayed often get a `FastReplay`, which decides nothing anew.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _MANY: Final = 4
 
 
 class FastReplays(ReplaysState):
-    """The memo and the fast replays of one function, that of the newest first.
+    """The fast replays of one function, the newest first, and its last call.
 
-    ``last_call`` is the memo: what the call before looked like, where that is known.
-    ``players`` are those of the fast replays that C plays.
+    ``last_call`` is None where the call before is not remembered. ``players`` are the
+    replays in C, in the same order.
     """
 
     __slots__ = ("__dict__", "__weakref__")
@@ -85,12 +85,12 @@ class FastReplays(ReplaysState):
             return (result,)
 
     def let_go(self) -> None:
-        """Have C play nothing before it is asked anew what outputs become."""
+        """Have all fast replays let go of kept outputs, and C play none of them."""
         for fast in self._ready:
             fast.let_go()
 
     def tell(self) -> None:
-        """Have all replays counted that C has made since the last time."""
+        """Count the replays that C has made since the last time."""
         recordings, call_log = self._recordings, self._call_log
         with recordings.device.lock:
             for fast in self._ready:
@@ -110,7 +110,7 @@ class FastReplays(ReplaysState):
             self._recordings.quiet.add(self)
 
     def learn(self, call: Call, found: Found) -> None:
-        """Remember a call that was replayed, if the recording is there still."""
+        """Remember a call that was replayed, and make a fast replay if one is due."""
         last_call, integration = self.last_call, self._recordings.integration
         node = found.node
         if node.revokes or node not in self._cache.nodes:

@@ -1,8 +1,8 @@
-"""The call before: one like it is known at a glance.
+"""What the last call looked like, so that one like it needs no description.
 
-Most calls have the nest of the call before, and mostly its arrays too. Then no layout
-is compared and no key is made: what the call before was called, this one is called.
-Arrays are remembered weakly; whatever is not plainly the same is described anew.
+Most calls have the nest of the call before, and mostly its arrays, too. Then no layout
+is compared and no key is made: the call has the key of the one before. Arrays are
+remembered weakly. A call that is not plainly the same is described in full.
 """
 
 from __future__ import annotations

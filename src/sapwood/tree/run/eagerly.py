@@ -1,7 +1,7 @@
-"""Calls of a graphed function that run eagerly: to warm up, or for want of a recording.
+"""Calls of a graphed function that run eagerly: as a warm-up, or without a recording.
 
-What they return is revoked by `step`, and what they are donated ends, as if they had
-been replayed.
+As of replays, a later `step` ends their outputs, and the leases of donated arguments
+end with the call.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Unfound(NamedTuple):
 
 
 class Eagerly:
-    """Runs calls of one function eagerly, and has what is known of the function.
+    """Runs calls of one function eagerly, and holds what is known of the function.
 
-    ``target`` gives the function: one that is a method may be gone by now.
+    ``target`` returns the function. Of a method whose object is gone it raises.
     """
 
     def __init__(
@@ -204,7 +204,10 @@ class Eagerly:
         return result
 
     def once(self, unfound: Unfound, outcome: CaptureError | Caught | Warm) -> None:
-        """Say what becomes of a recording that was launched for one call alone."""
+        """Note the outcome of a recording that was launched for one call alone.
+
+        Raises the exception of the function, if it had one.
+        """
         call, specialization, _ = unfound
         if isinstance(outcome, Warm):
             specialization.warm = outcome

@@ -33,7 +33,7 @@ from sapwood.tree.watch.session import Midway, Raised, Unready, Warm
 from sapwood.tree.watch.watch import Caught
 
 _PATIENCE: Final = 4
-"""So often in a row a call may not be ready, before it is tried only now and then."""
+"""How often in a row a capture may be `Unready` before it is tried more seldom."""
 
 
 class Making:

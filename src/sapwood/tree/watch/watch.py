@@ -41,10 +41,11 @@ _PLAIN: Final = {bool, bytes, complex, float, int, str, type(None)}
 
 
 class Caught:
-    """An exception on its way, until it is raised again.
+    """An exception that was caught, until it is raised again.
 
-    Its traceback keeps alive what the frames in it name: if one of them named it, that
-    would be for ever. They name this, which lets go of it.
+    Its traceback keeps alive the frames that it came through, and all arrays that these
+    name. A frame that names the exception would make a cycle of that. Frames name this
+    object instead, which lets go of the exception when somebody takes it.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -82,9 +83,10 @@ class Caught:
 
 @contextmanager
 def unrepeated(error: CaptureError | Caught | Warm | None) -> Iterator[None]:
-    """Raise ``error``, if there was one before a driver's: nothing is to run again.
+    """Return a context that raises ``error`` in place of a `DriverError`.
 
-    What an ordinary exception had come to has no trace; written values have.
+    So that the function does not run again: it has written plain values, or raised what
+    ends a program. Of an ordinary exception nothing is left, and it may.
     """
     try:
         yield
