@@ -106,8 +106,10 @@ INEXACT_TOO = (
 """Beginnings of the names of files whose laws run where captures matter, too."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Skip on CUDA what CuPy's arrays do otherwise."""
+    """Leave out cases of other frameworks; skip what CuPy's arrays do otherwise."""
+    items[:] = [item for item in items if _is_for_its_framework(item)]
     for item in items:
         if item.name == "test_slots_are_bound_before_an_eager_region[inexact]":
             item.add_marker(pytest.mark.skip(reason="an eager region binds one anew"))
@@ -117,6 +119,15 @@ def pytest_collection_modifyitems(items):
         for name, why in NOT_ON_CUDA.items():
             if any(each.startswith(name) for each in names):
                 item.add_marker(pytest.mark.skip(reason=f"not on CUDA: {why}"))
+
+
+def _is_for_its_framework(item):
+    mark = item.get_closest_marker("only")
+    if mark is None or not hasattr(item, "callspec"):
+        return True
+    kind = item.callspec.params.get("make_rig")
+    torchs = kind in {TORCH, TORCH_IN_C, TORCH_ON_HOST}
+    return torchs == (mark.args[0] == "torch")
 
 
 def _is_cupys(item):
@@ -152,10 +163,12 @@ def pytest_generate_tests(metafunc):
         inexact = module.startswith(INEXACT_TOO)
         kinds = [*VARIANTS, INEXACT] if inexact else list(VARIANTS)
         kinds.append(pytest.param(CUDA, marks=pytest.mark.gpu))
-        if metafunc.definition.get_closest_marker("every_framework"):
+        if mark := metafunc.definition.get_closest_marker("every_framework"):
+            programs = "agree" in metafunc.fixturenames
             kinds.append(pytest.param(TORCH, marks=pytest.mark.gpu))
-            if "agree" in metafunc.fixturenames:
+            if programs or "in C" in mark.args:
                 kinds.append(pytest.param(TORCH_IN_C, marks=pytest.mark.gpu))
+            if programs:
                 kinds.append(TORCH_ON_HOST)
         if metafunc.definition.get_closest_marker("minimal"):
             kinds.append(MINIMAL)
@@ -205,7 +218,7 @@ class World:
 
     def __init__(self, name, rt, framework):
         self.name, self.rt, self.framework = name, rt, framework
-        self.functions = []
+        self.functions, self.held = [], []
         self.rng = np.random.default_rng(7)
 
     @property
@@ -261,6 +274,11 @@ class World:
 
     def stream(self):
         return self.framework.plain_stream() if self.plain else self.rt.stream()
+
+    def hold(self, *arrays, last=1000):
+        """Keep what two streams work on, where users have to."""
+        if self.framework.holds:
+            self.held = [*self.held[-last:], *arrays]
 
     def step(self, keep=()):
         return nullcontext() if self.plain else self.rt.step(keep=keep)
@@ -446,6 +464,31 @@ def same(agree, framework):
         agree(unread)
 
     return same
+
+
+@pytest.fixture
+def changing(agree, framework):
+    """Return what calls a function before and after every change, several times.
+
+    ``make`` gets a world, and returns the function and the state that ``changes`` are
+    called with.
+    """
+
+    def changing(make, changes):
+        rounds, calls = framework.changes
+
+        def program(w):
+            fn, state = make(w)
+            f, x = w.graph(fn), w.values(4)
+            for _ in range(rounds):
+                for change in changes:
+                    change(state, w)
+                    for _ in range(calls):
+                        yield f(x), x
+
+        return agree(program)
+
+    return changing
 
 
 @pytest.fixture

@@ -25,24 +25,7 @@ def _restore(monkeypatch):
     monkeypatch.setitem(globals(), "WEIGHT", None)
 
 
-def _changing(agree, make, changes, rounds=3, calls=3):
-    """Run ``f`` of ``make(world)`` before and after every change, several times.
-
-    ``make`` returns a function and the state that ``changes`` are called with.
-    """
-
-    def program(w):
-        fn, state = make(w)
-        f, x = w.graph(fn), w.values(4)
-        for _ in range(rounds):
-            for change in changes:
-                change(state, w)
-                for _ in range(calls):
-                    yield f(x), x
-
-    return agree(program)
-
-
+@pytest.mark.every_framework
 def test_a_replaced_closed_over_array_is_noticed(agree):
     """A name bound to another array is another array, at once."""
 
@@ -54,9 +37,10 @@ def test_a_replaced_closed_over_array_is_noticed(agree):
                 weight = w.values(4)
             yield f(x), weight
 
-    agree(program)
+    assert agree(program).count("replays") > 0
 
 
+@pytest.mark.every_framework
 def test_an_array_changed_in_place_is_seen(agree):
     """An array's contents are read by every replay, without a new recording."""
 
@@ -73,11 +57,12 @@ def test_an_array_changed_in_place_is_seen(agree):
     assert world.count("copied_bytes") == 0
 
 
+@pytest.mark.every_framework
 def test_a_replaced_global_array_is_noticed(agree):
     """The same for globals."""
 
     def program(w):
-        f, x = w.graph(lambda x: x @ WEIGHT), w.values(4)
+        f, x = w.graph(lambda x: (x * WEIGHT).sum()), w.values(4)
         for i in range(18):
             if i % 3 == 0:
                 globals()["WEIGHT"] = w.values(4)
@@ -101,7 +86,7 @@ def _other_shape(layer, w):
 
 
 def _other_dtype(layer, w):
-    layer.weight = w.values(4, dtype="float32")
+    layer.weight = w.values(4, dtype="float32" if w.itemsize == 8 else "float64")
 
 
 def _a_view(layer, w):
@@ -112,7 +97,8 @@ def _a_number(layer, _):
     layer.weight = 3
 
 
-def test_attribute_arrays_are_guarded(agree):
+@pytest.mark.every_framework
+def test_attribute_arrays_are_guarded(changing):
     """An object's array may be written, replaced, reshaped or become a number."""
 
     def make(w):
@@ -120,10 +106,11 @@ def test_attribute_arrays_are_guarded(agree):
         return lambda x: layer(x), layer
 
     changes = (_in_place, _attribute, _other_shape, _other_dtype, _a_view, _a_number)
-    _changing(agree, make, changes)
+    changing(make, changes)
 
 
-def test_arrays_in_a_growing_list_are_found(agree):
+@pytest.mark.every_framework
+def test_arrays_in_a_growing_list_are_found(changing):
     """A list of parameters that grows, shrinks and changes its order is followed."""
 
     def make(w):
@@ -137,10 +124,11 @@ def test_arrays_in_a_growing_list_are_found(agree):
         lambda parts, w: parts.__setitem__(0, w.values(4)),
         lambda parts, _: parts.__setitem__(1, parts[0]),
     )
-    _changing(agree, make, changes)
+    changing(make, changes)
 
 
-def test_arrays_in_dicts_objects_and_partials_are_found(agree):
+@pytest.mark.every_framework
+def test_arrays_in_dicts_objects_and_partials_are_found(changing):
     """Wherever code can reach an array by names, its replacement is noticed."""
 
     @dataclass
@@ -174,9 +162,7 @@ def test_arrays_in_dicts_objects_and_partials_are_found(agree):
     def replace_inner(state, w):
         state.deep.table["a"][1][0] = w.values(4)
 
-    _changing(
-        agree, make, (replace_item, replace_inner, replace_partial, write_partial)
-    )
+    changing(make, (replace_item, replace_inner, replace_partial, write_partial))
 
 
 @pytest.mark.minimal
@@ -184,15 +170,19 @@ def test_an_ambient_array_that_moves_on_every_call(agree):
     """``self.h`` replaced before every call is right, and is not recorded for ever."""
 
     def program(w):
-        layer = Layer(None)
+        layer, kept = Layer(None), []
         f, x = w.graph(lambda x: layer(x)), w.values(4)
-        for _ in range(40):
+        for i in range(w.framework.anew):
             layer.weight = w.values(4)
+            kept.append(layer.weight if i % 2 else None)
             yield f(x)
 
-    assert agree(program).count("recordings") <= 10
+    world = agree(program)
+    assert world.count("recordings") <= 10
+    assert world.count("passed_through") == 0
 
 
+@pytest.mark.every_framework
 def test_an_ambient_output_of_a_recording(agree):
     """An output of one function, kept in an attribute that another one reads."""
 
@@ -210,7 +200,8 @@ def test_an_ambient_output_of_a_recording(agree):
     assert world.count("replays") > 0
 
 
-def test_ambient_arrays_that_begin_to_overlap(agree):
+@pytest.mark.every_framework
+def test_ambient_arrays_that_begin_to_overlap(changing, framework):
     """Whether two ambient arrays share memory is part of what is guarded."""
 
     def make(w):
@@ -231,12 +222,18 @@ def test_ambient_arrays_that_begin_to_overlap(agree):
     def turn(state, _):
         state.b = state.a[::-1]
 
+    def shift(state, w):
+        both = w.values(6)
+        state.a, state.b = both[:4], both[2:]
+
     def copied(state, _):
-        state.b = state.b.copy()
+        state.b = state.b * 1
 
-    _changing(agree, make, (part, join, part, turn, copied))
+    overlap = (turn, shift) if framework.steps_back else (shift,)
+    changing(make, (part, join, part, *overlap, copied))
 
 
+@pytest.mark.every_framework
 def test_an_ambient_array_that_becomes_the_argument(agree):
     """An attribute that is sometimes the very argument is followed."""
 
@@ -256,11 +253,12 @@ def test_an_ambient_array_that_becomes_the_argument(agree):
     agree(program)
 
 
+@pytest.mark.every_framework
 def test_aliasing_may_differ_between_warm_up_and_recording(agree):
     """An ambient array that was the argument in the warm-up, and is not now."""
 
     def program(w):
-        layer, a = Layer(w.values(3)), w.values(3)
+        layer, a, others = Layer(w.values(3)), w.values(3), [w.values(3), w.values(3)]
 
         def fn(x):
             layer.weight[...] = x
@@ -268,8 +266,8 @@ def test_aliasing_may_differ_between_warm_up_and_recording(agree):
         f = w.graph(fn)
         layer.weight = a
         f(a)
-        for i in range(8):
-            layer.weight = a if i % 4 == 3 else w.values(3)
+        for i in range(12):
+            layer.weight = a if i % 4 == 3 else others[i % 2]
             f(a)
             yield layer.weight, a
 

@@ -9,23 +9,20 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.tree.watch.session import served
+from tests.support.frameworks import capturing, on_host
 
 SKIP = "ignore::sapwood.GraphSkipWarning"
 
 
-def capturing():
-    """Ask whether a capture is on, as code asks a framework that tells of it."""
-    session = served()
-    if session is None:
-        return False
-    session.asked()
-    return session.as_captured or not session.rehearses
+@pytest.fixture
+def asks(framework):
+    """Return what code asks: a framework, whether a capture is on."""
+    return framework.capturing
 
 
-def checked(x):
+def checked(x, asks=capturing):
     """Look at values on the host, unless that is captured."""
-    if not capturing() and not np.isfinite(float(x.sum())):
+    if not asks() and not np.isfinite(float(x.sum())):
         raise ValueError("it is not finite")
     return x * 2
 
@@ -55,22 +52,24 @@ def test_what_a_capture_leaves_out_is_no_reason(rt):
     assert (stats.warmups, stats.recordings, stats.replays) == (2, 1, 3)
 
 
-def test_the_plain_check_still_raises(rt):
+@pytest.mark.every_framework
+def test_the_plain_check_still_raises(rt, asks):
     """What the first call finds on the host is the function's own error."""
     x = some(rt)
-    f = rt.graph(checked)
+    f = rt.graph(lambda x: checked(x, asks))
     with pytest.raises(ValueError, match="not finite"):
         f(x * np.inf)
 
 
-def test_a_read_before_the_question_is_a_reason(rt):
+@pytest.mark.every_framework
+def test_a_read_before_the_question_is_a_reason(rt, asks):
     """A capture would meet it, whatever the answer is: none is tried."""
     x = some(rt)
     seen = []
 
     def f(x):
         total = float(x.sum())
-        seen.append(capturing())
+        seen.append(asks())
         return x * total
 
     g = rt.graph(f, fullgraph=True)
@@ -80,20 +79,22 @@ def test_a_read_before_the_question_is_a_reason(rt):
     assert not any(seen)
 
 
+@pytest.mark.every_framework
 @pytest.mark.filterwarnings(SKIP)
-def test_a_read_that_a_capture_meets_is_a_reason(rt):
+def test_a_read_that_a_capture_meets_is_a_reason(rt, asks):
     """Whoever asks, and reads all the same, is refused by the capture."""
     x = some(rt)
 
     def f(x):
-        return x * (2 if capturing() else 1) * float(x.sum())
+        return x * (2 if asks() else 1) * float(x.sum())
 
     g = rt.graph(f)
-    expected = np.asarray(x) * float(np.asarray(x).sum())
-    for _ in range(4):
-        assert np.allclose(np.asarray(g(x)), expected)
+    for _ in range(5):
+        expected = on_host(x) * float(on_host(x).sum())
+        assert np.allclose(on_host(g(x)), expected)
+        x += 1
     assert g.stats().replays == 0
-    assert "host" in g.explain()
+    assert "on the host" in g.explain()
 
 
 def test_other_work_in_captures_is_what_counts(rt):
@@ -138,19 +139,20 @@ def test_two_captures_must_agree(rt):
     assert g.stats().replays == 0
 
 
+@pytest.mark.every_framework
 @pytest.mark.filterwarnings(SKIP)
-def test_an_error_of_captures_alone_is_not_the_functions(rt):
+def test_an_error_of_captures_alone_is_not_the_functions(rt, asks):
     """Code that refuses to be captured says so; eagerly it goes on."""
     x = some(rt)
 
     def f(x):
-        if capturing():
+        if asks():
             raise RuntimeError("not in a capture")
         return x * 2
 
     g = rt.graph(f)
     for _ in range(4):
-        assert np.asarray(g(x)).tobytes() == (np.asarray(x) * 2).tobytes()
+        assert on_host(g(x)).tobytes() == (on_host(x) * 2).tobytes()
     assert g.stats().replays == 0
     assert "not in a capture" in g.explain()
 

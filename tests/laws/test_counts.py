@@ -5,42 +5,28 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.frameworks import allocated, on_host
-
-ALLOCATING = {
-    *("create", "map", "reserve", "set_access", "unmap", "release", "unreserve"),
-    *("allocate_host", "free_host", "instantiate", "load_module", "find_function"),
-    *("create_event", "create_stream", "begin_capture", "add_node"),
-    *("adopt_exec", "adopt_graph", "surround"),
-}
+from tests.support.frameworks import hit, on_host
 
 
-def _hit(rig, f, *args):
-    """Return the driver calls that one call makes, which must be a replay."""
-    before, memory, given = f.stats(), rig.runtime.memory_stats(), allocated()
-    rig.recorded.reset()
-    f(*args)
-    counts = rig.recorded.counts()
-    assert allocated() == given
-    assert f.stats().replays == before.replays + 1
-    assert f.stats().escaped == before.escaped
-    assert rig.runtime.memory_stats() == memory
-    assert not ALLOCATING & counts.keys()
-    return counts
-
-
+@pytest.mark.every_framework
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 8])
-def test_copied_leaves_cost_a_call_together(rig, k):
-    """With k copied leaves that moved, one call more, no allocation, no mapping."""
+def test_copied_leaves_cost_a_call_together(rig, framework, k):
+    """With k copied leaves that moved, one call more, no allocation, no mapping.
+
+    Torch's cost a call each at most.
+    """
     rt = rig.runtime
     f = rt.graph(lambda fixed, *moving: sum(moving, fixed) * 2)
     fixed = rt.array(np.ones(8))
-    held = [[rt.array(np.ones(8)) for _ in range(k)] for _ in range(9)]
-    for moving in held[:4]:
+    held = [[rt.array(np.ones(8)) for _ in range(k)] for _ in range(12)]
+    for moving in held[:5]:
         f(fixed, *moving)
-    for moving in held[4:]:
-        counts = _hit(rig, f, fixed, *moving)
-        assert counts == {"launch_graph": 1} | ({"set_op": 1} if k else {})
+    for moving in held[5:]:
+        counts = hit(rig, f, fixed, *moving)
+        if framework.xp is np:
+            assert counts == {"launch_graph": 1} | ({"set_op": 1} if k else {})
+        assert counts["launch_graph"] == 1
+        assert sum(counts.values()) <= k + 1
 
 
 @pytest.mark.every_framework
@@ -54,7 +40,7 @@ def test_copies_are_per_storage(rig):
         held.append(x)
         args = x[:8], x[2:], x[::2]
         if len(held) > 5:
-            assert sum(_hit(rig, f, *args).values()) <= 2
+            assert sum(hit(rig, f, *args).values()) <= 2
         else:
             f(*args)
 
@@ -89,7 +75,7 @@ def test_an_unchanged_call_is_one_driver_call(rig):
     for _ in range(4):
         f(x, 2)
     for _ in range(3):
-        assert _hit(rig, f, x, 2) == {"launch_graph": 1}
+        assert hit(rig, f, x, 2) == {"launch_graph": 1}
 
 
 @pytest.mark.every_framework
@@ -120,8 +106,8 @@ def test_an_argument_that_stays_is_not_aimed_at_again(rig):
     for x in arrays:
         f(x)
     for x in arrays:
-        _hit(rig, f, x)
-        assert _hit(rig, f, x) == {"launch_graph": 1}
+        hit(rig, f, x)
+        assert hit(rig, f, x) == {"launch_graph": 1}
 
 
 @pytest.mark.minimal
@@ -140,7 +126,7 @@ def test_as_many_ops_as_eager(rig):
     rig.recorded.reset()
     fn(x)
     assert rig.recorded.counts()["launch"] == 20
-    assert _hit(rig, f, x) == {"launch_graph": 1}
+    assert hit(rig, f, x) == {"launch_graph": 1}
 
 
 def _step(x, weights):

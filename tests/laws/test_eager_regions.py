@@ -13,6 +13,7 @@ import pytest
 import sapwood as sw
 
 
+@pytest.mark.every_framework
 def test_between_two_recorded_parts(agree):
     """An region runs once in every call, with its values; the rest is replayed."""
     counts = {}
@@ -22,7 +23,7 @@ def test_between_two_recorded_parts(agree):
 
         @sw.eager
         def note(h):
-            seen.append(float(h.sum()))
+            seen.append((float(h.sum()), h.tolist(), bool((h > 0).any())))
 
         def fn(x):
             h = x * 2
@@ -52,16 +53,20 @@ def test_results_are_copied_in(agree):
     def program(w):
         @sw.eager
         def clip(h, limit=1.0):
-            scale = min(1.0, limit / float(np.abs(h).max()))
+            scale = min(1.0, limit / float(abs(h).max()))
             return h * scale
 
         f = w.graph(lambda x, y: (clip(x * y) + x, clip(h=y * 2, limit=0.5)))
         for _ in range(6):
             yield f(w.values(4), w.values(4))
+        x, y = w.values(4), w.values(4)
+        for _ in range(4):
+            yield f(x, y)
 
-    assert agree(program).count("replays") >= 3
+    assert agree(program).count("replays") >= 6
 
 
+@pytest.mark.every_framework
 def test_several_breaks(agree):
     """Three eager regions, one in a helper, one called twice, one with no arrays."""
 
@@ -131,6 +136,7 @@ def test_a_break_inside_a_nested_graphed_call(agree):
     agree(program)
 
 
+@pytest.mark.every_framework
 def test_several_shapes(agree):
     """What parts make lies on pages of their own, also where shapes share pages."""
 
@@ -191,6 +197,7 @@ class Pair(NamedTuple):
     right: object
 
 
+@pytest.mark.every_framework
 def test_nests_of_results(agree):
     """Tuples, lists, dicts and None of arrays; views; the same array twice."""
 
@@ -213,10 +220,13 @@ def test_nests_of_results(agree):
     assert agree(program).count("replays") >= 2
 
 
+@pytest.mark.every_framework
 def test_the_array_passed_in_comes_back(agree):
-    """An region that returns its argument, or a view of it, gives the same memory."""
+    """A region that returns its argument, or a view of it, gives the same memory."""
 
     def program(w):
+        one_object = w.framework.xp is np
+
         @sw.eager
         def clamp(x):
             if float(x.sum()) > 0:
@@ -230,11 +240,13 @@ def test_the_array_passed_in_comes_back(agree):
         def fn(x, y):
             h = x + y
             same = clamp(h)
-            if same is not h:
+            if one_object and same is not h:
                 raise AssertionError
             same += 1
             end = tail(y)
             end *= 2
+            view = tail(h)
+            view -= y[1:]
             return h, same, y
 
         f = w.graph(fn)
@@ -247,6 +259,7 @@ def test_the_array_passed_in_comes_back(agree):
     assert agree(program).count("replays") >= 3
 
 
+@pytest.mark.every_framework
 def test_writes_in_place(agree):
     """What an eager region writes is seen by what follows, and by the caller."""
 
@@ -408,10 +421,11 @@ class Mine(Exception):
     """An exception of the user."""
 
 
+@pytest.mark.every_framework
 @pytest.mark.parametrize("when", [0, 1, 2, 4])
 def test_a_users_exception_leaves_unchanged(rt, bits, when):
     """The part before has run, the part behind has not, and the next call is right."""
-    calls, x, y = [], rt.array(np.ones(3)), np.ones(3)
+    calls, x, y = [], rt.array(np.ones(3)), rt.array(np.ones(3))
 
     @sw.eager
     def check(h):
@@ -433,6 +447,7 @@ def test_a_users_exception_leaves_unchanged(rt, bits, when):
             assert caught.value.args == ("as thrown", 3)
             assert caught.value.__cause__ is None
             del caught
+            gc.collect()
             y += 1
         else:
             out = f(x)
@@ -444,7 +459,7 @@ def test_a_users_exception_leaves_unchanged(rt, bits, when):
 
 OTHERS = {
     "shape": lambda x: x[1:],
-    "dtype": lambda x: x.astype(np.float32),
+    "dtype": lambda x: x.float() if hasattr(x, "float") else x.astype(np.float32),
     "nesting": lambda x: (x * 1,),
     "none": lambda _: None,
     "alias": lambda x: x,
@@ -453,15 +468,16 @@ OTHERS = {
 }
 
 
+@pytest.mark.every_framework
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("when", [1, 2, 4])
 def test_another_kind_of_result(rt, other, when, bits):
     """Anything but the recorded signature is refused, by name; the state is as left."""
-    calls, x, y = [], rt.array(np.arange(3.0)), np.arange(3.0)
+    calls, x, y = [], rt.array(np.arange(3.0)), rt.array(np.arange(3.0))
 
     @sw.eager
     def measure(x):
-        calls.append(x.size)
+        calls.append(len(x))
         return OTHERS[other](x) if len(calls) == when + 1 else x * 2
 
     def fn(x):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +12,11 @@ import pytest
 import sapwood as sw
 from sapwood import events
 from tests.support.frameworks import on_host
+
+try:
+    import torch
+except ImportError:
+    torch = None
 
 
 def _float(x):
@@ -53,12 +59,49 @@ READS = {
     "not": lambda x: x if not x[0] else x + 1,
     "range": lambda x: sum((x for _ in range(x.argmax())), x),
 }
+NUMPYS = {
+    *("asarray", "nonzero", "allclose", "array", "range"),
+    *("str", "repr", "formatted", "printed"),
+}
+TORCHS = {
+    "numpy": lambda x: x * x.cpu().numpy().size,
+    "places": lambda x: x[x.nonzero()[:, 0]],
+    "where": lambda x: torch.where(x > 0)[0],
+    "unique": lambda x: x.unique(),
+    "equal": lambda x: x * torch.equal(x, x),
+    "to": lambda x: x.to("cpu").to(x.device),
+    "pin": lambda x: x * torch.zeros(3).copy_(x).numel(),
+}
+ALL = READS | TORCHS
+ONE = {"if", "mask", "numpy", "format"}
+"""Reads of each kind, as torch goes through them."""
 
 
-@pytest.mark.parametrize("read", READS)
-def test_a_host_read_is_refused_on_call_one(rt, read):
+def _reads(torchs):
+    """Return the parameters of laws: torch's tensors are read in some ways."""
+    for read in ALL:
+        if read in READS and read in torchs:
+            yield read
+        elif read in READS:
+            yield pytest.param(read, marks=pytest.mark.only("numpy"))
+        elif read in torchs:
+            yield pytest.param(read, marks=pytest.mark.only("torch"))
+
+
+every_read = pytest.mark.parametrize("read", [*_reads(ALL.keys() - NUMPYS)])
+
+
+@pytest.fixture
+def three(rt, framework):
+    """Return what makes an array of three numbers."""
+    return lambda n=0: framework.array(rt, np.arange(3, dtype=framework.dtype) + n)
+
+
+@pytest.mark.every_framework
+@every_read
+def test_a_host_read_is_refused_on_call_one(rt, three, read):
     """D test_cuda_graph_tensor_item_not_allowed: by line, with the remedy, at once."""
-    fn, x = READS[read], rt.array(np.arange(3.0))
+    fn, x = ALL[read], three()
     f = rt.graph(fn, fullgraph=True)
     for _ in range(3):
         with pytest.raises(sw.CaptureError) as caught:
@@ -73,7 +116,7 @@ def test_a_host_read_is_refused_on_call_one(rt, read):
         assert error.where in str(error)
         assert "eager" in error.remedy
     assert f.stats().recordings == f.stats().replays == 0
-    assert np.asarray(x).tolist() == [0, 1, 2]
+    assert on_host(x).tolist() == [0, 1, 2]
 
 
 @pytest.mark.every_framework
@@ -94,14 +137,15 @@ def test_the_line_is_the_one_that_reads(rt):
     assert caught.value.where == f"{__file__}:{expected}"
 
 
-@pytest.mark.parametrize("read", READS)
-def test_the_runtime_is_as_before(rig, read):
+@pytest.mark.every_framework
+@pytest.mark.parametrize("read", [*_reads(ONE)])
+def test_the_runtime_is_as_before(rig, three, read):
     """A refused call leaves memory, handles and other recordings as they were."""
     rt = rig.runtime
-    x, other = rt.array(np.arange(3.0)), rt.graph(lambda x: x + 1, fullgraph=True)
+    x, other = three(), rt.graph(lambda x: x + 1, fullgraph=True)
     for _ in range(3):
         other(x)
-    f = rt.graph(READS[read], fullgraph=True)
+    f = rt.graph(ALL[read], fullgraph=True)
     with pytest.raises(sw.CaptureError):
         f(x)
     gc.collect()
@@ -115,7 +159,7 @@ def test_the_runtime_is_as_before(rig, read):
     assert rt.memory_stats() == before[0]
     assert rig.device.live_handles() == before[1]
     assert other.stats() == before[2]
-    assert np.asarray(other(x)).tolist() == [1, 2, 3]
+    assert on_host(other(x)).tolist() == [1, 2, 3]
     assert other.stats().replays == before[2].replays + 1
 
 
@@ -132,23 +176,24 @@ def test_python_ran_exactly_once(rt):
     assert len(ran) == 1
 
 
+@pytest.mark.every_framework
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
-@pytest.mark.parametrize("read", READS)
-def test_unsupported_calls_pass_through(rt, bits, read):
+@every_read
+def test_unsupported_calls_pass_through(rt, three, bits, read):
     """Unless ``fullgraph=True`` the call does what the plain function does."""
-    ran = []
+    ran = threading.Semaphore(0)
 
     def counted(x):
-        ran.append(1)
-        return READS[read](x)
+        ran.release()
+        return ALL[read](x)
 
     f = rt.graph(counted)
     for i in range(5):
-        x = rt.array(np.arange(3.0) + i)
+        x = three(i)
         found = bits(f(x))
         with sw.disabled():
-            assert found == bits(READS[read](x))
-        assert len(ran) == i + 1
+            assert found == bits(ALL[read](x))
+        assert ran._value == i + 1
     stats = f.stats()
     assert stats.recordings == stats.replays == 0
     assert stats.warmups + stats.passed_through == 5
@@ -194,32 +239,51 @@ def test_host_reads_of_closed_over_arrays(rt):
         f(rt.array(np.ones(2)))
 
 
-def test_shape_and_dtype_are_no_host_reads(same):
+@pytest.mark.every_framework
+def test_shape_and_dtype_are_no_host_reads(same, framework):
     """What an array is, as against what it holds, is known without reading."""
 
+    def numpys(x):
+        return x.size, np.shape(x)
+
+    def torchs(x):
+        return x.numel(), x.is_cuda, tuple(x.size())
+
+    dtype = getattr(framework.xp, framework.dtype)
+    own = numpys if framework.xp is np else torchs
+
     def f(x):
-        n = len(x) + x.ndim + x.size + x.shape[0] + x.nbytes + x.itemsize
-        kind = 1 if x.dtype == np.float64 else 2
-        return [row * n for row in x], n, kind, np.shape(x), bool(x.shape)
+        n = len(x) + x.ndim + x.shape[0] + x.nbytes + x.itemsize
+        kind = 1 if x.dtype == dtype else 2
+        return [row * n for row in x], n, kind, own(x), bool(x.shape)
 
     same(f, lambda w: (w.values(3, 2),))
 
 
+@pytest.mark.every_framework
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
-def test_waiting_inside_is_refused(rt):
-    """So is waiting for the device, which a replay would not do."""
+@pytest.mark.parametrize(
+    "wait", ["runtime", pytest.param("device", marks=pytest.mark.only("torch"))]
+)
+def test_waiting_inside_is_refused(rt, framework, wait):
+    """So is waiting, which no replay would do; with torch, when it is captured."""
 
     def f(x):
         y = x + 1
-        rt.synchronize()
+        if wait == "runtime":
+            rt.synchronize()
+        else:
+            torch.cuda.synchronize()
         return y
 
     g, x = rt.graph(f, fullgraph=True), rt.array(np.zeros(2))
-    with pytest.raises(sw.CaptureError):
-        g(x)
+    with pytest.raises(sw.CaptureError) as caught:
+        for _ in range(1 if framework.xp is np else 3):
+            g(x)
+    assert caught.value.where.startswith(__file__)
     h = rt.graph(f)
     for _ in range(4):
-        assert np.asarray(h(x)).tolist() == [1, 1]
+        assert on_host(h(x)).tolist() == [1, 1]
 
 
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")

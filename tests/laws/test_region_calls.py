@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 
 import sapwood as sw
+from tests.support.threads import in_threads
 
 
+@pytest.mark.every_framework
 def test_calls_of_other_graphed_functions(agree):
     """Inside an eager region graphed functions replay by themselves."""
 
@@ -39,9 +42,10 @@ def test_calls_of_other_graphed_functions(agree):
 
     world = agree(program)
     inner, outer = (function.stats() for function in world.functions)
-    assert outer.recordings <= 2
-    assert outer.replays >= 6
-    assert inner.replays > 9
+    if world.framework.records:
+        assert outer.recordings <= 2
+        assert outer.replays >= 6
+        assert inner.replays > 9
 
 
 def test_the_function_calls_itself_through_an_eager_region(agree):
@@ -230,26 +234,15 @@ def test_threads_meet_inside_eager_regions(rt, bits):
         h = x * 2
         return meet(h) * h
 
-    f, failed = rt.graph(fn), []
+    f = rt.graph(fn)
 
     def work(n):
-        try:
-            x = rt.array(np.arange(4.0) + n)
-            host = (np.arange(4.0) + n) * 2
-            for _ in range(8):
-                out = f(x)
-                if bits(out) != bits((host + host[0]) * host):
-                    failed.append(n)
-        except BaseException as error:  # noqa: BLE001 - told by the test
-            failed.append(error)
-            barrier.abort()
+        x = rt.array(np.arange(4.0) + n)
+        host = (np.arange(4.0) + n) * 2
+        for _ in range(8):
+            assert bits(f(x)) == bits((host + host[0]) * host)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    in_threads(*(partial(work, n) for n in range(3)))
     stats = f.stats()
     assert stats.recordings - stats.evicted <= 5
 

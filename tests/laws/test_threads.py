@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from tests.support.frameworks import on_host
+from tests.support.threads import in_threads
 
 pytestmark = pytest.mark.every_kind
 
@@ -19,27 +21,6 @@ def _work(x, y):
     h = x * 2
     h += y
     return h, (h * h).sum()
-
-
-def _in_threads(*jobs, seconds=30):
-    """Run jobs at once; raise what they raise, and fail where one never ends."""
-    errors, ready = [], threading.Barrier(len(jobs))
-
-    def run(job):
-        try:
-            ready.wait()
-            job()
-        except BaseException as error:  # noqa: BLE001 - handed to the test
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(job,), daemon=True) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(seconds)
-        assert not thread.is_alive(), "deadlock"
-    if errors:
-        raise errors[0]
 
 
 @pytest.fixture
@@ -85,7 +66,7 @@ def _job(rt, f, seed, calls=40, *, own_stream=False, cycles=False):
 def test_four_threads_one_function(rt, own_stream):
     """Four threads call the same function on their own arrays."""
     f = rt.graph(_work)
-    _in_threads(*(_job(rt, f, seed, own_stream=own_stream) for seed in range(4)))
+    in_threads(*(_job(rt, f, seed, own_stream=own_stream) for seed in range(4)))
     stats = f.stats()
     calls = stats.warmups + stats.recordings + stats.replays + stats.passed_through
     assert calls == 160
@@ -95,7 +76,7 @@ def test_four_threads_one_function(rt, own_stream):
 
 def test_four_threads_four_functions(rt):
     """D test_graph_concurrent_replay: by four threads, on streams of their own."""
-    _in_threads(
+    in_threads(
         *(
             _job(rt, rt.graph(lambda x, y: _work(x, y)), seed, own_stream=True)
             for seed in range(4)
@@ -108,7 +89,7 @@ def test_four_threads_four_functions(rt):
 def test_four_threads_under_garbage_collection(rt, own_stream):
     """So they do while garbage is collected inside every call, outputs among it."""
     f, g = rt.graph(_work), rt.graph(lambda x, y: _work(x, y))
-    _in_threads(
+    in_threads(
         *(
             _job(rt, h, seed, 15, own_stream=own_stream, cycles=True)
             for seed, h in enumerate((f, g, f, g))
@@ -116,6 +97,7 @@ def test_four_threads_under_garbage_collection(rt, own_stream):
     )
 
 
+@pytest.mark.every_framework
 def test_threads_share_a_state(rt):
     """Updates in place of one shared array, from four threads: none is lost."""
 
@@ -128,8 +110,8 @@ def test_threads_share_a_state(rt):
     def job(n):
         return lambda: [f(state, n) for _ in range(25)]
 
-    _in_threads(*(job(n) for n in (1, 2, 4, 8)))
-    assert np.asarray(state).tolist() == [25 * 15] * 8
+    in_threads(*(job(n) for n in (1, 2, 4, 8)))
+    assert on_host(state).tolist() == [25 * 15] * 8
 
 
 def test_threads_hand_outputs_over(rt):
@@ -147,7 +129,7 @@ def test_threads_hand_outputs_over(rt):
             assert np.asarray(use(h)).tolist() == [i * 3 + 1] * 8
             del h
 
-    _in_threads(produce, consume)
+    in_threads(produce, consume)
 
 
 def test_a_capture_does_not_see_other_threads(rt):
@@ -177,7 +159,7 @@ def test_a_capture_does_not_see_other_threads(rt):
             other = other + 1
             go_on.set()
 
-    _in_threads(calls, meanwhile)
+    in_threads(calls, meanwhile)
     assert np.asarray(other).tolist() == [2] * 4
     assert f.stats().replays == 2
 
@@ -191,7 +173,7 @@ def test_a_step_on_another_thread(rt):
         with rt.step():
             pass
 
-    _in_threads(step)
+    in_threads(step)
     with pytest.raises(sw.StaleOutput):
         np.asarray(y)
 
@@ -214,7 +196,7 @@ def test_closing_while_others_call(make_rig):
         started.wait(5)
         rt.close()
 
-    _in_threads(calls, calls, close)
+    in_threads(calls, calls, close)
 
 
 @pytest.fixture
@@ -244,4 +226,4 @@ def test_streams_are_made_while_others_call(rt):
             with held[0]:
                 f(x)
 
-    _in_threads(call, stream)
+    in_threads(call, stream)

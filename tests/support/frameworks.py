@@ -36,8 +36,10 @@ __all__ = [
     "Torch",
     "Unlayered",
     "allocated",
+    "capturing",
     "collect_after",
     "framework_of",
+    "hit",
     "make_rig_of",
     "on_host",
 ]
@@ -56,11 +58,28 @@ MINIMAL: Final = "minimal"
 """The buffers of `tests.support.minimal`, the template of a framework."""
 
 
+_ALLOCATING: Final = {
+    *("create", "map", "reserve", "set_access", "unmap", "release", "unreserve"),
+    *("allocate_host", "free_host", "instantiate", "load_module", "find_function"),
+    *("create_event", "create_stream", "begin_capture", "add_node"),
+    *("adopt_exec", "adopt_graph", "surround"),
+}
+
+
 def on_host(array: Any) -> np.ndarray[Any, Any]:
     """Return the values of anybody's array as one of NumPy's."""
     if hasattr(array, "untyped_storage"):
         return array.detach().numpy(force=True)  # type: ignore[no-any-return]
     return np.asarray(array)
+
+
+def capturing() -> bool:
+    """Return whether a capture is on, as a framework tells it to code that asks."""
+    session = served()
+    if session is None:
+        return False
+    session.asked()
+    return session.as_captured or not session.rehearses
 
 
 def allocated() -> int:
@@ -69,6 +88,23 @@ def allocated() -> int:
     if torch is None or not torch.cuda.is_initialized():
         return 0
     return int(torch.cuda.memory_stats()["allocation.all.allocated"])
+
+
+def hit(rig: Rig, f: Any, *args: Any) -> dict[str, int]:
+    """Return the driver calls that one call makes, which must be a replay.
+
+    Layers stand before the driver here, so that replays are played in Python.
+    """
+    before, memory, given = f.stats(), rig.runtime.memory_stats(), allocated()
+    rig.recorded.reset()
+    f(*args)
+    counts = rig.recorded.counts()
+    assert allocated() == given
+    assert f.stats().replays == before.replays + 1
+    assert f.stats().escaped == before.escaped
+    assert rig.runtime.memory_stats() == memory
+    assert not _ALLOCATING & counts.keys()
+    return counts
 
 
 class Unlayered:
@@ -123,6 +159,25 @@ def framework_of(kind: str) -> Framework:
     return CuPy() if kind == CUDA else Framework()
 
 
+class _Side:
+    """A stream of torch's own, ordered by hand as `Runtime.stream` orders its."""
+
+    def __init__(self, torch: Any) -> None:
+        self.cuda = torch.cuda
+        self.stream, self.inside = self.cuda.Stream(), nullcontext()
+
+    def __enter__(self) -> Self:
+        self.around = self.cuda.current_stream()
+        self.stream.wait_stream(self.around)
+        self.inside = self.cuda.stream(self.stream)
+        self.inside.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.inside.__exit__(*error)
+        self.around.wait_stream(self.stream)
+
+
 class _HostStream:
     """A stream of the host, where everything has always been done."""
 
@@ -157,6 +212,10 @@ class Framework:
     settling = 0
     calls = 4
     """How many calls of one function `same` compares."""
+    changes = 3, 3
+    anew = 40
+    lasting = 32
+    holds = False
 
     def begin(self) -> None:
         """Begin a program: random numbers that nobody seeded are the same again."""
@@ -178,6 +237,15 @@ class Framework:
         """Return a stream where nothing is graphed."""
         return _HostStream()
 
+    def own_stream(self) -> Any:
+        """Return a stream that no runtime has made."""
+        return _HostStream()
+
+    @property
+    def capturing(self) -> Any:
+        """What users ask whether a capture is on."""
+        return capturing
+
     def plain_mode(self) -> Any:
         """Return the context in which nothing is graphed."""
         return np.errstate(all="ignore")
@@ -191,6 +259,16 @@ class Framework:
     def positive(x: Any) -> Any:
         """Return an array's values, 0 where they are less."""
         return np.maximum(x, 0)
+
+    @staticmethod
+    def address(x: Any) -> int:
+        """Return where an array is; one that no runtime made, at some address."""
+        return int(getattr(x, "address", 1 << 46))
+
+    @staticmethod
+    def cast(x: Any, dtype: Any) -> Any:
+        """Return an array's values as those of another dtype."""
+        return x.astype(dtype)
 
     def is_array(self, value: object) -> bool:
         """Return whether a value is an array: of the device, or of NumPy."""
@@ -260,11 +338,20 @@ class Torch(Framework):
     many = 1 << 20
     settling = 1
     calls = 6
+    changes = 2, 4
+    anew = 16
+    holds = True
 
     def __init__(self, device: str) -> None:
         self.xp = self.torch = pytest.importorskip("torch")
         self.device = device
         self.records = device == "cuda"
+        self.lasting = 1 << 18 if self.records else 32
+
+    @property
+    def capturing(self) -> Any:
+        """What torch's users ask whether a capture is on."""
+        return self.torch.cuda.is_current_stream_capturing
 
     def begin(self) -> None:
         """Seed torch."""
@@ -279,6 +366,10 @@ class Torch(Framework):
         """Return a new tensor."""
         return self.torch.from_numpy(np.array(host)).to(self.device)
 
+    def own_stream(self) -> Any:
+        """Return a stream of torch's."""
+        return _Side(self.torch) if self.records else _HostStream()
+
     def plain_mode(self) -> Any:
         """Return a context that changes nothing."""
         return nullcontext()
@@ -292,6 +383,16 @@ class Torch(Framework):
     def positive(x: Any) -> Any:
         """Return a tensor's values, 0 where they are less."""
         return x.relu()
+
+    @staticmethod
+    def address(x: Any) -> int:
+        """Return where a tensor is."""
+        return int(x.data_ptr())
+
+    @staticmethod
+    def cast(x: Any, dtype: Any) -> Any:
+        """Return a tensor's values as those of another dtype."""
+        return x.to(dtype)
 
     def is_array(self, value: object) -> bool:
         """Return whether a value is a tensor."""

@@ -4,50 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.frameworks import hit
+
 torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.gpu
 
-ALLOCATING = {
-    *("create", "map", "reserve", "set_access", "unmap", "release", "unreserve"),
-    *("allocate_host", "free_host", "instantiate", "adopt_exec", "adopt_graph"),
-    *("create_event", "create_stream", "begin_capture", "add_node", "surround"),
-}
-
-
-def hit(rig, f, *args):
-    """Return the driver calls that one call makes, which must be a replay.
-
-    Layers stand before the driver here, so that replays are played in Python.
-    """
-    before, memory = f.stats(), rig.runtime.memory_stats()
-    reserved = torch.cuda.memory_stats()["allocation.all.allocated"]
-    rig.recorded.reset()
-    f(*args)
-    counts = rig.recorded.counts()
-    assert torch.cuda.memory_stats()["allocation.all.allocated"] == reserved
-    assert f.stats().replays == before.replays + 1
-    assert f.stats().escaped == before.escaped
-    assert rig.runtime.memory_stats() == memory
-    assert not ALLOCATING & counts.keys()
-    return counts
-
 
 def ones(*shape):
     return torch.ones(*shape, device="cuda")
-
-
-@pytest.mark.parametrize("k", [0, 1, 2, 3, 8])
-def test_copied_leaves_cost_a_call_each_at_most(rig, rt, k):
-    """With k copied leaves that moved, k calls more, no allocation, no mapping."""
-    f = rt.graph(lambda fixed, *moving: sum(moving, fixed) * 2)
-    fixed, held = ones(8), [[ones(8) for _ in range(k)] for _ in range(12)]
-    for moving in held[:5]:
-        f(fixed, *moving)
-    for moving in held[5:]:
-        counts = hit(rig, f, fixed, *moving)
-        assert counts["launch_graph"] == 1
-        assert sum(counts.values()) <= k + 1
 
 
 @torch.no_grad()

@@ -162,38 +162,3 @@ def test_every_call_may_fail(rig, rt, bits, name, record_property):
             assert trial.errors == [faulty.fired], about
     assert fired > 10
     record_property("positions", fired)
-
-
-def test_a_failed_replay_changes_nothing(rig, rt, bits):
-    """A launch that fails has run nothing: memory and statistics are as before."""
-    f, (w, x) = rt.graph(train), arguments()
-    for _ in range(5):
-        f(w, x)
-    before = bits(w, x), rt.memory_stats(), f.stats()
-    rig.faulty.plan = {rig.faulty.position}
-    with pytest.raises(sw.DriverError) as caught:
-        f(w, x)
-    assert caught.value.call == "launch_graph"
-    del caught
-    gc.collect()
-    assert (bits(w, x), rt.memory_stats(), f.stats()) == before
-    plain = w.clone()
-    assert bits(*f(w, x)) == bits(*train(plain, x))
-    assert bits(w) == bits(plain)
-
-
-def test_a_failed_aim_is_not_remembered(rig, rt, same):
-    """A leaf whose copy could not be redirected is redirected by the next call."""
-    f, tensors = rt.graph(lambda x: x * 2), []
-    for i in range(6):
-        tensors.append(torch.full((4,), float(i), device="cuda"))
-        f(tensors[-1])
-    rig.faulty.plan = {rig.faulty.position}
-    with pytest.raises(sw.DriverError) as caught:
-        f(tensors[0])
-    assert caught.value.call == "set_op"
-    rig.faulty.plan = {rig.faulty.position + 1}
-    with pytest.raises(sw.DriverError):
-        f(tensors[1])
-    for x in tensors:
-        same(f(x), x * 2)

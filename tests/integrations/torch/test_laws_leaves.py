@@ -80,6 +80,10 @@ LAYOUTS = {
     "other dtype": lambda x: x.view(torch.int16),
     "real part": lambda x: torch.view_as_complex(x.view(6, 2, 2)).real,
     "imaginary part": lambda x: torch.view_as_complex(x.view(6, 2, 2)).conj().imag,
+    "conjugate": lambda x: torch.view_as_complex(x.view(6, 2, 2)).conj(),
+    "channels last": lambda x: x.reshape(1, 2, 3, 4).to(
+        memory_format=torch.channels_last
+    ),
     "windows": lambda x: x.reshape(-1).unfold(0, 5, 2),
 }
 

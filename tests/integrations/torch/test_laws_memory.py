@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 
 import pytest
 
@@ -112,39 +111,6 @@ def test_shapes_in_a_cycle(rt, same):
     assert stats.recordings <= 2 * limit
     assert stats.replays >= 2 * limit
     assert stats.passed_through >= 2 * (200 - limit)
-
-
-def test_shapes_at_random(rt, same):
-    """200 shapes at random: bounded, mostly not recording, evictions reported."""
-    draw, limit, most, given = random.Random(3), 16, 0, of_sizes(range(1, 201))
-    f = rt.graph(lambda x: x * 2, max_recordings=limit)
-    for _ in range(800):
-        x = draw.choice(given)
-        same(f(x), x * 2)
-        x += 1
-        most = max(most, rt.memory_stats()["ranges"])
-    stats = f.stats()
-    assert most <= limit
-    assert stats.recordings < 800 / 3
-    assert stats.evicted >= stats.recordings - limit
-    told = [each for each in rt.events() if isinstance(each, events.Evicted)]
-    assert told
-    assert all(each.reason for each in told)
-    assert "evict" in f.explain()
-
-
-def test_a_new_set_of_shapes_is_recorded_at_last(rt):
-    """When the shapes in use change, the newcomers replace what is not used."""
-    f = rt.graph(lambda x: x + 1, max_recordings=4)
-    for given in (of_sizes((1, 2, 3, 4)), of_sizes((5, 6, 7, 8))):
-        for _ in range(8):
-            for x in given:
-                f(x)
-        before = f.stats().replays
-        for x in given:
-            f(x)
-        assert f.stats().replays == before + 4
-    assert f.stats().evicted == 4
 
 
 # Too little.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import threading
 import types
@@ -126,16 +125,6 @@ def test_an_exit_on_the_recording_call(rt, bits, error):
         assert bits(found, kept.h) == bits(y * 2, y * 3)
 
 
-def test_an_exception_of_torch_is_torchs(rt, same):
-    """Wrong shapes raise what torch raises, at every call."""
-    f, x = rt.graph(lambda x, y: x + y), torch.ones(3, device="cuda")
-    for _ in range(3):
-        same(f(x, x), x + x)
-        with pytest.raises(RuntimeError, match="must match"):
-            f(x, torch.ones(4, device="cuda"))
-    assert f.stats().replays == 1
-
-
 def _yields(self, x):
     del self
     yield x
@@ -152,35 +141,3 @@ def test_modules_that_cannot_be_graphed(rt, forward):
     module = type("Odd", (nn.Module,), {"forward": forward})()
     with pytest.raises(sw.MisuseError):
         rt.graph(module)
-
-
-def test_partials_lambdas_and_callable_objects(alike):
-    """Anything callable that is not forbidden can be graphed."""
-
-    def program(w):
-        class Scale:
-            def __init__(self, factor):
-                self.factor = factor
-
-            def __call__(self, x, plus=0):
-                return x * self.factor + plus
-
-            def method(self, x):
-                return x - self.factor
-
-        scale = Scale(w.values(3))
-        fs = [
-            w.graph(scale),
-            w.graph(functools.partial(scale, plus=4)),
-            w.graph(scale.method),
-            w.graph(lambda *parts: sum(parts)),
-            w.graph(torch.sin),
-            w.graph(torch.nn.functional.gelu),
-        ]
-        x = w.values(3)
-        for i in range(6):
-            if i == 3:
-                scale.factor = w.values(3)
-            yield [f(x) for f in fs]
-
-    assert alike(program).count("replays") > 0

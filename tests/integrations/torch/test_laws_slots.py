@@ -1,4 +1,4 @@
-"""Tensors that a function binds to slots are bound by every replay, as eager does."""
+"""Tensors in slots: those that a function binds, and those that get other memory."""
 
 from __future__ import annotations
 
@@ -88,3 +88,20 @@ def test_a_state_carried_by_a_slot_settles(rt, same):
     same(o.h, plain)
     recordings, o.h = f.stats().recordings, None
     assert recordings <= 3
+
+
+def test_tensors_given_other_memory_are_noticed(alike):
+    """Those whose ``data`` becomes another's, as those that are written."""
+
+    def program(w):
+        layer = types.SimpleNamespace(weight=w.values(4))
+        f, x = w.graph(lambda x: x * layer.weight), w.values(4)
+        for change in ("data", "write", "data") * 2:
+            if change == "data":
+                layer.weight.data = w.values(4)
+            else:
+                layer.weight.mul_(2)
+            for _ in range(4):
+                yield f(x), x
+
+    alike(program)

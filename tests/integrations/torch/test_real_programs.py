@@ -144,60 +144,6 @@ def test_what_a_capture_leaves_out_is_no_reason(alike, fn):
     assert world.count("replays") >= 3
 
 
-def test_the_check_of_a_plain_call_raises(rt):
-    """What the function raises in its first call is its own."""
-    f = rt.graph(check_first)
-    with pytest.raises(ValueError, match="not finite"):
-        f(torch.full((3,), torch.inf, device="cuda"))
-
-
-def test_a_read_before_the_question_refuses(rt):
-    """A capture would meet it: none is tried."""
-    answers = []
-
-    def f(x):
-        total = float(x.sum())
-        answers.append(capturing())
-        return x * total
-
-    g, x = rt.graph(f, fullgraph=True), torch.ones(3, device="cuda")
-    for _ in range(3):
-        with pytest.raises(sw.CaptureError, match="host"):
-            g(x)
-    assert not any(answers)
-
-
-@pytest.mark.filterwarnings(SKIP)
-def test_a_read_that_the_capture_meets_refuses(rt, same):
-    """Who asks, and reads all the same, runs eagerly, at the user's line."""
-
-    def f(x):
-        return x * (2 if is_tracing() else 1) * float(x.sum())
-
-    g = rt.graph(f)
-    for i in range(5):
-        x = torch.ones(3, device="cuda") + i
-        same(g(x), f(x))
-    assert g.stats().replays == 0
-    assert "on the host" in g.explain()
-
-
-@pytest.mark.filterwarnings(SKIP)
-def test_an_error_of_captures_alone(rt, same):
-    """Code that will not be captured raises in captures: eagerly it goes on."""
-
-    def f(x):
-        if capturing():
-            raise RuntimeError("not to be captured")
-        return x * 2
-
-    g, x = rt.graph(f), torch.ones(3, device="cuda")
-    for _ in range(4):
-        same(g(x), x * 2)
-    assert g.stats().replays == 0
-    assert "not to be captured" in g.explain()
-
-
 def test_other_threads_get_the_true_answer(rt):
     """Only who works for the function is told what it is answered."""
     found = []
