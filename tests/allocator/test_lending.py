@@ -10,6 +10,7 @@ import pytest
 from sapwood import DriverError, MisuseError
 from sapwood.allocator.lending import Lender
 from sapwood.driver.emulated import Emulated
+from tests.support.threads import in_threads
 
 
 class Blocks:
@@ -259,11 +260,7 @@ def test_threads_lose_nothing(driver):
             if len(handed) > 8:
                 lender.take_back(handed.pop())
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[work] * 4)
     for address in handed:
         lender.take_back(address)
     lender.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import DriverError, MisuseError
+from tests.support.threads import in_threads
 
 
 def test_a_stream_runs_its_work_in_order(lab):
@@ -279,11 +281,7 @@ def test_threads_share_a_device(lab):
             lab.launch(stream, "add", address, address, number)
         results[number] = lab.read(address, stream)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(partial(run, number) for number in range(4)))
     driver.synchronize()
     assert results == {number: [50 * number] * 4 for number in range(4)}
 

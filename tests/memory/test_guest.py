@@ -14,6 +14,7 @@ from sapwood.driver.streams import current_stream
 from sapwood.errors import DriverError, MisuseError
 from sapwood.memory.framework import GuestFramework
 from sapwood.units import Size
+from tests.support.threads import in_threads
 
 DEFAULT = 1
 
@@ -169,17 +170,11 @@ def test_a_guest_says_all_that_is_its_own(name):
 def test_a_stream_is_adopted_once(world):
     """Whoever adopts it first, at the same time too: one that goes takes its handle."""
     raw, found = world.device.open_foreign_stream(), []
-    begin = threading.Barrier(4)
 
     def adopt():
-        begin.wait()
         found.append(world.guest.adopt(raw, "theirs", world.device, world.dropped))
 
-    threads = [threading.Thread(target=adopt) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    in_threads(*[adopt] * 4)
     assert {id(each) for each in found} == {id(world.guest.known(raw))}
     assert not world.dropped
 
@@ -278,11 +273,7 @@ def test_two_threads_inside_one_stream_leave_their_own_ways():
             turns.wait()
         found["second"] = framework.raw()
 
-    threads = [threading.Thread(target=each) for each in (first, second)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    in_threads(first, second)
     assert found == {"first": DEFAULT, "second": DEFAULT}
     framework.close()
     driver.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import threading
+from functools import partial
 
 import pytest
 
@@ -17,6 +17,7 @@ from sapwood.persist.key import (
     encode_manifest,
     entry_name,
 )
+from tests.support.threads import in_threads
 
 NAMES = ("blob-0a", "entry-0a", "x", "0.1-rc", "a" * 127)
 VALUES = (b"", b"\0", b"value", bytes(range(256)) * 300)
@@ -170,11 +171,7 @@ def test_threads_may_share_a_store(new_store):
                 if value not in {None, f"x{other}".encode() * 300}:
                     wrong.append(other)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(partial(work, n) for n in range(8)))
     assert wrong == []
     assert verify(store) == []
 

@@ -1,10 +1,8 @@
-"""The short way and the long way are one; finalisers may come at any moment."""
+"""The short way and the long way are one; inside of a call only `free` is possible."""
 
 from __future__ import annotations
 
-import gc
 import random
-import threading
 
 import pytest
 
@@ -48,37 +46,6 @@ def test_both_ways_lead_to_the_same_places(seed):
     assert validate(short[0].picture()) == []
 
 
-class Holder:
-    """Holds a block, in a cycle, so that only garbage collection frees it."""
-
-    def __init__(self, allocator, stream, size):
-        self.allocator, self.me = allocator, self
-        self.address = allocator.malloc(size, stream)
-
-    def __del__(self):
-        self.allocator.free(self.address)
-
-
-@pytest.mark.parametrize("special", [False, True])
-@pytest.mark.deep
-def test_finalisers_free_at_any_moment(special):
-    """Collections inside of calls give every block back once, and break nothing."""
-    allocator, stream = _made()
-    if special:
-        allocator.record_history("all")
-    before = gc.get_threshold()
-    gc.set_threshold(3, 2, 2)
-    try:
-        for size in [100, 3 * MIB, 700, 40_000] * 300:
-            Holder(allocator, stream, size)
-            allocator.free(allocator.malloc(size * 2, stream))
-    finally:
-        gc.set_threshold(*before)
-    gc.collect()
-    assert allocator.counters().total.allocation.current == 0
-    assert validate(allocator.picture()) == []
-
-
 class Meddling(Ground):
     """Calls back in the middle of growing, as a finaliser may."""
 
@@ -115,23 +82,3 @@ def test_inside_a_call_only_free_is_possible():
     allocator.free(other)
     with pytest.raises(MisuseError, match=r"free already|no block begins"):
         allocator.free(block)
-
-
-def test_threads_share_one_allocator():
-    """Hits of four threads, each with a stream, leave books that are true."""
-    driver = Ground(Size(1 << 34))
-    allocator = Allocator(driver)
-    streams = [driver.create_stream() for _ in range(4)]
-    threads = [
-        threading.Thread(target=_life, args=(allocator, stream, 2_000, stream))
-        for stream in streams
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    picture, total = allocator.picture(), allocator.counters().total
-    assert validate(picture) == []
-    live = [b for s in picture.segments for b in s.blocks if b.state == "allocated"]
-    assert total.allocation.current == len(live)
-    assert total.allocated_bytes.current == sum(block.size for block in live)

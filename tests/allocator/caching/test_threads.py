@@ -122,20 +122,33 @@ def test_four_threads(open_rig, crossing):
         assert rig.atlas.used() == 0
 
 
-def test_a_finaliser_may_free_at_any_moment(open_rig):
+@pytest.mark.parametrize(
+    ("history", "rounds"),
+    [
+        ("none", 100),
+        ("events", 100),
+        pytest.param("stacks", 40, marks=pytest.mark.deep),
+    ],
+)
+def test_a_finaliser_may_free_at_any_moment(open_rig, history, rounds):
     """A block may go while its own thread is inside the allocator."""
     with open_rig(total=64 * MIB) as rig:
         crew = Crew(rig, 0)
         stream, before = crew.streams[0], gc.get_threshold()
-        gc.set_threshold(1)
+        if history != "none":
+            context = "all" if history == "stacks" else None
+            rig.allocator.record_history("all", context=context)
+        gc.set_threshold(3, 2, 2)
         try:
-            for step in range(400):
-                address = rig.allocator.malloc(512 * (step % 7 + 1), stream)
-                Block(crew, address, 512, stream, 1)
+            for size in [100, 3 * MIB, 700, 40_000] * rounds:
+                address = rig.allocator.malloc(size, stream)
+                Block(crew, address, size, stream, 1)
+                rig.allocator.free(rig.allocator.malloc(size * 2, stream))
         finally:
             gc.set_threshold(*before)
         gc.collect()
         assert rig.blocks("allocated") == []
+        assert rig.allocator.counters().total.allocation.current == 0
         rig.check()
 
 

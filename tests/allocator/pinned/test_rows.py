@@ -6,7 +6,6 @@ import ctypes
 import subprocess
 import sys
 import textwrap
-import threading
 
 import pytest
 
@@ -15,6 +14,7 @@ from sapwood.allocator.pinned import PinnedAllocator
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Recorded
 from sapwood.errors import DriverError
+from tests.support.threads import in_threads
 
 KIB, MIB = 1 << 10, 1 << 20
 POOL = PoolId(1, 0)
@@ -46,14 +46,7 @@ def test_pinned_memory_with_cudaregister(rig, read):
 def test_pinned_memory_with_cudaregister_multithread(rig):
     """B test_pinned_memory_with_cudaregister_multithread: by four callers at once."""
     allocator, made = rig.allocator(**REGISTERED), []
-    threads = [
-        threading.Thread(target=lambda: made.append(allocator.malloc(4 << 21)))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[lambda: made.append(allocator.malloc(4 << 21))] * 4)
     assert len(set(made)) == 4
     for address in made:
         allocator.free(address)

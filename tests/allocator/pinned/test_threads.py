@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -13,17 +14,14 @@ from sapwood.allocator.pinned import PinnedAllocator
 from sapwood.allocator.pinned.worker import Worker
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import DriverError, MisuseError
+from tests.support.threads import in_threads
 
 SIZE = 4096
 LONG = 30.0  # seconds: only where something is broken
 
 
 def _together(work, number):
-    threads = [threading.Thread(target=work, args=(each,)) for each in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(partial(work, each) for each in range(number)))
 
 
 def _until(happened):

@@ -6,12 +6,13 @@ Torch has no `record_stream` for the CPU: what comes through to it is refused th
 from __future__ import annotations
 
 import gc
-import threading
+from functools import partial
 
 import pytest
 
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size
+from tests.support.threads import in_threads
 
 torch = pytest.importorskip("torch")
 
@@ -223,11 +224,7 @@ def test_threads_record_at_once(over, borrowing):
         for k in range(first, first + 50):
             y.record_stream(torch.Stream(stream_id=k, device_index=0, device_type=1))
 
-    threads = [threading.Thread(target=record, args=(50 * k,)) for k in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    in_threads(*(partial(record, 50 * k) for k in range(4)))
     assert set(storage.stream_uses) == {str(k) for k in range(200)}
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import gc
 import random
-import threading
 import weakref
+from functools import partial
 
 import pytest
+
+from tests.support.threads import in_threads
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -154,26 +156,17 @@ def test_results_outlive_the_runtime(rt, f, same, holds):
 
 def test_threads_hold_results_of_one_function(f, same):
     """Each of four threads has its own latest results, and drops them when it likes."""
-    wrong = []
     # Not drawn by the threads: torch refuses that while one of them captures.
     given = [[randn(6, 7) for _ in range(60)] for _ in range(4)]
 
     def run(seed):
         drawn, held = random.Random(seed), []
-        try:
-            for x in given[seed]:
-                held.append((f(x), work(x)))
-                while len(held) > 3 or (held and drawn.random() < 0.5):
-                    same(*held.pop(drawn.randrange(len(held))))
-        except BaseException as error:  # noqa: BLE001 - reported by the test itself
-            wrong.append(error)
+        for x in given[seed]:
+            held.append((f(x), work(x)))
+            while len(held) > 3 or (held and drawn.random() < 0.5):
+                same(*held.pop(drawn.randrange(len(held))))
 
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert not wrong
+    in_threads(*(partial(run, seed) for seed in range(4)))
 
 
 def test_results_used_on_another_stream(f, same):

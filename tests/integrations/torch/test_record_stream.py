@@ -8,12 +8,13 @@ that come next write other values to the same place at once, where nothing is re
 from __future__ import annotations
 
 import gc
-import threading
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 
 import sapwood as sw
+from tests.support.threads import in_threads
 
 torch = pytest.importorskip("torch")
 
@@ -239,26 +240,18 @@ def test_results_that_outlive_everything(same):
 def test_threads_record_results_of_one_function(rt, same):
     """Each of four threads reads its results on a stream of its own, late."""
     given = [full(k) for k in range(3)]
-    f, wrong = settled(rt, work, given), []
+    f = settled(rt, work, given)
 
     def run(number):
         side, found = torch.cuda.Stream(), []
-        try:
-            for i in range(6):
-                x = given[(i + number) % 3]
-                found.append((late(f(x), side), x))
-            side.synchronize()
-            for z, x in found:
-                same(z, work(x) * 2)
-        except BaseException as error:  # noqa: BLE001 - reported by the test itself
-            wrong.append(error)
+        for i in range(6):
+            x = given[(i + number) % 3]
+            found.append((late(f(x), side), x))
+        side.synchronize()
+        for z, x in found:
+            same(z, work(x) * 2)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert not wrong
+    in_threads(*(partial(run, number) for number in range(4)))
 
 
 # What is torch's own.

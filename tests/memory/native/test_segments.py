@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import Counter
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from sapwood import MisuseError
 from sapwood.memory.native import open_segments
+from tests.support.threads import in_threads
 
 MIB = 1 << 20
 PAGE = 2 * MIB
@@ -377,14 +379,7 @@ def test_threads_never_share_a_segment(opened):
     """Eight threads, served without the interpreter's lock: no page is out twice."""
     caller = opened(64, log=100_000)
     barrier = threading.Barrier(8)
-    threads = [
-        threading.Thread(target=_play, args=(caller, stream, barrier))
-        for stream in range(1, 9)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(partial(_play, caller, stream, barrier) for stream in range(1, 9)))
     counters = caller.segments.counters()
     assert counters.logged <= 100_000
     # How many are refused depends on how the threads meet.
