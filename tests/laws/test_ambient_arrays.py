@@ -6,6 +6,7 @@ import functools
 import types
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
 WEIGHT = None
@@ -178,8 +179,9 @@ def test_an_ambient_array_that_moves_on_every_call(agree):
             yield f(x)
 
     world = agree(program)
-    assert world.count("recordings") <= 10
     assert world.count("passed_through") == 0
+    if world.framework.xp is np:
+        assert world.count("recordings") <= 10
 
 
 @pytest.mark.every_framework

@@ -214,7 +214,7 @@ def test_nests_of_results(agree):
             return found, found["b"][0] + found["p"].left[1:], found["b"][2] - 1
 
         f = w.graph(fn)
-        for _ in range(5):
+        for _ in range(5 + 3 * w.framework.settling):
             yield f(w.values(3, 3))
 
     assert agree(program).count("replays") >= 2

@@ -141,12 +141,17 @@ def test_methods_bind(rt, framework):
     assert on_host(net.forward.__wrapped__(x)).tolist() == [2, 2]
 
 
-def test_instances_are_held_weakly(rig):
+@pytest.mark.every_framework
+@pytest.mark.parametrize(
+    "base", ["object", pytest.param("module", marks=pytest.mark.only("torch"))]
+)
+def test_instances_are_held_weakly(rig, framework, base):
     """An instance dies when its user drops it, and its recordings with it."""
     rt = rig.runtime
 
-    class Net:
+    class Net(framework.torch.nn.Module if base == "module" else object):
         def __init__(self):
+            super().__init__()
             self.weight = rt.array(np.ones(4))
 
         @rt.graph
@@ -157,11 +162,12 @@ def test_instances_are_held_weakly(rig):
     for _ in range(3):
         net = Net()
         for _ in range(4):
-            net.forward(x)
+            assert on_host(net.forward(x)).tolist() == on_host(x).tolist()
         gone = weakref.ref(net)
         del net
         gc.collect()
         assert gone() is None
+        rt.synchronize()
         x += 1
         assert rt.memory_stats()["ranges"] == 0
         assert rig.device.live_handles()["execs"] == 0

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from tests.support.frameworks import on_host
 
 KINDS = {"warm-up": 1, "recording": 2, "replay": 3, "later replay": 6}
 
@@ -59,16 +60,17 @@ def test_a_stale_output_can_be_shown(rt):
         assert y.shape == (3,)
 
 
-def test_steps_need_no_variants(rt):
+@pytest.mark.every_framework
+def test_steps_need_no_variants(rt, framework):
     """``y = f(x)`` with a step per iteration needs one recording."""
     f, x = rt.graph(lambda x: x * 2), rt.array(np.arange(3.0))
     for i in range(20):
         with rt.step():
             y = f(x)
-            assert np.asarray(y).tolist() == [0, 2 * (i + 1), 4 * (i + 1)]
+            assert on_host(y).tolist() == [0, 2 * (i + 1), 4 * (i + 1)]
             x += x / (i + 1)
-    assert f.stats().recordings == 1
-    assert f.stats().replays == 18
+    assert f.stats().recordings <= 1 + framework.settling
+    assert f.stats().replays >= 18 - framework.settling
 
 
 def test_steps_with_everything_kept_by_name(rt):
@@ -86,12 +88,15 @@ def test_steps_with_everything_kept_by_name(rt):
                 y + 1
 
 
+@pytest.mark.every_framework
 @pytest.mark.parametrize("nest", ["array", "view", "list", "dict"])
-def test_keep_is_honoured(rt, nest):
+def test_keep_is_honoured(rt, framework, nest):
     """Arrays in ``keep``, in any nest, and views of them outlive the step."""
     f, x = rt.graph(lambda x: (x * 2, x + 1)), rt.array(np.arange(3.0))
-    for _ in range(6):
+    stale = sw.StaleOutput if framework.xp is np else RuntimeError
+    for _ in range(8):
         first, second = f(x)
+        expected = (on_host(x) * 2).tolist()
         keep = {
             "array": first,
             "view": first[1:],
@@ -99,12 +104,14 @@ def test_keep_is_honoured(rt, nest):
             "dict": {"state": {"a": first}, "n": 1},
         }[nest]
         with rt.step(keep=keep):
-            assert np.asarray(first).tolist() == [0, 2, 4]
-            with pytest.raises(sw.StaleOutput):
+            assert on_host(first).tolist() == expected
+            with pytest.raises(stale, match=r"[Ss]tale"):
                 second + 1
+            del second
+            x += 1
             f(x)
             f(x)
-            assert np.asarray(first).tolist() == [0, 2, 4]
+            assert on_host(first).tolist() == expected
 
 
 @pytest.mark.every_framework
@@ -154,6 +161,7 @@ def test_arrays_of_the_user_are_no_outputs(rt):
         assert np.asarray(eager).tolist() == [1, 3, 5]
 
 
+@pytest.mark.every_framework
 def test_a_step_without_calls(rt):
     """Steps may be empty, nested, and left by an exception."""
     f, x = rt.graph(lambda x: x * 2), rt.array(np.arange(3.0))
@@ -161,7 +169,7 @@ def test_a_step_without_calls(rt):
         y = f(x)
     with pytest.raises(KeyError), rt.step(keep=y):
         raise KeyError
-    assert np.asarray(y).tolist() == [0, 2, 4]
+    assert on_host(y).tolist() == [0, 2, 4]
 
 
 @pytest.mark.minimal
@@ -207,18 +215,23 @@ def test_bound_outputs_may_be_kept(rt):
         np.asarray(holder["h"])
 
 
-@pytest.mark.parametrize("calls", [1, 2, 5])
-def test_closing_with_live_outputs(rig, calls):
+@pytest.mark.every_framework
+@pytest.mark.parametrize("calls", [1, 2, 5, 9])
+def test_closing_with_live_outputs(rig, framework, calls):
     """Outputs stay readable after `close`, and give their memory back at the end."""
     rt = rig.runtime
     f, x = rt.graph(lambda x: (x * 2, x[1:], x.sum())), rt.array(np.arange(300.0))
     kept = [f(x) for _ in range(calls)]
     rt.close()
+    rt.close()
     assert rt.closed
+    # Where a framework has memory of its own, this takes what was given back.
+    junk = [x * 3 for _ in range(20)] if framework.xp is not np else []
     for double, tail, total in kept:
-        assert np.asarray(double).tobytes() == (np.arange(300.0) * 2).tobytes()
-        assert np.asarray(tail)[0] == 1
+        assert on_host(double).tobytes() == (np.arange(300.0) * 2).tobytes()
+        assert on_host(tail).tobytes() == np.arange(1.0, 300.0).tobytes()
         assert float(total) == np.arange(300.0).sum()
+    del junk
     with pytest.raises(sw.MisuseError, match="closed"):
         f(x)
     with pytest.raises(sw.MisuseError, match="closed"), rt.step():

@@ -309,18 +309,6 @@ def test_gradients_may_be_accumulated(rt, same):
                 module.zero_grad(set_to_none=False)
 
 
-def test_gradients_by_name(agree):
-    """`torch.autograd.grad` inside a function is recorded with it."""
-    module = mlp(16, 16)
-    names = dict(module.named_parameters())
-
-    def gradients(x):
-        loss = torch.func.functional_call(module, names, (x,)).square().sum()
-        return torch.autograd.grad(loss, list(names.values()))
-
-    agree(gradients, lambda: (randn(4, 16),))
-
-
 def test_frozen_parameters_are_noticed(rt, same):
     """`requires_grad_(False)` on a parameter changes what the step does."""
     mine, _, step = training(torch.optim.SGD, lr=0.1)
@@ -474,35 +462,8 @@ def test_recordings_among_eager_work(rt, same):
                 kept = kept[-3:]
 
 
-def test_decoding_with_a_cache(rt, same):
-    """A cache that is written in place at a growing position is as eager leaves it."""
-    weight = randn(32, 96) / 8
-
-    def decode(token, keys, values, position):
-        q, k, v = (token @ weight).split(32, dim=-1)
-        keys.index_copy_(0, position, k)
-        values.index_copy_(0, position, v)
-        places = torch.arange(len(keys), device="cuda")
-        scores = (q @ keys.t()).masked_fill(places > position, -torch.inf)
-        position.add_(1)
-        return scores.softmax(-1) @ values
-
-    def state():
-        return *(torch.zeros(64, 32, device="cuda") for _ in range(2)), position()
-
-    def position():
-        return torch.zeros(1, dtype=torch.long, device="cuda")
-
-    f, mine, theirs = rt.graph(decode), state(), state()
-    x = y = randn(1, 32)
-    for _ in range(30):
-        x, y = f(x, *mine), decode(y, *theirs)
-        same(x, y)
-        same(mine, theirs)
-
-
 def test_decoding_with_caches_of_modules(rt, same):
-    """So is one that is a module's buffer, layer upon layer."""
+    """A cache that is a buffer of each layer is written in place, as eagerly."""
 
     class Layer(nn.Module):
         def __init__(self):
