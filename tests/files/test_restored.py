@@ -219,62 +219,55 @@ def _both_on_host(k):
     return x[1:] + x[:-1]
 
 
-def test_ambient_overlap_is_part_of_it(open_runtime, store):
-    """So is sharing between arrays that the function reads by itself."""
-
-    def program(rt, make):
-        a, b = make(rt)
-
-        def f(x):
-            a[...] += x
-            return a + b
-
-        f = rt.graph(f, name="ambient")
-        return [np.asarray(f(rt.array(np.ones(3)))).tolist() for _ in range(4)], f
-
-    def apart(rt):
-        return rt.array(np.zeros(3)), rt.array(np.zeros(3))
-
-    def together(rt):
-        x = rt.array(np.zeros(3))
-        return x[:], x[:]
-
-    alone, shared = ([[n * k] * 3 for k in range(1, 5)] for n in (1.0, 2.0))
-    program(open_runtime(store).rt, apart)
-    for make, expected in ((together, shared), (apart, alone), (together, shared)):
-        shown, f = program(open_runtime(store).rt, make)
-        assert shown == expected
-        assert f.stats().restored == 0
-        assert "other arrays share memory" in f.explain()
-    shown, f = program(open_runtime(store).rt, together)
-    assert shown == shared
-    assert f.stats().recordings == 0
+def _apart(rt):
+    return rt.array(np.zeros(3)), rt.array(np.zeros(3))
 
 
-def test_overlap_of_both_is_part_of_it(open_runtime, store):
-    """So is sharing between an argument and what the function reads by itself."""
+def _together(rt):
+    x = rt.array(np.zeros(3))
+    return x[:], x[:]
 
-    def program(rt, make):
-        a, b = make(rt)
 
-        def f(x):
-            x += 1.0
-            return a + x
+def _reads_both(a, b):
+    def f(x):
+        a[...] += x
+        return a + b
 
-        f = rt.graph(f, name="both")
-        return [np.asarray(f(b)).tolist() for _ in range(4)], f
+    return f, None
 
-    def apart(rt):
-        return rt.array(np.zeros(3)), rt.array(np.zeros(3))
 
-    def together(rt):
-        x = rt.array(np.zeros(3))
-        return x[:], x[:]
+def _reads_one(a, b):
+    def f(x):
+        x += 1.0
+        return a + x
 
-    alone, shared = ([[n * k] * 3 for k in range(1, 5)] for n in (1.0, 2.0))
-    for make, expected in 2 * ((apart, alone), (together, shared), (apart, alone)):
-        shown, f = program(open_runtime(store).rt, make)
-        assert shown == expected, f.explain()
+    return f, b
+
+
+@pytest.mark.parametrize("reads", [_reads_both, _reads_one])
+def test_overlap_with_what_is_read_is_part_of_it(open_runtime, store, reads):
+    """So is sharing between arrays that the function reads, and with an argument."""
+
+    def program(make):
+        rt = open_runtime(store).rt
+        fn, passed = reads(*make(rt))
+        f = rt.graph(fn, name="overlap")
+        shown = []
+        for _ in range(4):
+            y = f(rt.array(np.ones(3)) if passed is None else passed)
+            shown.append(np.asarray(y).tolist())
+        return shown, f
+
+    turns = _apart, _together, _apart, _together, _together, _apart
+    for turn, make in enumerate(turns):
+        shown, f = program(make)
+        total = 1.0 if make is _apart else 2.0
+        assert shown == [[total * k] * 3 for k in range(1, 5)], f.explain()
+        if reads is _reads_both and turn in {1, 2, 3}:
+            assert f.stats().restored == 0
+            assert "other arrays share memory" in f.explain()
+        if reads is _reads_both and turn == 4:
+            assert f.stats().recordings == 0
 
 
 class Failing:

@@ -13,59 +13,8 @@ import pytest
 
 import sapwood as sw
 from sapwood.driver.facade import gives_back
+from tests.laws.faults import SURVIVABLE, Trial, run
 from tests.support.frameworks import on_host
-
-SURVIVABLE = {"create", "allocate_host"}
-
-
-class Trial:
-    """One run of a scenario: its errors, and how each next call is checked."""
-
-    def __init__(self, rig, *, strict=True):
-        self.strict = strict
-        self.rig, self.rt = rig, rig.runtime
-        self.errors = []
-
-    def call(self, f, plain, arrays, *more):
-        """Call ``f``; if it works, it did what ``plain`` does to the state left.
-
-        ``arrays`` are device arrays that ``f`` may write; ``more`` go to both as they
-        are. Returns the result, or None where it failed.
-        """
-        left = [self.read(array) for array in arrays]
-        try:
-            result = f(*arrays, *more)
-        except sw.DriverError as error:
-            self.note(error)
-            return None
-        expected = plain(*left, *more)
-        for found, wanted in zip(result, expected, strict=True):
-            assert self.read(found).tobytes() == np.asarray(wanted).tobytes()
-        for array, host in zip(arrays, left, strict=True):
-            assert self.read(array).tobytes() == host.tobytes()
-        return result
-
-    def read(self, array):
-        """Return an array's values, asking again where reading is what failed."""
-        try:
-            return np.asarray(array)
-        except sw.DriverError as error:
-            self.note(error)
-            return np.asarray(array)
-
-    def trying(self, act):
-        """Return ``act()``, doing it again if it fails."""
-        try:
-            return act()
-        except sw.DriverError as error:
-            self.note(error)
-            return act()
-
-    def note(self, error):
-        self.errors.append((type(error), error.call))
-
-    def array(self, host):
-        return self.trying(lambda: self.rt.array(host))
 
 
 def _train(w, x, n=1.0):
@@ -200,37 +149,16 @@ SCENARIOS = {
 }
 
 
-def _run(rig, scenario, position, *, strict=True):
-    """Run a scenario with one call failing; return what failed, and the errors."""
-    trial = Trial(rig, strict=strict)
-    start = rig.faulty.position
-    rig.faulty.plan = () if position is None else {start + position}
-    held = scenario(trial)
-    gc.collect()
-    try:
-        rig.runtime.close()
-    except sw.DriverError as error:
-        trial.note(error)
-    count = rig.faulty.position - start
-    rig.faulty.plan = ()
-    assert rig.runtime.closed
-    del held
-    gc.collect()
-    fired = rig.faulty.fired
-    rig.finish()
-    return fired, trial.errors, count
-
-
 @pytest.mark.timeout(360)  # hundreds of programs: busy machines need longer
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_call_may_fail(make_rig, name, positions, record_property):
     """Each driver call fails once: a `DriverError`, no leak, and eager afterwards."""
     scenario = SCENARIOS[name]
-    _, errors, count = _run(make_rig(), scenario, None)
+    _, errors, count = run(make_rig(), scenario, None)
     assert errors == []
     failed = 0
     for position in positions:
-        fired, errors, _ = _run(make_rig(), scenario, position)
+        fired, errors, _ = run(make_rig(), scenario, position)
         if fired is None:
             assert errors == []
             break
@@ -252,9 +180,9 @@ def test_a_recording_that_fails_is_an_eager_run(make_rig, name, positions):
     """Unless ``fullgraph=True`` all is as eager, whichever call made it fail."""
     spared = 0
     for position in positions:
-        fired, _, _ = _run(make_rig(), SCENARIOS[name], position)
+        fired, _, _ = run(make_rig(), SCENARIOS[name], position)
         rig = make_rig()
-        again, errors, _ = _run(rig, SCENARIOS[name], position, strict=False)
+        again, errors, _ = run(rig, SCENARIOS[name], position, strict=False)
         assert len(errors) <= 1, f"{name}: call {position}, {fired}"
         spared += again is not None and not errors
         if fired is None:
@@ -305,7 +233,7 @@ def test_a_failed_aim_is_not_remembered(rig):
 
 def test_two_calls_in_a_row_may_fail(make_rig):
     """A call that fails while the first failure is cleaned up leaks nothing either."""
-    _, _, count = _run(make_rig(), _lasting, None)
+    _, _, count = run(make_rig(), _lasting, None)
     for position in range(0, count, 5):
         rig = make_rig()
         trial = Trial(rig)

@@ -571,9 +571,8 @@ STRAYS = {
 }
 
 
-@pytest.mark.parametrize("stray", STRAYS)
-def test_a_call_that_strays_is_the_last_that_is_replayed(rt, stray):
-    """It goes on eagerly, as all others do from then on; each region runs once."""
+def _straying(stray):
+    """Return a function whose fifth call strays, what it reads, and what is said."""
     state, count, (strays, says) = {"k": 2.0}, [0], STRAYS[stray]
 
     @sw.eager
@@ -589,6 +588,13 @@ def test_a_call_that_strays_is_the_last_that_is_replayed(rt, stray):
             return h
         return h * state["k"]
 
+    return fn, state, count, says
+
+
+@pytest.mark.parametrize("stray", STRAYS)
+def test_a_call_that_strays_is_the_last_that_is_replayed(rt, stray):
+    """It goes on eagerly, as all others do from then on; each region runs once."""
+    fn, state, count, says = _straying(stray)
     f = rt.graph(fn)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -606,21 +612,7 @@ def test_a_call_that_strays_is_the_last_that_is_replayed(rt, stray):
 @pytest.mark.parametrize("stray", STRAYS)
 def test_a_call_that_strays_is_an_error_of_a_full_graph(rt, stray):
     """With ``fullgraph=True`` it ends by name."""
-    state, count, (strays, says) = {"k": 2.0}, [0], STRAYS[stray]
-
-    @sw.eager
-    def live(h):
-        count[0] += 1
-        return None if count[0] < 5 else strays(state, h)
-
-    def fn(x):
-        h = x * 2
-        try:
-            live(h)
-        except ZeroDivisionError:
-            return h
-        return h * state["k"]
-
+    fn, _, _, says = _straying(stray)
     f, x = rt.graph(fn, fullgraph=True), rt.array(np.ones(3))
     for _ in range(4):
         assert np.asarray(f(x)).tolist() == [4, 4, 4]

@@ -10,6 +10,9 @@ import threading
 import pytest
 
 from sapwood import Runtime
+from sapwood.driver.api import KernelOp
+from sapwood.errors import DriverError
+from sapwood.tree.record import adopted
 from tests.support.rig import fast_replays_at_once
 
 
@@ -157,6 +160,45 @@ def agrees(alike):
         assert alike(fresh).count("replays") >= 1
 
     return agrees
+
+
+@pytest.fixture
+def named(monkeypatch):
+    """Return what tells in how many tensors words of captured kernels lie.
+
+    Words that look like addresses are found whatever torch says: all of these tensors
+    were told of by the dispatcher.
+    """
+    found, built = [], adopted._built
+
+    def words_of(driver, graph):
+        for node in driver.nodes(graph):
+            try:
+                op = driver.node_op(node)
+            except DriverError:
+                continue  # launched in a way that no op can say
+            if isinstance(op, KernelOp):
+                yield from (each.lo for each in driver.pointers(op.function, op.params))
+
+    def noted(scene, taken):
+        captured = taken.captured
+        words = {*words_of(scene.recordings.device.driver, captured.graph)}
+        told = [(s.address, s.address + s.size) for s in captured.session.used]
+        found.append((words, told))
+        return built(scene, taken)
+
+    def named(tensors):
+        count = 0
+        for words, told in found:
+            for each in tensors:
+                at, end = each.data_ptr(), each.data_ptr() + each.nbytes
+                if any(at <= word < end for word in words):
+                    assert any(lo <= at < hi for lo, hi in told)
+                    count += 1
+        return count
+
+    monkeypatch.setattr(adopted, "_built", noted)
+    return named
 
 
 # Ways to hold a tensor: each returns what reads the old values again, once.

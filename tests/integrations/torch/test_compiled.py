@@ -8,7 +8,6 @@ import gc
 import pytest
 
 import sapwood as sw
-from sapwood.driver.api import KernelOp
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -24,51 +23,6 @@ pytestmark = [
 def fresh():
     """Have nothing compiled by other tests."""
     torch._dynamo.reset()
-
-
-@pytest.fixture
-def words(monkeypatch):
-    """Return what every capture's own words name, and the storages that were told.
-
-    Words that look like addresses are found whatever torch says.
-    """
-    from sapwood.tree.record import adopted
-
-    found, built = [], adopted._built
-
-    def noted(scene, taken):
-        captured = taken.captured
-        named = set(words_of(scene.recordings.device.driver, captured.graph))
-        told = [(s.address, s.address + s.size) for s in captured.session.used]
-        found.append((named, told))
-        return built(scene, taken)
-
-    monkeypatch.setattr(adopted, "_built", noted)
-    return found
-
-
-def words_of(driver, graph):
-    """Yield all words of kernels' parameters that may be addresses."""
-    for node in driver.nodes(graph):
-        try:
-            op = driver.node_op(node)
-        except sw.DriverError:
-            continue  # launched in a way that no op can say
-        if isinstance(op, KernelOp):
-            for pointer in driver.pointers(op.function, op.params):
-                yield pointer.lo
-
-
-def told_where_named(words, tensors):
-    """Return in how many tensors a capture's words lie; all of those were told."""
-    count = 0
-    for named, told in words:
-        for each in tensors:
-            at, end = each.data_ptr(), each.data_ptr() + each.nbytes
-            if any(at <= word < end for word in named):
-                assert any(lo <= at < hi for lo, hi in told)
-                count += 1
-    return count
 
 
 def randn(*shape, **options):
@@ -146,7 +100,7 @@ def test_compiled_modules_agree(rt, same):
 
 
 @torch.no_grad()
-def test_compiled_code_writes_in_place(rt, same, words):
+def test_compiled_code_writes_in_place(rt, same, named):
     """A cache at a moving position is written as by the compiled function itself."""
     layer = nn.Linear(16, 16).cuda()
     one, two = torch.zeros(2, 32, 16, device="cuda")
@@ -162,7 +116,7 @@ def test_compiled_code_writes_in_place(rt, same, words):
         same(f(x, place), step(two, x, place))
         same(one, two)
     assert f.stats().replays >= 8
-    assert told_where_named(words, (one, layer.weight, layer.bias))
+    assert named([one, layer.weight, layer.bias])
 
 
 @torch.no_grad()
@@ -247,7 +201,7 @@ def training(model, how):
 
 
 @pytest.mark.parametrize("how", ["forward", "update", "step"])
-def test_compiled_training_agrees(rt, same, how, words):
+def test_compiled_training_agrees(rt, same, how, named):
     """Every gradient and parameter is the compiled step's, with old losses kept."""
     one = mlp(32)
     two = copy.deepcopy(one)
@@ -263,7 +217,7 @@ def test_compiled_training_agrees(rt, same, how, words):
     for found, wanted in kept:
         same(found, wanted)
     assert step.stats().replays >= 4
-    assert told_where_named(words, [*one.parameters()])
+    assert named([*one.parameters()])
 
 
 def test_random_numbers_go_on(rt, same):
