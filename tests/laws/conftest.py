@@ -154,9 +154,11 @@ def pytest_runtest_makereport(item):
 def pytest_generate_tests(metafunc):
     """Run laws on all kinds of device; where captures matter, as GPUs differ, too.
 
-    What is marked ``every_framework`` runs with torch's tensors, too. Programs are
-    replayed in C as well, and run on the host. What is marked ``minimal`` runs with
-    the buffers of the template of a framework.
+    What is marked ``every_framework`` runs with torch's tensors, too, but for cases
+    that are marked ``only("numpy")``, as those ``only("torch")`` run with them alone.
+    Programs are replayed in C as well, as what is marked ``every_framework("in C")``,
+    and run on the host. What is marked ``minimal`` runs with the buffers of the
+    template of a framework.
     """
     if "make_rig" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]

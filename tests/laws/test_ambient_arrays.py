@@ -166,6 +166,7 @@ def test_arrays_in_dicts_objects_and_partials_are_found(changing):
     changing(make, (replace_item, replace_inner, replace_partial, write_partial))
 
 
+@pytest.mark.every_framework
 @pytest.mark.minimal
 def test_an_ambient_array_that_moves_on_every_call(agree):
     """``self.h`` replaced before every call is right, and is not recorded for ever."""

@@ -22,6 +22,7 @@ import pytest
 from sapwood.errors import SapwoodError
 from sapwood.runtime import core
 from sapwood.runtime.core import Runtime
+from sapwood.tree.watch.session import served
 from tests.support import minimal
 from tests.support.rig import CUDA, Rig, fast_replays_at_once
 
@@ -201,6 +202,10 @@ class Framework:
     ``records``: there are recordings. ``steps_back``: there are views with negative
     steps. ``dtype`` is what values are of, ``many`` so many that they lie apart from
     small arrays. ``settling``: so many calls more may be made before all are replayed.
+    ``changes``: how many rounds of changes, and calls after each, are compared.
+    ``anew``: how many calls find an array elsewhere, and none is eager for that.
+    ``lasting`` is how many values an operation does not have done at once.
+    ``holds``: users keep what two streams work on, or its memory goes to others.
     """
 
     xp: Any = np

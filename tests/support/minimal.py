@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 import operator
 import struct
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from sapwood.errors import MisuseError
 from sapwood.memory.device import Device
 from sapwood.memory.framework import Framework
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Integration, host_array
+from sapwood.tree.call.integration import Integration, Look, host_array
 from sapwood.tree.record.host_data import READ_OUTSIDE, host_data
 from sapwood.tree.watch import session
 from sapwood.units import Addr, Size
@@ -98,11 +98,18 @@ class Buffer:
 
     __slots__ = ("__weakref__", "address", "device", "length", "storage")
 
+    dtype = "float64"
+
     def __init__(
         self, device: Device, storage: Storage, address: Addr, length: int
     ) -> None:
         self.device, self.storage = device, storage
         self.address, self.length = address, length
+
+    @property
+    def shape(self) -> tuple[int]:
+        """The number of items; messages name arrays by dtype and shape."""
+        return (self.length,)
 
     def __add__(self, other: Buffer | float) -> Buffer:
         return _launch("add", _empty(self.device, self.length), self, other)
@@ -176,8 +183,23 @@ def _launch(name: str, out: Buffer, x: Buffer, y: Buffer | float) -> Buffer:
 # 3. The integration: what the tree asks about arrays.
 
 
+class _Layout(NamedTuple):
+    """All that tells two buffers apart but where they are."""
+
+    length: int
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The bytes of the items, counted from the first."""
+        return 0, _ITEM * self.length
+
+    def packed(self, data: bytes) -> bytes:
+        """Return the bytes of all items: no others lie between them."""
+        return data
+
+
 class _Buffers(Integration):
-    """The arrays of one device. A layout, and a template, is a number of items."""
+    """The arrays of one device."""
 
     settled = True
 
@@ -188,57 +210,20 @@ class _Buffers(Integration):
         """Return whether a value is a buffer."""
         return type(value) is Buffer
 
-    def text(self, array: Buffer) -> str:
-        """Return what messages call a buffer."""
-        return f"float64[{array.length}]"
-
-    def refusal(self, value: object) -> str | None:
+    def refuse(self, value: object) -> None:
         """Refuse host arrays: what others write into one would go unseen."""
-        if isinstance(value, np.ndarray):
-            return host_array(f"{value.dtype}{list(value.shape)}")
-        return None
-
-    def look(self, value: object) -> tuple[Hashable, Storage, Addr] | None:
-        """Return the layout, storage and first byte of a buffer; None of others."""
-        if type(value) is not Buffer:
-            return None
-        if value.device is not self.device:
+        if type(value) is Buffer and value.device is not self.device:
             raise MisuseError("a buffer of another runtime; bring it over by the host")
-        value.storage.check()
-        return value.length, value.storage, value.address
+        if isinstance(value, np.ndarray):
+            raise TypeError(host_array(value))
 
-    def layout(self, array: Buffer) -> Hashable:
-        """Return all that tells two buffers apart but where they are."""
-        array.storage.check()
-        return array.length
+    def look(self, array: Buffer) -> Look:
+        """Return what a buffer looks like, whose bytes it has, and where."""
+        return Look(_Layout(array.length), array.storage, array.address)
 
-    def address(self, array: Buffer) -> Addr:
-        """Return where the first item lies."""
-        return array.address
-
-    def span(self, array: Buffer) -> tuple[Addr, Addr]:
-        """Return the bytes that the items lie in."""
-        return array.address, Addr(array.address + _ITEM * array.length)
-
-    def storage(self, array: Buffer) -> Storage:
-        """Return what the slices of a buffer share."""
-        return array.storage
-
-    def bits(self, array: Buffer) -> bytes:
-        """Return the bytes of all items."""
-        return bytes(np.asarray(array).tobytes())
-
-    def template(self, array: Buffer) -> int:
-        """Return what makes a buffer like this one elsewhere."""
-        return array.length
-
-    def make(self, template: int, storage: Storage, address: Addr) -> Buffer:
+    def make(self, layout: _Layout, storage: Storage, address: Addr) -> Buffer:
         """Return a buffer over the output of a replay."""
-        return Buffer(self.device, storage, address, template)
-
-    def extent(self, template: int) -> tuple[int, int]:
-        """Return the bytes of the items, counted from the first."""
-        return 0, _ITEM * template
+        return Buffer(self.device, storage, address, layout.length)
 
 
 # 4. What a runtime asks of the module.
