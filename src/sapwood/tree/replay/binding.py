@@ -30,17 +30,17 @@ def write(
 
 def expect(node: Node, slots: Sequence[Slot], values: Sequence[Any]) -> None:
     """Have the guards of a node expect what was bound to slots."""
-    program = node.ambient.program
-    if not program.latest:
+    ambient = node.ambient
+    if not ambient.latest:
         return
     if node.expects is None:
         node.expects = tuple(
             (number, place)
             for number, slot in enumerate(slots)
-            for place in program.places(slot.path, values[number])
+            for place in ambient.places(slot.path, values[number])
         )
     for number, place in node.expects:
-        program.latest[place] = ref(values[number])
+        ambient.latest[place] = ref(values[number])
 
 
 class Bindings:
@@ -63,11 +63,11 @@ class Bindings:
 
         None where that is not known yet, or other slots are bound, too.
         """
-        node, program = self._node, self._node.ambient.program
+        node, ambient = self._node, self._node.ambient
         if not node.outputs.bound:
             return ()
-        told = node.expects is not None or not program.latest
-        known = self._epoch == program.epoch and told
+        told = node.expects is not None or not ambient.latest
+        known = self._epoch == ambient.epoch and told
         return self._direct if known and not self._others else None
 
     def bind(
@@ -83,7 +83,7 @@ class Bindings:
 
         Raises `MisuseError` where the way is gone.
         """
-        epoch = self._node.ambient.program.epoch
+        epoch = self._node.ambient.epoch
         if epoch != self._epoch:
             self._plan(slots, values, found)
             self._epoch = epoch
