@@ -105,21 +105,9 @@ static PyObject *got(struct row *r, PyObject **registers) {
   return NULL;
 }
 
-/* Whether a list holds the very items of a tuple. */
-static int has_items(PyObject *items, PyObject *list) {
-  Py_ssize_t count = PyTuple_GET_SIZE(items), k = 0;
-  if (PyList_GET_SIZE(list) != count)
-    return 0;
-  while (k < count && PyList_GET_ITEM(list, k) == item(items, k))
-    k++;
-  return k == count;
-}
-
 static int has_keys(const struct row *r, PyObject *space) {
   PyObject *key, *value;
   Py_ssize_t at = 0, count = PyTuple_GET_SIZE(r->value);
-  if (PyList_CheckExact(space))
-    return has_items(r->value, space);
   if (!PyDict_CheckExact(space) || PyDict_GET_SIZE(space) != count)
     return 0;
   for (Py_ssize_t k = 0; k < count; k++)

@@ -1,9 +1,8 @@
-"""A training step that is replayed in C runs next to none of this library's Python."""
+"""A training step that is replayed in C runs none of this library's Python."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,12 @@ import sapwood  # noqa: E402
 from sapwood import Runtime  # noqa: E402
 from tests.support.rig import fast_replays_at_once  # noqa: E402
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        sys.version_info[:2] != (3, 12), reason="dicts are watched on CPython 3.12"
+    ),
+]
 
 OPTIMIZERS = {
     "adamw": lambda ps: torch.optim.AdamW(ps, lr=0.01, capturable=True),
@@ -35,14 +39,14 @@ def _calls(run):
         run()
     finally:
         sys.setprofile(None)
-    # What gives a root of the guards is one, and so is a view.
-    return Counter(name for name in called if not name.endswith("<lambda>"))
+    # What gives a root of the guards is one.
+    return [name for name in called if not name.endswith("<lambda>")]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("to_none", [True, False])
 def test_a_training_step(name, to_none):
-    """Gradients are bound, the loss is made; an optimizer's state is listed once."""
+    """Gradients are bound, and the loss is made, without a line of it."""
     torch.manual_seed(3)
     layers = torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)
     model = torch.nn.Sequential(*layers).cuda()
@@ -67,5 +71,5 @@ def test_a_training_step(name, to_none):
                 f(x, y)
 
         before = f.stats().replays
-        assert _calls(run) == {"_listed_keys": 20, "_listed_values": 20}
+        assert _calls(run) == []
         assert f.stats().replays == before + 20

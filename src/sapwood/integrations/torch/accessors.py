@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
-from operator import attrgetter, itemgetter, methodcaller
 from typing import Any, Final
 
 import torch
@@ -24,7 +22,7 @@ from sapwood.tree.guards.frameworks import (
 )
 from sapwood.tree.guards.owners import owner_of_class
 from sapwood.tree.guards.scope import Accessor, Openings, Reach
-from sapwood.tree.guards.views import EMPTY, Listed, View, Way
+from sapwood.tree.guards.views import EMPTY, View, Way
 from sapwood.tree.nests.kinds import by_class
 
 _BOOKS: Final = frozenset(vars(torch.nn.Module())) - {"training"}
@@ -198,42 +196,10 @@ def _store_state(optimizer: Any, key: Any, value: Any) -> None:
         state[name] = value
 
 
-# These are asked for by every call: built-in functions go through all parameters.
-_NUMBERS: Final = tuple(range(1 << 16))
-_GRAD: Final = attrgetter("grad")
-_PARAMS: Final = itemgetter("params")
-_VALUES: Final = methodcaller("values")
-
-
-def _listed_keys(optimizer: Any) -> list[Any]:
-    """Return the parameters that have state, by number, and the names of that."""
-    state, inner = optimizer.state, optimizer.state.values()
-    parameters = chain.from_iterable(map(_PARAMS, optimizer.param_groups))
-    # The same objects each time, for they are compared by identity.
-    numbers = dict(zip(map(id, parameters), _NUMBERS, strict=False))
-    counts = map(_NUMBERS.__getitem__, map(len, inner))
-    return [*map(numbers.get, map(id, state)), *counts, *chain.from_iterable(inner)]
-
-
-def _listed_values(optimizer: Any) -> list[Any]:
-    return [*chain.from_iterable(map(_VALUES, optimizer.state.values()))]
-
-
-def _places(optimizer: Any) -> Mapping[Any, int]:
-    numbers = {id(each): i for i, each in enumerate(_parameters_of(optimizer))}
-    keys = [
-        (numbers.get(id(each)), name)
-        for each, inner in optimizer.state.items()
-        for name in inner
-    ]
-    return {key: place for place, key in enumerate(keys)}
-
-
 _GROUPS: Final = View(
     "parameter groups",
     lambda optimizer: (optimizer.param_groups,),
     lambda path, _, __: f"{path}.param_groups",
-    way=Way(attributes=("param_groups",)),
 )
 STATE: Final = View(
     "optimizer state",
@@ -241,13 +207,10 @@ STATE: Final = View(
     lambda path, _, key: f"{path}.state[parameter {key[0]}][{key[1]!r}]",
     _store_state,
     "keys",
-    way=Way(listed=Listed(_listed_values, _listed_keys, _places)),
 )
 _STEPPED: Final = _graded(
     "optimizer gradients",
-    lambda optimizer: [
-        *map(_GRAD, chain.from_iterable(map(_PARAMS, optimizer.param_groups)))
-    ],
+    lambda optimizer: [each.grad for each in _parameters_of(optimizer)],
     lambda path, _, key: f"the gradient of parameter {key} of {path}",
     lambda optimizer, key: _parameters_of(optimizer)[key],
 )

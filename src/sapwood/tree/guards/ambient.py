@@ -30,7 +30,7 @@ from sapwood.tree.guards.table import (
     holds,
     read,
 )
-from sapwood.tree.guards.views import EMPTY, GLOBALS, TYPE, Listed, Way, value_text
+from sapwood.tree.guards.views import EMPTY, GLOBALS, TYPE, Way, value_text
 from sapwood.tree.nests.containers import Identity, constant_key
 from sapwood.tree.nests.contents import Items
 
@@ -258,9 +258,6 @@ class _Table:
         """Have all guarded that was found in a thing."""
         view, thing = inside.view, self.things[inside.node]
         way = view.way or Way()
-        if way.listed is not None:
-            self._listed(inside, thing, way.listed)
-            return
         direct = way.getters is not None or way.attributes or view is TYPE
         if not inside.rows and (direct or self._extent(inside)[0] is Test.FOUND):
             return
@@ -276,16 +273,6 @@ class _Table:
                 self._slot(inside, row, Get.ATTRIBUTE, thing, name)
             else:
                 self._slot(inside, row, Get.ITEM, space, row.key, way.each)
-
-    def _listed(self, inside: Inside, thing: int, listed: Listed) -> None:
-        """Have slots read from one list, while its keys are the very same."""
-        owner = self.walk.nodes[inside.node]
-        keys, places = tuple(listed.keys(owner.value)), listed.places(owner.value)
-        end = Test.KEYS, keys, owner.path, None
-        self.rows.append(Row(Get.OPEN, thing, listed.keys, "", _SPACE, *end))
-        self.rows.append(Row(Get.OPEN, thing, listed.values, "", _SPACE))
-        for row in sorted(inside.rows, key=lambda row: row.role == "array"):
-            self._slot(inside, row, Get.ITEM, _SPACE, places[row.key])
 
     def apart(self) -> None:
         """Have things stay apart that were, if the function may ask."""

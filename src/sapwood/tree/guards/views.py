@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from sapwood.tree.guards.code import names_of
 from sapwood.tree.nests.containers import registered
@@ -33,18 +33,6 @@ class _Empty:
 EMPTY = _Empty()
 
 
-class Listed(NamedTuple):
-    """How the values of slots are listed at once, by built-in functions alone.
-
-    The slots have ``places`` in what ``values`` gives, while ``keys`` gives the very
-    same objects.
-    """
-
-    values: Callable[[Any], list[Any]]
-    keys: Callable[[Any], list[Any]]
-    places: Callable[[Any], Mapping[Any, int]]
-
-
 @dataclass(frozen=True, slots=True)
 class Way:
     """What a view opens, where that can be told without calling it.
@@ -52,7 +40,7 @@ class Way:
     That is an ``attribute`` of the thing, or the ``item`` of that; no attribute: it is
     the thing itself, where this is a plain list, tuple or dict. Slots hold what is in
     there, or the attribute ``each`` of it. Or else it is these ``attributes``; or what
-    is no thing's, and has ``getters`` by key; or it is ``listed``.
+    is no thing's, and has ``getters`` by key.
     """
 
     attribute: str = ""
@@ -60,7 +48,6 @@ class Way:
     each: str = ""
     attributes: tuple[str, ...] = ()
     getters: Mapping[Any, Callable[[], Any]] | None = None
-    listed: Listed | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
