@@ -9,8 +9,10 @@ import types
 import numpy as np
 import pytest
 
-from sapwood.tree.guards.aliasing import kept_apart
-from sapwood.tree.guards.ambient import _Table
+from sapwood import _fast
+from sapwood.tree.guards import steps
+from sapwood.tree.guards.aliasing import Apart
+from sapwood.tree.guards.ambient import Ambient
 from tests.support.tree_mutants import miswritten
 
 
@@ -173,13 +175,11 @@ def test_who_does_not_ask_is_not_held_to_it(rt):
 
 
 MUTANTS = {
-    "guards without it": (
-        _Table.apart,
-        "in kept_apart(self.walk, self.things)",
-        "in ()",
-    ),
-    "things that are not alike": (kept_apart, "len(nodes) > 1", "len(nodes) > 2"),
+    "tests that do not ask": (Apart.holds, "==", "<="),
+    "tests without it": (Ambient._tested, "each.holds(things)", "True"),
 }
+if _fast.native() is not None:
+    MUTANTS["guards in C without it"] = steps.assembled, "each in apart", "each in ()"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

@@ -30,7 +30,7 @@ MOST = 150
 IN_PYTHON = {
     "_fast/replay": "tree/replay/compiled.py",
     "_fast/segments": "memory/native.py",
-    "_fast/": "tree/guards/ambient.py",
+    "_fast/": "tree/guards/program.py",
 }
 """Whose blocks are entered by those who call what is written in C."""
 

@@ -32,7 +32,7 @@ from sapwood.tree.call import signature
 from sapwood.tree.choose.admit import rejects
 from sapwood.tree.choose.decide import next_step
 from sapwood.tree.choose.skips import Skips
-from sapwood.tree.guards import ambient, restoring, table
+from sapwood.tree.guards import ambient, checks, restoring
 from sapwood.tree.node import objects
 from sapwood.tree.node.leases import Leases
 from sapwood.tree.node.outputs import _Known
@@ -96,15 +96,15 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "keys in any order",
-        ambient.Ambient.same,
-        "return keys == [*map(constant_key, row.value)]",
-        "return {*keys} == {*map(constant_key, row.value)}",
+        checks.Extent.holds,
+        "[*map(constant_key, space)] == [*map(constant_key, was)]",
+        "{*map(constant_key, space)} == {*map(constant_key, was)}",
     ),
     mutant(
         "class of a second object not asked",
-        ambient._Table.inside,
-        "self._slot(inside, row, Get.TYPE, thing, None)",
-        "row.node in self.things or self._slot(inside, row, Get.TYPE, thing, None)",
+        ambient.guard,
+        'tests = [Extent("class", "", row.value)]',
+        "tests = []",
     ),
     mutant(
         "written beside a reader",
@@ -139,8 +139,8 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "gone is none",
-        table._refers,
-        "value is not None and ",
+        checks._are_objects,
+        "and all(\n        map(is_not, values, _NONE)\n    )",
         "",
     ),
     mutant(
@@ -330,15 +330,9 @@ C_MUTANTS: Final = (
         "stale = *word->at",
     ),
     (
-        "gone is none in C",
-        "_fast/guards.c",
-        "if (!reference || Py_IsNone(value))",
-        "if (!reference)",
-    ),
-    (
         "another entry taken",
-        "_fast/guards.c",
-        "if (PyDict_Next(space, &at, &key, &found) && key == r->key)",
+        "_fast/steps.h",
+        "if (PyDict_Next(space, &at, &key, &found) && key == s->value)",
         "if (PyDict_Next(space, &at, &key, &found))",
     ),
     (

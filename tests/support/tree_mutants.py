@@ -85,9 +85,9 @@ TREE_MUTANTS: Final = (
     ),
     mutant(
         "ambient guard dropped",
-        Ambient.same,
-        "return False",
-        "return True",
+        Ambient._tested,
+        "if not test.holds(space, things, arrays):",
+        "if not (test.holds(space, things, arrays) or True):",
     ),
     mutant(
         "eviction of a live node",
@@ -138,8 +138,8 @@ FAST_REPLAY_MUTANTS: Final = (
     mutant(
         "arrays that others bound trusted",
         FastReplay._is_there,
-        "marks is not None and epoch",
-        "epoch",
+        "marks is not None and program",
+        "program",
     ),
 )
 

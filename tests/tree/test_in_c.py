@@ -417,15 +417,15 @@ def test_looking_may_be_interrupted(rig, kind):
         f(x)
     fast_replays, errors = f.runner().fast_replays, []
     (fast,) = fast_replays._ready
-    ambient = fast.node.ambient
-    inner = ambient.native
+    program = fast.node.ambient.program
+    inner = program.read
 
-    def look(*args):
+    def look():
         if errors:
             raise errors.pop()
-        return inner(*args)
+        return inner()
 
-    ambient.native, fast_replays.players, fast._rest = look, (), 1
+    program.read, fast_replays.players, fast._rest = look, (), 1
     f(x)
     launches, (play,) = rig.lending.launches, fast_replays.players
     assert play(x) is not MISS

@@ -29,16 +29,16 @@ class Within:
             self.f(self.fives if k < LONG and k % 2 else self.ones, self.twos)
         self.fast_replays = self.f.runner().fast_replays
         (self.fast,) = self.fast_replays._ready
-        ambient = self.fast.node.ambient
-        inner = ambient.native
+        program = self.fast.node.ambient.program
+        inner = program.read
 
-        def look(*args):
+        def look():
             if todo:
                 todo.pop()()
-            return inner(*args)
+            return inner()
 
         # What has been put to C has the other: it is put there again.
-        ambient.native, self.fast_replays.players, self.fast._rest = look, (), 1
+        program.read, self.fast_replays.players, self.fast._rest = look, (), 1
         self(), self()
         self.launches, self.todo = self.launched(), todo
 
@@ -175,16 +175,16 @@ def test_recordings_that_take_turns_look_once(variant):
         result = f(x)
     fast_replays = f.runner().fast_replays
     first, second = fast_replays._ready
-    ambient = first.node.ambient
-    assert second.node.ambient is ambient
-    inner = ambient.native
+    program = first.node.ambient.program
+    assert second.node.ambient.program is program
+    inner = program.read
 
-    def look(*args):
+    def look():
         looks[0] += 1
-        return inner(*args)
+        return inner()
 
     # What has been put to C has the other: it is put there again.
-    ambient.native, fast_replays.players = look, ()
+    program.read, fast_replays.players = look, ()
     for each in (first, second):
         each.compiled, each._rest = None, 1
     for _ in range(4):

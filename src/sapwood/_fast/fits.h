@@ -238,7 +238,7 @@ static int are_there(const struct replay *r, PyObject *found) {
 
 /* Whether what the function reads is as it was; it is found where that is used. */
 static int is_read(struct replay *r, PyObject **found) {
-  *found = PyObject_CallOneArg(at(r, LOOK), at(r, GUARDS));
+  *found = PyObject_CallNoArgs(at(r, LOOK));
   return *found && !Py_IsNone(*found) && are_there(r, *found);
 }
 

@@ -22,7 +22,7 @@ enum place {
   MASKS,        /* pages that nobody may have, pages that the replay overwrites */
   GIVEN,        /* what is to be known of each argument: see `read_argument` */
   OTHERS,       /* starts of what is used besides, and how far all up to one reach */
-  LOOK,         /* gives, of the guards, the arrays that the function reads */
+  LOOK,         /* gives the arrays that the function reads */
   MARKS,        /* their addresses, and whether they require grad or () */
   HELD,         /* objects by number, and how many references there are */
   COUNTED,      /* a function, what it is called with, and what it gives */

@@ -11,8 +11,9 @@ pytest.importorskip("torch")
 
 import torch
 
+from sapwood import _fast
 from sapwood.integrations.torch.exchange import looks_of_tensors
-from sapwood.integrations.torch.modes import _GETTERS, MODES
+from sapwood.integrations.torch.modes import _GETTERS, MODES, _witness
 from sapwood.tree.guards import Surveyor
 
 # What a tensor looks like.
@@ -162,15 +163,37 @@ CHANGES = {
 }
 
 
+@pytest.fixture
+def witness():
+    """Return torch's guard of its state."""
+    made = _witness()
+    if made is None:
+        pytest.skip("this torch has no such guard")
+    return made
+
+
+def test_all_that_a_witness_speaks_of_is_changed_here(witness):
+    """There is a change below for each of its modes, and each is a mode."""
+    assert witness.keys == CHANGES.keys()
+    assert witness.keys <= _GETTERS.keys()
+
+
 @pytest.mark.parametrize("mode", CHANGES)
-def test_a_mode_that_changes_is_seen(mode):
-    """And that it is as it was again."""
-    before, guarded = MODES.now(), _GETTERS[mode]()
-    assert before.keys() == _GETTERS.keys()
+def test_a_mode_that_changes_is_seen(witness, mode):
+    """Whether it is seen to be as it was again is torch's affair."""
+    before = MODES.now()[mode]
     with CHANGES[mode]():
-        assert MODES.now()[mode] != before[mode]
-        assert _GETTERS[mode]() is not guarded
-    assert MODES.now() == before
+        assert MODES.now()[mode] != before
+        assert not witness.holds()
+    assert MODES.now()[mode] == before
+
+
+def test_other_threads_have_modes_of_their_own(witness):
+    """A witness speaks of the thread that asks."""
+    with torch.no_grad():
+        inside = _witness()
+    assert witness.holds()
+    assert not inside.holds()
 
 
 def _precisions():
@@ -216,3 +239,37 @@ def test_precision_by_its_newer_names_is_a_mode(integration, which):
         assert (seen[0].match() is None) is differ
     finally:
         owner.fp32_precision = before
+
+
+# Guards that see more than counts.
+
+
+@pytest.fixture
+def threads():
+    """Restore how many threads torch has."""
+    before = torch.get_num_threads()
+    yield before
+    torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(_fast.native() is None, reason="nothing in C here")
+def test_what_does_not_count_is_soon_forgotten(integration, threads):
+    """How many threads there are is no mode: guards hold, and are quick again soon."""
+    weight = torch.ones(3)
+
+    def f(x):
+        return x * weight
+
+    surveyor = Surveyor(lambda: f, integration)
+    ambient = surveyor.survey({"x": torch.ones(3)}).guards(lambda _: True)
+    for _ in range(20):
+        assert ambient.match() is not None
+    assert ambient.program.read() is not None
+    torch.set_num_threads(threads + 1)
+    for _ in range(20):
+        (found,) = ambient.match()
+        assert found is weight
+    assert ambient.program.read() is not None
+    with torch.no_grad():
+        assert ambient.program.read() is None
+        assert ambient.match() is None

@@ -36,6 +36,7 @@ from sapwood.tree.call.integration import (
 )
 from sapwood.tree.guards.constants import is_tensor
 from sapwood.tree.guards.frameworks import Modes
+from sapwood.tree.guards.views import Way
 from sapwood.tree.nests.containers import register_container
 from sapwood.units import Addr
 
@@ -55,21 +56,23 @@ _CHARS: Final = "efdFD"
 
 SETTINGS: Final = Modes(
     "cupy",
-    {
-        **{
-            f"_core.get_compute_type({np.dtype(char)})": partial(
-                _theirs.get_compute_type, np.dtype(char)
-            )
-            for char in _CHARS
-        },
-        "_core.get_routine_accelerators()": partial(
-            _same, _core.get_routine_accelerators
-        ),
-        "_core.get_reduction_accelerators()": partial(
-            _same, _core.get_reduction_accelerators
-        ),
-        "geterr()": partial(_same, cupyx.geterr),
-    },
+    Way(
+        getters={
+            **{
+                f"_core.get_compute_type({np.dtype(char)})": partial(
+                    _theirs.get_compute_type, np.dtype(char)
+                )
+                for char in _CHARS
+            },
+            "_core.get_routine_accelerators()": partial(
+                _same, _core.get_routine_accelerators
+            ),
+            "_core.get_reduction_accelerators()": partial(
+                _same, _core.get_reduction_accelerators
+            ),
+            "geterr()": partial(_same, cupyx.geterr),
+        }
+    ),
 )
 """What a replay has baked in. Compute types are CuPy's, by environment or by code."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from sapwood.memory.framework import Manner
 from sapwood.tree.guards.frameworks import Modes
+from sapwood.tree.guards.views import Way, Witness
 
 _C: Final[Any] = torch._C
 
@@ -34,6 +36,12 @@ _function_modes: Final[Callable[[], int]] = _C._len_torch_function_stack
 _dispatch_modes: Final[Callable[[], int]] = _C._len_torch_dispatch_stack
 _traced: Final[Callable[[], bool]] = _C._is_tracing
 _strange: Final = itertools.count()
+_ENTERED: Final[dict[str, Callable[[], Any]]] = {
+    "function modes": _function_modes,
+    "dispatch modes": _dispatch_modes,
+    "tracing": _traced,
+}
+"""What is falsy while no mode is entered, so that guards need not ask which."""
 
 
 def _contexts() -> tuple[str, ...]:
@@ -41,7 +49,7 @@ def _contexts() -> tuple[str, ...]:
 
     Under any other mode, and where a call is traced, it is another value each time.
     """
-    if not (_function_modes() or _dispatch_modes() or _traced()):
+    if not any(count() for count in _ENTERED.values()):
         return ()
     if is_told_of_operations():
         return (f"strange {next(_strange)}",)
@@ -136,35 +144,9 @@ _FLAGS: Final = {
 
 _einsum: Final[Any] = torch.backends.opt_einsum
 
-
-def _asked(getter: Callable[[], Any]) -> Callable[[], Any]:
-    """Return what gives a mode that torch may refuse to say by its older name.
-
-    Where it was set by the newer names, it is all that these say.
-    """
-
-    def asked() -> Any:
-        try:
-            return getter()
-        except RuntimeError:
-            told = [_C._get_fp32_precision_getter("cuda", op) for op in _PRECISE]
-            return _interned.setdefault(value := tuple(told), value)
-
-    return asked
-
-
-_NAMES: Final = {
-    each: str(each) for each in vars(torch).values() if isinstance(each, torch.dtype)
-}
-
-
-def _named(getter: Callable[..., torch.dtype], *args: Any) -> Callable[[], str]:
-    """Return what gives the name of the dtype that is got."""
-    return lambda: _NAMES[getter(*args)]
-
-
 _GETTERS: Final[dict[str, Callable[[], Any]]] = {
     "modes": _contexts,
+    **_ENTERED,
     "backends.mha.get_fastpath_enabled()": partial(
         getattr, torch.backends.mha, "_is_fastpath_enabled", True
     ),
@@ -176,11 +158,11 @@ _GETTERS: Final[dict[str, Callable[[], Any]]] = {
     "is_grad_enabled()": _C.is_grad_enabled,
     "is_inference_mode_enabled()": _C.is_inference_mode_enabled,
     'is_autocast_enabled("cuda")': partial(_C.is_autocast_enabled, "cuda"),
-    'get_autocast_dtype("cuda")': _named(torch.get_autocast_dtype, "cuda"),
+    'get_autocast_dtype("cuda")': partial(torch.get_autocast_dtype, "cuda"),
     "is_autocast_cache_enabled()": _C.is_autocast_cache_enabled,
-    "get_default_dtype()": _named(_C.get_default_dtype),
-    "backends.cuda.matmul.allow_tf32": _asked(_C._get_cublas_allow_tf32),
-    "backends.cudnn.allow_tf32": _asked(_C._get_cudnn_allow_tf32),
+    "get_default_dtype()": _C.get_default_dtype,
+    "backends.cuda.matmul.allow_tf32": _C._get_cublas_allow_tf32,
+    "backends.cudnn.allow_tf32": _C._get_cudnn_allow_tf32,
     "backends.cuda.matmul.allow_fp16_reduced_precision_reduction": (
         _same(_C._get_cublas_allow_fp16_reduced_precision_reduction)
     ),
@@ -203,6 +185,18 @@ _GETTERS: Final[dict[str, Callable[[], Any]]] = {
         if hasattr(_C, f"_set_{name}")
     },
 }
+
+
+def _asked(getter: Callable[[], Any]) -> Any:
+    """Return a mode; where it was set by torch's newer names, all that these say."""
+    try:
+        return getter()
+    except RuntimeError:
+        return tuple([_C._get_fp32_precision_getter("cuda", op) for op in _PRECISE])
+
+
+def _shown(value: Any) -> Any:
+    return str(value) if isinstance(value, torch.dtype) else value
 
 
 class Prevailing(Manner):
@@ -259,4 +253,45 @@ def _entered(
         yield
 
 
-MODES: Final = Modes("torch", _GETTERS)
+_STATE: Final = {
+    "is_grad_enabled()": "grad_mode",
+    # Not the dtype: it does not count there while autocast is off.
+    'is_autocast_enabled("cuda")': "autocast_state",
+    "is_autocast_cache_enabled()": "autocast_state",
+    "get_default_dtype()": "default_dtype",
+    "backends.cuda.matmul.allow_tf32": "allow_tf32",
+    "backends.cuda.matmul.allow_fp16_reduced_precision_reduction": (
+        "allow_fp16_reduce"
+    ),
+    "backends.cuda.matmul.allow_bf16_reduced_precision_reduction": (
+        "allow_bf16_reduce"
+    ),
+    "are_deterministic_algorithms_enabled()": "deterministic_algorithms",
+    "is_deterministic_algorithms_warn_only_enabled()": (
+        "deterministic_algorithms_warn_only"
+    ),
+}
+"""The modes that torch's own guard of its state holds, and as what."""
+
+
+def _witness() -> Witness | None:
+    """Return torch's guard of its state; None where this torch has none, or another."""
+    try:
+        made = _C._dynamo.guards.GlobalStateGuard()
+        state = json.loads(made.__getstate__())
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return None
+    keys = {mode for mode, held in _STATE.items() if held in state}
+    return Witness(made.check, keys)
+
+
+def _implied() -> frozenset[str]:
+    """Return which modes follow from others: where none is entered, no default is."""
+    return frozenset() if _contexts() else frozenset(["modes"])
+
+
+MODES: Final = Modes(
+    "torch",
+    Way(getters=_GETTERS, shown=_shown, witness=_witness, implied=_implied),
+    _asked,
+)

@@ -7,7 +7,7 @@ class and contents alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -35,9 +35,9 @@ def firsts(numbers: Iterable[int]) -> tuple[int, ...]:
 class Aliasing(NamedTuple):
     """How arrays are told apart by those who guard them, in the order of a survey.
 
-    ``numbers`` say of each which it is of those that rows come by, in their order;
+    ``numbers`` say of each which it is of those that tests come by, in their order;
     behind these come ``keys``, arrays that keys were and are. ``nodes`` are the numbers
-    of what is looked into, by when rows come by it; ``ids`` are numbers that somebody
+    of what is looked into, by when tests come by it; ``ids`` are numbers that somebody
     keeps, and that may be those of arrays. All are empty where no function ``asks``.
     """
 
@@ -54,7 +54,7 @@ class Aliasing(NamedTuple):
         """Return that of a walk, of whose arrays these come to be tested.
 
         One that is not was in another slot before, and is as that one. ``places`` are
-        those of nodes among all that rows come by.
+        those of nodes among all that tests come by.
         """
         if not walk.reach.compares:
             return cls()
@@ -70,7 +70,7 @@ class Aliasing(NamedTuple):
         return cls(tuple(numbers), tuple(keys), nodes, tuple(walk.ids()), asks=True)
 
     def among(self, given: Sequence[Any], reached: Sequence[Any]) -> tuple[int, ...]:
-        """Return which are one: see `AmbientKey`; ``reached`` as rows come by them."""
+        """Return which are one: see `AmbientKey`; ``reached`` as tests come by them."""
         if not (self.numbers or self.ids):
             return ()
         everything = [*reached, *(key() for key in self.keys)]
@@ -80,21 +80,42 @@ class Aliasing(NamedTuple):
     def of_nests(
         self, containers: Sequence[Any], things: Sequence[Any]
     ) -> tuple[int, ...]:
-        """Return which nodes containers are; ``things`` as rows come by them."""
+        """Return which nodes containers are; ``things`` as tests come by them."""
         known = {id(things[at]): node for at, node in self.nodes.items()}
         return tuple(known.get(id(each), -1) for each in containers)
 
 
-def kept_apart(
-    walk: Walk, places: Mapping[Hashable, int]
-) -> Iterator[tuple[tuple[int, ...], tuple[str, ...]]]:
-    """Yield places and paths of what has to stay several objects.
+class Apart(NamedTuple):
+    """Things that were several objects, and that no other guard would tell apart.
 
-    No other guard would tell these apart. ``places`` are those of nodes, by number.
+    ``places`` are theirs among all things that tests come by.
+    """
+
+    places: tuple[int, ...]
+    paths: tuple[str, ...]
+
+    def holds(self, things: Sequence[Any]) -> bool:
+        """Return whether they are as many objects still."""
+        return len({id(things[place]) for place in self.places}) == len(self.places)
+
+    def difference(self, things: Sequence[Any]) -> str | None:
+        """Name the first two that are one by now."""
+        first: dict[int, str] = {}
+        for place, path in zip(self.places, self.paths, strict=True):
+            if id(things[place]) in first:
+                known = first[id(things[place])]
+                return f"{known} and {path} were two objects, are one object"
+            first[id(things[place])] = path
+        return None
+
+
+def kept_apart(walk: Walk, places: Mapping[Hashable, int]) -> tuple[Apart, ...]:
+    """Return what has to stay apart; ``places`` are those of nodes, by number.
+
     Where the function does not ask, that is nothing.
     """
     if not walk.reach.compares:
-        return
+        return ()
     looks: dict[int, list[Hashable]] = {}
     for inside in walk.guarded():
         looks.setdefault(inside.node, []).extend(_looks(walk, inside))
@@ -103,10 +124,15 @@ def kept_apart(
         if number in places:
             look = type(node.value), tuple(looks.get(number, ()))
             alike.setdefault(look, []).append(number)
-    for numbers in alike.values():
-        nodes = [walk.nodes[number] for number in numbers]
-        if len(nodes) > 1 and any(isinstance(node.frozen, type) for node in nodes):
-            yield tuple(map(places.__getitem__, numbers)), tuple(n.path for n in nodes)
+    return tuple(
+        Apart(
+            tuple(places[number] for number in numbers),
+            tuple(walk.nodes[number].path for number in numbers),
+        )
+        for numbers in alike.values()
+        if len(numbers) > 1
+        and any(isinstance(walk.nodes[number].frozen, type) for number in numbers)
+    )
 
 
 def _looks(walk: Walk, inside: Inside) -> list[Hashable]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import lru_cache
+from operator import call
 from types import FunctionType
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from sapwood.tree.guards.scope import Accessor, Openings, Reach
-from sapwood.tree.guards.views import ATTRIBUTES, View, Way, dotted
+from sapwood.tree.guards.views import ATTRIBUTES, View, Way
 
 Opened: TypeAlias = Callable[[Any, Reach], Openings]
 """Says how a value is looked into by the code that was reached."""
@@ -83,23 +85,39 @@ def _declaration(cls: type) -> Opened | None:
 
 
 class Modes:
-    """The values of all modes: a getter gives each, by what one would write."""
+    """The values of all modes; for the same values it gives the same mapping.
+
+    The ``way`` has a getter for each, by what one would write. A value that could not
+    be got, with `RuntimeError`, is ``asked`` for in another way.
+    """
 
     def __init__(
-        self, framework: str, getters: Mapping[str, Callable[[], Any]]
+        self,
+        framework: str,
+        way: Way,
+        asked: Callable[[Callable[[], Any]], Any] = call,
     ) -> None:
-        self._getters = getters
+        self._getters = way.getters or {}
+        self._shown, self._asked = way.shown, asked
+        self._mapping = lru_cache(maxsize=1024)(self._mapped)
         self.view = View(
             f"{framework} modes",
             Modes.now,
-            dotted,
+            lambda path, _, key: f"{path}.{key}",
             portable=False,
-            way=Way(getters=getters),
+            way=way,
         )
 
     def now(self) -> dict[str, Any]:
         """Return the modes that this thread is in, by what one would write."""
-        return {key: get() for key, get in self._getters.items()}
+        try:
+            values = tuple(map(call, self._getters.values()))
+        except RuntimeError:
+            values = tuple(map(self._asked, self._getters.values()))
+        return self._mapping(values)
+
+    def _mapped(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        return dict(zip(self._getters, map(self._shown, values), strict=True))
 
     def open(self, _: Reach) -> Openings:
         """Yield the one view of them."""

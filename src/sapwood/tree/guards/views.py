@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from sapwood.tree.guards.code import names_of
 from sapwood.tree.nests.containers import registered
@@ -33,14 +33,28 @@ class _Empty:
 EMPTY = _Empty()
 
 
+class Witness(NamedTuple):
+    """While ``holds()`` is True, what ``keys`` give is what they gave when it was made.
+
+    It may well be False without that any of them has changed.
+    """
+
+    holds: Callable[[], bool]
+    keys: AbstractSet[Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """What a view opens, where that can be told without calling it.
 
     That is an ``attribute`` of the thing, or the ``item`` of that; no attribute: it is
     the thing itself, where this is a plain list, tuple or dict. Slots hold what is in
-    there, or the attribute ``each`` of it. Or else it is these ``attributes``; or what
-    is no thing's, and has ``getters`` by key.
+    there, or the attribute ``each`` of it. Or else it is these ``attributes``.
+
+    And what is no thing's has ``getters`` by key, whose values are shown as
+    ``shown(value)``; a ``witness``, made now, may say of many at once that they are as
+    they are now. The ``implied`` ones are those that follow, as things are now, from
+    the others.
     """
 
     attribute: str = ""
@@ -48,6 +62,9 @@ class Way:
     each: str = ""
     attributes: tuple[str, ...] = ()
     getters: Mapping[Any, Callable[[], Any]] | None = None
+    shown: Callable[[Any], Any] = lambda value: value
+    witness: Callable[[], Witness | None] | None = None
+    implied: Callable[[], AbstractSet[Any]] = frozenset
 
 
 @dataclass(frozen=True, slots=True, eq=False)

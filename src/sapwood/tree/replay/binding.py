@@ -30,17 +30,17 @@ def write(
 
 def expect(node: Node, slots: Sequence[Slot], values: Sequence[Any]) -> None:
     """Have the guards of a node expect what was bound to slots."""
-    ambient = node.ambient
-    if not ambient.latest:
+    program = node.ambient.program
+    if not program.latest:
         return
     if node.expects is None:
         node.expects = tuple(
             (number, place)
             for number, slot in enumerate(slots)
-            for place in ambient.places(slot.path, values[number])
+            for place in program.places(slot.path, values[number])
         )
     for number, place in node.expects:
-        ambient.latest[place] = ref(values[number])
+        program.latest[place] = ref(values[number])
 
 
 class Bindings:
@@ -63,11 +63,11 @@ class Bindings:
 
         None where that is not known yet, or other slots are bound, too.
         """
-        node, ambient = self._node, self._node.ambient
+        node, program = self._node, self._node.ambient.program
         if not node.outputs.bound:
             return ()
-        told = node.expects is not None or not ambient.latest
-        known = self._epoch == ambient.epoch and told
+        told = node.expects is not None or not program.latest
+        known = self._epoch == program.epoch and told
         return self._direct if known and not self._others else None
 
     def bind(
@@ -83,7 +83,7 @@ class Bindings:
 
         Raises `MisuseError` where the way is gone.
         """
-        epoch = self._node.ambient.epoch
+        epoch = self._node.ambient.program.epoch
         if epoch != self._epoch:
             self._plan(slots, values, found)
             self._epoch = epoch

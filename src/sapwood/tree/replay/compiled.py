@@ -1,8 +1,9 @@
-"""Fast replays in C: what one is told, and where there can be one.
+"""Fast replays in C: the tuple that C is given, and when there is one.
 
-The interpreter takes longer to say that all is as it was than the device to begin. So
-where a framework lets C look at its arrays, and the driver lets C launch, a fast replay
-is put to C once, as a tuple. What does not fit there is played in Python, as ever.
+In Python, to find that nothing has changed takes longer than the launch. So where a
+framework lets C look at its arrays (`Integration.exchange`) and the driver lets C
+launch (`Exec.lend`), C gets all that a replay compares and does, once, as a tuple. A
+call that does not fit there is played in Python.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ class Program(NamedTuple):
         if len({*numbers}) < len(numbers):
             return ()  # arrays that share their bytes do so in copies, too
         storages, found = node.outputs.storages, []
-        for k, template, address in self.flown:
+        for k, layout, address in self.flown:
             if address != storages[k].address:
                 return ()
-            copier = copier_of(template, address, storages[k].size, room)
+            copier = copier_of(layout, address, storages[k].size, room)
             if copier is None:
                 return ()
             found.append(copier)
@@ -97,12 +98,12 @@ def program_of(node: Node) -> Program:
     marks: list[tuple[int, int]] = []
     for output in (*node.outputs.leaves, *node.outputs.bound):
         match output:
-            case Fresh(k, template, address) if k in copied:
+            case Fresh(k, layout, address) if k in copied:
                 marks.append((1, len(flown)))
-                flown.append((k, template, address))
-            case Fresh(k, template, address):
+                flown.append((k, layout, address))
+            case Fresh(k, layout, address):
                 marks.append((0, len(made)))
-                made.append((number[k], template, address))
+                made.append((number[k], layout, address))
             case Constant(value):
                 marks.append((2, len(constants)))
                 constants.append(value)
@@ -160,7 +161,7 @@ def compiled(fast: FastReplay, arrays: Sequence[Any], found: Sequence[Any]) -> A
 
 
 def _is_plain(fast: FastReplay) -> bool:
-    """Return whether all that calls need is what C knows."""
+    """Return whether C can do all that calls of this kind need."""
     last_call, node, program = fast.last_call, fast.node, fast.program
     return (
         last_call.flat
@@ -184,7 +185,7 @@ def _conditions(
     return (
         (ref(fast), fast.epoch, fast.marks),
         STREAM_EPOCH,
-        node.ambient,
+        node.ambient.program,
         (device.lock.acquire, device.lock.release, device.is_mine),
         (device.returns.waiting, device.returns.drain_dropped),
         fast.recordings,
@@ -193,9 +194,9 @@ def _conditions(
         (node.clobbers & ~fast.own if kept else node.clobbers, node.clobbers),
         tuple((*each, i in fixed, words[i]) for i, each in enumerate(given)),
         (fast.spans.starts, fast.spans.ends) if node.watches_overlap else ((), ()),
-        node.ambient.native,
+        node.ambient.program.read,
         (tuple(addresses), tuple(wants)),
-        # By number: one more reference to them would count.
+        # By id: a reference from this tuple would be counted as somebody's use.
         (tuple(map(id, kept.held)), tuple(kept.uses)) if kept else ((), ()),
         (kept.count, tuple(kept.numbers), tuple(kept.others))
         if kept
@@ -209,8 +210,8 @@ def _which(node: Node, count: int) -> tuple[Any, ...]:
     if not which:
         return ()
     numbers, keys = ambient.aliasing[:2]
-    latest = ambient.latest
-    # Of several, the last that is noted here is the first.
+    latest = ambient.program.latest
+    # Reversed, so that of several references to one array the first one stays.
     first = dict(zip(reversed(which[count:]), reversed(numbers), strict=True))
     seen = *latest, *keys
     return latest, seen, tuple(first.get(k, -1) for k in which[:count])
@@ -227,7 +228,7 @@ def _rivals(fast: FastReplay) -> tuple[int, ...]:
 def _deeds(fast: FastReplay, slots: Sequence[tuple[int, str, int]]) -> tuple[Any, ...]:
     """Return what makes the result, and what is bound."""
     node, program, kept = fast.node, fast.program, fast.kept
-    latest, first = node.ambient.latest, len(node.outputs.leaves)
+    latest, first = node.ambient.program.latest, len(node.outputs.leaves)
     makers = map(_maker, (*(kept.makers if kept else ()), *fast.copies()))
     picks: tuple[Any, ...] = ()
     if program.picks is not None:

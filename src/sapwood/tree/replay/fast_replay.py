@@ -61,13 +61,14 @@ class FastReplay(ReplayState):
         last_call: LastCall,
     ) -> None:
         self.last_call, self.node, self.recordings = last_call, node, recordings
+        node.ambient.program.write()
         self.stream = ref(recordings.device.stream())
         self.marks = recordings.integration.marks(ambient.arrays)
         self._ambient_lows = ambient.lows
         self._whereabouts = Whereabouts()
         if self.marks is not None:
             self._whereabouts.others = self.marks[1]
-        self.guard_epoch = node.ambient.epoch
+        self.guard_epoch = node.ambient.program.epoch
         self._seen: Sequence[Addr] | None = None
         self.stream_epoch = self._aims = -1
         self._missed, self.patience = 0, _PATIENCE
@@ -139,7 +140,7 @@ class FastReplay(ReplayState):
         # that, as the last thing before anything is done.
         copies = self.copies()
         epoch, escaped = self.epoch, {} if copies else escapes(recordings, node, stream)
-        found = node.ambient.read()
+        found = node.ambient.program.read()
         if found is None or not self._is_there(found) or not self._are_those(arrays):
             return None
         if self.epoch != epoch or not self._is_free():
@@ -189,7 +190,7 @@ class FastReplay(ReplayState):
         which, ambient = self.node.which, self.node.ambient
         if not which:
             return True
-        reached = [each() for each in ambient.latest]
+        reached = [each() for each in ambient.program.latest]
         return ambient.aliasing.among(arrays, reached) == which
 
     def _look_alike(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
@@ -220,8 +221,8 @@ class FastReplay(ReplayState):
         if not found:
             return True
         node, integration = self.node, self.recordings.integration
-        epoch, marks = node.ambient.epoch, integration.marks(found)
-        if marks is not None and epoch == self.guard_epoch:
+        program, marks = node.ambient.program, integration.marks(found)
+        if marks is not None and program.epoch == self.guard_epoch:
             alike = self._whereabouts.likeness
             return marks == self.marks and alike.holds(
                 found, node.ambient.layouts, integration
@@ -231,11 +232,11 @@ class FastReplay(ReplayState):
         ambient = self._read(found)
         if ambient is None:
             return False
-        if ambient.lows is not self._seen or epoch != self.guard_epoch:
+        if ambient.lows is not self._seen or program.epoch != self.guard_epoch:
             if [*ambient.lows] != [*self._ambient_lows]:
                 return False
             self._seen, self.marks = ambient.lows, self._whereabouts.marks
-            self.guard_epoch, self.stream_epoch = epoch, -1
+            self.guard_epoch, self.stream_epoch = program.epoch, -1
         return True
 
     def _order(self, given: Arrays, found: list[Any], stream: Stream) -> bool:

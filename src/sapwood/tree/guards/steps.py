@@ -1,0 +1,319 @@
+"""Guards as one list of steps, for the case that nothing has changed.
+
+Every test by identity alone: nearly always that is the answer. A step reads or fills
+registers, and goes on or ends it all; whoever runs the steps decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+from weakref import ref
+
+from sapwood import _fast
+from sapwood._fast.state import GuardState
+from sapwood.tree.guards.aliasing import Apart
+from sapwood.tree.guards.checks import (
+    CHANGING,
+    CONSTANT,
+    SEEN,
+    Check,
+    Extent,
+    Guard,
+    Slots,
+    Test,
+)
+from sapwood.tree.guards.views import Way
+
+_PLAIN: Final = Way()
+_SPACE, _VALUE = 0, 1
+"""Registers that are used again and again."""
+
+
+class Op(IntEnum):
+    """What a step does with the register ``at``; the rest are the step's operands."""
+
+    ROOT = 0
+    """Fill it with ``value()``, which must not be None."""
+    OPEN = 1
+    """Fill it with ``value(of)``."""
+    WHOLE = 2
+    """Fill it with ``of``, if that is a plain list, tuple or dict; else as `OPEN`."""
+    ATTRIBUTE = 3
+    """Fill it with the attribute ``value`` of ``of``."""
+    ITEM = 4
+    """Fill it with ``of[value]``."""
+    CLASS = 5
+    """Its class must be ``value``."""
+    LENGTH = 6
+    """Its length must be the number ``of``."""
+    KEYS = 7
+    """Its keys must be the tuple ``value``; ``ask(it)`` says so, too."""
+    LACKS = 8
+    """None of the tuple ``value`` may be a key of it; ``ask(it)`` says so, too."""
+    IS = 9
+    """It must be ``value``."""
+    SAME = 10
+    """It must be what ``of`` is."""
+    REFERS = 11
+    """It must be ``value()``, and not None."""
+    LATEST = 12
+    """It must be what number ``of`` of the latest references refers to; not None."""
+    APART = 13
+    """The registers in the tuple ``value`` must hold as many objects."""
+
+
+class Step(NamedTuple):
+    """One step; ``at`` and ``of`` are numbers of registers, if nothing else is said."""
+
+    op: Op
+    at: int
+    of: int = 0
+    value: Any = None
+    ask: Callable[[Any], object] | None = None
+
+
+@dataclass(slots=True)
+class Steps:
+    """Steps over so many ``registers``; those in ``found`` hold the used arrays.
+
+    ``latest`` are references to the arrays, which others may replace meanwhile;
+    ``places`` says of which slots, and of which guard of these, each of them is.
+    ``things`` are the registers of what is looked into, as they come by.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    registers: int = _VALUE + 1
+    found: list[int] = field(default_factory=list)
+    latest: list[Callable[[], object]] = field(default_factory=list)
+    places: list[tuple[Slots, Guard]] = field(default_factory=list)
+    things: list[int] = field(default_factory=list)
+    _attributes: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    def root(self, root: Callable[[], object]) -> None:
+        """Have the thing come by that a reference gives."""
+        self.things.append(self._fresh())
+        self._add(Op.ROOT, self.things[-1], 0, root)
+
+    def check(self, check: Check) -> bool:
+        """Add the steps of one check; False where it takes more than steps."""
+        thing, way, tests = self.things[check.thing], check.way or _PLAIN, check.tests
+        if isinstance(tests[0], Extent) and tests[0].what == "class":
+            self._add(Op.CLASS, thing, 0, tests[0].was)
+            return True
+        plain = [each for each in tests if isinstance(each, Slots)]
+        if way.getters and [test.kind for test in plain] == [CONSTANT] * len(tests):
+            return all(self._got(test, way) for test in plain)
+        space = self._opened(check, thing)
+        return all(self._test(test, space, way) for test in tests)
+
+    def stay_apart(self, places: Iterable[int]) -> None:
+        """Add the step that these things are that many objects."""
+        things = tuple(self.things[place] for place in places)
+        self._add(Op.APART, things[0], 0, things)
+
+    def _fresh(self) -> int:
+        self.registers += 1
+        return self.registers - 1
+
+    def _add(
+        self, op: Op, at: int, of: int = 0, value: Any = None, ask: Any = None
+    ) -> None:
+        self.steps.append(Step(op, at, of, value, ask))
+
+    def _opened(self, check: Check, thing: int) -> int:
+        way = check.way
+        if way is None or way.getters is not None:
+            self._add(Op.OPEN, _SPACE, thing, check.open)
+        elif way.attributes:
+            return thing
+        elif not way.attribute:
+            self._add(Op.WHOLE, _SPACE, thing, check.open)
+        else:
+            held = self._attribute(thing, way.attribute)
+            if not way.item:
+                return held
+            self._add(Op.ITEM, _SPACE, held, way.item)
+        return _SPACE
+
+    def _attribute(self, thing: int, name: str) -> int:
+        register = self._attributes.get((thing, name))
+        if register is None:
+            register = self._attributes[thing, name] = self._fresh()
+            self._add(Op.ATTRIBUTE, register, thing, name)
+        return register
+
+    def _test(self, test: Test, space: int, way: Way) -> bool:
+        if isinstance(test, Slots):
+            return all(self._slot(test, guard, space, way) for guard in test.guards)
+        match test.what:
+            case "keys":
+                self._add(Op.KEYS, space, 0, test.was, test.holds)
+            case "lacks":
+                self._add(Op.LACKS, space, 0, tuple(test.was), test.holds)
+            case "length" if not way.attributes:  # of which there are as many as ever
+                self._add(Op.LENGTH, space, test.was)
+        return True
+
+    def _slot(self, test: Slots, guard: Guard, space: int, way: Way) -> bool:
+        kind, first = test.kind, guard.first
+        if first is CHANGING:
+            return False
+        at = self._fresh() if kind.used or kind.thing else _VALUE
+        if way.attributes:
+            self._add(Op.ATTRIBUTE, at, space, way.attributes[guard.key])
+        else:
+            self._add(Op.ITEM, at, space, guard.key)
+        if way.each:
+            self._add(Op.ATTRIBUTE, at, at, way.each)
+        if kind.used:
+            self.found.append(at)
+        if kind.thing:
+            self.things.append(at)
+        if kind is CONSTANT:
+            self._add(Op.IS, at, 0, first)
+        elif kind is SEEN:
+            self._add(Op.SAME, at, self.things[first])
+        elif kind.array:
+            self._add(Op.LATEST, at, len(self.latest))
+            self.latest.append(first)
+            self.places.append((test, guard))
+        else:
+            self._add(Op.CLASS if isinstance(first, type) else Op.REFERS, at, 0, first)
+        return True
+
+    def _got(self, test: Slots, way: Way) -> bool:
+        """Add steps for values that getters give; False where one may change."""
+        witness = way.witness() if way.witness else None
+        known = way.implied() | (witness.keys if witness else frozenset())
+        for guard in test.guards:
+            getter = (way.getters or {})[guard.key]
+            try:
+                value = getter()
+            except RuntimeError:
+                return False
+            if guard.first is CHANGING or way.shown(value) != guard.first:
+                return False
+            if guard.key not in known:
+                self._given(getter, value)
+        if witness is not None:
+            self._given(witness.holds, True)
+        return witness is None or witness.holds()
+
+    def _given(self, getter: Callable[[], Any], value: Any) -> None:
+        self._add(Op.ROOT, _VALUE, 0, getter)
+        self._add(Op.IS, _VALUE, 0, value)
+
+
+def assembled(
+    roots: Iterable[Callable[[], object]],
+    checks: Iterable[Check],
+    apart: Sequence[Apart] = (),
+) -> Steps | None:
+    """Return the steps; None where a value may change and be the same object.
+
+    What has to stay ``apart`` is told by places among things.
+    """
+    steps = Steps()
+    for root in roots:
+        steps.root(root)
+    if not all(map(steps.check, checks)):
+        return None
+    for each in apart:
+        steps.stay_apart(each.places)
+    return steps
+
+
+PATIENCE: Final = 8
+"""Matches before the function is made: most recordings that are used, are used more.
+So many, and twice as many each time, that it does not see make it anew."""
+
+_PATIENCE_AT_MOST: Final = 1024
+
+
+class GuardProgram(GuardState):
+    """``read()`` returns the used arrays, or None: the tests have to say.
+
+    ``latest`` are references to the arrays that were seen last. Whoever binds another
+    one where one of them was, and of the same looks, puts it in there. ``epoch``
+    counts how often that was done for arrays that are used, or the function was made
+    anew: it sees more than the tests, and what has changed may stay as it is now.
+    """
+
+    __slots__ = ("_assemble", "_left", "_patience", "_places", "latest", "read")
+
+    def __init__(self, assemble: Callable[[], Steps | None]) -> None:
+        self._assemble = assemble
+        self._left = self._patience = PATIENCE
+        self.latest: list[Callable[[], object]] = []
+        self._places: list[tuple[Slots, Guard]] = []
+        self.epoch = 0
+        self.read: Callable[[], list[Any] | None] = self._wait
+
+    def _wait(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            self._left = self._patience
+            self.write()
+
+    def write(self) -> None:
+        """Make the function now, unless it is."""
+        if self.read != self._wait:
+            return
+        steps = self._assemble()
+        read = None if steps is None else compiled(steps)
+        if steps is None or read is None:
+            self.read = _nothing
+            return
+        self.latest, self._places = steps.latest, steps.places
+        self.read = read
+
+    def matched(self, used: Sequence[Any]) -> None:
+        """Expect what the tests have just found to be as it was: the used arrays."""
+        if used:
+            self.renew(used)
+        if self.read == self._wait or self.read is _nothing or self.read() is not None:
+            return
+        self._left -= 1
+        if self._left <= 0:
+            self._left = self._patience = min(2 * self._patience, _PATIENCE_AT_MOST)
+            self.epoch += 1
+            self.read = self._wait
+            self.write()
+
+    def renew(self, used: Iterable[Any]) -> None:
+        """Expect these arrays, which look as the used ones did."""
+        self.epoch += 1
+        if self.latest:
+            places = (n for n, (test, _) in enumerate(self._places) if test.kind.used)
+            for place, array in zip(places, used, strict=True):
+                self.latest[place] = ref(array)
+
+    def places(self, path: str, array: Any) -> list[int]:
+        """Return which of the `latest` are for this slot and arrays that look so."""
+        return [
+            place
+            for place, (test, guard) in enumerate(self._places)
+            if guard.path == path and test.same(guard, array, [])
+        ]
+
+
+def _nothing() -> None:
+    return None
+
+
+def compiled(steps: Steps) -> Callable[[], list[Any] | None] | None:
+    """Return the steps as a function, or None where there is no C.
+
+    It gives what the used arrays' slots hold, or None: it cannot be told so.
+    """
+    native = _fast.native()
+    if native is None:
+        return None
+    rows, found = tuple(steps.steps), tuple(steps.found)
+    read: Callable[[], list[Any] | None] = native.compile_guards(
+        rows, found, steps.latest, steps.registers
+    )
+    return read
