@@ -90,7 +90,7 @@ def _options():
 
 def _chosen(options):
     """Return the faults that are asked for, or drawn."""
-    faults = every_fault()
+    faults = [fault for fault in every_fault() if fault.is_run_here]
     count, names = 10, options.what
     if names and names[0].isdigit():
         count, names = int(names[0]), names[1:]

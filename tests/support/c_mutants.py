@@ -7,6 +7,7 @@ is compiled and loaded in their place: the checkout stays as it is.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from sapwood import _fast
 from sapwood._fast import build
 from sapwood.errors import MisuseError
 from sapwood.runtime import graphed
+from sapwood.tree.guards import steps
 
 __all__ = ["AGAIN_MUTANTS", "C_MUTANTS", "CMutant"]
 
@@ -31,12 +33,16 @@ _NATIVE: Final = "sapwood._fast._native"
 
 @dataclass(frozen=True, slots=True)
 class CMutant:
-    """A fault with a name in a C file of the package; ``with mutant.patch():``."""
+    """A fault with a name in a C file of the package; ``with mutant.patch():``.
+
+    ``since`` is the first CPython on which the file's line is run at all.
+    """
 
     name: str
     file: str
     right: str
     wrong: str
+    since: tuple[int, int] = (3, 11)
 
     @property
     def line(self) -> int:
@@ -54,6 +60,11 @@ class CMutant:
                 f"{self.name!r} anew for what it says now"
             )
         return text[: text.index(self.right)]
+
+    @property
+    def is_run_here(self) -> bool:
+        """Whether this interpreter ever runs the line."""
+        return sys.version_info >= self.since
 
     def compile(self) -> Path:
         """Return a library of the package with the fault in it.
@@ -114,6 +125,7 @@ class CMutant:
 def _forget() -> None:
     """Have libraries looked for anew, and graphed functions called by them."""
     _fast.segments.cache_clear()
+    steps.compiler.cache_clear()
     graphed._take_calls()
 
 
@@ -255,6 +267,20 @@ C_MUTANTS: Final = (
         "_fast/guards.c",
         "!PyErr_ExceptionMatches(PyExc_ValueError))  /*",
         "0)  /*",
+    ),
+    CMutant(
+        "a shortcut that others use",
+        "_fast/guards.c",
+        "if (g->running || !c ||",
+        "if (!c ||",
+        since=(3, 12),
+    ),
+    CMutant(
+        "lists of as many items",
+        "_fast/shortcut.h",
+        "if (PyList_GetItem(c->of, k) != c->items[k])",
+        "if (0)",
+        since=(3, 12),
     ),
     CMutant(
         "pages of another stream",

@@ -44,6 +44,11 @@ class Fault:
         """Its list and its name: no other fault's."""
         return f"{self.room}: {self.mutant.name}"
 
+    @property
+    def is_run_here(self) -> bool:
+        """Whether this interpreter ever runs the line that is wrong."""
+        return not isinstance(self.mutant, CMutant) or self.mutant.is_run_here
+
     def patch(self) -> AbstractContextManager[None]:
         """Return what makes it real within its block."""
         return self.mutant.patch()

@@ -8,6 +8,7 @@ static PyMethodDef functions[] = {
     {"compile_guards", compile_guards, METH_VARARGS, NULL},
     {"compile_replay", compile_replay, METH_VARARGS, NULL},
     {"take_calls", take_calls, METH_VARARGS, NULL},
+    {"watch_nothing", watch_nothing, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -238,6 +238,23 @@ static void read_makers(struct replay *r) {
   }
 }
 
+/* Whether nothing is made of what the function reads: then it need not be owned. */
+static int only_reads(const struct replay *r) {
+  PyObject *picks = at(r, PICKS);
+  Py_ssize_t last = r->made + r->count;
+  if (!r->quick.data || r->bound || PyTuple_GET_SIZE(item(at(r, MARKS), 1)))
+    return 0;
+  for (Py_ssize_t k = 0; k < r->read; k++)
+    if (r->known[k].lazy)
+      return 0;
+  last += PyTuple_GET_SIZE(picks) ? PyTuple_GET_SIZE(item(picks, 0)) : 0;
+  for (Py_ssize_t k = 0;
+       PyTuple_GET_SIZE(picks) && k < PyTuple_GET_SIZE(item(picks, 1)); k++)
+    if ((Py_ssize_t)number(item(picks, 1), k) >= last)
+      return 0;
+  return 1;
+}
+
 /* Note the state that is looked at; false where it is of another class than C knows. */
 static int read_state(struct replay *r) {
   PyObject *state = borrowed(item(at(r, STATE), 0));
@@ -341,5 +358,7 @@ PyObject *compile_replay(PyObject *module, PyObject *args) {
     PyErr_Clear();
     Py_RETURN_NONE;
   }
+  if (Py_IS_TYPE(at(r, LOOK), &guards_type) && only_reads(r))
+    r->asked = at(r, LOOK);
   return (PyObject *)r;
 }

@@ -115,6 +115,7 @@ struct replay {
   struct use *uses;
   uint64_t *lows, *starts, *ends, *marks;
   PyObject *live, *claimed, *rivalled; /* owned: masks that were found to fit */
+  PyObject *asked;                     /* guards, or NULL */
   const struct exchange *exchange;
   struct quick quick;
   Py_ssize_t inside;

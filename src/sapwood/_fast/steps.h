@@ -34,7 +34,16 @@ struct step {
   PyObject *value, *ask; /* the tuple of steps owns them */
   Py_ssize_t entry;      /* where the item was in its dict */
   int searches;          /* how often that is still searched for */
+  int restless;          /* what it reads of a dict changes, and is read every time */
+  Py_ssize_t relies;     /* number of the dict that it relies on, or -1 */
 };
+
+/* Which step reads what an operand `of` names, and which tests register `at`. */
+static int takes_of(long op) {
+  return op == OPEN || op == WHOLE || op == ATTRIBUTE || op == ITEM || op == SAME;
+}
+
+static int tests_at(long op) { return op >= CLASS; }
 
 /* Fill a register with a reference that is handed over; false where there is none. */
 static int fill(PyObject **at, PyObject *value) {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sapwood import _fast
 from sapwood.tree.guards.checks import CHANGING, CONSTANT, Check, Guard, Slots
-from sapwood.tree.guards.steps import Op, Step, Steps, assembled, compiled
+from sapwood.tree.guards.steps import Op, Step, Steps, assembled, compiled, compiler
 from sapwood.tree.guards.views import BY_NAME
 from tests.support.steps_in_python import in_python
 
@@ -449,9 +449,16 @@ def test_values_that_may_change_take_more_than_steps():
 
 
 def test_where_the_c_was_not_built_python_runs(monkeypatch):
-    """Nothing is raised."""
-    monkeypatch.setattr(_fast, "native", lambda: None)
-    assert compiled(program(Step(Op.ROOT, 0, 0, Thing))) is None
+    """Nothing is raised, and nothing tried again."""
+    asked = []
+    monkeypatch.setattr(_fast, "native", lambda: asked.append("native"))
+    compiler.cache_clear()
+    try:
+        whole = program(Step(Op.ROOT, 0, 0, Thing))
+        assert [compiled(whole), compiled(whole)] == [None, None]
+        assert len(asked) == 1
+    finally:
+        compiler.cache_clear()
 
 
 def walked(way, thing):

@@ -6,7 +6,7 @@ optimizer's groups and its state. Gradients are slots: replays bind them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -70,7 +70,7 @@ def _graded(
     gradients: Callable[[Any], Any],
     label: Callable[[str, Any, Any], str],
     bearer: Callable[[Any, Any], Any],
-    way: Way | None = None,
+    way: Way,
 ) -> View:
     """Return the view of the gradients of parameters, by what has those."""
 
@@ -196,10 +196,24 @@ def _store_state(optimizer: Any, key: Any, value: Any) -> None:
         state[name] = value
 
 
+def _rests(optimizer: Any) -> Iterator[views.Rest]:
+    """Yield what the parameters of an optimizer rest on, and their state."""
+    groups, state = optimizer.param_groups, optimizer.state
+    yield vars(optimizer), ("param_groups", "state")
+    yield groups, None
+    for group in groups:
+        yield group, ("params",)
+        yield group["params"], None
+    yield state, None
+    for inner in state.values():
+        yield inner, None
+
+
 _GROUPS: Final = View(
     "parameter groups",
     lambda optimizer: (optimizer.param_groups,),
     lambda path, _, __: f"{path}.param_groups",
+    way=Way(rests=lambda optimizer: [(vars(optimizer), ("param_groups",))]),
 )
 STATE: Final = View(
     "optimizer state",
@@ -207,12 +221,14 @@ STATE: Final = View(
     lambda path, _, key: f"{path}.state[parameter {key[0]}][{key[1]!r}]",
     _store_state,
     "keys",
+    way=Way(rests=_rests),
 )
 _STEPPED: Final = _graded(
     "optimizer gradients",
     lambda optimizer: [each.grad for each in _parameters_of(optimizer)],
     lambda path, _, key: f"the gradient of parameter {key} of {path}",
     lambda optimizer, key: _parameters_of(optimizer)[key],
+    Way(into=_parameters_of, rests=_rests, each="grad"),
 )
 
 

@@ -6,9 +6,11 @@ registers, and goes on or ends it all; whoever runs the steps decides nothing.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from types import ModuleType
 from typing import Any, Final, NamedTuple
 from weakref import ref
 
@@ -38,7 +40,7 @@ class Op(IntEnum):
     ROOT = 0
     """Fill it with ``value()``, which must not be None."""
     OPEN = 1
-    """Fill it with ``value(of)``."""
+    """Fill it with ``value(of)``; that rests on what ``ask(of)`` gives, if that is."""
     WHOLE = 2
     """Fill it with ``of``, if that is a plain list, tuple or dict; else as `OPEN`."""
     ATTRIBUTE = 3
@@ -129,6 +131,8 @@ class Steps:
             self._add(Op.OPEN, _SPACE, thing, check.open)
         elif way.attributes:
             return thing
+        elif way.rests is not None:
+            self._add(Op.OPEN, _SPACE, thing, way.into or check.open, way.rests)
         elif not way.attribute:
             self._add(Op.WHOLE, _SPACE, thing, check.open)
         else:
@@ -309,7 +313,7 @@ def compiled(steps: Steps) -> Callable[[], list[Any] | None] | None:
 
     It gives what the used arrays' slots hold, or None: it cannot be told so.
     """
-    native = _fast.native()
+    native = compiler()
     if native is None:
         return None
     rows, found = tuple(steps.steps), tuple(steps.found)
@@ -317,3 +321,50 @@ def compiled(steps: Steps) -> Callable[[], list[Any] | None] | None:
         rows, found, steps.latest, steps.registers
     )
     return read
+
+
+@functools.cache
+def compiler() -> ModuleType | None:
+    """Return what makes functions of steps, or None where there is no C."""
+    native = _fast.native()
+    if native is not None and not all(_is_told(native, write) for write in _WRITES):
+        native.watch_nothing()
+    return native
+
+
+class _Probe:
+    """Something with an attribute."""
+
+    def __init__(self) -> None:
+        self.read: object = None
+
+
+def _set(probe: _Probe) -> None:
+    for value in [0] * 100:  # as often as it takes to be done the quick way
+        probe.read = value
+
+
+_WRITES: Final = (
+    _set,
+    lambda probe: object.__setattr__(probe, "read", 0),
+    lambda probe: delattr(probe, "read"),
+    lambda probe: probe.__dict__.update(read=0),
+)
+
+
+def _is_told(native: ModuleType, write: Callable[[_Probe], object]) -> bool:
+    """Return whether a look notices that an attribute was written.
+
+    CPython 3.13 does not tell those who watch the dict of an object of its attributes.
+    """
+    probe = _Probe()
+    steps = (
+        Step(Op.ROOT, 0, 0, lambda: probe),
+        Step(Op.ATTRIBUTE, 1, 0, "__dict__"),
+        Step(Op.ITEM, 2, 1, "read"),
+        Step(Op.IS, 2, 0, None),
+    )
+    look = native.compile_guards(steps, (), [], 3)
+    seen = [look() is not None for _ in range(3)]
+    write(probe)
+    return all(seen) and look() is None

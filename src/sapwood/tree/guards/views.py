@@ -23,6 +23,10 @@ Space: TypeAlias = Mapping[Any, Any] | Sequence[Any]
 """What a view opens a thing into."""
 
 
+Rest: TypeAlias = tuple[object, tuple[Any, ...] | None]
+"""A dict or list that something rests on, and the keys of a dict that count."""
+
+
 class _Empty:
     """Stands for a cell without contents and a name without a value."""
 
@@ -51,16 +55,20 @@ class Way:
     the thing itself, where this is a plain list, tuple or dict. Slots hold what is in
     there, or the attribute ``each`` of it. Or else it is these ``attributes``.
 
-    And what is no thing's has ``getters`` by key, whose values are shown as
-    ``shown(value)``; a ``witness``, made now, may say of many at once that they are as
-    they are now. The ``implied`` ones are those that follow, as things are now, from
-    the others.
+    What has to be called rests on what ``rests(thing)`` gives, each with the keys that
+    count there, or None for all: while those dicts and lists stay, so do its slots.
+    It is ``into(thing)`` where each of its slots is an attribute. And what is no
+    thing's has ``getters`` by key, whose values are shown as ``shown(value)``; a
+    ``witness``, made now, may say of many at once that they are as they are now. The
+    ``implied`` ones are those that follow, as things are now, from the others.
     """
 
     attribute: str = ""
     item: str = ""
     each: str = ""
     attributes: tuple[str, ...] = ()
+    rests: Callable[[Any], Iterable[Rest]] | None = None
+    into: Callable[[Any], Any] | None = None
     getters: Mapping[Any, Callable[[], Any]] | None = None
     shown: Callable[[Any], Any] = lambda value: value
     witness: Callable[[], Witness | None] | None = None
